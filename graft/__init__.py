@@ -1,0 +1,44 @@
+"""Graft: language models that answer from documents several times faster, word for word the same.
+
+    engine = graft.load("smollm2-135m")
+    for event in engine.stream("Once upon a time"):
+        print(event.text, end="")
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from graft.assemble import load as load
+    from graft.decode.engine import Engine as Engine
+    from graft.decode.engine import Stream as Stream
+    from graft.decode.sequence import Result as Result
+    from graft.decode.sequence import TokenEvent as TokenEvent
+    from graft.documents.prompt import document_messages as document_messages
+    from graft.errors import GraftError as GraftError
+    from graft.sampling import SamplingParams as SamplingParams
+
+# Where the public names live; they are imported when first used, because torch takes seconds.
+_HOMES = {
+    "load": "graft.assemble",
+    "Engine": "graft.decode.engine",
+    "Stream": "graft.decode.engine",
+    "Result": "graft.decode.sequence",
+    "TokenEvent": "graft.decode.sequence",
+    "SamplingParams": "graft.sampling",
+    "GraftError": "graft.errors",
+    "document_messages": "graft.documents.prompt",
+}
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401
+    import importlib
+
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    try:
+        return importlib.import_module(f"graft.{name}")
+    except ModuleNotFoundError as error:
+        raise AttributeError(f"module 'graft' has no attribute {name!r}") from error

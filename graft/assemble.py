@@ -1,0 +1,66 @@
+"""The one place where a name becomes an object."""
+
+import os
+from collections.abc import Callable
+
+from graft.decode.engine import Engine
+from graft.draft.budget import cut_to_limit, cut_to_pay
+from graft.draft.drafter import Drafter, NoDraft
+from graft.draft.lookup import LookupDrafter
+from graft.errors import InputError
+from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
+from graft.match.suffix_automaton import SuffixAutomaton
+from graft.models.load import load_model
+from graft.models.pretrained import DEFAULT_MODEL
+from graft.models.step_costs import costs_for
+from graft.verify.rejection import rejection
+from graft.verify.verdict import Verifier
+from graft.verify.walk import walk
+
+PRESETS: dict[str, str] = {
+    "auto": "copies from prompt, documents and output, as many as pay on this machine",
+    "plain": "no drafting: one token per step",
+    "pld": "prompt lookup decoding: 3-grams, 10 tokens (Saxena 2023)",
+    "copy": "CASD's copier: the two longest matches up to 10 tokens, 10 tokens each",
+    "igpg": "IDR2's n-gram drafting: 5-grams with back-off, 7 tokens",
+}
+VERIFIERS: dict[str, Verifier] = {"walk": walk, "rejection": rejection}
+
+
+def make_drafter(name: str) -> Drafter:
+    """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG)."""
+    makers: dict[str, Callable[[], Drafter]] = {
+        "plain": NoDraft,
+        "pld": lambda: LookupDrafter(NgramIndex, cut_to_limit, nodes=10, calibrated=False),
+        "copy": lambda: LookupDrafter(CopyIndex, cut_to_limit, nodes=20, calibrated=False),
+        "igpg": lambda: LookupDrafter(NgramCounts, cut_to_limit, nodes=7, calibrated=False),
+        "auto": lambda: LookupDrafter(SuffixAutomaton, cut_to_pay, nodes=48, calibrated=True),
+    }
+    if name not in makers:
+        raise InputError(f"unknown draft {name!r}; choose one of {', '.join(PRESETS)}")
+    return makers[name]()
+
+
+def load(
+    model: str = DEFAULT_MODEL,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    draft: str = "auto",
+    verifier: str = "walk",
+) -> Engine:
+    """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
+
+    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset.
+    """
+    if draft not in PRESETS:
+        raise InputError(f"unknown draft {draft!r}; choose one of {', '.join(PRESETS)}")
+    if verifier not in VERIFIERS:
+        raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    loaded = load_model(model, dtype=dtype, device=device)
+    for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
+        index.warm_up()
+    costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
+    drafters = {name: make_drafter(name) for name in PRESETS}
+    return Engine(loaded, drafters, VERIFIERS[verifier], costs, default_draft=draft)

@@ -1,0 +1,186 @@
+"""`graft doctor`: what is installed, what this machine can do, what is missing and what to type."""
+
+import json as json_module
+import platform
+import sys
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from graft.cli.failures import REFUSED, one_line
+
+PACKAGES = (
+    "graftlm",
+    "torch",
+    "transformers",
+    "numba",
+    "numpy",
+    "safetensors",
+    "gguf",
+    "huggingface_hub",
+    "tokenizers",
+)
+GIGABYTE = 1e9
+SMALL_DISK = 2 * GIGABYTE
+
+
+def doctor(
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Check this machine and say what is missing. Exits with 1 if an answer could not be given."""
+    report = examine()
+    if json:
+        print(json_module.dumps(report, indent=2))
+    else:
+        show(report)
+    if report["problems"]:
+        raise typer.Exit(REFUSED)
+
+
+def examine() -> dict[str, Any]:
+    """Everything the command shows. Works without torch: what fails becomes a problem."""
+    from graft.cli import machine
+    from graft.home import home
+
+    problems: list[str] = []
+    notes: list[str] = []
+    cpu, memory = machine.cpu(), machine.memory()
+    report = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: package_version(name) for name in PACKAGES},
+        "torch": torch_state(problems),
+        "numba_threading": numba_state(problems),
+        "cpu": asdict(cpu),
+        "memory": asdict(memory),
+        "home": {"path": str(home()), "free": machine.free_space(home())},
+        "models": cached_models(problems, notes),
+        "problems": problems,
+        "notes": notes,
+    }
+    for name in PACKAGES[2:]:
+        if report["packages"][name] is None and name != "numba":
+            problems.append(f"{name} is not installed; type: pip install {name}")
+    if report["home"]["free"] < SMALL_DISK:
+        notes.append("little disk space for models; free some or set GRAFT_HOME to another disk")
+    if not (report["torch"] or {}).get("gpus") and not cpu.fast_bf16:
+        notes.append("no fast bf16 was found in this processor; fp32 may be as fast")
+    return report
+
+
+def package_version(name: str) -> str | None:
+    """The installed version of a distribution, or None."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def torch_state(problems: list[str]) -> dict[str, Any] | None:
+    """Threads and GPUs as torch sees them; None, and a problem, if it cannot be imported."""
+    try:
+        import torch
+    except Exception as error:  # a broken torch fails in many ways
+        problems.append(
+            f"torch cannot be imported ({one_line(error)}); type: pip install --upgrade torch"
+        )
+        return None
+    gpus = []
+    if torch.cuda.is_available():
+        found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+        gpus = [{"name": each.name, "memory": each.total_memory} for each in found]
+    return {"threads": torch.get_num_threads(), "cuda": torch.version.cuda, "gpus": gpus}
+
+
+def numba_state(problems: list[str]) -> dict[str, Any] | None:
+    """Threading layers numba could use, best first; None, and a problem, if it does not import."""
+    from importlib import import_module
+
+    try:
+        import numba
+    except Exception as error:  # for example one that does not fit numpy
+        problems.append(
+            f"numba cannot be imported ({one_line(error)}); type: pip install --upgrade numba"
+        )
+        return None
+    layers = []
+    for layer, module in (("tbb", "tbbpool"), ("omp", "omppool"), ("workqueue", "workqueue")):
+        try:
+            import_module(f"numba.np.ufunc.{module}")
+        except ImportError:
+            continue
+        layers.append(layer)
+    return {
+        "chosen": numba.config.THREADING_LAYER,
+        "available": layers,
+        "threads": numba.config.NUMBA_NUM_THREADS,
+    }
+
+
+def cached_models(problems: list[str], notes: list[str]) -> list[dict[str, Any]]:
+    """Models already in the cache; how to get the default one if it is not."""
+    from graft.cli.models import listing
+
+    try:
+        rows = listing()["models"]
+    except Exception as error:  # a missing package, an unreadable cache: the doctor goes on
+        problems.append(f"the model cache cannot be read: {one_line(error)}")
+        return []
+    for name in (row["name"] for row in rows if row["default"] and not row["folder"]):
+        notes.append(f"{name} is fetched at first use, or now with: graft models --fetch {name}")
+    return [row for row in rows if row["folder"]]
+
+
+def show(report: dict[str, Any]) -> None:
+    """The report as aligned lines; problems last, where the eye is."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in lines(report):
+        table.add_row(name, value)
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    for note in report["notes"]:
+        console.print(f"note: {note}", soft_wrap=True)
+    for problem in report["problems"]:
+        console.print(f"problem: {problem}", style="red", soft_wrap=True)
+    if not report["problems"]:
+        console.print("everything needed is here", style="green")
+
+
+def lines(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """Pairs of a name and what is known about it."""
+    cpu, memory, torch = report["cpu"], report["memory"], report["torch"]
+    packages = [f"{name} {found or 'missing'}" for name, found in report["packages"].items()]
+    rows = [
+        ("python", f"{report['python']} on {report['platform']} ({sys.executable})"),
+        ("packages", ", ".join(packages)),
+        ("cpu", f"{cpu['name']}, {cpu['cores']} usable cores, {_list(cpu['features'])}"),
+        ("memory", f"{_size(memory['total'])}, {_size(memory['available'])} available"),
+    ]
+    if torch:
+        gpus = [f"{gpu['name']} ({_size(gpu['memory'])})" for gpu in torch["gpus"]]
+        build = f"CUDA {torch['cuda']}" if torch["cuda"] else "without CUDA"
+        rows.append(("torch", f"{build}, {torch['threads']} threads; GPU: {_list(gpus)}"))
+    if numba := report["numba_threading"]:
+        threads = f"{numba['threads']} threads, layers {_list(numba['available'])}"
+        rows.append(("numba", f"{threads}, setting {numba['chosen']}"))
+    rows.append(("home", f"{report['home']['path']}, {_size(report['home']['free'])} free"))
+    models = [f"{row['name']} ({_size(row['bytes'])})" for row in report["models"]]
+    rows.append(("models", _list(models)))
+    return rows
+
+
+def _list(items: list[str]) -> str:
+    return ", ".join(items) or "none"
+
+
+def _size(count: int | None) -> str:
+    return "unknown" if count is None else f"{count / GIGABYTE:.1f} GB"

@@ -1,0 +1,97 @@
+"""What this machine is, read without importing anything heavy."""
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+# Instruction sets that decide which dtype is fast, as /proc/cpuinfo and sysctl name them.
+FEATURES = {
+    "avx2": "AVX2",
+    "avx512f": "AVX-512",
+    "avx512_bf16": "AVX-512 bf16",
+    "amx_bf16": "AMX bf16",
+    "asimd": "NEON",
+    "asimdhp": "NEON fp16",
+    "feat_fp16": "NEON fp16",
+    "bf16": "Arm bf16",
+    "feat_bf16": "Arm bf16",
+    "sve": "SVE",
+    "sme": "SME",
+    "feat_sme": "SME",
+}
+FAST_BF16 = {"AVX-512 bf16", "AMX bf16", "Arm bf16", "SME"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """`cores` counts those this process may use; `features` only the ones that could be read."""
+
+    name: str
+    cores: int
+    features: list[str]
+
+    @property
+    def fast_bf16(self) -> bool:
+        """Whether bf16 has matrix instructions of its own here."""
+        return not FAST_BF16.isdisjoint(self.features)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """In bytes; None where the system does not say."""
+
+    total: int | None
+    available: int | None
+
+
+def cpu() -> Cpu:
+    """The processor, with the instruction sets in FEATURES that it has."""
+    text = _read("/proc/cpuinfo") if platform.system() == "Linux" else _sysctl()
+    words = set(re.findall(r"[a-z0-9_]+", text.lower()))
+    features = dict.fromkeys(label for flag, label in FEATURES.items() if flag in words)
+    named = re.search(r"^(?:model name|machdep\.cpu\.brand_string)\s*:\s*(.+)$", text, re.M)
+    name = named.group(1) if named else platform.processor() or platform.machine()
+    return Cpu(name, _usable_cores(), list(features))
+
+
+def memory() -> Memory:
+    """Main memory of the machine."""
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        total = None
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", _read("/proc/meminfo"), re.M)
+    return Memory(total, int(found.group(1)) * 1024 if found else None)
+
+
+def free_space(folder: Path) -> int:
+    """Free bytes of the disk on which `folder` is, or will be made."""
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _sysctl() -> str:
+    """macOS's description of the processor, keeping only the features that are there."""
+    command = ["sysctl", "machdep.cpu.brand_string", "hw.optional"]
+    try:
+        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "\n".join(line for line in told.stdout.splitlines() if not line.endswith(": 0"))

@@ -1,0 +1,48 @@
+"""The command `graft`. Nothing slow is imported here: `graft --help` answers at once."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from graft.cli.chat import chat
+from graft.cli.doctor import doctor, package_version
+from graft.cli.failures import fails_in_one_line
+from graft.cli.models import models
+from graft.cli.run import run
+
+# Plain help: formatting it with rich would take longer than everything else together.
+app = typer.Typer(
+    name="graft",
+    help="Language models answer from documents several times faster, token for token the same.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+for command in (run, chat, models, doctor):
+    app.command()(fails_in_one_line(command))
+
+
+def _print_version(value: bool) -> None:  # noqa: FBT001 (typer's callback signature)
+    if value:
+        print(f"graft {package_version('graftlm') or '(not installed)'}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_print_version)
+    ] = False,
+) -> None:
+    """Options of `graft` itself; the callback of --version does the work."""
+
+
+def main() -> None:
+    """Entry point of the `graft` script."""
+    # A terminal that cannot show a character gets a question mark, not a failure mid-answer.
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")
+    app()

@@ -1,0 +1,96 @@
+"""`graft models`: what can be loaded by name, what is in the cache, fetching and removing."""
+
+import json as json_module
+import sys
+from typing import Annotated, Any
+
+import typer
+
+MEGABYTE = 1e6
+
+
+def models(
+    *,
+    fetch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Download and convert a model now.")
+    ] = None,
+    remove: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Delete a model from the cache.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """List known and cached models, fetch one, or remove one."""
+    if fetch is not None and remove is not None:
+        raise typer.BadParameter("--fetch and --remove cannot be used together")
+    if fetch is not None:
+        report(fetched(fetch), "{name} is in {folder}", json=json)
+    elif remove is not None:
+        report(removed(remove), "removed {name}, {bytes} bytes freed", json=json)
+    elif json:
+        print(json_module.dumps(listing(), indent=2))
+    else:
+        show(listing())
+
+
+def fetched(name: str) -> dict[str, Any]:
+    """Make sure the model is there; nothing is downloaded twice."""
+    from graft.models.pretrained import locate
+
+    return {"name": name, "folder": str(locate(name).folder)}
+
+
+def removed(name: str) -> dict[str, Any]:
+    """Delete the model from the cache."""
+    from graft.models.pretrained import remove
+
+    return {"name": name, "bytes": remove(name)}
+
+
+def report(done: dict[str, Any], sentence: str, *, json: bool) -> None:
+    """One line for a person, on stderr, or one object for a script."""
+    if json:
+        print(json_module.dumps(done))
+    else:
+        print(sentence.format(**done), file=sys.stderr)
+
+
+def listing() -> dict[str, Any]:
+    """Where the cache is and every model known or found; `folder` is None if it is not there."""
+    from graft.home import home
+    from graft.models.pretrained import DEFAULT_MODEL, KNOWN, installed
+
+    rows = []
+    for model in installed():
+        known = KNOWN.get(model.name)
+        rows.append(
+            {
+                "name": model.name,
+                "description": model.description,
+                "folder": str(model.folder) if model.folder else None,
+                "bytes": model.size,
+                "download_bytes": known.download if known else 0,
+                "default": model.name == DEFAULT_MODEL,
+            }
+        )
+    return {"home": str(home()), "models": rows}
+
+
+def show(listed: dict[str, Any]) -> None:
+    """A table of names, and where the files are."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("model", "here", "description", box=None, pad_edge=False)
+    for row in listed["models"]:
+        here = f"{row['bytes'] / MEGABYTE:,.0f} MB"
+        if row["folder"] is None:
+            here = f"no ({row['download_bytes'] / MEGABYTE:,.0f} MB to fetch)"
+        table.add_row(
+            row["name"] + (" (default)" if row["default"] else ""), here, row["description"]
+        )
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    console.print(f"cache: {listed['home']} (GRAFT_HOME sets another)", soft_wrap=True)
+    console.print(
+        "also: any hub id (org/model), a safetensors folder or a .gguf file", soft_wrap=True
+    )

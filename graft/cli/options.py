@@ -1,0 +1,117 @@
+"""The options that `run` and `chat` share, each written once, as a field of a dataclass."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from graft import Engine, SamplingParams
+    from graft.documents import Document
+
+DTYPES = ("auto", "fp32", "bf16", "fp16")
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "max_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOptions:
+    """What to answer with. An option left out (None) has the default of `SamplingParams`."""
+
+    doc: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="Text or Markdown file to answer from; repeatable."),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
+    ] = None
+    draft: Annotated[
+        str, typer.Option(metavar="NAME", help="Who guesses ahead: auto, copy, pld, igpg, plain.")
+    ] = "auto"
+    dtype: Annotated[
+        str, typer.Option(help="fp32 (output identical to plain decoding), bf16, fp16 or auto.")
+    ] = "auto"
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")] = "auto"
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to P.")] = None
+    top_k: Annotated[int | None, typer.Option(help="Keep the K likeliest tokens; 0: all.")] = None
+    min_p: Annotated[
+        float | None, typer.Option(help="Drop tokens below P times the likeliest one.")
+    ] = None
+    repetition_penalty: Annotated[float | None, typer.Option(help="1 is none.")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same text with every draft.")
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
+    ] = None
+
+    def documents(self) -> "list[Document]":
+        """Read every --doc."""
+        from graft.documents import read_document
+
+        return [read_document(path) for path in self.doc or []]
+
+    def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
+        """The sampling parameters asked for, `changes` on top; InputError for a bad value."""
+        from graft import SamplingParams
+
+        given = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
+        return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
+
+    def load(self) -> "Engine":
+        """The engine asked for. What can be refused without loading a model is refused first."""
+        if self.dtype not in DTYPES:
+            raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
+        import graft
+        from graft.assemble import PRESETS
+        from graft.models.pretrained import DEFAULT_MODEL
+
+        if self.draft not in PRESETS:
+            raise InputError(f"unknown draft {self.draft!r}; choose from {', '.join(PRESETS)}")
+        name = DEFAULT_MODEL if self.model is None else self.model
+        return graft.load(name, dtype=self.dtype, device=self.device, draft=self.draft)
+
+
+def takes_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that takes `options: AnswerOptions` one command-line option per field."""
+    shown = inspect.signature(command)
+    own = [each for each in shown.parameters.values() if each.name != "options"]
+    shared = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=field.type,
+        )
+        for field in fields(AnswerOptions)
+    ]
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:  # noqa: ANN401 (values of any option)
+        chosen = {field.name: given.pop(field.name) for field in fields(AnswerOptions)}
+        command(options=AnswerOptions(**chosen), **given)
+
+    parameters = sorted([*own, *shared], key=lambda each: each.kind)
+    with_options.__signature__ = shown.replace(parameters=parameters)
+    with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+    return with_options

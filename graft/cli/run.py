@@ -1,0 +1,79 @@
+"""`graft run`: one question, answered from documents."""
+
+import json as json_module
+import sys
+from typing import Annotated
+
+import typer
+
+from graft.cli.answer import Answer, answer
+from graft.cli.compare import Comparison, show_comparison
+from graft.cli.options import AnswerOptions, takes_options
+from graft.cli.show import end_line, footer, token_printer
+from graft.errors import InputError
+
+
+@takes_options
+def run(
+    question: Annotated[
+        str | None, typer.Argument(help="The question; - or nothing reads it from a pipe.")
+    ] = None,
+    *,
+    options: AnswerOptions,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Decode plainly too: same tokens? how much slower?")
+    ] = False,
+    color: Annotated[
+        bool, typer.Option("--color", help="Colour tokens by where the guess came from.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Answer a question from documents.
+
+    Example: graft run "When can the contract be ended?" --doc contract.md --compare
+    """
+    from graft.documents import document_messages
+
+    messages = document_messages(read_question(question), options.documents())
+    params = options.sampling()
+    engine = options.load()
+    show = (lambda event: None) if json else token_printer(color=color)
+    drafted = answer(engine, messages, params, options.draft, show)
+    if not json:
+        end_line(drafted.result.text)
+        footer(drafted, color=color)
+    comparison = None
+    if compare:
+        same_draws = options.sampling(seed=drafted.result.seed)
+        comparison = Comparison(drafted, answer(engine, messages, same_draws, "plain"))
+    if json:
+        print(json_module.dumps(as_dict(drafted, comparison)))
+    elif comparison:
+        show_comparison(comparison, engine.dtype)
+
+
+def read_question(question: str | None) -> str:
+    """The question itself, or what is piped in; InputError if there is none."""
+    if question is None and sys.stdin.isatty():
+        raise InputError('no question; type one: graft run "question" --doc FILE')
+    if question is None or question == "-":
+        try:
+            question = sys.stdin.read()
+        except UnicodeDecodeError:
+            raise InputError("the question on standard input is not UTF-8 text") from None
+    if not question.strip():
+        raise InputError("the question is empty")
+    return question.strip()
+
+
+def as_dict(drafted: Answer, comparison: Comparison | None) -> dict[str, object]:
+    """What --json prints."""
+    result = drafted.result
+    fields = {
+        "text": result.text,
+        "token_ids": list(result.token_ids),
+        "finish_reason": result.finish_reason,
+        "seed": result.seed,
+        "stats": result.stats.as_dict(),
+    }
+    return fields if comparison is None else {**fields, "compare": comparison.as_dict()}

@@ -1,0 +1,75 @@
+"""What an answer looks like: its tokens as they come, and the line of numbers under it."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+# The target's own tokens keep the terminal's colour.
+SOURCE_COLORS = {
+    "prompt": "green",
+    "document": "cyan",
+    "prediction": "magenta",
+    "output": "yellow",
+}
+OTHER_COLOR = "blue"
+
+
+def token_printer(*, color: bool) -> Callable[[Any], None]:
+    """A function that writes one token event to stdout at once, coloured by who guessed it."""
+
+    def plain(event: Any) -> None:  # noqa: ANN401 (a TokenEvent)
+        sys.stdout.write(event.text)
+        sys.stdout.flush()
+
+    if not color:
+        return plain
+    from rich.style import Style
+
+    def colored(event: Any) -> None:  # noqa: ANN401 (a TokenEvent)
+        style = Style.parse(color_of(event.source))
+        sys.stdout.write(style.render(event.text) if event.source else event.text)
+        sys.stdout.flush()
+
+    return colored
+
+
+def color_of(source: str) -> str:
+    """The colour of tokens guessed by `source`; the target itself is ""."""
+    return SOURCE_COLORS.get(source, OTHER_COLOR) if source else "default"
+
+
+def end_line(text: str) -> None:
+    """Finish an answer's last line, so that what follows starts on its own."""
+    if not text.endswith("\n"):
+        print(flush=True)
+
+
+def footer(given: Any, *, color: bool) -> None:  # noqa: ANN401 (an Answer)
+    """One dim line on stderr; with `color`, the shares are also the legend of the colours."""
+    from rich.console import Console
+    from rich.text import Text
+
+    stats = given.result.stats
+    line = Text(
+        f"{stats.tokens} tokens · {stats.tokens_per_second:.1f} tokens/s · "
+        f"{stats.tokens_per_step:.2f} tokens per step · "
+        f"first token {given.first_token_seconds:.2f} s · guessed by: ",
+        style="dim",
+    )
+    for place, (source, share) in enumerate(token_shares(stats).items()):
+        line.append(", " if place else "", style="dim")
+        label = f"{source or 'nobody (the model itself)'} {share:.0%}"
+        line.append(label, style=f"not dim {color_of(source)}" if color else "dim")
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if color:
+        console = Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=True)
+    console.print(line)
+
+
+def token_shares(stats: Any) -> dict[str, float]:  # noqa: ANN401 (a Stats)
+    """Share of the answer's tokens by who guessed them, largest first; "" is the target itself."""
+    accepted = {source: count for source, count in stats.accepted_by_source.items() if count}
+    accepted[""] = stats.tokens - sum(accepted.values())
+    total = max(stats.tokens, 1)
+    ranked = sorted(accepted.items(), key=lambda item: -item[1])
+    return {source: count / total for source, count in ranked}

@@ -1,0 +1,79 @@
+"""What a request cost and gained; names follow vLLM's per-request speculation metrics."""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+clock = time.perf_counter  # the one place where time comes in
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts of one request. A step is one target forward after the prefill."""
+
+    prompt_tokens: int = 0
+    tokens: int = 0  # emitted
+    prefill_seconds: float = 0.0  # until the first token
+    decode_seconds: float = 0.0  # after it
+    per_step_drafted: list[int] = field(default_factory=list)
+    per_step_accepted: list[int] = field(default_factory=list)
+    accepted_by_source: Counter[str] = field(default_factory=Counter)
+    drafted_by_source: Counter[str] = field(default_factory=Counter)
+    accepted_by_position: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def steps(self) -> int:
+        """Target forwards after the prefill."""
+        return len(self.per_step_drafted)
+
+    @property
+    def num_draft_tokens(self) -> int:
+        """Nodes put before the target."""
+        return sum(self.per_step_drafted)
+
+    @property
+    def num_accepted_draft_tokens(self) -> int:
+        """Nodes the target agreed with."""
+        return sum(self.per_step_accepted)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens a step yields, the target's own included (1.0 = plain decoding)."""
+        return 1 + self.num_accepted_draft_tokens / self.steps if self.steps else 1.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Decoding speed; the first token belongs to the prefill."""
+        return (self.tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `--json` prints as `stats`."""
+        drafted, accepted = self.num_draft_tokens, self.num_accepted_draft_tokens
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "tokens": self.tokens,
+            "steps": self.steps,
+            "tokens_per_step": self.tokens_per_step,
+            "prefill_seconds": self.prefill_seconds,
+            "decode_seconds": self.decode_seconds,
+            "tokens_per_second": self.tokens_per_second,
+            "accepted_by_source": dict(self.accepted_by_source),
+            "speculative_decoding": {
+                "mean_acceptance_length": self.tokens_per_step,
+                "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+                "acceptance_histogram": _histogram(self.per_step_accepted),
+                "num_spec_steps": self.steps,
+                "num_accepted_draft_tokens": accepted,
+                "num_draft_tokens": drafted,
+                "num_spec_tokens": max(self.per_step_drafted, default=0),
+                "per_step_accepted": self.per_step_accepted,
+                "per_step_drafted": self.per_step_drafted,
+            },
+        }
+
+
+def _histogram(accepted: list[int]) -> list[int]:
+    """[a] = steps in which a draft tokens were accepted."""
+    counts = Counter(accepted)
+    return [counts[a] for a in range(max(accepted, default=-1) + 1)]

@@ -1,0 +1,151 @@
+"""Text between the user and the token ids: prompts in, answers out piece by piece."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers.decoders import DecodeStream
+
+from graft.errors import InputError
+
+Message = dict[str, str]
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompt:
+    """Token ids and the spans of them that are content rather than chat template."""
+
+    tokens: list[int]
+    quotable: list[tuple[int, int]]
+
+
+class Encoder:
+    """Turns prompts into token ids."""
+
+    def __init__(self, tokenizer: Any, vocabulary: int) -> None:  # noqa: ANN401
+        self._tokenizer, self._vocabulary = tokenizer, vocabulary
+
+    def prompt(self, prompt: Prompt) -> EncodedPrompt:
+        """Raw text, token ids, or chat messages (through the model's template)."""
+        if isinstance(prompt, str):
+            if not prompt.strip():
+                raise InputError("the prompt is empty; write a question")
+            tokens = list(self._tokenizer(prompt).input_ids)
+            return EncodedPrompt(tokens, [(0, len(tokens))])
+        items = list(prompt)
+        if not items:
+            raise InputError("the prompt is empty; write a question")
+        if all(isinstance(item, dict) for item in items):
+            return self._chat(items)
+        return self._ids(items)
+
+    def text(self, text: str) -> list[int]:
+        """Token ids of a drafting text."""
+        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+
+    def _ids(self, items: list[Any]) -> EncodedPrompt:
+        try:
+            tokens = [int(item) for item in items]
+        except (TypeError, ValueError) as error:
+            raise InputError("a prompt is text, token ids or a list of messages") from error
+        wrong = [token for token in tokens if not 0 <= token < self._vocabulary]
+        if wrong:
+            raise InputError(f"token {wrong[0]} is not among the model's {self._vocabulary}")
+        return EncodedPrompt(tokens, [(0, len(tokens))])
+
+    def _chat(self, messages: list[Message]) -> EncodedPrompt:
+        for message in messages:
+            if not isinstance(message.get("role"), str) or not isinstance(
+                message.get("content"), str
+            ):
+                raise InputError("a message needs a role and a content, both text")
+        if not messages[-1]["content"].strip():
+            raise InputError("the prompt is empty; write a question")
+        if not self._tokenizer.chat_template:
+            raise InputError("this model has no chat template; pass the prompt as plain text")
+        text = self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        spans = _content_spans(text, [message["content"] for message in messages])
+        return EncodedPrompt(
+            list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)
+        )
+
+
+def _content_spans(text: str, contents: list[str]) -> list[tuple[int, int]]:
+    """Where the messages' own words stand in the rendered chat (templates may strip them)."""
+    spans, place = [], 0
+    for content in contents:
+        stripped = content.strip()
+        found = text.find(stripped, place) if stripped else -1
+        if found >= 0:
+            place = found + len(stripped)
+            spans.append((found, place))
+    return spans
+
+
+def _token_spans(
+    offsets: list[tuple[int, int]], spans: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Token ranges that lie wholly inside the character spans."""
+    result = []
+    for first, last in spans:
+        inside = [i for i, (a, b) in enumerate(offsets) if first <= a and b <= last and a < b]
+        if inside:
+            result.append((inside[0], inside[-1] + 1))
+    return result
+
+
+class Detokenizer:
+    """Text of a growing output: whole characters only, stop strings found and held back."""
+
+    def __init__(self, tokenizer: Any, stop: tuple[str, ...]) -> None:  # noqa: ANN401
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._stop = stop
+        self._text = ""  # decoded so far
+        self._shown = 0  # characters of it handed out
+        self.stopped = False
+
+    def push(self, token: int) -> str:
+        """Text that is certain after one more token; sets `stopped` at a stop string."""
+        self._text += self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
+        return self._release(len(self._text) - self._held())
+
+    def finish(self, tokens: list[int]) -> str:
+        """What is left to show when the output ends, unfinished characters included."""
+        if not self.stopped:
+            whole = self._tokenizer.decode(tokens, skip_special_tokens=True)
+            if whole.startswith(self._text):
+                self._text = whole
+                self._held()
+        return self._release(len(self._text))
+
+    @property
+    def text(self) -> str:
+        """Everything decoded, cut before a stop string."""
+        return self._text
+
+    def _held(self) -> int:
+        """Characters at the end that may become a stop string; cuts the text at a whole one."""
+        places = [self._text.find(stop, max(0, self._shown)) for stop in self._stop]
+        found = [place for place in places if place >= 0]
+        if found:
+            self._text, self.stopped = self._text[: min(found)], True
+            return 0
+        return max((_overlap(self._text, stop) for stop in self._stop), default=0)
+
+    def _release(self, upto: int) -> str:
+        piece = self._text[self._shown : upto]
+        self._shown = max(self._shown, upto)
+        return piece
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that begins `stop`."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if stop.startswith(text[-length:]):
+            return length
+    return 0

@@ -1,0 +1,70 @@
+"""How far to trust a match: learned per request from what the target accepted.
+
+A guess made on m matching tokens comes true with a probability that differs from text to text
+(quoting: near 1; free prose: low). Each request starts from priors fitted on other prompts and
+counts its own hits and misses, recent ones more, so that one request never changes another's.
+"""
+
+import numpy as np
+
+from graft.match.matches import Matches
+
+LONGEST = 16  # matches of this length and more share an entry
+# Mean hit rates of guesses with an undivided vote, by match length (entry 0 unused), fitted on the
+# even-numbered Spec-Bench questions with smollm2-135m; see docs/log.md.
+PRIOR = np.array(
+    [0.0, 0.20, 0.38, 0.50, 0.58, 0.64, 0.68, 0.72, 0.75, 0.78, 0.80, 0.82, 0.84, 0.85, 0.87, 0.88, 0.92]
+)
+PRIOR_WEIGHT = 6.0  # observations the prior is worth
+DECAY = 0.96  # weight of an observation one step later
+SPREAD = 0.35  # how much a hit at one length says about its neighbours
+
+
+class Calibration:
+    """Hit rates by match length for one sequence."""
+
+    def __init__(self) -> None:
+        self._hits = np.zeros(LONGEST + 1)
+        self._tries = np.zeros(LONGEST + 1)
+
+    def confidence(self) -> np.ndarray:
+        """[LONGEST + 1] float32: estimated hit rate by match length, not falling with length."""
+        rate = (PRIOR * PRIOR_WEIGHT + self._hits) / (PRIOR_WEIGHT + self._tries)
+        return np.clip(rate, 0.01, 0.995).astype(np.float32)
+
+    def observe(self, matches: Matches, emitted: list[int]) -> None:
+        """Hold a proposal, as it was before any cutting, against the tokens that came.
+
+        So guesses are tested whether or not the target was shown them, and trust returns as soon
+        as copying would pay again. At each position the guesses of the longest match stand trial.
+        """
+        self._hits *= DECAY
+        self._tries *= DECAY
+        children = _children(matches)
+        node = -1
+        for token in emitted:
+            tried = children.get(node)
+            if not tried:
+                return
+            length = int(matches.match_lengths[next(iter(tried.values()))])
+            node = tried.get(token, -1)
+            hit = node >= 0 and int(matches.match_lengths[node]) == length
+            self._count(min(length, LONGEST), hit=hit)
+            if node < 0:
+                return
+
+    def _count(self, length: int, *, hit: bool) -> None:
+        near = slice(max(1, length - 2), min(LONGEST, length + 2) + 1)
+        weights = SPREAD ** np.abs(np.arange(near.start, near.stop) - length)
+        self._tries[near] += weights
+        self._hits[near] += weights * hit
+
+
+def _children(matches: Matches) -> dict[int, dict[int, int]]:
+    """Children of every node, token -> node, the best first; -1 is the root."""
+    children: dict[int, dict[int, int]] = {}
+    for node, (parent, token) in enumerate(
+        zip(matches.parents.tolist(), matches.tokens.tolist(), strict=True)
+    ):
+        children.setdefault(parent, {})[token] = node
+    return children

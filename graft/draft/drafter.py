@@ -1,0 +1,67 @@
+"""What every drafter is: told of a sequence, asked for trees, shown what came true."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import DraftTree, root_only
+
+
+@dataclass(slots=True)
+class DraftContext:
+    """What drafters may know of a sequence. `tokens` grows as the target writes."""
+
+    sequence: int
+    prompt: list[int]
+    quotable: list[tuple[int, int]]  # spans of the prompt that are content, not chat template
+    documents: list[list[int]] = field(default_factory=list)
+    prediction: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+
+    @property
+    def root(self) -> int:
+        """The last known token."""
+        return self.tokens[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Most nodes besides the root, and the seconds [n] of a step with n nodes, root included."""
+
+    nodes: int
+    seconds: np.ndarray
+
+
+class Drafter(Protocol):
+    """One signature for all; each ignores what it does not use."""
+
+    def start(self, context: DraftContext) -> None:
+        """A sequence begins; its prompt has been read."""
+
+    def propose(self, contexts: list[DraftContext], budgets: list[Budget]) -> list[DraftTree]:
+        """A tree for each sequence, rooted at its last token."""
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """What the target made final, whoever drafted it."""
+
+    def finish(self, sequence: int) -> None:
+        """Forget the sequence."""
+
+
+class NoDraft:
+    """Plain decoding."""
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+
+    def propose(self, contexts: list[DraftContext], budgets: list[Budget]) -> list[DraftTree]:
+        """See Drafter."""
+        return [root_only(context.root) for context in contexts]
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""

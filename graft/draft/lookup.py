@@ -1,0 +1,109 @@
+"""Drafts copied from text that is already there: one drafter for every kind of index.
+
+PLD, CASD's copier and IGPG differ in the index and its numbers alone; `auto` adds calibration and
+the rule of what pays. Sources are indexed in the order documents, prediction, prompt, output, with
+a border after each, so nothing is ever continued across texts or out of the chat template.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graft.draft.calibration import Calibration
+from graft.draft.drafter import Budget, DraftContext
+from graft.match.matches import Matches, TokenIndex
+from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import DraftTree, in_level_order, root_only
+
+SOURCES = ("", "document", "prediction", "prompt", "output")
+Cut = Callable[[DraftTree, Budget], DraftTree]
+
+
+@dataclass(slots=True)
+class _Text:
+    """A sequence's indexed text: which stretch came from where, and the last proposal."""
+
+    index: TokenIndex
+    calibration: Calibration = field(default_factory=Calibration)
+    starts: list[int] = field(default_factory=list)
+    names: list[int] = field(default_factory=list)
+    length: int = 0
+    matches: Matches | None = None
+
+    def add(self, tokens: list[int], source: str, *, border: bool = True) -> None:
+        if not tokens:
+            return
+        self.starts.append(self.length)
+        self.names.append(SOURCES.index(source))
+        self.index.extend(np.array(tokens, np.int32))
+        self.length += len(tokens)
+        if border:
+            self.index.border()
+            self.length += 1
+
+    def sources(self, positions: np.ndarray) -> list[int]:
+        return [self.names[bisect_right(self.starts, place) - 1] for place in positions.tolist()]
+
+
+class LookupDrafter:
+    """Guesses what followed the end of the text before."""
+
+    def __init__(
+        self, make_index: Callable[[], TokenIndex], cut: Cut, *, nodes: int, calibrated: bool
+    ) -> None:
+        self._make_index, self._cut = make_index, cut
+        self._nodes, self._calibrated = nodes, calibrated
+        self._texts: dict[int, _Text] = {}
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        text = _Text(self._make_index())
+        for document in context.documents:
+            text.add(document, "document")
+        text.add(context.prediction, "prediction")
+        for first, last in context.quotable:
+            # A prompt that ends in content is what the output continues: no border there.
+            text.add(context.prompt[first:last], "prompt", border=last < len(context.prompt))
+        text.starts.append(text.length)
+        text.names.append(SOURCES.index("output"))
+        text.index.extend(np.array(context.tokens, np.int32))
+        self._texts[context.sequence] = text
+
+    def propose(self, contexts: list[DraftContext], budgets: list[Budget]) -> list[DraftTree]:
+        """See Drafter."""
+        return [self._propose(c, b) for c, b in zip(contexts, budgets, strict=True)]
+
+    def _propose(self, context: DraftContext, budget: Budget) -> DraftTree:
+        text = self._texts[context.sequence]
+        limit = min(self._nodes, budget.nodes)
+        text.matches = text.index.lookup(limit, text.calibration.confidence())
+        if not len(text.matches):
+            return root_only(context.root)
+        sources = text.sources(text.matches.positions)
+        return self._cut(_as_tree(context.root, text.matches, sources), budget)
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+        for step in steps:
+            text = self._texts[step.sequence]
+            if text.matches is not None and self._calibrated:
+                text.calibration.observe(text.matches, step.tokens)
+            text.index.extend(np.array(step.tokens, np.int32))
+            text.length += len(step.tokens)
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        self._texts.pop(sequence, None)
+
+
+def _as_tree(root: int, matches: Matches, sources: list[int]) -> DraftTree:
+    """Continuations hung under the root."""
+    return in_level_order(
+        np.concatenate([[root], matches.tokens]),
+        np.concatenate([[-1], matches.parents + 1]),
+        np.concatenate([[1.0], matches.scores]),
+        np.array([0, *sources]),
+        SOURCES,
+    )

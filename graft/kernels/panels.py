@@ -1,0 +1,203 @@
+"""Small matrix products at the speed of memory, on any CPU, bit for bit the same for any row count.
+
+A weight matrix [N, K] is stored as panels of 16 output columns, [N / 16, K, 16], so that it is read
+front to back exactly once per product. The inner loop is written in LLVM's vector types: 16
+running sums per row stay in registers while k runs from 0 to K. Every output is therefore summed
+in one fixed order whatever the number of rows, which makes a step over a draft tree agree with
+plain decoding to the last bit; BLAS promises no such thing, and on some machines (OpenBLAS on
+Arm) costs three times as much for two rows as for one.
+
+The same product serves attention: 16 keys are a panel for the scores, 16 value columns are one
+for the weighted sum (`tree_attention_panels.py`).
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+LANES = 16
+UNROLL = 4  # the depth K of every product must be a multiple of this
+DIRECT_ROWS = 4  # up to here 16-bit weights are widened in registers; above, once per panel
+
+_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_VECTOR = ir.VectorType(_F32, LANES)
+_STORED = {
+    types.float32: (_F32, 4),
+    types.int16: (ir.HalfType(), 2),  # the bits of float16, which numba has no CPU type for
+    types.uint16: (ir.IntType(16), 2),  # the bits of bfloat16: the upper half of a float32
+}
+
+
+def pack_panels(weight: np.ndarray) -> np.ndarray:
+    """[N, K] -> [ceil(N / 16), K, 16], missing columns zero."""
+    columns, depth = weight.shape
+    if depth % UNROLL:
+        raise ValueError(f"depth {depth} is not a multiple of {UNROLL}")
+    panels = np.zeros((-(-columns // LANES), depth, LANES), weight.dtype)
+    whole = columns // LANES
+    panels[:whole] = weight[: whole * LANES].reshape(whole, LANES, depth).transpose(0, 2, 1)
+    if columns % LANES:
+        panels[whole, :, : columns % LANES] = weight[whole * LANES :].T
+    return panels
+
+
+def _widen(builder: ir.IRBuilder, loaded: ir.Value, stored: types.Type) -> ir.Value:
+    """[16] stored numbers as float32."""
+    if stored == types.uint16:
+        wide = ir.VectorType(_I32, LANES)
+        bits = builder.shl(builder.zext(loaded, wide), ir.Constant(wide, [16] * LANES))
+        return builder.bitcast(bits, _VECTOR)
+    if stored == types.int16:
+        return builder.fpext(loaded, _VECTOR)
+    return loaded
+
+
+def _fused_multiply_add(builder: ir.IRBuilder) -> ir.Function:
+    name = f"llvm.fmuladd.v{LANES}f32"
+    known = builder.module.globals.get(name)
+    return known or ir.Function(builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), name)
+
+
+def _micro_kernel(rows: int) -> Callable:
+    """An intrinsic for y[m, 0:16] = sum over k of x[m, k] * panel[k, 0:16], m < rows."""
+
+    @intrinsic
+    def multiply(typing_context, x, panel, y, depth, x_stride, y_stride):  # noqa: ANN001, ANN202
+        stored = panel.dtype
+        element, size = _STORED[stored]
+        quad = ir.VectorType(_F32, UNROLL)
+
+        def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+            x, panel, y, depth, x_stride, y_stride = arguments
+            panel = builder.bitcast(panel, ir.VectorType(element, LANES).as_pointer())
+            starts = [builder.gep(x, [builder.mul(x_stride, _I64(m))]) for m in range(rows)]
+            add = _fused_multiply_add(builder)
+            before = builder.basic_block
+            loop, after = (builder.append_basic_block(name) for name in ("depth", "store"))
+            builder.branch(loop)
+
+            builder.position_at_end(loop)
+            k = builder.phi(_I64)
+            k.add_incoming(_I64(0), before)
+            carried = [builder.phi(_VECTOR) for _ in range(rows)]
+            for total in carried:
+                total.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), before)
+            totals, inputs = list(carried), []
+            for start in starts:
+                address = builder.bitcast(builder.gep(start, [k]), quad.as_pointer())
+                inputs.append(builder.load(address))
+                inputs[-1].align = 4
+            for step in range(UNROLL):
+                loaded = builder.load(builder.gep(panel, [builder.add(k, _I64(step))]))
+                loaded.align = size
+                weights = _widen(builder, loaded, stored)
+                lane = ir.Constant(ir.VectorType(_I32, LANES), [step] * LANES)
+                for m, quadruple in enumerate(inputs):
+                    value = builder.shuffle_vector(
+                        quadruple, ir.Constant(quad, ir.Undefined), lane
+                    )
+                    totals[m] = builder.call(add, [value, weights, totals[m]])
+            following = builder.add(k, _I64(UNROLL))
+            k.add_incoming(following, loop)
+            for total, summed in zip(carried, totals, strict=True):
+                total.add_incoming(summed, loop)
+            builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+
+            builder.position_at_end(after)
+            for m, summed in enumerate(totals):
+                address = builder.gep(y, [builder.mul(y_stride, _I64(m))])
+                builder.store(summed, builder.bitcast(address, _VECTOR.as_pointer())).align = 4
+            return context.get_dummy_value()
+
+        return types.void(x, panel, y, depth, x_stride, y_stride), generate
+
+    return multiply
+
+
+_one, _two, _three, _four, _five = (_micro_kernel(rows) for rows in range(1, 6))
+
+
+@intrinsic
+def address_of(typing_context, array, offset):  # noqa: ANN001, ANN201
+    """Pointer to the element `offset` places behind the first of a C-contiguous array."""
+
+    def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.gep(data, [arguments[1]])
+
+    return types.CPointer(array.dtype)(array, types.int64), generate
+
+
+@njit(cache=True, boundscheck=False)
+def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):  # noqa: ANN001, ANN201
+    """y[m, 0:16] = x[m, :] @ panel for all rows; x, panel and y are (array, offset) pairs."""
+    m = 0
+    weights = address_of(panel[0], panel[1])
+    while m < rows:
+        source = address_of(x[0], x[1] + m * x_stride)
+        target = address_of(y[0], y[1] + m * y_stride)
+        left = rows - m
+        if left >= 8 or left == 5:
+            _five(source, weights, target, depth, x_stride, y_stride)
+            m += 5
+        elif left >= 4:
+            _four(source, weights, target, depth, x_stride, y_stride)
+            m += 4
+        elif left == 3:
+            _three(source, weights, target, depth, x_stride, y_stride)
+            m += 3
+        elif left == 2:
+            _two(source, weights, target, depth, x_stride, y_stride)
+            m += 2
+        else:
+            _one(source, weights, target, depth, x_stride, y_stride)
+            m += 1
+
+
+@intrinsic
+def widen_panel(typing_context, source, target, depth):  # noqa: ANN001, ANN201
+    """Copy a [depth, 16] panel of 16-bit numbers into one of float32."""
+    stored = source.dtype
+    element, size = _STORED[stored]
+
+    def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+        source, target, depth = arguments
+        source = builder.bitcast(source, ir.VectorType(element, LANES).as_pointer())
+        target = builder.bitcast(target, _VECTOR.as_pointer())
+        before = builder.basic_block
+        loop, after = (builder.append_basic_block(name) for name in ("copy", "copied"))
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        k = builder.phi(_I64)
+        k.add_incoming(_I64(0), before)
+        loaded = builder.load(builder.gep(source, [k]))
+        loaded.align = size
+        builder.store(_widen(builder, loaded, stored), builder.gep(target, [k])).align = 4
+        following = builder.add(k, _I64(1))
+        k.add_incoming(following, loop)
+        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+        builder.position_at_end(after)
+        return context.get_dummy_value()
+
+    return types.void(source, target, depth), generate
+
+
+@njit(cache=True, boundscheck=False)
+def multiply_panels(x, weight, first, last, y, wide):  # noqa: ANN001, ANN201
+    """Columns of panels first..last of y [M, >= 16 last] = x [M, K] @ weight, by one thread.
+
+    `wide` is this thread's [K, 16] float32 scratch for widened 16-bit panels.
+    """
+    rows, depth = x.shape
+    y_stride = y.shape[1]
+    for panel in range(first, last):
+        place = panel * depth * LANES
+        result = (y, panel * LANES)
+        if rows <= DIRECT_ROWS or weight.itemsize == 4:
+            multiply_panel((x, 0), (weight, place), result, rows, depth, depth, y_stride)
+        else:
+            widen_panel(address_of(weight, place), address_of(wide, 0), depth)
+            multiply_panel((x, 0), (wide, 0), result, rows, depth, depth, y_stride)

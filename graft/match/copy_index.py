@@ -1,0 +1,252 @@
+"""The copier of CASD: branches copied from where the end of the text stood before.
+
+Of all places whose preceding tokens agree with the end of the text, CASD keeps those that agree
+over the most tokens, up to `max_match`, and offers what follows each. Left open by the paper and
+chosen here: at least `min_match` tokens must agree, the more recent of two equal places wins, and
+a continuation that only repeats the beginning of another one does not use up a branch.
+
+Places with the same last `min_match` tokens form a chain, most recent first, of which at most
+`MAX_PLACES` are examined.
+"""
+
+import numpy as np
+
+from graft.match.hash_table import (
+    BORDER,
+    Text,
+    compiled,
+    hash_before,
+    key_slot,
+    run_after,
+    run_before,
+    slots_for,
+)
+from graft.match.matches import Matches
+
+MAX_PLACES = 1024
+
+# Columns of a branch, and rows of the trie: the integer fields of Matches and a number.
+_START, _LENGTH, _AGREED = range(3)
+_TOKEN, _PARENT, _MATCH, _COUNT, _TOTAL, _POSITION, _RANK = range(7)
+
+
+@compiled
+def _enter_places(
+    text: np.ndarray, start: int, stop: int, tables: tuple, previous: np.ndarray, length: int
+) -> None:
+    """Chain the places from `start` on to the last one with the same `length` tokens."""
+    keys, latest = tables
+    run = run_before(text, start, length)
+    for at in range(start, stop):
+        run = 0 if text[at] == BORDER else run + 1
+        previous[at] = -1
+        if run >= length:
+            key = hash_before(text, at + 1, length)
+            slot = key_slot(keys, key)
+            if keys[slot] == key:
+                previous[at] = latest[slot]
+            keys[slot] = key
+            latest[slot] = at
+
+
+@compiled
+def _agreement(text: np.ndarray, place: int, end: int, most: int) -> int:
+    """Over how many tokens the texts that end with `place` and with `end` are the same."""
+    run = 0
+    while run < min(most, place + 1) and text[place - run] == text[end - run] != BORDER:
+        run += 1
+    return run
+
+
+@compiled
+def _list_places(
+    text: np.ndarray, size: int, previous: np.ndarray, max_match: int, places: np.ndarray
+) -> int:
+    """Fill `places` with (place, agreement), most recent first; returns how many."""
+    listed = 0
+    place = previous[size - 1] if size > 0 else -1
+    while place >= 0 and listed < len(places):
+        places[listed, 0] = place
+        places[listed, 1] = _agreement(text, place, size - 1, max_match)
+        listed += 1
+        place = previous[place]
+    return listed
+
+
+@compiled
+def _common_prefix(text: np.ndarray, left: int, right: int, most: int) -> int:
+    run = 0
+    while run < most and text[left + run] == text[right + run]:
+        run += 1
+    return run
+
+
+@compiled
+def _offer(text: np.ndarray, branches: np.ndarray, used: int, start: int, length: int) -> int:
+    """The row a continuation belongs in: its own, or that of its beginning; -1 for none."""
+    for row in range(used):
+        shorter = min(length, branches[row, _LENGTH])
+        if _common_prefix(text, branches[row, _START], start, shorter) == shorter:
+            return row if length > branches[row, _LENGTH] else -1
+    return used if used < len(branches) else -1
+
+
+@compiled
+def _all_full(branches: np.ndarray, length: int) -> bool:
+    for row in range(len(branches)):
+        if branches[row, _LENGTH] < length:
+            return False
+    return True
+
+
+@compiled
+def _choose(
+    text: np.ndarray, size: int, places: np.ndarray, length: int, branches: np.ndarray, span: tuple
+) -> int:
+    """Fill `branches` from places of falling agreement, within `span`; returns how many."""
+    used = 0
+    least, most = span
+    for agreed in range(most, least - 1, -1):
+        for at in range(len(places)):
+            if places[at, 1] != agreed:
+                continue
+            start = places[at, 0] + 1
+            run = run_after(text, start, min(start + length, size))
+            row = _offer(text, branches, used, start, run) if run > 0 else -1
+            if row >= 0:
+                branches[row, _START] = start
+                branches[row, _LENGTH] = run
+                branches[row, _AGREED] = agreed
+                used = max(used, row + 1)
+        if used == len(branches) and _all_full(branches, length):
+            break
+    return used
+
+
+@compiled
+def _merge(
+    text: np.ndarray,
+    branches: np.ndarray,
+    confidence: np.ndarray,
+    fields: np.ndarray,
+    scores: np.ndarray,
+) -> int:
+    """Fill a trie with the branches, each a chain below the root; returns its size."""
+    size = 0
+    for branch in range(len(branches)):
+        parent, score = -1, 1.0
+        for step in range(branches[branch, _LENGTH]):
+            place = branches[branch, _START] + step
+            matched = branches[branch, _AGREED] + step
+            node = 0
+            while node < size and not (
+                fields[_PARENT, node] == parent and fields[_TOKEN, node] == text[place]
+            ):
+                node += 1
+            if node == size:
+                size += 1
+                fields[_TOKEN, node], fields[_PARENT, node] = text[place], parent
+                fields[_MATCH, node], fields[_POSITION, node] = matched, place
+                fields[_COUNT, node], fields[_TOTAL, node] = 1, 1
+                scores[node] = score * confidence[min(matched, len(confidence) - 1)]
+            parent, score = node, scores[node]
+    return size
+
+
+@compiled
+def _copy_best(trie: np.ndarray, scores: np.ndarray, found: np.ndarray, best: np.ndarray) -> None:
+    """Move nodes to `found`, by falling score; parents stay first. Spends `scores`."""
+    for at in range(len(best)):
+        node = 0
+        for other in range(1, len(scores)):
+            if scores[other] > scores[node]:
+                node = other
+        for field in range(_RANK):
+            found[field, at] = trie[field, node]
+        if trie[_PARENT, node] >= 0:
+            found[_PARENT, at] = trie[_RANK, trie[_PARENT, node]]
+        trie[_RANK, node] = at
+        best[at] = scores[node]
+        scores[node] = -1.0
+
+
+@compiled
+def _lookup(
+    chained: tuple, options: tuple, confidence: np.ndarray, work: tuple, found: tuple
+) -> int:
+    """Fill `found` with the best nodes; returns how many."""
+    text, size, previous = chained
+    min_match, max_match, length = options
+    places, branches, trie, scores = work
+    listed = _list_places(text, size, previous, max_match, places)
+    span = (min_match, max_match)
+    used = _choose(text, size, places[:listed], length, branches, span)
+    nodes = _merge(text, branches[:used], confidence, trie, scores)
+    fields, best = found
+    nodes_found = min(nodes, len(best))
+    _copy_best(trie, scores[:nodes], fields, best[:nodes_found])
+    return nodes_found
+
+
+class CopyIndex:
+    """Copies from the places most like the end of the text, merged into a trie."""
+
+    def __init__(
+        self, *, max_match: int = 10, min_match: int = 2, branches: int = 2, length: int = 10
+    ) -> None:
+        self._options = (min_match, max_match, length)
+        self._work = (
+            np.empty((MAX_PLACES, 2), dtype=np.int32),
+            np.empty((branches, 3), dtype=np.int32),
+            np.empty((_RANK + 1, branches * length), dtype=np.int32),
+            np.empty(branches * length, dtype=np.float64),
+        )
+        self._text = Text()
+        self._make_tables()
+
+    def __len__(self) -> int:
+        return self._text.size
+
+    def token_at(self, position: int) -> int:
+        """The token at a position of the text; a border is -1."""
+        return self._text[position]
+
+    def extend(self, tokens: np.ndarray) -> None:
+        """Append tokens to the text."""
+        self._text.append(tokens)
+        self._enter()
+
+    def border(self) -> None:
+        """End a document: nothing matches or continues across this point."""
+        self._text.append_border()
+        self._enter()
+
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """At most `limit` nodes of the branches; a score is the product of the confidences."""
+        fields = np.empty((_RANK, limit), dtype=np.int32)
+        scores = np.empty(limit, dtype=np.float32)
+        chained = (self._text.tokens, self._text.size, self._previous)
+        trust = np.array(confidence, dtype=np.float64)
+        size = _lookup(chained, self._options, trust, self._work, (fields, scores))
+        tokens, parents, lengths, counts, totals, positions = fields[:, :size]
+        return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
+
+    @classmethod
+    def warm_up(cls) -> None:
+        """Compile all of it, or load it from the cache, so that the first request need not."""
+        index = cls()
+        index.extend(np.zeros(16, dtype=np.int32))
+        index.lookup(4, np.ones(2))
+
+    def _make_tables(self) -> None:
+        self._entered, self._room = 0, self._text.room
+        slots = slots_for(self._room)
+        self._tables = (np.zeros(slots, dtype=np.int64), np.empty(slots, dtype=np.int32))
+        self._previous = np.empty(self._room, dtype=np.int32)
+
+    def _enter(self) -> None:
+        text = self._text
+        if self._room != text.room:
+            self._make_tables()
+        start, self._entered = self._entered, text.size
+        _enter_places(text.tokens, start, text.size, self._tables, self._previous, self._options[0])

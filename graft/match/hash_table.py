@@ -1,0 +1,127 @@
+"""The flat arrays under the compiled indexes: hashing, probing, and a text that grows.
+
+Tables have a power of two of slots, are at most three quarters full and are probed linearly.
+"""
+
+import numpy as np
+from numba import njit
+
+from graft.errors import InputError
+
+# What is compiled here creates no array, so Numba need not count references to arrays; without
+# the counting an append takes a third of the time.
+compiled = njit(cache=True, _nrt=False)
+
+BORDER = -1  # stands in the text between two documents
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_ODD_TOO = np.uint64(0xC2B2AE3D27D4EB4F)
+_HALF = np.uint64(32)
+
+
+def slots_for(entries: int) -> int:
+    """Slots that keep a table of `entries` at most three quarters full."""
+    return 1 << max(4, (4 * entries // 3).bit_length())
+
+
+@compiled
+def mix(state: int, token: int) -> int:
+    """A 64-bit hash (never 0) of what `state` stands for followed by `token`."""
+    mixed = (np.uint64(state) ^ np.uint64(token + 1)) * _ODD
+    mixed = (mixed ^ (mixed >> _HALF)) * _ODD_TOO
+    return np.int64(mixed ^ (mixed >> _HALF)) | 1
+
+
+@compiled
+def pair_slot(left: int, right: int, mask: int) -> int:
+    """Where probing for a pair of small numbers starts."""
+    mixed = np.uint64(left) * _ODD + np.uint64(right) * _ODD_TOO
+    return np.int64(mixed >> _HALF) & mask
+
+
+@compiled
+def key_slot(keys: np.ndarray, key: int) -> int:
+    """The slot that holds a key made by `mix`, or the free slot (0) where it would go."""
+    mask = len(keys) - 1
+    slot = (key >> 1) & mask
+    while keys[slot] != 0 and keys[slot] != key:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@compiled
+def hash_before(text: np.ndarray, stop: int, length: int) -> int:
+    """The hash of the `length` tokens before `stop`: `mix` over them, the last token first."""
+    key = 0
+    for back in range(1, length + 1):
+        key = mix(key, text[stop - back])
+    return key
+
+
+@compiled
+def run_before(text: np.ndarray, stop: int, most: int) -> int:
+    """How many tokens, at most `most`, stand before `stop` without a border among them."""
+    run = 0
+    while run < min(most, stop) and text[stop - 1 - run] != BORDER:
+        run += 1
+    return run
+
+
+@compiled
+def run_after(text: np.ndarray, start: int, stop: int) -> int:
+    """How many tokens from `start` on, up to `stop`, come before a border."""
+    run = 0
+    while start + run < stop and text[start + run] != BORDER:
+        run += 1
+    return run
+
+
+@compiled
+def _has_negative(tokens: np.ndarray, start: int, stop: int) -> bool:
+    for at in range(start, stop):
+        if tokens[at] < 0:
+            return True
+    return False
+
+
+class Text:
+    """Tokens in an array that grows by doubling; a document ends with `BORDER`."""
+
+    __slots__ = ("size", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = np.empty(0, dtype=np.int32)
+        self.size = 0
+
+    @property
+    def room(self) -> int:
+        """How long the text may become before the array is replaced by a larger one."""
+        return len(self.tokens)
+
+    def reserve(self, length: int) -> None:
+        """Make room for `length` tokens and some to come, if it is not there."""
+        if length <= self.room:
+            return
+        grown = np.empty(max(length + length // 4, 2 * self.room, 1024), dtype=np.int32)
+        grown[: self.size] = self.tokens[: self.size]
+        self.tokens = grown
+
+    def append(self, tokens: np.ndarray) -> None:
+        """Copy tokens to the end."""
+        stop = self.size + len(tokens)
+        self.reserve(stop)
+        self.tokens[self.size : stop] = tokens
+        if _has_negative(self.tokens, self.size, stop):
+            raise InputError(f"token {min(tokens)} is negative; an index takes ids from 0 up")
+        self.size = stop
+
+    def append_border(self) -> None:
+        """End a document."""
+        self.reserve(self.size + 1)
+        self.tokens[self.size] = BORDER
+        self.size += 1
+
+    def __getitem__(self, position: int) -> int:
+        if not 0 <= position < self.size:
+            raise IndexError(f"position {position} is outside a text of {self.size} tokens")
+        return int(self.tokens[position])

@@ -1,0 +1,276 @@
+"""Drafts from n-grams: prompt lookup (PLD) and n-gram counts (IGPG), without rescanning the text.
+
+`NgramIndex` is prompt lookup decoding (Saxena, 2023): the earliest place of the last n tokens, n
+from `max_ngram` down to 1, whose whole continuation is there. `NgramCounts` is IGPG, the n-gram
+model of IDR2 (after ANPD): the most frequent continuation of the longest known context, token
+after token. `CopyIndex`, the third of the kind, has a file of its own.
+
+A token is entered into hash tables once, when it arrives. Two n-grams are taken for one only if
+their 64-bit hashes agree, which costs a wrong guess at worst.
+"""
+
+import numpy as np
+
+from graft.match.copy_index import CopyIndex
+from graft.match.hash_table import (
+    BORDER,
+    Text,
+    compiled,
+    hash_before,
+    key_slot,
+    mix,
+    run_before,
+    slots_for,
+)
+from graft.match.matches import Matches
+
+__all__ = ["CopyIndex", "NgramCounts", "NgramIndex"]
+
+# Rows of the block that a lookup fills: the integer fields of Matches.
+_TOKEN, _PARENT, _MATCH, _COUNT, _TOTAL, _POSITION = range(6)
+
+
+@compiled
+def _add_link(
+    text: np.ndarray, place: int, match: int, evidence: tuple, confidence: np.ndarray, chain: tuple
+) -> None:
+    """Add the token at `place`, `evidence` = (count, total), to the end of a chain."""
+    fields, scores, size = chain
+    fields[_TOKEN, size] = text[place]
+    fields[_PARENT, size] = size - 1
+    fields[_MATCH, size] = match
+    fields[_COUNT, size] = evidence[0]
+    fields[_TOTAL, size] = evidence[1]
+    fields[_POSITION, size] = place
+    before = scores[size - 1] if size > 0 else 1.0
+    scores[size] = before * confidence[min(match, len(confidence) - 1)]
+
+
+def _as_matches(fields: np.ndarray, scores: np.ndarray, size: int) -> Matches:
+    tokens, parents, lengths, counts, totals, positions = fields[:, :size]
+    return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
+
+
+@compiled
+def _enter_places(
+    text: np.ndarray, start: int, stop: int, tables: tuple, max_ngram: int, length: int
+) -> None:
+    """Enter the n-grams whose continuation became complete with the tokens from `start` on."""
+    keys, places = tables
+    run = run_before(text, start, length + max_ngram)
+    for at in range(start, stop):
+        run = 0 if text[at] == BORDER else run + 1
+        first = at - length + 1
+        key = 0
+        for n in range(1, min(max_ngram, run - length) + 1):
+            key = mix(key, text[first - n])
+            slot = key_slot(keys, key)
+            if keys[slot] == 0:
+                keys[slot] = key
+                places[slot] = first
+
+
+@compiled
+def _copy_first_place(
+    text: np.ndarray, stop: int, tables: tuple, max_ngram: int, confidence: np.ndarray, found: tuple
+) -> int:
+    """Fill `found` from the first place of the longest known n-gram; returns the chain's length."""
+    keys, places = tables
+    fields, scores = found
+    for n in range(run_before(text, stop, max_ngram), 0, -1):
+        key = hash_before(text, stop, n)
+        slot = key_slot(keys, key)
+        if keys[slot] == key:
+            for at in range(len(scores)):
+                _add_link(text, places[slot] + at, n, (1, 1), confidence, (fields, scores, at))
+            return len(scores)
+    return 0
+
+
+class NgramIndex:
+    """Prompt lookup: one chain, copied from the first place where the last tokens stood.
+
+    An n-gram is entered when its whole continuation is there, so the end of the text never
+    matches itself, and a place too close to a border gives way to the next one.
+    """
+
+    def __init__(self, *, max_ngram: int = 3, length: int = 10) -> None:
+        self.max_ngram = max_ngram
+        self.length = length
+        self._text = Text()
+        self._make_tables()
+
+    def __len__(self) -> int:
+        return self._text.size
+
+    def token_at(self, position: int) -> int:
+        """The token at a position of the text; a border is -1."""
+        return self._text[position]
+
+    def extend(self, tokens: np.ndarray) -> None:
+        """Append tokens to the text."""
+        self._text.append(tokens)
+        self._enter()
+
+    def border(self) -> None:
+        """End a document: nothing matches or continues across this point."""
+        self._text.append_border()
+        self._enter()
+
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """The first `limit` tokens of the chain; the score of each is n's confidence per step."""
+        size = min(limit, self.length)
+        fields, scores = np.empty((6, size), dtype=np.int32), np.empty(size, dtype=np.float32)
+        size = _copy_first_place(
+            self._text.tokens,
+            self._text.size,
+            self._tables,
+            self.max_ngram,
+            np.array(confidence, dtype=np.float64),
+            (fields, scores),
+        )
+        return _as_matches(fields, scores, size)
+
+    @classmethod
+    def warm_up(cls) -> None:
+        """Compile all of it, or load it from the cache, so that the first request need not."""
+        index = cls()
+        index.extend(np.zeros(16, dtype=np.int32))
+        index.lookup(4, np.ones(2))
+
+    def _make_tables(self) -> None:
+        self._entered, self._room = 0, self._text.room
+        slots = slots_for(self.max_ngram * self._room)
+        self._tables = (np.zeros(slots, dtype=np.int64), np.empty(slots, dtype=np.int32))
+
+    def _enter(self) -> None:
+        text = self._text
+        if self._room != text.room:
+            self._make_tables()
+        start, self._entered = self._entered, text.size
+        _enter_places(text.tokens, start, text.size, self._tables, self.max_ngram, self.length)
+
+
+@compiled
+def _count(text: np.ndarray, start: int, stop: int, tables: tuple, longest: int) -> None:
+    """Count the tokens from `start` on after each of their contexts."""
+    contexts, best, pairs, counts = tables
+    run = run_before(text, start, longest)
+    for at in range(start, stop):
+        key = 0
+        for n in range(1, 0 if text[at] == BORDER else min(longest, run) + 1):
+            key = mix(key, text[at - n])
+            context = key_slot(contexts, key)
+            pair_key = mix(key, text[at])
+            pair = key_slot(pairs, pair_key)
+            contexts[context] = key
+            pairs[pair] = pair_key
+            counts[pair] += 1
+            best[context, 2] += 1
+            if counts[pair] >= best[context, 1]:
+                best[context, 0] = at
+                best[context, 1] = counts[pair]
+        run = 0 if text[at] == BORDER else run + 1
+
+
+@compiled
+def _longest_context(contexts: np.ndarray, window: np.ndarray, stop: int, longest: int) -> tuple:
+    """The slot of the longest known context that ends before `stop`, and its length or 0."""
+    for n in range(min(longest, stop), 0, -1):
+        key = hash_before(window, stop, n)
+        slot = key_slot(contexts, key)
+        if contexts[slot] == key:
+            return slot, n
+    return 0, 0
+
+
+@compiled
+def _continue(
+    text: np.ndarray, stop: int, tables: tuple, window: tuple, confidence: np.ndarray, found: tuple
+) -> int:
+    """Fill `found` with the chain that continues the text up to `stop`; returns its length."""
+    contexts, best, _, _ = tables
+    recent, longest = window
+    fields, scores = found
+    known = run_before(text, stop, longest)
+    for at in range(known):
+        recent[at] = text[stop - known + at]
+    for at in range(len(scores)):
+        slot, n = _longest_context(contexts, recent, known, longest)
+        if n == 0:
+            return at
+        place, evidence = best[slot, 0], (best[slot, 1], best[slot, 2])
+        _add_link(text, place, n, evidence, confidence, (fields, scores, at))
+        recent[known] = text[place]
+        known += 1
+    return len(scores)
+
+
+class NgramCounts:
+    """A back-off n-gram model of the text: one chain, the most frequent token at each step.
+
+    Of continuations seen equally often, the one seen last is taken. The chain ends where no
+    context, however short, is known.
+    """
+
+    def __init__(self, *, order: int = 5, length: int = 7) -> None:
+        self.order = order
+        self.length = length
+        self._text = Text()
+        self._window = np.empty(order + length, dtype=np.int32)
+        self._make_tables()
+
+    def __len__(self) -> int:
+        return self._text.size
+
+    def token_at(self, position: int) -> int:
+        """The token at a position of the text; a border is -1."""
+        return self._text[position]
+
+    def extend(self, tokens: np.ndarray) -> None:
+        """Append tokens to the text."""
+        self._text.append(tokens)
+        self._enter()
+
+    def border(self) -> None:
+        """End a document: nothing matches or continues across this point."""
+        self._text.append_border()
+        self._enter()
+
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """The first `limit` tokens of the chain; a score is the product of the confidences."""
+        size = min(limit, self.length)
+        fields, scores = np.empty((6, size), dtype=np.int32), np.empty(size, dtype=np.float32)
+        size = _continue(
+            self._text.tokens,
+            self._text.size,
+            self._tables,
+            (self._window, self.order - 1),
+            np.array(confidence, dtype=np.float64),
+            (fields, scores),
+        )
+        return _as_matches(fields, scores, size)
+
+    @classmethod
+    def warm_up(cls) -> None:
+        """Compile all of it, or load it from the cache, so that the first request need not."""
+        index = cls()
+        index.extend(np.zeros(16, dtype=np.int32))
+        index.lookup(4, np.ones(2))
+
+    def _make_tables(self) -> None:
+        self._entered, self._room = 0, self._text.room
+        slots = slots_for((self.order - 1) * self._room)
+        self._tables = (
+            np.zeros(slots, dtype=np.int64),  # contexts
+            np.zeros((slots, 3), dtype=np.int32),  # latest place of the best, its count, total
+            np.zeros(slots, dtype=np.int64),  # contexts with a continuation
+            np.zeros(slots, dtype=np.int32),  # their counts
+        )
+
+    def _enter(self) -> None:
+        text = self._text
+        if self._room != text.room:
+            self._make_tables()
+        start, self._entered = self._entered, text.size
+        _count(text.tokens, start, text.size, self._tables, self.order - 1)

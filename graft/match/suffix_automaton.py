@@ -1,0 +1,293 @@
+"""What followed the longest repeated end of a growing text, as a trie, most probable node first.
+
+In a suffix automaton the suffix link of the newest state is the longest end of the text that
+occurred before: the match is always at hand, nothing is searched. SAM-Decoding (Hu et al., 2024)
+drafts one chain from it. Here the continuations of the match, then those of its shorter ends
+(further suffix links), each weighed by how far matches of that length can be trusted, grow into a
+trie by best-first search. What a longer context did not claim is left to the shorter ones.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graft.match.hash_table import Text, compiled
+from graft.match.matches import Matches
+from graft.match.suffix_states import (
+    BY,
+    COUNT,
+    LATEST,
+    LENGTH,
+    LINK,
+    MORE,
+    NEXT,
+    NONE,
+    ROOT,
+    TARGET,
+    TO,
+    TOKEN,
+    Arrays,
+    Automaton,
+    border,
+    continued,
+    extend,
+    grow,
+    make_arrays,
+    named,
+    target_of,
+)
+
+LISTED_EDGES = 32  # of one state; the oldest, among which a frequent continuation most likely is
+UNSEEN = 0.5  # what the continuations not seen yet count for
+
+# Columns of a trie node; the first six are the integer fields of Matches.
+_NODE_TOKEN, _PARENT, _MATCH, _SEEN, _TOTAL, _POSITION, _STATE, _DEPTH = range(8)
+
+
+class _Frontier(NamedTuple):
+    used: np.ndarray  # [2] int64: nodes, heap entries
+    nodes: np.ndarray  # [C, 8] int32
+    scores: np.ndarray  # [C] float64
+    heap: np.ndarray  # [C] int32, node numbers; C = LISTED_EDGES * max_backoff a found node
+
+
+class _Limits(NamedTuple):
+    max_backoff: int
+    max_depth: int
+    min_score: float
+
+
+class _Context(NamedTuple):
+    """A state whose continuations become children of a node."""
+
+    state: int
+    matched: int
+    total: int
+    share: float  # score of a continuation, per time it was seen
+    min_score: float
+    longest: int  # the state of the node itself, from which suffix links led here
+    parent: int
+    depth: int
+
+
+@compiled
+def _push(frontier: _Frontier, node: int) -> None:
+    heap, scores = frontier.heap, frontier.scores
+    at = frontier.used[1]
+    frontier.used[1] += 1
+    while at > 0 and scores[node] > scores[heap[(at - 1) >> 1]]:
+        heap[at] = heap[(at - 1) >> 1]
+        at = (at - 1) >> 1
+    heap[at] = node
+
+
+@compiled
+def _pop(frontier: _Frontier) -> int:
+    heap, scores = frontier.heap, frontier.scores
+    best = heap[0]
+    frontier.used[1] -= 1
+    size = frontier.used[1]
+    moved = heap[size]
+    at = 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and scores[heap[child + 1]] > scores[heap[child]]:
+            child += 1
+        if scores[moved] >= scores[heap[child]]:
+            break
+        heap[at] = heap[child]
+        at = child
+    heap[at] = moved
+    return best
+
+
+@compiled
+def _is_known_to_longer(automaton: Automaton, context: _Context, token: int) -> bool:
+    state = context.longest
+    while state != context.state:
+        if target_of(automaton.states, automaton.edges, state, token) != NONE:
+            return True
+        state = automaton.states[state, LINK]
+    return False
+
+
+@compiled
+def _add_child(
+    automaton: Automaton, frontier: _Frontier, context: _Context, token: int, target: int
+) -> None:
+    """Add a continuation, unless it is below the least score or a longer context judged it."""
+    states, nodes = automaton.states, frontier.nodes
+    # Only where the counting was cut short can a part exceed the whole.
+    count = min(states[target, COUNT], context.total)
+    score = context.share * count
+    if score < context.min_score or _is_known_to_longer(automaton, context, token):
+        return
+    node = frontier.used[0]
+    frontier.used[0] += 1
+    nodes[node, _NODE_TOKEN] = token
+    nodes[node, _PARENT] = context.parent
+    nodes[node, _MATCH] = context.matched
+    nodes[node, _SEEN] = count
+    nodes[node, _TOTAL] = context.total
+    nodes[node, _POSITION] = states[target, LATEST]
+    nodes[node, _STATE] = target
+    nodes[node, _DEPTH] = context.depth
+    frontier.scores[node] = score
+    _push(frontier, node)
+
+
+@compiled
+def _add_children(automaton: Automaton, frontier: _Frontier, context: _Context) -> None:
+    states, edges = automaton.states, automaton.edges
+    token, target = states[context.state, TOKEN], states[context.state, TARGET]
+    last = slot = states[context.state, MORE]
+    for _ in range(LISTED_EDGES):
+        _add_child(automaton, frontier, context, token, target)
+        if slot < 0:
+            return
+        slot = edges[slot, NEXT]
+        token, target = edges[slot, BY], edges[slot, TO]
+        if slot == last:
+            slot = -1
+
+
+@compiled
+def _expand(
+    automaton: Automaton,
+    frontier: _Frontier,
+    confidence: np.ndarray,
+    limits: _Limits,
+    node: int,
+    parent: int,
+) -> None:
+    """Add the continuations of a node, which is number `parent` of those found."""
+    states = automaton.states
+    longest = state = frontier.nodes[node, _STATE]
+    matched = frontier.nodes[node, _MATCH] + 1
+    depth = frontier.nodes[node, _DEPTH] + 1
+    rest = frontier.scores[node]
+    for _ in range(limits.max_backoff):
+        if state == ROOT or rest < limits.min_score:
+            return
+        total = continued(automaton, state)
+        share = rest * confidence[min(matched, len(confidence) - 1)] / (total + UNSEEN)
+        if total > 0 and share * total >= limits.min_score:
+            context = _Context(
+                state, matched, total, share, limits.min_score, longest, parent, depth
+            )
+            _add_children(automaton, frontier, context)
+        rest -= share * total
+        state = states[state, LINK]
+        matched = states[state, LENGTH]
+
+
+@compiled
+def _lookup(
+    arrays: Arrays,
+    frontier_arrays: tuple[np.ndarray, ...],
+    confidence: np.ndarray,
+    bounds: tuple[int, int, float],
+    found: np.ndarray,
+    scores: np.ndarray,
+) -> int:
+    """Fill the columns of `found` and `scores`, best first; returns how many."""
+    automaton = named(arrays)
+    used, nodes, node_scores, heap = frontier_arrays
+    frontier = _Frontier(used, nodes, node_scores, heap)
+    limits = _Limits(bounds[0], bounds[1], bounds[2])
+    match = max(automaton.states[automaton.used[2], LINK], ROOT)
+    root = frontier.nodes[0]
+    root[_STATE], root[_DEPTH], root[_MATCH] = match, 0, automaton.states[match, LENGTH] - 1
+    frontier.scores[0] = 1.0
+    frontier.used[0], frontier.used[1] = 1, 0
+    _expand(automaton, frontier, confidence, limits, 0, -1)
+    size = 0
+    while size < len(scores) and frontier.used[1] > 0:
+        node = _pop(frontier)
+        for field in range(6):
+            found[field, size] = frontier.nodes[node, field]
+        scores[size] = frontier.scores[node]
+        size += 1
+        if size < len(scores) and frontier.nodes[node, _DEPTH] < limits.max_depth:
+            _expand(automaton, frontier, confidence, limits, node, size - 1)
+    return size
+
+
+class SuffixAutomaton:
+    """The index of choice: exact longest match, branches by evidence, microseconds a step."""
+
+    def __init__(
+        self, *, max_backoff: int = 4, max_depth: int = 32, min_score: float = 0.02
+    ) -> None:
+        self._limits = (max_backoff, max_depth, float(min_score))
+        self._text = Text()
+        self._room = 0
+        self._arrays = make_arrays(self._room)
+        self._frontier = self._make_frontier(32)
+
+    def __len__(self) -> int:
+        return self._text.size
+
+    @property
+    def match_length(self) -> int:
+        """How many tokens at the end of the text stood there before."""
+        used, states, _ = self._arrays
+        return int(states[states[used[2], LINK], LENGTH])
+
+    def token_at(self, position: int) -> int:
+        """The token at a position of the text; a border is -1."""
+        return self._text[position]
+
+    def reserve(self, length: int) -> None:
+        """Make room for a text of so many tokens at once instead of by doubling."""
+        self._text.reserve(length)
+        self._follow_room()
+
+    def extend(self, tokens: np.ndarray) -> None:
+        """Append tokens to the text."""
+        self._text.append(tokens)
+        self._follow_room()
+        extend(self._arrays, self._text.tokens, self._text.size)
+
+    def border(self) -> None:
+        """End a document: nothing matches or continues across this point."""
+        self._text.append_border()
+        self._follow_room()
+        border(self._arrays)
+
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """At most `limit` continuation nodes of the text's end, by falling score."""
+        if len(self._frontier[-1]) < self._frontier_size(limit):
+            self._frontier = self._make_frontier(limit)
+        fields = np.empty((6, limit), dtype=np.int32)
+        scores = np.empty(limit, dtype=np.float32)
+        trust = np.array(confidence, dtype=np.float64)
+        size = _lookup(self._arrays, self._frontier, trust, self._limits, fields, scores)
+        tokens, parents, lengths, counts, totals, positions = fields[:, :size]
+        return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
+
+    @classmethod
+    def warm_up(cls) -> None:
+        """Compile all of it, or load it from the cache, so that the first request need not."""
+        index = cls()
+        index.extend(np.zeros(4, dtype=np.int32))
+        index.border()
+        index.reserve(2048)
+        index.lookup(4, np.ones(2))
+
+    def _follow_room(self) -> None:
+        if self._room != self._text.room:
+            self._room = self._text.room
+            self._arrays = grow(self._arrays, self._room)
+
+    def _frontier_size(self, limit: int) -> int:
+        return 1 + limit * LISTED_EDGES * self._limits[0]
+
+    def _make_frontier(self, limit: int) -> tuple[np.ndarray, ...]:
+        size = self._frontier_size(limit)
+        return (
+            np.zeros(2, dtype=np.int64),
+            np.empty((size, 8), dtype=np.int32),
+            np.empty(size, dtype=np.float64),
+            np.empty(size, dtype=np.int32),
+        )

@@ -1,0 +1,95 @@
+"""Which arithmetic is fastest on this CPU, found by timing the product a step mostly consists of.
+
+bfloat16 halves what is read, but without matrix instructions for it (AMX, SVE) a BLAS may take
+a hundred times longer; our panels widen it as they read. Nothing is assumed: all are timed.
+"""
+
+import time
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import PretrainedConfig
+
+from graft.kernels.panels import LANES, UNROLL, pack_panels
+from graft.models.forward_panels import linear, use_threads
+from graft.models.llama_shape import MODEL_TYPES
+from graft.models.panel_weights import bits
+
+ROWS = (1, 8)  # plain decoding and a small tree
+_BYTES = 1 << 26  # read this much a round, so that caches do not hide the memory
+_NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def choose_dtype(config: PretrainedConfig) -> str:
+    """The faster of fp32 and bf16; fp32 unless bf16 gains a tenth."""
+    seconds = {name: min(_both(config, dtype)) for name, dtype in _NAMES.items()}
+    return "bf16" if seconds["bf16"] < 0.9 * seconds["fp32"] else "fp32"
+
+
+def panels_are_faster(config: PretrainedConfig, dtype: torch.dtype) -> bool:
+    """Whether our panels beat torch's product for this model and dtype."""
+    panels, blas = _both(config, dtype)
+    return panels <= blas
+
+
+def _both(config: PretrainedConfig, dtype: torch.dtype) -> tuple[float, float]:
+    """Seconds for one gated projection with 1 and with 8 rows: panels, torch."""
+    text = config.get_text_config()
+    if text.model_type not in MODEL_TYPES:
+        return float("inf"), _timed(text.intermediate_size, text.hidden_size, dtype, "torch")
+    return tuple(
+        _timed(text.intermediate_size, text.hidden_size, dtype, how) for how in ("panels", "torch")
+    )
+
+
+@cache
+def _timed(columns: int, depth: int, dtype: torch.dtype, how: str) -> float:
+    columns, depth = -(-columns // LANES) * LANES, -(-depth // UNROLL) * UNROLL
+    weight = torch.randn(columns, depth, dtype=torch.float32).to(dtype)
+    copies = max(1, min(16, _BYTES // (weight.numel() * weight.element_size())))
+    total = 0.0
+    for rows in ROWS:
+        x = torch.randn(rows, depth)
+        product = _panel_product(x, weight, copies) if how == "panels" else _blas(x, weight, copies)
+        total += _best(product) / copies
+    return total
+
+
+def _panel_product(x: torch.Tensor, weight: torch.Tensor, copies: int) -> Callable[[], None]:
+    panels = pack_panels(bits(weight))
+    stacked, rows = [panels.copy() for _ in range(copies)], x.numpy()
+    result, threads = np.empty((len(x), len(weight)), np.float32), use_threads()
+
+    def product() -> None:
+        for weights in stacked:
+            linear(rows, weights, result, threads)
+
+    return product
+
+
+def _blas(x: torch.Tensor, weight: torch.Tensor, copies: int) -> Callable[[], None]:
+    stacked, rows = [weight.clone() for _ in range(copies)], x.to(weight.dtype)
+
+    def product() -> None:
+        with torch.inference_mode():
+            for weights in stacked:
+                F.linear(rows, weights)
+
+    return product
+
+
+def _best(product: Callable[[], None], *, most_seconds: float = 0.15) -> float:
+    """Shortest of a few runs; the first compiles or loads, and ends the matter if it is slow."""
+    product()
+    began, best = time.perf_counter(), float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        product()
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now - began > most_seconds:
+            break
+    return best

@@ -1,0 +1,72 @@
+"""The lean forward of Llama-shaped decoders in PyTorch: few operations, fused projections."""
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graft.kernels.tree_attention_torch import tree_attention
+from graft.kernels.tree_layout import TreeLayout
+from graft.models.llama_shape import LayerWeights, LlamaShape, LlamaWeights
+from graft.models.storage import RowStorage
+
+
+class LeanForward:
+    """Runs over the weights as they are, in their dtype and on their device."""
+
+    def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
+        self.shape, self.weights = shape, weights
+        head = weights.head
+        self.storage = RowStorage(
+            shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
+        )
+
+    @torch.inference_mode()
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+        device, dtype = self.weights.head.device, self.weights.head.dtype
+        hidden = F.embedding(torch.from_numpy(tokens).to(device), self.weights.embedding)  # [N, E]
+        rotary = [
+            torch.from_numpy(x).to(device, dtype)[:, None]
+            for x in self.shape.rotary(layout.positions)
+        ]
+        rows = torch.from_numpy(layout.rows).to(device)
+        for i, layer in enumerate(self.weights.layers):
+            normed = self._norm(hidden, layer.attention_norm)
+            hidden = hidden + self._attend(i, layer, normed, rotary, (rows, layout))
+            gates, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up).chunk(2, -1)
+            hidden = hidden + F.linear(F.silu(gates) * up, layer.down)
+        wanted = hidden[torch.from_numpy(outputs).to(device)]
+        return F.linear(self._norm(wanted, self.weights.final_norm), self.weights.head).float()
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.shape.epsilon)
+
+    def _attend(
+        self,
+        index: int,
+        layer: LayerWeights,
+        normed: Tensor,
+        rotary: list[Tensor],
+        where: tuple[Tensor, TreeLayout],
+    ) -> Tensor:
+        shape, (rows, layout) = self.shape, where
+        qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(normed), -1, shape.head_size)
+        query, key, value = qkv.split([shape.heads, shape.kv_heads, shape.kv_heads], 1)
+        if layer.head_norms:
+            query = self._norm(query, layer.head_norms[0])
+            key = self._norm(key, layer.head_norms[1])
+        keys, values = self.storage.kv[:, index]  # [K, rows, D] each
+        keys.index_copy_(1, rows, _rotate(key, rotary).transpose(0, 1))
+        values.index_copy_(1, rows, value.transpose(0, 1))
+        attended = tree_attention(
+            _rotate(query, rotary), keys, values, layout, scale=shape.scale, window=layer.window
+        )
+        return F.linear(attended.reshape(len(normed), -1), layer.output)
+
+
+def _rotate(x: Tensor, rotary: list[Tensor]) -> Tensor:
+    """[N, heads, D] turned by cosine and sine [N, 1, D / 2]."""
+    cosine, sine = rotary
+    first, second = x.chunk(2, -1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)

@@ -1,0 +1,103 @@
+"""Any transformers decoder, run by its own modules with our attention.
+
+transformers lets an attention function be registered by name; with its cache switched off it
+builds no mask and hands every layer's queries, keys and values, and our keyword argument, to that
+function, which writes the cache and attends over the tree. What a model does besides attention is
+its own business, so architectures that drop the argument or keep state elsewhere would be silently
+wrong: `probe.py` refuses them at load.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, PreTrainedModel
+
+from graft.errors import UnsupportedModelError
+from graft.kernels.tree_attention_torch import tree_attention
+from graft.kernels.tree_layout import TreeLayout
+from graft.models.storage import RowStorage
+
+NAME = "graft"
+
+
+@dataclass(frozen=True, slots=True)
+class HookStep:
+    """What the attention function needs to know of the step it is part of."""
+
+    storage: RowStorage
+    layout: TreeLayout
+    rows: Tensor  # [N]
+    seen: set[int]  # layers that called
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    graft_step: HookStep | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **ignored: Any,  # noqa: ANN401  dropout and whatever else a model passes along
+) -> tuple[Tensor, None]:
+    """transformers' attention contract: query [1, H, N, D], key and value [1, K, N, D]."""
+    if graft_step is None:
+        raise UnsupportedModelError("the model does not pass arguments through to its attention")
+    layer = module.layer_idx
+    graft_step.seen.add(layer)
+    keys, values = graft_step.storage.kv[:, layer]
+    keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
+    values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
+    attended = tree_attention(
+        query[0].transpose(0, 1),
+        keys,
+        values,
+        graft_step.layout,
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window,
+        softcap=softcap,
+        sinks=s_aux,
+    )
+    return attended[None], None
+
+
+AttentionInterface.register(NAME, attend)
+
+
+class HookForward:
+    """Runs a transformers model through `attend`."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        config = model.config.get_text_config()
+        heads = config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self.layers = config.num_hidden_layers
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        self.storage = RowStorage(self.layers, kv_heads, size, model.dtype, model.device)
+
+    @torch.inference_mode()
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+        device = self.model.device
+        rows = torch.from_numpy(layout.rows).to(device)
+        step = HookStep(self.storage, layout, rows, set())
+        logits = self.model(
+            input_ids=torch.from_numpy(tokens).to(device)[None],
+            position_ids=torch.from_numpy(layout.positions).to(device)[None],
+            use_cache=False,
+            logits_to_keep=torch.from_numpy(outputs).to(device),
+            graft_step=step,
+        ).logits[0]
+        if len(step.seen) != self.layers:
+            raise UnsupportedModelError(
+                f"only {len(step.seen)} of {self.layers} layers use replaceable attention"
+            )
+        return logits.float()

@@ -1,0 +1,222 @@
+"""The lean forward of Llama-shaped decoders on the CPU: one compiled call per step.
+
+All threads walk through the layers together; each owns a share of every product's columns. Rows
+never mix except in attention, and every sum runs in a fixed order, so a node's logits are the
+same to the last bit whatever else is in the step (see `panels.py`).
+"""
+
+import numba
+import numpy as np
+import torch
+from numba import njit, prange
+
+from graft.kernels.elementwise import gate, rms_norm, rotate
+from graft.kernels.panels import LANES, multiply_panels
+from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
+from graft.kernels.tree_layout import TreeLayout
+from graft.models.llama_shape import LlamaShape, LlamaWeights
+from graft.models.panel_weights import pack_weights, widen
+from graft.models.storage import PanelStorage
+
+
+class PanelForward:
+    """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract."""
+
+    def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
+        self.shape = shape
+        self.weights = pack_weights(weights)
+        self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
+        self._partial = _Scratch()
+        self.threads = use_threads()
+
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
+        """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
+        shape, weights = self.shape, self.weights
+        plan = plan_splits(layout)
+        hidden = self._embed(tokens)
+        cosine, sine = shape.rotary(layout.positions)
+        sizes = np.array([shape.heads, shape.kv_heads, shape.head_size], np.int64)
+        numbers = np.array([shape.epsilon, shape.scale], np.float32)
+        splits = int(plan.blocks[:, 3].max())
+        partial = self._partial.take(splits, shape, len(tokens))
+        run_layers(
+            hidden,
+            weights.layers(),
+            (self.storage.keys, self.storage.values),
+            (layout.rows, layout.positions, layout.ancestors, cosine, sine),
+            (plan.tasks, plan.blocks),
+            (sizes, numbers),
+            partial,
+            self.threads,
+        )
+        logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
+        project(hidden[outputs], weights.final_norm, numbers[0], weights.head, logits, self.threads)
+        return torch.from_numpy(logits)[:, : shape.vocabulary]
+
+    def _embed(self, tokens: np.ndarray) -> np.ndarray:
+        if len(self.weights.embedding):
+            rows = self.weights.embedding[tokens]
+        else:
+            rows = self.weights.head[tokens // LANES, :, tokens % LANES]
+        return widen(rows)
+
+
+def use_threads() -> int:
+    """Give the compiled kernels as many threads as torch has; how many that is."""
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    return numba.get_num_threads()
+
+
+class _Scratch:
+    """Room for partial attention, kept between steps."""
+
+    def __init__(self) -> None:
+        self._floats = np.empty(0, np.float32)
+
+    def take(
+        self, splits: int, shape: LlamaShape, nodes: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rows = nodes * (shape.heads // shape.kv_heads)
+        count = splits * shape.kv_heads * rows
+        if len(self._floats) < count * (shape.head_size + 2):
+            self._floats = np.empty(count * (shape.head_size + 2) * 5 // 4, np.float32)
+        flat, lead = self._floats, (splits, shape.kv_heads, rows)
+        return (
+            flat[:count].reshape(lead),
+            flat[count : 2 * count].reshape(lead),
+            flat[2 * count : count * (2 + shape.head_size)].reshape(*lead, shape.head_size),
+        )
+
+
+@njit(parallel=True, cache=True, boundscheck=False)
+def project(hidden, norm, epsilon, head, logits, threads):  # noqa: ANN001, ANN201
+    """logits = norm(hidden) @ head, the columns shared between the threads."""
+    panels = head.shape[0]
+    for t in prange(threads):
+        normed = np.empty_like(hidden)
+        for i in range(hidden.shape[0]):
+            rms_norm(hidden[i], norm, epsilon, normed[i])
+        wide = np.empty((hidden.shape[1], LANES), np.float32)
+        share = (panels * t // threads, panels * (t + 1) // threads)
+        multiply_panels(normed, head, share[0], share[1], logits, wide)
+
+
+@njit(parallel=True, cache=True, boundscheck=False)
+def linear(x, weight, y, threads):  # noqa: ANN001, ANN201
+    """y = x @ weight, the columns shared between the threads."""
+    panels = weight.shape[0]
+    for t in prange(threads):
+        wide = np.empty((x.shape[1], LANES), np.float32)
+        first, last = panels * t // threads, panels * (t + 1) // threads
+        multiply_panels(x, weight, first, last, y, wide)
+
+
+@njit(cache=True, boundscheck=False)
+def place_heads(i, qkv, bias, norms, sizes, epsilon, where, query, cache, layer):  # noqa: ANN001, ANN201
+    """Bias, norm and rotate node i's heads; queries go to `query`, keys and values to the cache."""
+    rows, _, _, cosine, sine = where
+    heads, kv_heads, size = sizes
+    keys, values = cache
+    groups = heads // kv_heads
+    if bias.shape[0]:
+        for c in range(qkv.shape[0]):
+            qkv[c] += bias[c]
+    turned = np.empty(size, np.float32)
+    panel, lane = rows[i] // LANES, rows[i] % LANES
+    for h in range(heads + kv_heads):
+        head = qkv[h * size : (h + 1) * size]
+        if norms.shape[0]:
+            rms_norm(head, norms[0 if h < heads else 1], epsilon, head)
+        if h < heads:
+            rotate(head, cosine[i], sine[i], query[h // groups, i, h % groups])
+        else:
+            rotate(head, cosine[i], sine[i], turned)
+            for d in range(size):
+                keys[layer, h - heads, panel, d, lane] = turned[d]
+    for h in range(kv_heads):
+        first = (heads + kv_heads + h) * size
+        for d in range(size):
+            values[layer, h, d // LANES, rows[i], d % LANES] = qkv[first + d]
+
+
+@njit(parallel=True, cache=True, boundscheck=False)
+def run_layers(hidden, weights, cache, where, plan, constants, partial, threads):  # noqa: ANN001, ANN201
+    """Change hidden [N, E] in place from embeddings to the last layer's output."""
+    (attention_norm, qkv_weight, qkv_bias, head_norms,
+     output, mlp_norm, gate_up, down, windows) = weights  # fmt: skip
+    tasks, blocks = plan
+    sizes, numbers = constants
+    _, positions, ancestors, _, _ = where
+    nodes, width = hidden.shape
+    heads, kv_heads, size = sizes
+    epsilon, scale = numbers
+    qkv = np.empty((nodes, qkv_weight.shape[1] * LANES), np.float32)
+    query = np.empty((kv_heads, nodes, heads // kv_heads, size), np.float32)
+    attended = np.empty((nodes, heads * size), np.float32)
+    paired = np.empty((nodes, gate_up.shape[1] * LANES), np.float32)
+    inner = np.empty((nodes, down.shape[2]), np.float32)
+    added = np.empty((nodes, output.shape[1] * LANES), np.float32)
+    depth = max(width, heads * size, down.shape[2])
+    for layer in range(attention_norm.shape[0]):
+        for t in prange(threads):
+            normed = np.empty((nodes, width), np.float32)
+            for i in range(nodes):
+                rms_norm(hidden[i], attention_norm[layer], epsilon, normed[i])
+            wide = np.empty((depth, LANES), np.float32)
+            panels = qkv_weight.shape[1]
+            first, last = panels * t // threads, panels * (t + 1) // threads
+            multiply_panels(normed, qkv_weight[layer], first, last, qkv, wide)
+        for i in prange(nodes):
+            place_heads(
+                i, qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
+                where, query, cache, layer,
+            )  # fmt: skip
+        for task in prange(tasks.shape[0] * kv_heads):
+            t = task // kv_heads
+            split = t - _first_task(blocks, t)
+            result = (partial[0][split], partial[1][split], partial[2][split])
+            sight = (ancestors, positions, windows[layer])
+            attend_split(layer, task % kv_heads, tasks[t], query, cache, sight, scale, result)
+        for task in prange(blocks.shape[0] * kv_heads):
+            target = attended.reshape(nodes, heads, size)
+            merge_splits(task % kv_heads, blocks[task // kv_heads], partial, target)
+        for t in prange(threads):
+            wide = np.empty((depth, LANES), np.float32)
+            panels = output.shape[1]
+            first, last = panels * t // threads, panels * (t + 1) // threads
+            multiply_panels(attended, output[layer], first, last, added, wide)
+            add_columns(hidden, added, first * LANES, last * LANES)
+        for t in prange(threads):
+            normed = np.empty((nodes, width), np.float32)
+            for i in range(nodes):
+                rms_norm(hidden[i], mlp_norm[layer], epsilon, normed[i])
+            wide = np.empty((depth, LANES), np.float32)
+            pairs = gate_up.shape[1] // 2
+            first, last = pairs * t // threads, pairs * (t + 1) // threads
+            multiply_panels(normed, gate_up[layer], 2 * first, 2 * last, paired, wide)
+            for i in range(nodes):
+                gate(paired[i], first, last, inner[i])
+        for t in prange(threads):
+            wide = np.empty((depth, LANES), np.float32)
+            panels = down.shape[1]
+            first, last = panels * t // threads, panels * (t + 1) // threads
+            multiply_panels(inner, down[layer], first, last, added, wide)
+            add_columns(hidden, added, first * LANES, last * LANES)
+
+
+@njit(cache=True, boundscheck=False)
+def _first_task(blocks, task):  # noqa: ANN001, ANN202
+    """First task of the block that `task` belongs to."""
+    first = 0
+    for q in range(blocks.shape[0]):
+        if blocks[q, 2] <= task:
+            first = blocks[q, 2]
+    return first
+
+
+@njit(cache=True, boundscheck=False)
+def add_columns(hidden, added, first, last):  # noqa: ANN001, ANN201
+    """hidden += added in columns first..last."""
+    for i in range(hidden.shape[0]):
+        for c in range(first, min(last, hidden.shape[1])):
+            hidden[i, c] += added[i, c]

@@ -1,0 +1,194 @@
+"""Converts a GGUF file, once, into a folder that loads like any other model.
+
+The weights are dequantised and rounded to bfloat16, so that runs in float32 and in bfloat16 share
+them. They are written tensor by tensor: memory stays at the size of the largest one.
+"""
+
+import contextlib
+import json
+import re
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from graft import home
+from graft.errors import CheckpointError
+from graft.models import folder as folders
+from graft.models.gguf_config import INNER, OUTER, ROPE_FACTORS, generation_config, model_config
+from graft.models.gguf_reader import GgufFile, damaged
+from graft.models.gguf_tokenizer import write_tokenizer
+from graft.models.progress import bar
+
+if TYPE_CHECKING:
+    import numpy as np
+
+NONSENSE = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, IndexError)
+
+
+def convert(
+    gguf_file: Path, *, progress: bool = True, verify: bool = False, sha256: str | None = None
+) -> Path:
+    """The converted folder in home(); converts when it is missing, damaged or outdated.
+
+    `sha256` is the file's, where the caller has just computed it.
+    """
+    digest = sha256 or source_sha256(gguf_file)
+    folder = converted_folder(gguf_file.stem, digest)
+    if is_whole(folder, verify=verify):
+        return folder
+    with home.lock(folder.name):
+        if not is_whole(folder, verify=verify):
+            _convert(gguf_file, folder, digest, progress=progress)
+    return folder
+
+
+def converted_folder(stem: str, digest: str) -> Path:
+    """Where a GGUF of this name and SHA-256 is kept once converted."""
+    return home.home() / "models" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', stem)}-{digest[:12]}"
+
+
+def is_whole(folder: Path, *, verify: bool = False) -> bool:
+    """Whether the folder is there and agrees with its manifest."""
+    if not folder.is_dir():
+        return False
+    try:
+        folders.check_manifest(folder, verify=verify)
+    except CheckpointError:
+        return False
+    return True
+
+
+def source_sha256(file: Path) -> str:
+    """SHA-256 of the file, remembered by its path, size and time of change."""
+    if not file.is_file():
+        raise CheckpointError(f"{file} does not exist; check the path of the .gguf file")
+    try:
+        status = file.stat()
+        key = f"{file.resolve()} {status.st_size} {status.st_mtime_ns}"
+        memory = home.home() / "models" / "checksums.json"
+        known = _remembered(memory)
+        if key not in known:
+            digest = folders.file_sha256(file)
+            with home.lock("checksums"), home.atomic_file(memory) as temporary:
+                known = _remembered(memory) | {key: digest}
+                temporary.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read ({error.strerror})") from error
+    return known[key]
+
+
+def _remembered(memory: Path) -> dict[str, str]:
+    """What was hashed before; a lost or damaged memory only costs hashing again."""
+    try:
+        return {str(k): str(v) for k, v in json.loads(memory.read_text("utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+@contextlib.contextmanager
+def _parsing(gguf_file: Path) -> Iterator[None]:
+    """Metadata of the wrong type or size shows wherever it is first used."""
+    try:
+        yield
+    except NONSENSE as error:
+        raise damaged(gguf_file, f"{type(error).__name__}: {str(error)[:80]}") from error
+
+
+def _convert(gguf_file: Path, folder: Path, digest: str, *, progress: bool) -> None:
+    with _parsing(gguf_file):
+        gguf = GgufFile(gguf_file)
+        _write_folder(gguf, folder, digest, progress=progress)
+
+
+def _write_folder(gguf: GgufFile, folder: Path, digest: str, *, progress: bool) -> None:
+    config = model_config(gguf)
+    names = _names(gguf)
+    size = 2 * sum(_elements(gguf, name) for name in names)
+    needed = size + 16 * 2**20
+    home.require_space(needed)
+    with home.atomic_folder(folder, needed=needed) as temporary:
+        write_tokenizer(gguf, temporary)
+        _write_json(temporary / "config.json", config)
+        _write_json(temporary / "generation_config.json", generation_config(gguf))
+        with bar(f"converting {gguf.path.name}", size, show=progress) as advance:
+            _write_weights(gguf, names, temporary / "model.safetensors", advance)
+        folders.write_manifest(temporary, digest)
+
+
+def _names(gguf: GgufFile) -> dict[str, str]:
+    """Their tensor names to ours; a tensor nobody would load is an error."""
+    names = {}
+    for name in gguf.tensors:
+        block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)
+        if name in OUTER:
+            names[name] = OUTER[name]
+        elif block and block[2] in INNER:
+            names[name] = f"model.layers.{block[1]}.{INNER[block[2]]}.{block[3]}"
+        elif name != ROPE_FACTORS:
+            raise CheckpointError(
+                f"{gguf.path.name} holds the tensor {name!r}, which no supported model has; "
+                "use the model's safetensors folder instead"
+            )
+    return names
+
+
+def _write_weights(
+    gguf: GgufFile, names: dict[str, str], file: Path, advance: Callable[[int], None]
+) -> None:
+    """One safetensors file, a tensor at a time."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for theirs, ours in names.items():
+        size = 2 * _elements(gguf, theirs)
+        header[ours] = {
+            "dtype": "BF16",
+            "shape": list(gguf.tensors[theirs].shape),
+            "data_offsets": [position, position + size],
+        }
+        position += size
+    with file.open("wb") as opened:
+        _write_header(opened, header)
+        for theirs, ours in names.items():
+            opened.write(_bfloat16(_weight(gguf, theirs), gguf.path, theirs).tobytes())
+            advance(header[ours]["data_offsets"][1])
+
+
+def _write_header(opened: BinaryIO, header: dict[str, Any]) -> None:
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    opened.write(struct.pack("<Q", len(text)) + text)
+
+
+def _weight(gguf: GgufFile, name: str) -> "np.ndarray":
+    """The tensor as PyTorch has it: GGUF stores Llama's q and k with rotary pairs interleaved."""
+    weight = gguf.load(name)
+    part = name.split(".")[-2]
+    if gguf.metadata["general.architecture"] != "llama" or part not in ("attn_q", "attn_k"):
+        return weight
+    heads = gguf.metadata["llama.attention.head_count"]
+    if part == "attn_k":
+        heads = gguf.metadata.get("llama.attention.head_count_kv", heads)
+    split = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
+    return split.swapaxes(1, 2).reshape(weight.shape)
+
+
+def _bfloat16(values: "np.ndarray", path: Path, name: str) -> "np.ndarray":
+    """Rounded to the nearest even bfloat16, as uint16."""
+    import numpy as np
+
+    if not np.isfinite(values).all():
+        raise damaged(path, f"{name} holds values that are not finite")
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def _elements(gguf: GgufFile, name: str) -> int:
+    count = 1
+    for size in gguf.tensors[name].shape:
+        count *= size
+    return count
+
+
+def _write_json(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

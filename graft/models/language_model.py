@@ -1,0 +1,125 @@
+"""The only door to a network: open a sequence, score trees on top of it, commit a path.
+
+Whatever runs behind it (`forward_panels`, `forward`, `forward_hook`) writes the nodes' keys and
+values behind the committed rows and returns logits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graft.errors import ContextLengthError
+from graft.kernels.tree_layout import TreeLayout
+from graft.models.arena import Arena, Extent, Storage
+from graft.tree.draft_tree import DraftTree, chain
+
+PREFILL_CHUNK = 256
+
+
+class Forward(Protocol):
+    """A network with its cache rows."""
+
+    storage: Storage
+
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStep:
+    """What drafters are shown of a step: whose it was and the tokens it made final."""
+
+    sequence: int
+    tokens: list[int]
+
+
+class LanguageModel:
+    """A target or drafter and the arena its sequences live in."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        *,
+        vocabulary: int,
+        context_length: int,
+        most_rows: int | None = None,
+    ) -> None:
+        self.forward = forward
+        self.vocabulary = vocabulary
+        self.context_length = context_length
+        self.arena = Arena(forward.storage, most_rows=most_rows)
+        self.steps = 0  # forward passes made
+
+    def open(self, tokens: int, prefix: Extent | None = None) -> Extent:
+        """Start a sequence that will hold about `tokens`."""
+        return self.arena.reserve(tokens, prefix)
+
+    def close(self, extent: Extent) -> None:
+        """Give the sequence's rows back."""
+        self.arena.release(extent)
+
+    def score(self, extents: Sequence[Extent], trees: Sequence[DraftTree]) -> list[Tensor]:
+        """One forward over all nodes of all trees; logits [n, V] for each tree."""
+        outputs = np.arange(sum(len(tree) for tree in trees))
+        logits = self._run(extents, trees, outputs)
+        return list(logits.split([len(tree) for tree in trees]))
+
+    def commit(self, extent: Extent, path: list[int]) -> None:
+        """The nodes of `path` (root first, of the last scored tree) become final."""
+        self.arena.commit(extent, path)
+
+    def prefill(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
+        """Read tokens into the cache; the logits [V] after the last of them."""
+        logits = None
+        for start in range(0, len(tokens), PREFILL_CHUNK):
+            logits = self.prefill_chunk(extent, tokens[start : start + PREFILL_CHUNK])
+        assert logits is not None, "nothing to prefill"
+        return logits
+
+    def prefill_chunk(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
+        """One forward over a piece of the prompt, committed whole; logits [V] after it."""
+        logits = self._run([extent], [chain(tokens)], np.array([len(tokens) - 1]))
+        self.arena.commit(extent, list(range(len(tokens))))
+        return logits[0]
+
+    def _run(
+        self, extents: Sequence[Extent], trees: Sequence[DraftTree], outputs: np.ndarray
+    ) -> Tensor:
+        for extent, tree in zip(extents, trees, strict=True):
+            if extent.total + len(tree) > self.context_length + tree_slack(tree):
+                raise ContextLengthError(
+                    f"{extent.total + len(tree)} tokens do not fit the model's context of "
+                    f"{self.context_length}; shorten the prompt or lower max_tokens"
+                )
+            self.arena.ensure(extent, extent.length + len(tree))
+        tokens = np.concatenate([tree.tokens for tree in trees])
+        self.steps += 1
+        return self.forward.run(tokens, lay_out(extents, trees), outputs)
+
+
+def tree_slack(tree: DraftTree) -> int:
+    """Nodes that share a position with others and so need rows but no further position."""
+    return len(tree) - 1 - int(tree.depths[-1])
+
+
+def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout:
+    """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
+    counts = [len(tree) for tree in trees]
+    first = np.concatenate([[0], np.cumsum(counts)])
+    ancestors = np.zeros((first[-1], max(counts)), np.uint8)
+    positions, rows = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
+    for b, (extent, tree) in enumerate(zip(extents, trees, strict=True)):
+        nodes = slice(first[b], first[b + 1])
+        ancestors[nodes, : len(tree)] = tree.ancestors()
+        positions[nodes] = extent.total + tree.depths
+        rows[nodes] = extent.start + extent.length + np.arange(len(tree))
+    return TreeLayout(first, [extent.segments for extent in extents], rows, positions, ancestors)
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """torch's dtype for the short names options use."""
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]

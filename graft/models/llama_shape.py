@@ -1,0 +1,128 @@
+"""What Llama-shaped decoders have in common, read off transformers' modules.
+
+Llama, Mistral, Qwen2, Qwen3 and SmolLM differ in biases, head norms and windows only. Anything
+else (other norms, activations, scalings, experts) is left to transformers' own modules.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
+STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}  # the others change with the length
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One decoder layer; products are stored [out, in]."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    qkv_bias: Tensor | None
+    head_norms: tuple[Tensor, Tensor] | None  # of queries and keys
+    output: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    down: Tensor
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaWeights:
+    """A whole decoder; `head` and `embedding` are one tensor where they are tied."""
+
+    embedding: Tensor
+    layers: list[LayerWeights]
+    final_norm: Tensor
+    head: Tensor
+
+
+@dataclass(slots=True)
+class LlamaShape:
+    """Sizes and constants of a decoder."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    epsilon: float
+    scale: float
+    rotary_module: nn.Module = field(repr=False)
+    _cosine: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
+    _sine: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
+
+    def rotary(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """cosine, sine [N, D / 2] float32 at these positions, from a table that grows."""
+        wanted = int(positions.max()) + 1
+        if wanted > len(self._cosine):
+            known = max(wanted, 2 * len(self._cosine), 512)
+            where = torch.arange(known)[None]
+            with torch.inference_mode():
+                both = self.rotary_module(torch.empty(1, dtype=torch.float32), where)
+            half = self.head_size // 2
+            self._cosine, self._sine = (x[0, :, :half].float().contiguous().numpy() for x in both)
+        return self._cosine[positions], self._sine[positions]
+
+
+def is_llama_shaped(model: PreTrainedModel) -> bool:
+    """Whether the lean forward computes this model; the load-time probe has the last word."""
+    config = model.config
+    if config.model_type not in MODEL_TYPES:
+        return False
+    attention = model.model.layers[0].self_attn
+    sizes = (config.hidden_size, config.intermediate_size, attention.head_dim)
+    return (
+        config.hidden_act == "silu"
+        and getattr(model.model.rotary_emb, "rope_type", "default") in STATIC_ROTARY
+        and all(size % 16 == 0 for size in sizes)
+        and getattr(attention.o_proj, "bias", None) is None
+        and getattr(model.model.layers[0].mlp.down_proj, "bias", None) is None
+        and all(type(m) is nn.Linear for m in (attention.q_proj, model.lm_head))
+    )
+
+
+def read_llama(model: PreTrainedModel) -> tuple[LlamaShape, LlamaWeights]:
+    """Shape and (fused) weights of a model for which `is_llama_shaped` holds."""
+    config, decoder = model.config, model.model
+    attention = decoder.layers[0].self_attn
+    shape = LlamaShape(
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_size=attention.head_dim,
+        vocabulary=config.vocab_size,
+        epsilon=config.rms_norm_eps,
+        scale=attention.scaling,
+        rotary_module=decoder.rotary_emb,
+    )
+    weights = LlamaWeights(
+        embedding=decoder.embed_tokens.weight.detach(),
+        layers=[_read_layer(layer) for layer in decoder.layers],
+        final_norm=decoder.norm.weight.detach(),
+        head=model.lm_head.weight.detach(),
+    )
+    return shape, weights
+
+
+def _read_layer(layer: nn.Module) -> LayerWeights:
+    attention, mlp = layer.self_attn, layer.mlp
+    projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    biased = projections[0].bias is not None
+    normed = hasattr(attention, "q_norm")
+    return LayerWeights(
+        attention_norm=layer.input_layernorm.weight.detach(),
+        qkv=torch.cat([p.weight.detach() for p in projections]),
+        qkv_bias=torch.cat([p.bias.detach() for p in projections]) if biased else None,
+        head_norms=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach())
+        if normed
+        else None,
+        output=attention.o_proj.weight.detach(),
+        mlp_norm=layer.post_attention_layernorm.weight.detach(),
+        gate_up=torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()]),
+        down=mlp.down_proj.weight.detach(),
+        window=getattr(attention, "sliding_window", None),
+    )

@@ -1,0 +1,150 @@
+"""From a name to a model that is ready to score trees, checked against its own forward."""
+
+import copy
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graft.errors import CheckpointError, InputError, UnsupportedModelError
+from graft.models.cpu_choice import choose_dtype, panels_are_faster
+from graft.models.forward import LeanForward
+from graft.models.forward_hook import NAME, HookForward
+from graft.models.forward_panels import PanelForward
+from graft.models.language_model import Forward, LanguageModel, dtype_of
+from graft.models.llama_shape import is_llama_shaped, read_llama
+from graft.models.pretrained import Checkpoint, locate
+from graft.models.probe import check, probe_paths, reference_logits
+
+log = logging.getLogger(__name__)
+
+DTYPES = ("auto", "fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with everything that belongs to its checkpoint."""
+
+    model: LanguageModel
+    tokenizer: Any  # a transformers fast tokenizer
+    checkpoint: Checkpoint
+    eos_ids: frozenset[int]
+    dtype: str
+    device: str
+    forward_name: str
+
+
+def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
+    """Fetch (if need be), read, check and prepare a checkpoint."""
+    if dtype not in DTYPES:
+        raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    where = _device(device)
+    checkpoint = locate(name)
+    import transformers
+
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint.folder)
+        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{name}: {str(error).splitlines()[0][:200]}") from error
+    if dtype == "auto":
+        dtype = choose_dtype(config) if where.type == "cpu" else "bf16"
+    network = _read(checkpoint, dtype_of(dtype), where)
+    forward, forward_name = build_forward(network, name=name)
+    return LoadedModel(
+        model=LanguageModel(
+            forward,
+            vocabulary=network.get_output_embeddings().weight.shape[0],
+            context_length=config.get_text_config().max_position_embeddings,
+        ),
+        tokenizer=tokenizer,
+        checkpoint=checkpoint,
+        eos_ids=_eos_ids(network, tokenizer),
+        dtype=dtype,
+        device=str(where),
+        forward_name=forward_name,
+    )
+
+
+def build_forward(
+    network: "Any", *, name: str, kind: str | None = None  # noqa: ANN401
+) -> tuple[Forward, str]:
+    """The fastest forward that computes `network` exactly, and its name.
+
+    `kind` insists on one of "panels", "lean", "hook".
+    """
+    prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
+    try:
+        expected = reference_logits(network, [prompt + path for path in paths])
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise UnsupportedModelError(f"{name}: its own forward fails: {error}") from error
+    dtype = network.dtype
+    if kind is None:
+        kind = _fastest_kind(network)
+    if kind == "hook":
+        network.config = copy.deepcopy(network.config)
+        network.set_attn_implementation(NAME)
+        forward: Forward = HookForward(network)
+    else:
+        forward = {"panels": PanelForward, "lean": LeanForward}[kind](*read_llama(network))
+    try:
+        check(forward, expected, name=name, dtype=dtype)
+    except UnsupportedModelError:
+        if kind == "hook":
+            raise
+        log.warning("%s: the %s forward does not agree; using transformers' modules", name, kind)
+        return build_forward(network, name=name, kind="hook")
+    return forward, kind
+
+
+def _fastest_kind(network: "Any") -> str:  # noqa: ANN401
+    if not is_llama_shaped(network):
+        return "hook"
+    if network.device.type != "cpu":
+        return "lean"
+    return "panels" if panels_are_faster(network.config, network.dtype) else "lean"
+
+
+def _device(device: str) -> torch.device:
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        where = torch.device(device)
+    except RuntimeError as error:
+        raise InputError(f"unknown device {device!r}; try cpu or cuda") from error
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("no CUDA device is usable here; use --device cpu")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"there is no {device}; {torch.cuda.device_count()} CUDA device(s) found")
+    if where.type not in ("cpu", "cuda"):
+        raise InputError(f"device {device!r} is not supported; use cpu or cuda")
+    return where
+
+
+def _read(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> "Any":  # noqa: ANN401
+    import transformers
+
+    try:
+        network = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder, dtype=dtype, attn_implementation="eager", use_safetensors=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"{checkpoint.name} cannot be read: {reason}") from error
+    return network.eval().to(device)
+
+
+def _eos_ids(network: "Any", tokenizer: "Any") -> frozenset[int]:  # noqa: ANN401
+    """All end tokens that generation_config, config and tokenizer name."""
+    named = (
+        network.generation_config.eos_token_id if network.generation_config else None,
+        getattr(network.config, "eos_token_id", None),
+        tokenizer.eos_token_id,
+    )
+    ids: set[int] = set()
+    for value in named:
+        if value is not None:
+            ids.update([value] if isinstance(value, int) else value)
+    return frozenset(ids)

@@ -1,0 +1,98 @@
+"""A decoder's weights in the form the CPU kernels read: panels, one array for all layers.
+
+16-bit weights stay 16 bits wide and are widened as they are read; sums are float32. So bfloat16
+and float16 halve what a step reads without rounding anything but the weights themselves.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from graft.kernels.panels import LANES, pack_panels
+from graft.models.llama_shape import LlamaWeights
+
+_BITS = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.int16}
+
+
+@dataclass(frozen=True, slots=True)
+class PanelWeights:
+    """All layers' weights, packed: [L, panels, K, 16] each; norms and biases [L, ...] float32."""
+
+    attention_norm: np.ndarray
+    qkv: np.ndarray
+    qkv_bias: np.ndarray  # [L, 0] where there is none
+    head_norms: np.ndarray  # [L, 2, D], or [L, 0, D]: norms of each query and key head
+    output: np.ndarray
+    mlp_norm: np.ndarray
+    gate_up: np.ndarray  # gate and up columns alternate in panels of 16
+    down: np.ndarray
+    windows: np.ndarray  # [L] int64, 0 = none
+    final_norm: np.ndarray  # [E]
+    head: np.ndarray  # [panels, E, 16]
+    embedding: np.ndarray  # [V, E], or empty when tied: then rows are taken from `head`
+
+    def layers(self) -> tuple[np.ndarray, ...]:
+        """What the layers' kernel takes."""
+        return (
+            self.attention_norm, self.qkv, self.qkv_bias, self.head_norms,
+            self.output, self.mlp_norm, self.gate_up, self.down, self.windows,
+        )  # fmt: skip
+
+
+def widen(stored: np.ndarray) -> np.ndarray:
+    """float32 values of stored weights."""
+    if stored.dtype == np.uint16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    if stored.dtype == np.int16:
+        return stored.view(np.float16).astype(np.float32)
+    return stored.astype(np.float32)
+
+
+def bits(weight: torch.Tensor) -> np.ndarray:
+    """A weight's numbers as an array the kernels understand."""
+    stored = _BITS[weight.dtype]
+    return weight.detach().contiguous().view(getattr(torch, np.dtype(stored).name)).numpy()
+
+
+def pack_weights(weights: LlamaWeights) -> PanelWeights:
+    """Panels of every product's weight, layer by layer, so that the peak stays near one copy."""
+
+    def stack(parts: list[torch.Tensor]) -> np.ndarray:
+        first = pack_panels(bits(parts[0]))
+        packed = np.empty((len(parts), *first.shape), first.dtype)
+        for i, part in enumerate(parts):
+            packed[i] = pack_panels(bits(part))
+        return packed
+
+    def floats(parts: list[torch.Tensor]) -> np.ndarray:
+        return torch.stack(parts).float().numpy()
+
+    layers = weights.layers
+    tied = weights.embedding.data_ptr() == weights.head.data_ptr()
+    nothing = torch.empty(0)
+    return PanelWeights(
+        attention_norm=floats([layer.attention_norm for layer in layers]),
+        qkv=stack([layer.qkv for layer in layers]),
+        qkv_bias=floats([nothing if x.qkv_bias is None else x.qkv_bias for x in layers]),
+        head_norms=floats(
+            [
+                nothing.reshape(0, 1) if x.head_norms is None else torch.stack(x.head_norms)
+                for x in layers
+            ]
+        ),
+        output=stack([layer.output for layer in layers]),
+        mlp_norm=floats([layer.mlp_norm for layer in layers]),
+        gate_up=stack([_interleave(layer.gate_up) for layer in layers]),
+        down=stack([layer.down for layer in layers]),
+        windows=np.array([layer.window or 0 for layer in layers], np.int64),
+        final_norm=weights.final_norm.float().numpy(),
+        head=pack_panels(bits(weights.head)),
+        embedding=bits(weights.embedding)[:0] if tied else bits(weights.embedding).copy(),
+    )
+
+
+def _interleave(gate_up: torch.Tensor) -> torch.Tensor:
+    """[2F, E], gates first -> gate and up rows in turns of 16."""
+    half, width = gate_up.shape[0] // 2, gate_up.shape[1]
+    return gate_up.view(2, half // LANES, LANES, width).transpose(0, 1).reshape(2 * half, width)

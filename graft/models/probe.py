@@ -1,0 +1,74 @@
+"""Does a forward of ours compute this model? Asked once, at load, of every model.
+
+A short prompt is prefilled, a small tree scored, a path committed and one more token scored; every
+path's logits must equal those of the model's own eager forward over the plain sequence.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from graft.errors import UnsupportedModelError
+from graft.models.language_model import Forward, LanguageModel
+from graft.tree.draft_tree import chain, from_paths
+
+_TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 3e-2}
+
+
+def reference_logits(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
+    """[n, V] float32 of plain sequences by the model's own forward."""
+    results = []
+    with torch.inference_mode():
+        for tokens in sequences:
+            batch = torch.tensor([tokens], device=model.device)
+            results.append(model(input_ids=batch, use_cache=False).logits[0].float().cpu())
+    return results
+
+
+def probe_paths(vocabulary: int) -> tuple[list[int], list[list[int]]]:
+    """A prompt and the three paths of a tree that continue it (root first)."""
+    numbers = np.random.default_rng(0).integers(3, min(vocabulary, 1000), 32).tolist()
+    root, rest = numbers[20], numbers[21:]
+    return numbers[:20], [[root, rest[0], rest[1], rest[2]], [root, rest[0], rest[3]], [root, rest[4]]]
+
+
+def check(forward: Forward, expected: list[Tensor], *, name: str, dtype: torch.dtype) -> None:
+    """Raise unless tree logits agree with `expected`, the reference of prompt + each path."""
+    vocabulary = expected[0].shape[1]
+    prompt, paths = probe_paths(vocabulary)
+    model = LanguageModel(forward, vocabulary=vocabulary, context_length=1 << 20)
+    extent = model.open(len(prompt) + 16)
+    scale = max(float(e.abs().max()) for e in expected)
+    tree = from_paths(paths[0][0], [path[1:] for path in paths])
+    try:
+        model.prefill(extent, prompt)
+        logits = model.score([extent], [tree])[0].cpu()
+        worst = 0.0
+        for path, reference in zip(paths, expected, strict=True):
+            nodes = _nodes_of(tree.children(), path[1:])
+            difference = logits[nodes] - reference[len(prompt) :]
+            worst = max(worst, float(difference.abs().max()))
+        longest = _nodes_of(tree.children(), paths[0][1:])
+        model.commit(extent, longest[:-1])
+        again = model.score([extent], [chain(paths[0][-1:])])[0].cpu()
+        worst = max(worst, float((again[0] - expected[0][-1]).abs().max()))
+    except (TypeError, AttributeError, RuntimeError, IndexError, KeyError) as error:
+        raise UnsupportedModelError(
+            f"{name} cannot be used: its attention does not fit ours "
+            f"({type(error).__name__}: {str(error).splitlines()[0][:120]})"
+        ) from error
+    finally:
+        model.close(extent)
+    if not worst <= _TOLERANCE[dtype] * scale:
+        raise UnsupportedModelError(
+            f"{name} cannot be used: scored as a tree its logits differ by {worst:.3g} "
+            f"(of {scale:.3g}) from its own forward; it may keep state outside attention"
+        )
+
+
+def _nodes_of(children: list[dict[int, int]], path: list[int]) -> list[int]:
+    nodes = [0]
+    for token in path:
+        nodes.append(children[nodes[-1]][token])
+    return nodes

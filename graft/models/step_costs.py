@@ -1,0 +1,132 @@
+"""What a step costs on this machine: seconds by number of nodes and length of context.
+
+Measured once per model, dtype, device and versions, kept in the user's cache. Ratios between
+entries are all that matters. A checked-in table (`reference_costs.json`) stands in where counts
+must not depend on the machine, as in the tests.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from graft.errors import InputError
+from graft.home import atomic_file, home
+from graft.models.language_model import LanguageModel
+from graft.tree.draft_tree import chain
+
+NODES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
+LENGTHS = (128, 2048)
+REFERENCE = Path(__file__).with_name("reference_costs.json")
+_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class StepCosts:
+    """seconds[i, j] of a step with nodes[j] nodes on top of lengths[i] committed tokens."""
+
+    lengths: tuple[int, ...]
+    nodes: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+
+    def at(self, length: int) -> np.ndarray:
+        """[most nodes + 1] seconds of a step with n nodes, entry 0 unused, at this context.
+
+        Linear between the measured lengths and beyond them; never below the shortest measured.
+        """
+        table, first = self._table, self.lengths[0]
+        if len(self.lengths) == 1 or length <= first:
+            return table[0]
+        second = self.lengths[1]
+        share = (length - first) / (second - first)
+        return table[0] + share * np.maximum(table[1] - table[0], 0)
+
+    @cached_property
+    def _table(self) -> np.ndarray:
+        """Every node count by interpolation, made monotone: more nodes never cost less."""
+        every = np.arange(self.nodes[-1] + 1)
+        rows = [np.interp(every, self.nodes, row) for row in self.seconds]
+        return np.maximum.accumulate(np.array(rows), 1)
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all."""
+        content = {"lengths": self.lengths, "nodes": self.nodes, "seconds": self.seconds}
+        with atomic_file(path) as temporary:
+            temporary.write_text(json.dumps(content))
+
+    @classmethod
+    def read(cls, path: Path) -> "StepCosts":
+        """Read what `save` wrote."""
+        try:
+            content = json.loads(path.read_text())
+            seconds = tuple(tuple(float(x) for x in row) for row in content["seconds"])
+            costs = cls(tuple(content["lengths"]), tuple(content["nodes"]), seconds)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not a table of step costs: {error}") from error
+        if len(seconds) != len(costs.lengths) or any(len(s) != len(costs.nodes) for s in seconds):
+            raise InputError(f"{path} is not a table of step costs: sizes do not fit")
+        return costs
+
+
+def measure(model: LanguageModel) -> StepCosts:
+    """Time real steps over an empty cache; the shortest of a few rounds counts."""
+    room = model.context_length - NODES[-1] - 1
+    lengths = tuple(length for length in LENGTHS if length <= room) or (0,)
+    best = np.full((len(lengths), len(NODES)), np.inf)
+    extent = model.open(lengths[-1] + NODES[-1] + 1)
+    try:
+        model.arena.ensure(extent, lengths[-1] + NODES[-1])
+        for _ in range(_ROUNDS):
+            for i, length in enumerate(lengths):
+                extent.length = length
+                for j, nodes in enumerate(NODES):
+                    start = time.perf_counter()
+                    model.score([extent], [chain([1] * nodes)])[0][0, 0].item()
+                    best[i, j] = min(best[i, j], time.perf_counter() - start)
+    finally:
+        extent.length = 0
+        model.close(extent)
+    return StepCosts(lengths, NODES, tuple(tuple(row) for row in best.tolist()))
+
+
+def costs_for(model: LanguageModel, fingerprint: str, dtype: str, device: str) -> StepCosts:
+    """The table of this model here: $GRAFT_COSTS ("reference" or a file), the cache, or measured."""
+    chosen = os.environ.get("GRAFT_COSTS")
+    if chosen:
+        return StepCosts.read(REFERENCE if chosen == "reference" else Path(chosen))
+    path = home() / "costs" / f"{_key(fingerprint, dtype, device, model)}.json"
+    if path.exists():
+        try:
+            return StepCosts.read(path)
+        except InputError:
+            pass  # damaged: measure again
+    costs = measure(model)
+    costs.save(path)
+    return costs
+
+
+def _key(fingerprint: str, dtype: str, device: str, model: LanguageModel) -> str:
+    """What a table depends on, hashed."""
+    import torch
+
+    parts = [
+        fingerprint,
+        dtype,
+        device,
+        type(model.forward).__name__,
+        platform.processor() or platform.machine(),
+        platform.node(),
+        str(torch.get_num_threads()),
+        *(version(name) for name in ("torch", "transformers", "numba")),
+        "1",  # raise when the kernels change
+    ]
+    if device.startswith("cuda"):
+        parts.append(torch.cuda.get_device_name(device))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]

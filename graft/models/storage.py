@@ -1,0 +1,93 @@
+"""The two forms in which an arena keeps its rows.
+
+`RowStorage` is a plain tensor, for transformers' modules and for GPUs. `PanelStorage` is what the
+CPU kernels read: sixteen keys side by side, values in columns of sixteen.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graft.kernels.panels import LANES
+
+
+class RowStorage:
+    """kv [2, L, K, rows, D] in the model's dtype on its device."""
+
+    def __init__(
+        self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.kv = torch.zeros(2, layers, heads, 0, size, dtype=dtype, device=device)
+
+    @property
+    def rows(self) -> int:
+        """Rows there are."""
+        return self.kv.shape[3]
+
+    def resize(self, rows: int) -> None:
+        """See Storage."""
+        shape = (*self.kv.shape[:3], rows, self.kv.shape[4])
+        grown = torch.zeros(shape, dtype=self.kv.dtype, device=self.kv.device)
+        kept = min(rows, self.rows)
+        grown[:, :, :, :kept] = self.kv[:, :, :, :kept]
+        self.kv = grown
+
+    def move(self, source: np.ndarray, target: np.ndarray) -> None:
+        """See Storage."""
+        self.write(target, self.read(source))
+
+    def read(self, rows: np.ndarray) -> Tensor:
+        """See Storage."""
+        return self.kv.index_select(3, torch.from_numpy(rows).to(self.kv.device))
+
+    def write(self, rows: np.ndarray, content: Tensor) -> None:
+        """See Storage."""
+        place = torch.from_numpy(rows).to(self.kv.device)
+        self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
+
+
+class PanelStorage:
+    """keys [L, K, rows / 16, D, 16] and values [L, K, D / 16, rows, 16], float32."""
+
+    def __init__(self, layers: int, heads: int, size: int) -> None:
+        self.keys = np.zeros((layers, heads, 0, size, LANES), np.float32)
+        self.values = np.zeros((layers, heads, size // LANES, 0, LANES), np.float32)
+
+    @property
+    def rows(self) -> int:
+        """Rows there are."""
+        return self.values.shape[3]
+
+    def resize(self, rows: int) -> None:
+        """See Storage."""
+        layers, heads, _, size, _ = self.keys.shape
+        panels, kept = rows // LANES, min(rows, self.rows)
+        keys = np.zeros((layers, heads, panels, size, LANES), np.float32)
+        keys[:, :, : kept // LANES] = self.keys[:, :, : kept // LANES]
+        values = np.zeros((layers, heads, size // LANES, rows, LANES), np.float32)
+        values[:, :, :, :kept] = self.values[:, :, :, :kept]
+        self.keys, self.values = keys, values
+
+    def move(self, source: np.ndarray, target: np.ndarray) -> None:
+        """See Storage."""
+        panel, lane = np.divmod(target, LANES)
+        self.keys[:, :, panel, :, lane] = self.keys[:, :, source // LANES, :, source % LANES]
+        self.values[:, :, :, target] = self.values[:, :, :, source]
+
+    def read(self, rows: np.ndarray) -> Tensor:
+        """See Storage."""
+        keys = self.keys[:, :, rows // LANES, :, rows % LANES]  # [n, L, K, D]
+        values = self.values[:, :, :, rows]  # [L, K, D / 16, n, 16]
+        layers, heads, _, count, _ = values.shape
+        values = values.transpose(0, 1, 3, 2, 4).reshape(layers, heads, count, -1)
+        return torch.stack(
+            [torch.from_numpy(keys.transpose(1, 2, 0, 3).copy()), torch.from_numpy(values.copy())]
+        )
+
+    def write(self, rows: np.ndarray, content: Tensor) -> None:
+        """See Storage."""
+        keys, values = content.float().cpu().numpy()  # [L, K, n, D] each
+        layers, heads, count, size = keys.shape
+        self.keys[:, :, rows // LANES, :, rows % LANES] = keys.transpose(2, 0, 1, 3)
+        columns = values.reshape(layers, heads, count, size // LANES, LANES)
+        self.values[:, :, :, rows] = columns.transpose(0, 1, 3, 2, 4)

@@ -1,0 +1,236 @@
+"""From logits to a token: one definition, shared by everything that draws.
+
+The draw is argmax of log p + Gumbel noise, and the noise is a hash of (seed, stream, index of the
+generated token, token id). So a token depends on the seed and on the distribution alone, never on
+how many draws were made before or on who drafted: the same seed gives the same text with every
+drafter and with none.
+"""
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from graft.errors import InputError
+
+GREEDY_BELOW = 1e-5
+DRAW, ACCEPT, RESIDUAL = 0, 1, 2  # noise streams: the walk; the rejection rule's coin and residual
+_NEAR_TOP = 1024  # top-p looks at this many tokens first; sorting a vocabulary is slow
+_WORD = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to draw and when to stop. Applied in the order: penalties, bias, temperature, top-k,
+    top-p, min-p. Temperature 0 takes the most likely token."""
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0 = all
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0  # on tokens of the prompt and the output
+    presence_penalty: float = 0.0  # on tokens of the output
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    max_tokens: int = 256
+    seed: int | None = None  # one is chosen, and reported, where there is none
+    logprobs: int | None = None  # report the chosen token's and this many more per position
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        object.__setattr__(self, "stop", tuple(self.stop))
+        for name, least, most in _RANGES:
+            value = getattr(self, name)
+            if value is None and name == "logprobs":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"{name} must be a number, not {value!r}")
+            if not (least <= value <= most):
+                raise InputError(f"{name} must be between {least} and {most}, not {value}")
+        if self.top_p <= 0 or self.repetition_penalty <= 0:
+            raise InputError("top_p and repetition_penalty must be greater than 0")
+        if self.seed is not None and (
+            not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 64
+        ):
+            raise InputError(f"seed must be a whole number of at most 64 bits, not {self.seed!r}")
+        if any(not isinstance(text, str) or not text for text in self.stop):
+            raise InputError("stop must hold non-empty strings")
+        if any(not math.isfinite(bias) and bias != -math.inf for bias in self.logit_bias.values()):
+            raise InputError("logit_bias values must be finite or -inf")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is random."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the distribution depends on which tokens were used before."""
+        return (
+            self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+        )
+
+
+_RANGES = (
+    ("temperature", 0, 100),
+    ("top_k", 0, 1 << 31),
+    ("top_p", 0, 1),
+    ("min_p", 0, 1),
+    ("repetition_penalty", 0, 100),
+    ("presence_penalty", -100, 100),
+    ("frequency_penalty", -100, 100),
+    ("max_tokens", 1, 1 << 31),
+    ("logprobs", 0, 100),
+)
+
+
+def choose_seed() -> int:
+    """A fresh seed, for requests that bring none."""
+    return secrets.randbits(63)
+
+
+class Sampler:
+    """One sequence's parameters and the tokens it has used; draws are pure given those."""
+
+    def __init__(
+        self, params: SamplingParams, prompt: list[int], vocabulary: int, *, choice: int = 0
+    ) -> None:
+        self.params = params
+        self.seed = choose_seed() if params.seed is None else params.seed
+        self.choice = choice
+        self.index = 0  # tokens generated so far
+        self._in_prompt = torch.zeros(vocabulary, dtype=torch.bool)
+        self._counts = torch.zeros(vocabulary, dtype=torch.int32)
+        if params.penalised:
+            self._in_prompt[torch.tensor(prompt, dtype=torch.int64)] = True
+        unknown = [token for token in params.logit_bias if not 0 <= token < vocabulary]
+        if unknown:
+            raise InputError(f"logit_bias names token {unknown[0]}; the model has {vocabulary}")
+
+    def record(self, tokens: list[int]) -> None:
+        """These tokens were emitted."""
+        self.index += len(tokens)
+        if self.params.penalised and tokens:
+            where = torch.tensor(tokens, dtype=torch.int64)
+            self._counts.index_add_(0, where, torch.ones(len(tokens), dtype=torch.int32))
+
+    def scores(self, logits: Tensor, ahead: list[int]) -> Tensor:
+        """Penalised and biased logits [V] for the token after `ahead` (drawn, not yet recorded)."""
+        if not self.params.penalised and not self.params.logit_bias:
+            return logits
+        params, scores = self.params, logits.float().clone()
+        if params.penalised:
+            counts = self._counts.to(scores.device)
+            if ahead:
+                where = torch.tensor(ahead, dtype=torch.int64, device=scores.device)
+                more = torch.ones(len(ahead), dtype=torch.int32, device=scores.device)
+                counts = counts.clone().index_add_(0, where, more)
+            if params.repetition_penalty != 1:
+                used = self._in_prompt.to(scores.device) | (counts > 0)
+                factor = torch.where(scores > 0, 1 / params.repetition_penalty, params.repetition_penalty)
+                scores = torch.where(used, scores * factor, scores)
+            scores -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
+        for token, bias in params.logit_bias.items():
+            scores[token] += bias
+        return scores
+
+    def draw(self, logits: Tensor, ahead: list[int]) -> int:
+        """The token after `ahead`, for raw logits [V]."""
+        scores = self.scores(logits, ahead)
+        if self.params.greedy:
+            return int(scores.argmax())
+        tokens, kept = surviving(scores, self.params)
+        return self.draw_from(kept, tokens, len(ahead), DRAW)
+
+    def distribution(self, logits: Tensor, ahead: list[int]) -> Tensor:
+        """The processed distribution [V] that `draw` draws from."""
+        scores = self.scores(logits, ahead)
+        result = torch.zeros(scores.shape, dtype=torch.float32, device=scores.device)
+        if self.params.greedy:
+            result[scores.argmax()] = 1
+            return result
+        tokens, kept = surviving(scores, self.params)
+        result[tokens] = kept.softmax(-1)
+        return result
+
+    def draw_from(self, log_weights: Tensor, tokens: Tensor, ahead: int, stream: int) -> int:
+        """Draw one of `tokens` with probability proportional to exp(log_weights)."""
+        noise = gumbel(self.key(ahead, stream), tokens)
+        return int(tokens[(log_weights.double() + noise).argmax()])
+
+    def uniform(self, ahead: int, stream: int) -> float:
+        """A number in [0, 1) for the token after `ahead` more."""
+        return (_mix(self.key(ahead, stream)) >> 11) * 2.0**-53
+
+    def key(self, ahead: int, stream: int) -> int:
+        """Noise key of the token after `ahead` more."""
+        key = _mix(self.seed & _WORD)
+        for part in (self.choice, stream, self.index + ahead):
+            key = _mix(key ^ _mix(part + 1))
+        return key
+
+
+def surviving(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+    """Token ids left by top-k, top-p and min-p, and their scores / temperature."""
+    scaled = scores.float() / params.temperature
+    tokens = None
+    if params.top_k and params.top_k < len(scaled):
+        least = scaled.topk(params.top_k).values[-1]
+        tokens = (scaled >= least).nonzero()[:, 0]
+    elif params.top_p == 1 and params.min_p == 0:
+        tokens = (scaled > -math.inf).nonzero()[:, 0]
+    kept = scaled if tokens is None else scaled[tokens]
+    if params.top_p < 1:
+        inside = _nucleus(kept, params.top_p)
+        tokens = inside if tokens is None else tokens[inside]
+        kept = kept[inside]
+    if params.min_p > 0:
+        likely = (kept >= kept.max() + math.log(params.min_p)).nonzero()[:, 0]
+        tokens = likely if tokens is None else tokens[likely]
+        kept = kept[likely]
+    return tokens, kept
+
+
+def _nucleus(scaled: Tensor, top_p: float) -> Tensor:
+    """Indices of the smallest set of most likely entries that holds `top_p` of the mass."""
+    total = scaled.logsumexp(-1)
+    for count in (min(_NEAR_TOP, len(scaled)), len(scaled)):
+        top = scaled.topk(count)
+        mass = (top.values - total).exp().cumsum(-1)
+        if mass[-1] >= top_p or count == len(scaled):
+            break
+    before = torch.cat([mass.new_zeros(1), mass[:-1]])
+    return top.indices[before < top_p].sort().values
+
+
+def _mix(x: int) -> int:
+    """splitmix64's finaliser."""
+    x = (x + 0x9E3779B97F4A7C15) & _WORD
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _WORD
+    return x ^ (x >> 31)
+
+
+def gumbel(key: int, tokens: Tensor) -> Tensor:
+    """Standard Gumbel noise [n] float64 for these token ids: splitmix64 of key + id."""
+
+    def shifted(x: Tensor, places: int) -> Tensor:
+        return (x >> places) & ((1 << (64 - places)) - 1)  # int64 shifts keep the sign
+
+    x = (tokens + 1) * _signed(0x9E3779B97F4A7C15) + _signed(key)
+    x = (x ^ shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    x = x ^ shifted(x, 31)
+    uniform = (shifted(x, 11).double() + 0.5) * 2.0**-53
+    return -torch.log(-torch.log(uniform))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word

@@ -1,0 +1,120 @@
+"""The draft: a tree of guesses whose node 0 is the root, the last known token.
+
+Nodes stand in level order, parents before children, siblings distinct: so a node's depth never
+falls along the array, and what a node may attend to follows from `parents` alone.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """`scores` estimate the probability that a node's whole path is accepted; the root's is 1.
+
+    `sources` index into `source_names`. `probs` are the drafter's distributions at the nodes the
+    children were drawn from; only sampled chains have them, for the rejection rule.
+    """
+
+    tokens: np.ndarray  # [N] int64
+    parents: np.ndarray  # [N] int32, parents[0] = -1
+    scores: np.ndarray  # [N] float32
+    sources: np.ndarray  # [N] int16
+    source_names: tuple[str, ...] = ("",)
+    probs: Tensor | None = None  # [N, V]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def depths(self) -> np.ndarray:
+        """[N] int64: steps from the root."""
+        depths = np.zeros(len(self), np.int64)
+        for i in range(1, len(self)):
+            depths[i] = depths[self.parents[i]] + 1
+        return depths
+
+    def ancestors(self) -> np.ndarray:
+        """[N, N] uint8: row i is 1 at i and at its ancestors, the nodes i may attend to."""
+        closure = np.eye(len(self), dtype=np.uint8)
+        for i in range(1, len(self)):
+            closure[i] |= closure[self.parents[i]]
+        return closure
+
+    def children(self) -> list[dict[int, int]]:
+        """For every node its children, token -> node."""
+        known: list[dict[int, int]] = [{} for _ in range(len(self))]
+        for i in range(1, len(self)):
+            known[self.parents[i]][int(self.tokens[i])] = i
+        return known
+
+    def source(self, node: int) -> str:
+        """Who guessed a node."""
+        return self.source_names[self.sources[node]]
+
+
+def root_only(token: int) -> DraftTree:
+    """No guess: plain decoding."""
+    return DraftTree(
+        np.array([token]), np.array([-1], np.int32), np.ones(1, np.float32), np.zeros(1, np.int16)
+    )
+
+
+def chain(tokens: Sequence[int], source: str = "", probs: Tensor | None = None) -> DraftTree:
+    """A tree of width one; tokens[0] is the root."""
+    count = len(tokens)
+    return DraftTree(
+        np.array(tokens, np.int64),
+        np.arange(-1, count - 1, dtype=np.int32),
+        np.ones(count, np.float32),
+        np.zeros(count, np.int16),
+        (source,),
+        probs,
+    )
+
+
+def in_level_order(
+    tokens: np.ndarray,
+    parents: np.ndarray,
+    scores: np.ndarray,
+    sources: np.ndarray,
+    source_names: tuple[str, ...],
+) -> DraftTree:
+    """A tree from nodes in any order in which parents come first; node 0 is the root."""
+    depths = np.zeros(len(tokens), np.int64)
+    for i in range(1, len(tokens)):
+        depths[i] = depths[parents[i]] + 1
+    order = np.argsort(depths, kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    moved = parents[order]
+    moved[1:] = place[moved[1:]]
+    return DraftTree(
+        tokens[order].astype(np.int64),
+        moved.astype(np.int32),
+        scores[order].astype(np.float32),
+        sources[order].astype(np.int16),
+        source_names,
+    )
+
+
+def from_paths(root: int, paths: Iterable[Sequence[int]], source: str = "") -> DraftTree:
+    """The trie of several continuations of the root."""
+    tokens, parents = [root], [-1]
+    known: dict[tuple[int, int], int] = {}
+    for path in paths:
+        node = 0
+        for token in path:
+            following = known.get((node, int(token)))
+            if following is None:
+                following = known[node, int(token)] = len(tokens)
+                tokens.append(int(token))
+                parents.append(node)
+            node = following
+    count = len(tokens)
+    return in_level_order(
+        np.array(tokens), np.array(parents), np.ones(count), np.zeros(count), (source,)
+    )

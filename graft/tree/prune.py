@@ -1,0 +1,44 @@
+"""Cutting a tree down to the nodes that are worth their place."""
+
+import heapq
+
+import numpy as np
+
+from graft.tree.draft_tree import DraftTree
+
+
+def best_first(tree: DraftTree) -> list[int]:
+    """All nodes, the root first, then always the best child of those taken (ties: lower number).
+
+    Any prefix of this order is closed under parents, whatever the scores are.
+    """
+    children = tree.children()
+    order, frontier = [], [(-np.inf, 0)]
+    while frontier:
+        _, node = heapq.heappop(frontier)
+        order.append(node)
+        for child in children[node].values():
+            heapq.heappush(frontier, (-float(tree.scores[child]), child))
+    return order
+
+
+def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
+    """The tree of these nodes only; they must hold the root and all parents of their members."""
+    chosen = np.array(sorted(nodes))
+    place = np.full(len(tree) + 1, -1, np.int32)  # the root's parent -1 maps to the last entry
+    place[chosen] = np.arange(len(chosen))
+    return DraftTree(
+        tree.tokens[chosen],
+        place[tree.parents[chosen]],
+        tree.scores[chosen],
+        tree.sources[chosen],
+        tree.source_names,
+        None if tree.probs is None else tree.probs[chosen],
+    )
+
+
+def cut(tree: DraftTree, budget: int) -> DraftTree:
+    """At most `budget` nodes besides the root, taken best first."""
+    if len(tree) <= budget + 1:
+        return tree
+    return keep(tree, best_first(tree)[: budget + 1])

@@ -1,0 +1,123 @@
+"""A made-up engine: the commands are tested for what they print, not for what a model says."""
+
+from dataclasses import asdict, dataclass, field
+
+import pytest
+from typer.testing import CliRunner
+
+import graft
+from graft.cli.main import app
+from graft.errors import ContextLengthError
+
+
+@dataclass
+class FakeEvent:
+    token: int
+    text: str
+    source: str
+    step: int
+    probability: float = 0.9
+
+
+@dataclass
+class FakeStats:
+    prompt_tokens: int = 100
+    tokens: int = 4
+    steps: int = 2
+    tokens_per_step: float = 2.0
+    prefill_seconds: float = 0.5
+    decode_seconds: float = 0.25
+    tokens_per_second: float = 16.0
+    accepted_by_source: dict = field(default_factory=dict)
+
+    def as_dict(self):
+        return asdict(self)
+
+
+@dataclass
+class FakeResult:
+    text: str
+    token_ids: list
+    seed: int
+    stats: FakeStats
+    finish_reason: str = "stop"
+
+
+class FakeStream:
+    """Yields prepared events; a prepared exception is raised where it stands."""
+
+    def __init__(self, events, result):
+        self.events = events
+        self.result = result
+        self.closed = False
+
+    def __iter__(self):
+        for event in self.events:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+
+    def close(self):
+        self.closed = True
+
+
+class FakeEngine:
+    model_name = "fake"
+    dtype = "fp32"
+    device = "cpu"
+    context_length = 8192
+
+    def __init__(self):
+        self.calls = []
+        self.streams = []
+        self.plain_tokens = [5, 6, 7, 8]
+        self.interruption = None
+
+    def stream(self, prompt, params, draft="auto", documents=(), prediction=None):
+        self.calls.append((prompt, params, draft))
+        if "too long" in prompt[-1]["content"]:
+            raise ContextLengthError("the prompt has 9000 tokens; fake takes 8192")
+        seed = 77 if params.seed is None else params.seed
+        if draft == "plain":
+            stats = FakeStats(steps=4, tokens_per_step=1.0, decode_seconds=1.0)
+            stream = FakeStream([], FakeResult("", self.plain_tokens, seed, stats))
+        else:
+            sources = {"prompt": 2, "output": 0}
+            words = [("Four", ""), (" ", "prompt"), ("hours", "prompt"), (".", "")]
+            events = [FakeEvent(5 + i, text, by, i // 2) for i, (text, by) in enumerate(words)]
+            if self.interruption:
+                events.insert(2, self.interruption)
+            stats = FakeStats(accepted_by_source=sources)
+            stream = FakeStream(events, FakeResult("Four hours.", [5, 6, 7, 8], seed, stats))
+        self.streams.append(stream)
+        return stream
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    fake = FakeEngine()
+    fake.loaded = []
+
+    def load(name, **options):
+        fake.loaded.append((name, options))
+        return fake
+
+    monkeypatch.setattr(graft, "load", load, raising=False)
+    return fake
+
+
+@pytest.fixture
+def cli(monkeypatch):
+    monkeypatch.delenv("GRAFT_DEBUG", raising=False)
+
+    def invoke(*arguments, stdin=None):
+        return CliRunner().invoke(app, [str(each) for each in arguments], input=stdin)
+
+    return invoke
+
+
+@pytest.fixture
+def document(tmp_path):
+    path = tmp_path / "contract.md"
+    path.write_text("A technician is on site within four hours.\n")
+    return path

@@ -1,0 +1,39 @@
+import json
+import sys
+
+from graft.cli import doctor, machine
+
+
+def test_report_covers_software_and_hardware(cli, tmp_path):
+    done = cli("doctor", "--json")
+    told = json.loads(done.stdout)
+    assert told["packages"]["torch"]
+    assert told["cpu"]["cores"] >= 1
+    assert told["memory"]["total"] > 1e8
+    assert told["home"]["path"] == str(tmp_path / "graft-home")
+    assert told["home"]["free"] > 0
+    assert told["problems"] == []
+    assert any("graft models --fetch" in note for note in told["notes"])
+    assert done.exit_code == 0
+
+
+def test_a_torch_that_cannot_be_imported_is_a_problem_with_a_remedy(cli, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    done = cli("doctor")
+    assert done.exit_code == 1
+    assert "torch cannot be imported" in done.stdout
+    assert "pip install" in done.stdout
+
+
+def test_packages_that_are_not_there_have_no_version():
+    assert doctor.package_version("no-such-distribution") is None
+
+
+def test_instruction_sets_are_read_by_name(monkeypatch):
+    text = "model name : Xeon\nflags : fpu avx2 avx512f avx512_bf16 amx_bf16\n"
+    monkeypatch.setattr(machine.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(machine, "_read", lambda path: text)
+    cpu = machine.cpu()
+    assert cpu.name == "Xeon"
+    assert cpu.features == ["AVX2", "AVX-512", "AVX-512 bf16", "AMX bf16"]
+    assert cpu.fast_bf16

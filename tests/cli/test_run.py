@@ -1,0 +1,134 @@
+import json
+
+import pytest
+
+JSON_STATS = {
+    "prompt_tokens",
+    "tokens",
+    "steps",
+    "tokens_per_step",
+    "prefill_seconds",
+    "decode_seconds",
+    "tokens_per_second",
+    "accepted_by_source",
+}
+
+
+def test_answer_goes_to_stdout_and_numbers_to_stderr(cli, engine, document):
+    done = cli("run", "How fast?", "--doc", document)
+    assert done.exit_code == 0
+    assert done.stdout == "Four hours.\n"
+    for part in ("4 tokens", "16.0 tokens/s", "2.00 tokens per step", "first token", "prompt 50%"):
+        assert part in done.stderr
+    assert engine.streams[0].closed
+
+
+def test_prompt_is_one_message_with_the_document_before_the_question(cli, engine, document):
+    cli("run", "How fast?", "--doc", document)
+    [message] = engine.calls[0][0]
+    assert message["role"] == "user"
+    assert message["content"].index("within four hours") < message["content"].index("How fast?")
+
+
+def test_options_reach_the_engine(cli, engine, document):
+    options = "--temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --seed 3 --max-tokens 9"
+    penalties = "--repetition-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3"
+    rest = "--stop END --stop DONE --draft pld --dtype bf16 --device cpu --model some/model"
+    words = f"{options} {penalties} {rest}".split()
+    done = cli("run", "How fast?", *words)
+    assert done.exit_code == 0, done.output
+    assert engine.loaded == [("some/model", {"dtype": "bf16", "device": "cpu", "draft": "pld"})]
+    _, params, draft = engine.calls[0]
+    assert draft == "pld"
+    assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.9, 40, 0.1)
+    assert (params.seed, params.max_tokens, tuple(params.stop)) == (3, 9, ("END", "DONE"))
+    assert (params.repetition_penalty, params.presence_penalty) == (1.1, 0.2)
+    assert params.frequency_penalty == 0.3
+
+
+def test_json_is_one_object_and_nothing_else(cli, engine, document):
+    done = cli("run", "How fast?", "--doc", document, "--json")
+    told = json.loads(done.stdout)
+    assert set(told) == {"text", "token_ids", "finish_reason", "seed", "stats"}
+    assert told["text"] == "Four hours."
+    assert told["token_ids"] == [5, 6, 7, 8]
+    assert told["seed"] == 77
+    assert set(told["stats"]) >= JSON_STATS
+
+
+def test_compare_says_identical_and_both_ratios(cli, engine):
+    done = cli("run", "How fast?", "--compare")
+    assert "identical: 4 tokens" in done.stdout
+    assert "4.00x in decoding" in done.stdout
+    assert "end to end" in done.stdout
+    assert "first token" in done.stdout
+
+
+def test_compare_draws_with_the_seed_the_drafted_run_returned(cli, engine):
+    cli("run", "How fast?", "--compare", "--temperature", "0.8")
+    assert [(params.seed, draft) for _, params, draft in engine.calls] == [
+        (None, "auto"),
+        (77, "plain"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plain", "place", "same"), [([5, 6, 9, 8], 3, 2), ([5, 6, 7], 4, 3), ([1, 6, 7, 8], 1, 0)]
+)
+def test_compare_names_the_first_different_token(cli, engine, plain, place, same):
+    engine.plain_tokens = plain
+    engine.dtype = "bf16"
+    assert f"numerically different at token {place};" in cli("run", "?", "--compare").stdout
+    told = json.loads(cli("run", "?", "--compare", "--json").stdout)["compare"]
+    assert told["identical"] is False
+    assert told["same_tokens"] == same
+    assert told["decode_speedup"] == 4.0
+    assert told["plain"]["time_to_first_token"] >= 0
+
+
+def test_color_marks_guessed_tokens_only_and_explains_itself(cli, engine):
+    done = cli("run", "How fast?", "--color")
+    assert "Four\x1b[32m \x1b[0m\x1b[32mhours\x1b[0m." in done.stdout
+    assert "prompt 50%" in done.stderr
+    assert "\x1b[32m" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("-",)])
+def test_question_can_be_piped(cli, engine, arguments):
+    assert cli("run", *arguments, stdin="How fast?\n").exit_code == 0
+    assert engine.calls[0][0][0]["content"].endswith("How fast?")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["   "], "question is empty"),
+        (["-"], "question is empty"),
+        (["?", "--temperature", "-1"], "temperature"),
+        (["?", "--top-p", "2"], "top_p"),
+        (["?", "--max-tokens", "0"], "max_tokens"),
+        (["?", "--draft", "magic"], "unknown draft 'magic'; choose from "),
+        (["?", "--dtype", "int3"], "unknown dtype 'int3'; choose from auto, fp32, bf16, fp16"),
+        (["?", "--doc", "no-such-file.txt"], "no-such-file.txt does not exist"),
+        (["too long"], "the prompt has 9000 tokens"),
+    ],
+)
+def test_bad_values_end_in_one_line(cli, engine, arguments, said):
+    done = cli("run", *arguments)
+    assert done.exit_code == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_unknown_option_is_a_usage_error(cli, engine):
+    assert cli("run", "?", "--temprature", "1").exit_code == 2
+    assert cli("run", "?", "--temperature", "warm").exit_code == 2
+
+
+def test_unknown_model_ends_in_one_line(cli):
+    done = cli("run", "?", "--model", "no-such-model")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: ")
+    assert "no-such-model" in done.stderr

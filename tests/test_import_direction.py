@@ -1,0 +1,77 @@
+"""Folders import only folders to their left; the order is the one of docs/design.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "graft"
+ANYONE = {"errors", "home"}
+GROUPS = [
+    {"sampling", "kernels", "tree", "match", "documents", "retrieval"},
+    {"models", "verify"},
+    {"draft", "train"},
+    {"decode"},
+    {"assemble"},
+    {"rag"},
+    {"bench", "server", "integrations"},
+    {"cli"},
+]
+# The public names and `python -m graft` stand above every folder.
+ABOVE_ALL = {"__init__", "__main__"}
+FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
+
+
+def allowed(folder: str) -> set[str]:
+    """What a folder may import besides itself; two folders of a group know nothing of each other.
+
+    A command may also use the public names (`import graft`), as any user does.
+    """
+    if folder in ABOVE_ALL:
+        return ANYONE.union(*GROUPS)
+    if folder in ANYONE:
+        return ANYONE
+    [place] = [place for place, group in enumerate(GROUPS) if folder in group]
+    public = {"__init__"} if folder in {"cli", "bench", "server", "integrations"} else set()
+    return ANYONE.union(public, *GROUPS[:place])
+
+
+def imported_folders(source: str) -> set[str]:
+    """First-level names of graft imported anywhere in the source, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the direction"
+            inside = [f"graft.{name.name}" for name in node.names if node.module == "graft"]
+            found |= set(inside or [str(node.module)])
+    parts = [name.split(".") for name in found]
+    return {_first_level(each) for each in parts if each[0] == "graft"}
+
+
+def _first_level(parts: list[str]) -> str:
+    """`import graft` and `from graft import load` are imports of graft/__init__.py."""
+    known = ANYONE.union(*GROUPS)
+    return parts[1] if len(parts) > 1 and parts[1] in known else "__init__"
+
+
+@pytest.mark.parametrize("file", FILES, ids=str)
+def test_file_imports_only_what_its_folder_may(file):
+    folder = file.parts[0].removesuffix(".py")
+    wrong = imported_folders((ROOT / file).read_text(encoding="utf-8")) - allowed(folder) - {folder}
+    assert not wrong, f"graft/{file} imports {sorted(wrong)}"
+
+
+@pytest.mark.parametrize(
+    ("source", "folders"),
+    [
+        ("import os\nfrom graft.tree.grow import grow", {"tree"}),
+        ("def late():\n    from graft.decode import engine", {"decode"}),
+        ("from graft import home, load", {"home", "__init__"}),
+        ("import graft.match.ngram as ngram\nimport graft", {"match", "__init__"}),
+        ("from graftlike import other", set()),
+    ],
+)
+def test_imports_are_found_wherever_they_stand(source, folders):
+    assert imported_folders(source) == folders
