@@ -1,8 +1,8 @@
 """Measure Graft and its peers on the same prompts, interleaved, in one run.
 
 Each system runs in a worker process of its own interpreter, started when first needed, warmed up,
-and kept alive; workers not being asked sleep. For every prompt all systems take their turn, in an
-order that rotates, so that a slow minute of the machine falls on all of them alike.
+and kept alive, but stopped (SIGSTOP) while another is asked. For every prompt all systems take
+their turn, in an order that rotates, so that a slow minute of the machine falls on all alike.
 
     python benchmarks/driver.py --data SPEC_BENCH --model FOLDER --out results.jsonl \
         --systems graft:plain,graft:auto,transformers:plain --limit 5
@@ -13,6 +13,7 @@ import datetime
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from tqdm import tqdm
 
 PEERS = Path(__file__).parent / "peers"
 FIXED_METHOD = {"vllm", "llama"}  # the method is set when the worker starts, not per request
+
+
+WORKER_OPTIONS_HELP = """JSON, e.g. '{"vllm:ngram": ["--num-speculative-tokens", "3"]}'"""
 
 
 class Task(NamedTuple):
@@ -40,6 +44,10 @@ class Task(NamedTuple):
         return self.prompt.question_id, self.system, self.repeat
 
 
+class RequestFailed(RuntimeError):
+    """A worker could not answer one request, but lives."""
+
+
 class Worker:
     """A peer's process; see peers/protocol.py for what is said over the pipes."""
 
@@ -51,9 +59,11 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=log.open("w"),
             text=True,
-            start_new_session=True,  # Ctrl-C is for the driver; workers end when stdin closes
+            process_group=0,  # so Ctrl-C reaches the driver alone
         )
         self.about = self.read()["ready"]
+        self.warm: set[str] = set()  # methods
+        self.signal(signal.SIGSTOP)
 
     def read(self) -> dict:
         """The next message, or a clear end if the process died."""
@@ -63,21 +73,30 @@ class Worker:
         return json.loads(line)
 
     def ask(self, request: dict) -> dict:
-        """Send one request and wait for its answer."""
+        """Wake the worker, send one request, wait for its answer."""
+        self.signal(signal.SIGCONT)
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
         answer = self.read()
+        self.signal(signal.SIGSTOP)
         if "error" in answer:
-            raise RuntimeError(f"{answer['error']}; see {self.log}")
+            raise RequestFailed(f"{answer['error']}; see {self.log}")
         return answer
 
+    def signal(self, number: signal.Signals) -> None:
+        """To the worker and its children: some peers keep a core busy while they wait."""
+        os.killpg(self.process.pid, number)
+
     def close(self) -> None:
-        """Let the process end by itself, or end it."""
+        """Let the process end by itself (its stdin closes), or end it."""
+        if self.process.poll() is not None:
+            return
+        self.signal(signal.SIGCONT)
         self.process.stdin.close()
         try:
             self.process.wait(timeout=30)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.signal(signal.SIGKILL)
 
 
 class Workers:
@@ -95,9 +114,9 @@ class Workers:
             log = self.options.out.with_suffix(f".{name}.log")
             self.running[name] = Worker(self.command(peer, method), log)
         worker = self.running[name]
-        if not worker.about.setdefault(f"warm {method}", False):
-            worker.ask({**warm_up, "id": "warm-up", "method": method})
-            worker.about[f"warm {method}"] = True
+        if method not in worker.warm:
+            worker.ask({**warm_up, "id": "warm-up"})
+            worker.warm.add(method)
         return worker
 
     def command(self, peer: str, method: str) -> list[str]:
@@ -119,7 +138,9 @@ class Workers:
 
 def parse_arguments() -> argparse.Namespace:
     """Options of the driver."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Formatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--data", type=Path, required=True, help="Spec-Bench folder")
     add("--model", type=Path, required=True, help="model folder in Hugging Face layout")
@@ -137,10 +158,6 @@ def parse_arguments() -> argparse.Namespace:
     add("--worker-options", type=json.loads, default={}, help=WORKER_OPTIONS_HELP)
     add("--out", type=Path, required=True, help="JSON lines; a second run goes on where it ended")
     return parser.parse_args()
-
-
-WORKER_OPTIONS_HELP = """JSON, e.g. '{"vllm:ngram": ["--num-speculative-tokens", "3"]}'"""
-Formatter = argparse.RawDescriptionHelpFormatter
 
 
 def tokenize(model: Path, chosen: list[prompts.Prompt]) -> list[list[int]]:
@@ -172,13 +189,18 @@ def plan(options: argparse.Namespace) -> Iterator[Task]:
                 yield Task(prompt, token_ids, system, repeat)
 
 
-def done(out: Path) -> set[tuple[int, str, int]]:
+def done(options: argparse.Namespace) -> set[tuple[int, str, int]]:
     """Keys of the lines already written; a line cut short by an interruption is dropped."""
-    if not out.exists():
+    if not options.out.exists():
         return set()
-    whole = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    out.write_text("".join(whole))
-    rows = map(json.loads, whole)
+    lines = options.out.read_text(encoding="utf-8").splitlines(keepends=True)
+    whole = [line for line in lines if line.endswith("\n")]
+    if whole != lines:
+        options.out.write_text("".join(whole), encoding="utf-8")
+    rows = [json.loads(line) for line in whole]
+    wanted = (options.model.name, options.dtype, options.max_tokens)
+    if any((row["model"], row["dtype"], row["max_tokens"]) != wanted for row in rows):
+        raise SystemExit(f"{options.out} holds another model, dtype or length; name another file")
     return {(row["question_id"], row["system"], row["repeat"]) for row in rows}
 
 
@@ -224,7 +246,7 @@ def measure(task: Task, workers: Workers, hardware: dict, options: argparse.Name
         "model": options.model.name,
         "dtype": options.dtype,
         **{name: value for name, value in answer.items() if name != "id"},
-        "about": {k: v for k, v in worker.about.items() if not k.startswith("warm ")},
+        "about": worker.about,
         "hardware": hardware,
         "load_before": round(load_before, 2),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -234,15 +256,21 @@ def measure(task: Task, workers: Workers, hardware: dict, options: argparse.Name
 def main() -> None:
     """Measure what is not in the result file yet."""
     options = parse_arguments()
-    finished = done(options.out)
+    finished = done(options)
     tasks = [task for task in plan(options) if task.key not in finished]
     hardware = machine(options.threads)
     workers = Workers(options)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
         with options.out.open("a", encoding="utf-8") as file:
             for task in (bar := tqdm(tasks, unit="run")):
                 bar.set_postfix_str(f"{task.prompt.category} {task.system}")
-                file.write(json.dumps(measure(task, workers, hardware, options)) + "\n")
+                try:
+                    row = measure(task, workers, hardware, options)
+                except RequestFailed as error:
+                    tqdm.write(f"{task.system}, question {task.prompt.question_id}: {error}")
+                    continue
+                file.write(json.dumps(row) + "\n")
                 file.flush()
     except KeyboardInterrupt:
         raise SystemExit(f"stopped; run again to go on ({options.out})") from None

@@ -63,7 +63,7 @@ def as_run(rows: list[dict]) -> Run:
 
 
 def speeds(runs: list[Run]) -> tuple[float, float, float]:
-    """Tokens per second: prompt tokens are not known here, so prefill is given in seconds."""
+    """Tokens per second of decoding and of everything; the median time to the first token."""
     decode = sum(run.tokens - 1 for run in runs) / sum(r.per_token * (r.tokens - 1) for r in runs)
     total = sum(run.time_for(run.tokens, with_prefill=True) for run in runs)
     return decode, sum(run.tokens for run in runs) / total, median(run.prefill for run in runs)
@@ -71,11 +71,9 @@ def speeds(runs: list[Run]) -> tuple[float, float, float]:
 
 def ratios(runs: list[Run], base: list[Run], *, with_prefill: bool) -> str:
     """Sum ratio, geometric mean and its interval, as a table cell."""
-    times = [
-        [run.time_for(b.tokens, with_prefill=with_prefill) for run, b in zip(side, base, strict=True)]
-        for side in (base, runs)
-    ]
-    base_times, run_times = np.array(times)
+    pairs = [(b, run, b.tokens) for b, run in zip(base, runs, strict=True)]
+    base_times = np.array([b.time_for(n, with_prefill=with_prefill) for b, _, n in pairs])
+    run_times = np.array([run.time_for(n, with_prefill=with_prefill) for _, run, n in pairs])
     logs = np.log(base_times / run_times)
     low, high = interval(logs)
     total = base_times.sum() / run_times.sum()

@@ -1,8 +1,8 @@
 """Graft: language models that answer from documents several times faster, word for word the same.
 
-    engine = graft.load("smollm2-135m")
-    for event in engine.stream("Once upon a time"):
-        print(event.text, end="")
+engine = graft.load("smollm2-135m")
+for event in engine.stream("Once upon a time"):
+    print(event.text, end="")
 """
 
 from typing import TYPE_CHECKING, Any

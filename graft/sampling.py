@@ -73,9 +73,7 @@ class SamplingParams:
     @property
     def penalised(self) -> bool:
         """Whether the distribution depends on which tokens were used before."""
-        return (
-            self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
-        )
+        return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
 
 
 _RANGES = (
@@ -134,7 +132,8 @@ class Sampler:
                 counts = counts.clone().index_add_(0, where, more)
             if params.repetition_penalty != 1:
                 used = self._in_prompt.to(scores.device) | (counts > 0)
-                factor = torch.where(scores > 0, 1 / params.repetition_penalty, params.repetition_penalty)
+                penalty = params.repetition_penalty
+                factor = torch.where(scores > 0, 1 / penalty, penalty)
                 scores = torch.where(used, scores * factor, scores)
             scores -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
         for token, bias in params.logit_bias.items():
@@ -173,7 +172,7 @@ class Sampler:
         """Noise key of the token after `ahead` more."""
         key = _mix(self.seed & _WORD)
         for part in (self.choice, stream, self.index + ahead):
-            key = _mix(key ^ _mix(part + 1))
+            key = _mix(key ^ (part + 1))  # not symmetric: (1, 0) and (0, 1) differ
         return key
 
 

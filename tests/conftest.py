@@ -1,8 +1,45 @@
 """Every test has its own cache folder, so that none depends on what the machine has fetched."""
 
+import os
+
 import pytest
+
+from graft.home import home
+
+USERS_HOME = home()  # before any test changes it
 
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GRAFT_HOME", str(tmp_path / "graft-home"))
+
+
+@pytest.fixture(scope="session")
+def loaded_smollm2():
+    """The default model in fp32 from the user's cache, where `make setup` put it."""
+    from graft.assemble import load
+    from graft.models.pretrained import installed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRAFT_HOME", str(USERS_HOME))
+        patch.setenv("GRAFT_COSTS", "reference")
+        if not any(model.name == "smollm2-135m" and model.folder for model in installed()):
+            pytest.skip(f"smollm2-135m is not in {USERS_HOME}; run make setup")
+        use_all_threads()
+        return load("smollm2-135m", dtype="fp32")
+
+
+@pytest.fixture
+def smollm2(loaded_smollm2):
+    """The same, with the threads that tests of tiny models took away."""
+    use_all_threads()
+    return loaded_smollm2
+
+
+def use_all_threads():
+    import torch
+
+    from graft.models.forward_panels import use_threads
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    use_threads()

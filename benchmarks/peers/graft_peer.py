@@ -1,9 +1,10 @@
 """Graft worker: `method` is the `draft` option (plain, auto, ...)."""
 
 import time
-from importlib.metadata import PackageNotFoundError
 
 import protocol
+
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}  # Graft's names
 
 
 def main() -> None:
@@ -15,26 +16,18 @@ def main() -> None:
     import graft
 
     torch.set_num_threads(chosen.threads)
-    engine = graft.load(chosen.model, dtype=chosen.dtype)
+    engine = graft.load(chosen.model, dtype=DTYPES[chosen.dtype])
     settings = {name: getattr(chosen, name) for name in ("dtype", "threads")}
-    about = installed() | {"settings": settings}
+    about = {"graft": graft.__version__} | protocol.versions("torch") | {"settings": settings}
     protocol.serve(lambda request: answer(engine, request), channel, about)
 
 
-def installed() -> dict[str, str]:
-    """Versions; Graft itself may run from a checkout, without package metadata."""
-    try:
-        return protocol.versions("graft", "torch", "transformers")
-    except PackageNotFoundError:
-        return {"graft": "checkout"} | protocol.versions("torch", "transformers")
-
-
 def answer(engine: object, request: dict) -> dict:
-    """Greedy, timed from outside like the other peers; Graft's own account rides along."""
+    """Greedy, timed from outside like the other peers."""
     import graft
 
     start = time.perf_counter()
-    sampling = graft.SamplingParams(max_tokens=request["max_tokens"])
+    sampling = graft.SamplingParams(temperature=0.0, max_tokens=request["max_tokens"])
     stream = engine.stream(request["prompt_token_ids"], sampling, draft=request["method"])
     first_at = None
     for _ in stream:

@@ -1,4 +1,4 @@
-"""Write a GGUF file's weights in 32 or 16 bits, so that llama.cpp can be compared at equal precision.
+"""Write a GGUF file's weights in 32 or 16 bits, to compare llama.cpp at equal precision.
 
 Run with the interpreter that has llama-cpp-python: `llama_convert.py IN.gguf OUT.gguf float16`.
 """

@@ -21,7 +21,7 @@ def main() -> None:
     chosen = options.parse_args()
     channel = protocol.private_stdout()
     llm = load(chosen)
-    about = protocol.versions("llama-cpp-python") | {"settings": settings(llm, chosen)}
+    about = protocol.versions("llama_cpp_python") | {"settings": settings(llm, chosen)}
     protocol.serve(lambda request: protocol.timed(tokens(llm, request)), channel, about)
 
 
@@ -42,6 +42,7 @@ def load(chosen: argparse.Namespace) -> object:
         n_threads_batch=chosen.threads,
         flash_attn=chosen.flash_attention,
         draft_model=drafter,
+        logits_all=drafter is not None,  # else prompts over one batch fail (0.3.36)
         verbose=False,
     )
 

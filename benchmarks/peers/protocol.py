@@ -12,8 +12,9 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import version
+from importlib.metadata import distributions
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -29,8 +30,8 @@ def parser(description: str) -> argparse.ArgumentParser:
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Installed versions, for the record."""
-    return {package: version(package) for package in packages}
+    """Versions of those that are installed, for the record."""
+    return {d.name: d.version for d in distributions() if d.name in packages}
 
 
 def private_stdout() -> object:
@@ -79,5 +80,6 @@ def serve(answer: Callable[[dict], dict], channel: object, about: dict) -> None:
     for request in requests():
         try:
             send({"id": request["id"], **answer(request)})
-        except Exception as error:  # noqa: BLE001 - the driver decides what to do about it
+        except Exception as error:  # the driver decides what to do about it
+            traceback.print_exc()
             send({"id": request["id"], "error": f"{type(error).__name__}: {error}"})

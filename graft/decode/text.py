@@ -54,6 +54,11 @@ class Encoder:
             raise InputError(f"token {wrong[0]} is not among the model's {self._vocabulary}")
         return EncodedPrompt(tokens, [(0, len(tokens))])
 
+    def _render(self, messages: list[Message]) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+
     def _chat(self, messages: list[Message]) -> EncodedPrompt:
         for message in messages:
             if not isinstance(message.get("role"), str) or not isinstance(
@@ -64,21 +69,35 @@ class Encoder:
             raise InputError("the prompt is empty; write a question")
         if not self._tokenizer.chat_template:
             raise InputError("this model has no chat template; pass the prompt as plain text")
-        text = self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        text = self._render(messages)
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        spans = _content_spans(text, [message["content"] for message in messages])
+        spans = _content_spans(text, self._render(_marked(messages)), messages)
         return EncodedPrompt(
             list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)
         )
 
 
-def _content_spans(text: str, contents: list[str]) -> list[tuple[int, int]]:
-    """Where the messages' own words stand in the rendered chat (templates may strip them)."""
+def _mark(number: int) -> str:
+    return f"\ue000{number}\ue001"  # private use: no template has it
+
+
+def _marked(messages: list[Message]) -> list[Message]:
+    """The same chat with a mark in place of every message's words."""
+    return [{**message, "content": _mark(i)} for i, message in enumerate(messages)]
+
+
+def _content_spans(text: str, marked: str, messages: list[Message]) -> list[tuple[int, int]]:
+    """Where the messages' own words stand in the rendered chat (templates may strip them).
+
+    `marked` is the chat rendered with marks: what stands before a mark is the template's own.
+    """
     spans, place = [], 0
-    for content in contents:
-        stripped = content.strip()
+    for i, message in enumerate(messages):
+        own, mark, rest = marked.partition(_mark(i))
+        if not mark:
+            continue  # the template leaves this message out
+        marked, stripped = rest, message["content"].strip()
+        place = max(place, text.find(own, place) + len(own))
         found = text.find(stripped, place) if stripped else -1
         if found >= 0:
             place = found + len(stripped)

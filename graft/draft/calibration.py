@@ -13,7 +13,25 @@ LONGEST = 16  # matches of this length and more share an entry
 # Mean hit rates of guesses with an undivided vote, by match length (entry 0 unused), fitted on the
 # even-numbered Spec-Bench questions with smollm2-135m; see docs/log.md.
 PRIOR = np.array(
-    [0.0, 0.20, 0.38, 0.50, 0.58, 0.64, 0.68, 0.72, 0.75, 0.78, 0.80, 0.82, 0.84, 0.85, 0.87, 0.88, 0.92]
+    [
+        0,
+        0.40,
+        0.54,
+        0.61,
+        0.65,
+        0.68,
+        0.75,
+        0.80,
+        0.84,
+        0.86,
+        0.86,
+        0.87,
+        0.88,
+        0.89,
+        0.90,
+        0.92,
+        0.95,
+    ]
 )
 PRIOR_WEIGHT = 6.0  # observations the prior is worth
 DECAY = 0.96  # weight of an observation one step later

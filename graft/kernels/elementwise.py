@@ -18,7 +18,7 @@ _C3, _C4, _C5, _C6 = (
 
 
 @njit(inline="always", fastmath={"contract"})
-def fast_exp(x):  # noqa: ANN001, ANN201
+def fast_exp(x):
     """exp(x) of a float32 within 3e-7, exactly 0 below -87, held at exp(88); LLVM vectorises it."""
     bounded = min(max(x, _SMALLEST), _LARGEST)
     whole = bounded * _LOG2E + _MAGIC - _MAGIC
@@ -29,7 +29,7 @@ def fast_exp(x):  # noqa: ANN001, ANN201
 
 
 @njit(cache=True, boundscheck=False, fastmath={"contract", "reassoc", "nsz"})
-def rms_norm(x, weight, epsilon, out):  # noqa: ANN001, ANN201
+def rms_norm(x, weight, epsilon, out):
     """out = x / sqrt(mean(x^2) + epsilon) * weight, all [E]."""
     total = _ZERO
     for e in range(x.shape[0]):
@@ -40,7 +40,7 @@ def rms_norm(x, weight, epsilon, out):  # noqa: ANN001, ANN201
 
 
 @njit(cache=True, boundscheck=False, fastmath={"contract"})
-def rotate(x, cosine, sine, out):  # noqa: ANN001, ANN201
+def rotate(x, cosine, sine, out):
     """Rotary embedding of one head [D]: pairs are d and d + D / 2; cosine and sine [D / 2]."""
     half = x.shape[0] // 2
     for d in range(half):
@@ -49,11 +49,27 @@ def rotate(x, cosine, sine, out):  # noqa: ANN001, ANN201
         out[d + half] = second * cosine[d] + first * sine[d]
 
 
+@njit(cache=True, boundscheck=False, fastmath={"nnan", "nsz"})
+def largest(x, count):
+    """The maximum of x[:count], count > 0."""
+    best = x[0]
+    for j in range(count):
+        best = x[j] if x[j] > best else best
+    return best
+
+
 @njit(cache=True, boundscheck=False, fastmath={"contract"})
-def gate(paired, first, last, out):  # noqa: ANN001, ANN201
-    """SwiGLU of one row whose gate and up columns alternate in panels of 16: out[f] for panels
-    first..last of the result."""
-    for panel in range(first, last):
-        for j in range(panel * 16, panel * 16 + 16):
-            g = paired[j + panel * 16]
-            out[j] = g / (_ONE + fast_exp(-g)) * paired[j + panel * 16 + 16]
+def exponentiate(x, count, subtract, scale):
+    """x[:count] = exp((x - subtract) * scale)."""
+    for j in range(count):
+        x[j] = fast_exp((x[j] - subtract) * scale)
+
+
+# Without the numpy error model every division is tested for zero, which stops vectorisation.
+@njit(cache=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
+def gate(paired, first, last, out):
+    """SwiGLU in columns first..last of one row: out [F] from gates and ups [2 F]."""
+    half = out.shape[0]
+    gates, ups, result = paired[first:last], paired[half + first : half + last], out[first:last]
+    for c in range(gates.shape[0]):  # counting from 0 spares a test for negative indices
+        result[c] = gates[c] / (_ONE + fast_exp(-gates[c])) * ups[c]

@@ -65,12 +65,12 @@ def _micro_kernel(rows: int) -> Callable:
     """An intrinsic for y[m, 0:16] = sum over k of x[m, k] * panel[k, 0:16], m < rows."""
 
     @intrinsic
-    def multiply(typing_context, x, panel, y, depth, x_stride, y_stride):  # noqa: ANN001, ANN202
+    def multiply(typing_context, x, panel, y, depth, x_stride, y_stride):
         stored = panel.dtype
         element, size = _STORED[stored]
         quad = ir.VectorType(_F32, UNROLL)
 
-        def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+        def generate(context, builder, signature, arguments) -> ir.Value:
             x, panel, y, depth, x_stride, y_stride = arguments
             panel = builder.bitcast(panel, ir.VectorType(element, LANES).as_pointer())
             starts = [builder.gep(x, [builder.mul(x_stride, _I64(m))]) for m in range(rows)]
@@ -96,9 +96,7 @@ def _micro_kernel(rows: int) -> Callable:
                 weights = _widen(builder, loaded, stored)
                 lane = ir.Constant(ir.VectorType(_I32, LANES), [step] * LANES)
                 for m, quadruple in enumerate(inputs):
-                    value = builder.shuffle_vector(
-                        quadruple, ir.Constant(quad, ir.Undefined), lane
-                    )
+                    value = builder.shuffle_vector(quadruple, ir.Constant(quad, ir.Undefined), lane)
                     totals[m] = builder.call(add, [value, weights, totals[m]])
             following = builder.add(k, _I64(UNROLL))
             k.add_incoming(following, loop)
@@ -121,10 +119,10 @@ _one, _two, _three, _four, _five = (_micro_kernel(rows) for rows in range(1, 6))
 
 
 @intrinsic
-def address_of(typing_context, array, offset):  # noqa: ANN001, ANN201
+def address_of(typing_context, array, offset):
     """Pointer to the element `offset` places behind the first of a C-contiguous array."""
 
-    def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+    def generate(context, builder, signature, arguments) -> ir.Value:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         return builder.gep(data, [arguments[1]])
 
@@ -132,7 +130,7 @@ def address_of(typing_context, array, offset):  # noqa: ANN001, ANN201
 
 
 @njit(cache=True, boundscheck=False)
-def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):  # noqa: ANN001, ANN201
+def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):
     """y[m, 0:16] = x[m, :] @ panel for all rows; x, panel and y are (array, offset) pairs."""
     m = 0
     weights = address_of(panel[0], panel[1])
@@ -158,12 +156,12 @@ def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):  # noqa: ANN00
 
 
 @intrinsic
-def widen_panel(typing_context, source, target, depth):  # noqa: ANN001, ANN201
+def widen_panel(typing_context, source, target, depth):
     """Copy a [depth, 16] panel of 16-bit numbers into one of float32."""
     stored = source.dtype
     element, size = _STORED[stored]
 
-    def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+    def generate(context, builder, signature, arguments) -> ir.Value:
         source, target, depth = arguments
         source = builder.bitcast(source, ir.VectorType(element, LANES).as_pointer())
         target = builder.bitcast(target, _VECTOR.as_pointer())
@@ -186,7 +184,7 @@ def widen_panel(typing_context, source, target, depth):  # noqa: ANN001, ANN201
 
 
 @njit(cache=True, boundscheck=False)
-def multiply_panels(x, weight, first, last, y, wide):  # noqa: ANN001, ANN201
+def multiply_panels(x, weight, first, last, y, wide):
     """Columns of panels first..last of y [M, >= 16 last] = x [M, K] @ weight, by one thread.
 
     `wide` is this thread's [K, 16] float32 scratch for widened 16-bit panels.

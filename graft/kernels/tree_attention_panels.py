@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from graft.kernels.elementwise import fast_exp
+from graft.kernels.elementwise import exponentiate, fast_exp, largest
 from graft.kernels.panels import LANES, UNROLL, multiply_panel
 from graft.kernels.tree_layout import TreeLayout
 
 SPLIT = 256  # positions in a split
-WIDTH = 2 * SPLIT  # most keys in a split: its committed rows and the tree nodes at its positions
+WIDTH = 2 * SPLIT  # room for the keys of a split; only very wide trees need more
 BLOCK = 64  # nodes that share a task
 ROWS = 16  # query rows whose scores are held at a time
 
@@ -89,7 +89,7 @@ def _split_tree(
 
 
 @njit(cache=True, boundscheck=False)
-def hide_keys(scores, task, node, ancestors, positions, window):  # noqa: ANN001, ANN201
+def hide_keys(scores, task, node, ancestors, positions, window):
     """Set one row of scores to -inf wherever `node` may not look."""
     nothing = np.float32(-np.inf)
     for j in range(task[SKIP]):
@@ -108,23 +108,19 @@ def hide_keys(scores, task, node, ancestors, positions, window):  # noqa: ANN001
 
 
 @njit(cache=True, boundscheck=False, fastmath={"contract"})
-def weigh_keys(scores, keys, scale):  # noqa: ANN001, ANN201
+def weigh_keys(scores, keys, scale):
     """Turn scores into exp(scale * score - maximum) in place; (maximum, sum).
 
     The sum runs over the keys one by one: any regrouping would depend on the tree's shape.
     """
-    best = np.float32(-np.inf)
-    for j in range(keys):
-        best = max(best, scores[j])
     padded = (keys + LANES - 1) // LANES * LANES
+    for j in range(keys, padded):
+        scores[j] = np.float32(-np.inf)
+    best = largest(scores, padded)
     if best == np.float32(-np.inf):
         scores[:padded] = np.float32(0)
         return best, np.float32(0)
-    for j in range(keys, padded):
-        scores[j] = np.float32(-np.inf)
-    for start in range(0, padded, LANES):
-        for j in range(start, start + LANES):
-            scores[j] = fast_exp((scores[j] - best) * scale)
+    exponentiate(scores, padded, best, scale)
     total = np.float32(0)
     for j in range(keys):
         total += scores[j]
@@ -132,7 +128,7 @@ def weigh_keys(scores, keys, scale):  # noqa: ANN001, ANN201
 
 
 @njit(cache=True, boundscheck=False)
-def attend_split(layer, head, task, query, cache, sight, scale, result):  # noqa: ANN001, ANN201
+def attend_split(layer, head, task, query, cache, sight, scale, result):
     """Partial attention of a block of nodes over one split of keys, for one key-value head.
 
     query [K, N, G, D]; cache = keys [L, K, rows / 16, D, 16], values [L, K, D / 16, rows, 16];
@@ -146,7 +142,8 @@ def attend_split(layer, head, task, query, cache, sight, scale, result):  # noqa
     heads, panels = keys.shape[1], keys.shape[2]
     count, row = task[KEYS], task[ROW]
     depth = (count + UNROLL - 1) // UNROLL * UNROLL
-    scores = np.empty((ROWS, WIDTH), np.float32)
+    width = max(WIDTH, (count + LANES - 1) // LANES * LANES)
+    scores = np.empty((ROWS, width), np.float32)
     key_place = ((layer * heads + head) * panels + row // LANES) * size * LANES
     first = task[NODE] * groups
     for start in range(first, first + task[NODES] * groups, ROWS):
@@ -154,7 +151,7 @@ def attend_split(layer, head, task, query, cache, sight, scale, result):  # noqa
         place = (query, (head * nodes * groups + start) * size)
         for panel in range((count + LANES - 1) // LANES):
             key_panel = (keys, key_place + panel * size * LANES)
-            multiply_panel(place, key_panel, (scores, panel * LANES), rows, size, size, WIDTH)
+            multiply_panel(place, key_panel, (scores, panel * LANES), rows, size, size, width)
         for r in range(rows):
             hide_keys(scores[r], task, (start + r) // groups, ancestors, positions, window)
             best, summed = weigh_keys(scores[r], count, scale)
@@ -164,11 +161,11 @@ def attend_split(layer, head, task, query, cache, sight, scale, result):  # noqa
             value_row = ((layer * heads + head) * (size // LANES) + panel) * panels * LANES + row
             target = (mixed, (head * nodes * groups + start) * size + panel * LANES)
             value_panel = (values, value_row * LANES)
-            multiply_panel((scores, 0), value_panel, target, rows, depth, WIDTH, size)
+            multiply_panel((scores, 0), value_panel, target, rows, depth, width, size)
 
 
-@njit(cache=True, boundscheck=False, fastmath={"contract"})
-def merge_splits(head, block, partial, attended):  # noqa: ANN001, ANN201
+@njit(cache=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
+def merge_splits(head, block, partial, attended):
     """attended [N, H, D] of a block's nodes from the partials [S, K, N * G(, D)] of its tasks."""
     maximum, total, mixed = partial
     node, nodes, _, splits = block

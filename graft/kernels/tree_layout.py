@@ -1,4 +1,4 @@
-"""Where the nodes of one step lie and which keys each may see: the argument of every tree attention.
+"""Where the nodes of a step lie and which keys each may see: the argument of every tree attention.
 
 The nodes of all sequences stand in one flat row. Node i of a sequence attends to the sequence's
 committed keys (segments of cache rows, oldest first, positions 0, 1, 2, ...) and, among the nodes

@@ -38,7 +38,7 @@ from graft.match.suffix_states import (
 )
 
 LISTED_EDGES = 32  # of one state; the oldest, among which a frequent continuation most likely is
-UNSEEN = 0.5  # what the continuations not seen yet count for
+UNSEEN = 0.05  # what the continuations not seen yet count for
 
 # Columns of a trie node; the first six are the integer fields of Matches.
 _NODE_TOKEN, _PARENT, _MATCH, _SEEN, _TOTAL, _POSITION, _STATE, _DEPTH = range(8)

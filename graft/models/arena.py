@@ -70,9 +70,9 @@ class Arena:
 
     def reserve(self, rows: int, prefix: Extent | None = None) -> Extent:
         """A new extent with room for `rows`, on top of `prefix` if given."""
+        extent = Extent(self._find(rows), _aligned(rows), prefix=prefix)
         if prefix:
             prefix.users += 1
-        extent = Extent(self._find(rows), _aligned(rows), prefix=prefix)
         self._insert(extent)
         return extent
 
@@ -80,22 +80,9 @@ class Arena:
         """Make room for `rows` in all (committed and scratch), moving the extent if it must."""
         if rows <= extent.capacity:
             return
-        place = self._taken.index(extent)
-        following = self._taken[place + 1].start if place + 1 < len(self._taken) else None
-        wanted = _aligned(max(rows, extent.capacity * 3 // 2))
-        if following is None:
-            self._grow(extent.start + wanted, least=extent.start + _aligned(rows))
-            extent.capacity = min(wanted, self.storage.rows - extent.start)
-            return
-        if extent.start + wanted <= following:
-            extent.capacity = wanted
-            return
-        start = self._find(wanted)
-        committed = np.arange(extent.length)
-        self.storage.move(extent.start + committed, start + committed)
-        self._taken.remove(extent)
-        extent.start, extent.capacity = start, wanted
-        self._insert(extent)
+        least, wanted = _aligned(rows), _aligned(max(rows, extent.capacity * 3 // 2))
+        if not self._stretch(extent, least, wanted):
+            self._move(extent, least, wanted)
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """Scratch rows `path` (ascending) become the tail of the committed rows."""
@@ -125,6 +112,33 @@ class Arena:
         """Rows that belong to extents."""
         return sum(extent.capacity for extent in self._taken)
 
+    def _stretch(self, extent: Extent, least: int, wanted: int) -> bool:
+        """Take the free rows behind the extent, if they are enough."""
+        place = self._taken.index(extent)
+        if place + 1 < len(self._taken):
+            end = self._taken[place + 1].start
+        elif self.most_rows is None or extent.start + least <= self.most_rows:
+            self._grow(extent.start + wanted, least=extent.start + least)
+            end = self.storage.rows
+        else:
+            return False
+        if end - extent.start < least:
+            return False
+        extent.capacity = min(wanted, end - extent.start)
+        return True
+
+    def _move(self, extent: Extent, least: int, wanted: int) -> None:
+        """Copy the committed rows to a larger gap; content of the scratch rows is lost."""
+        try:
+            start, capacity = self._find(wanted), wanted
+        except OutOfRowsError:
+            start, capacity = self._find(least), least
+        committed = np.arange(extent.length)
+        self.storage.move(extent.start + committed, start + committed)
+        self._taken.remove(extent)
+        extent.start, extent.capacity = start, capacity
+        self._insert(extent)
+
     def _find(self, rows: int) -> int:
         """First gap that holds `rows`, growing the storage if there is none."""
         rows, end = _aligned(rows), 0
@@ -144,7 +158,7 @@ class Arena:
         if least > self.storage.rows:
             wanted = _aligned(max(rows, self.storage.rows * 3 // 2))
             if self.most_rows is not None:
-                wanted = min(wanted, max(least, self.most_rows))
+                wanted = min(wanted, self.most_rows // ALIGN * ALIGN)
             self.storage.resize(wanted)
 
     def _insert(self, extent: Extent) -> None:

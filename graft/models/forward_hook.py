@@ -7,13 +7,14 @@ its own business, so architectures that drop the argument or keep state elsewher
 wrong: `probe.py` refuses them at load.
 """
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 
 from graft.errors import UnsupportedModelError
 from graft.kernels.tree_attention_torch import tree_attention
@@ -31,9 +32,10 @@ class HookStep:
     layout: TreeLayout
     rows: Tensor  # [N]
     seen: set[int]  # layers that called
+    windowed: set[int]  # those of them that named a window
 
 
-def attend(
+def attend(  # noqa: PLR0913  transformers' contract
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -52,6 +54,8 @@ def attend(
         raise UnsupportedModelError("the model does not pass arguments through to its attention")
     layer = module.layer_idx
     graft_step.seen.add(layer)
+    if sliding_window is not None:
+        graft_step.windowed.add(layer)
     keys, values = graft_step.storage.kv[:, layer]
     keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
     values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
@@ -71,6 +75,14 @@ def attend(
 AttentionInterface.register(NAME, attend)
 
 
+def own_configs(model: PreTrainedModel) -> None:
+    """Give a model's modules copies of their configs: others may be built from the same ones."""
+    known: dict[int, Any] = {}
+    for module in model.modules():
+        if isinstance(getattr(module, "config", None), PretrainedConfig):
+            module.config = copy.deepcopy(module.config, known)
+
+
 class HookForward:
     """Runs a transformers model through `attend`."""
 
@@ -80,6 +92,7 @@ class HookForward:
         heads = config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
         self.layers = config.num_hidden_layers
+        self.windows = has_windows(config)
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
         self.storage = RowStorage(self.layers, kv_heads, size, model.dtype, model.device)
 
@@ -88,7 +101,7 @@ class HookForward:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         device = self.model.device
         rows = torch.from_numpy(layout.rows).to(device)
-        step = HookStep(self.storage, layout, rows, set())
+        step = HookStep(self.storage, layout, rows, set(), set())
         logits = self.model(
             input_ids=torch.from_numpy(tokens).to(device)[None],
             position_ids=torch.from_numpy(layout.positions).to(device)[None],
@@ -100,4 +113,18 @@ class HookForward:
             raise UnsupportedModelError(
                 f"only {len(step.seen)} of {self.layers} layers use replaceable attention"
             )
+        if self.windows and not step.windowed:
+            raise UnsupportedModelError("its attention window is known to its mask only")
         return logits.float()
+
+
+def has_windows(config: PretrainedConfig) -> bool:
+    """Whether some layer does not see the whole context, going by the config."""
+    named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    window = next(filter(None, named), None)
+    if window is None or window >= config.max_position_embeddings:
+        return False
+    types = getattr(config, "layer_types", None)
+    if types:
+        return bool({"sliding_attention", "chunked_attention"} & set(types))
+    return getattr(config, "use_sliding_window", True)

@@ -18,6 +18,8 @@ from graft.models.llama_shape import LlamaShape, LlamaWeights
 from graft.models.panel_weights import pack_weights, widen
 from graft.models.storage import PanelStorage
 
+_THREADS_PAY = 1 << 20  # fewer weights than this are read before a second thread wakes up
+
 
 class PanelForward:
     """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract."""
@@ -27,7 +29,8 @@ class PanelForward:
         self.weights = pack_weights(weights)
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = _Scratch()
-        self.threads = use_threads()
+        small = self.weights.down.size < _THREADS_PAY
+        self.threads = 1 if small else use_threads()
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
@@ -112,7 +115,7 @@ def linear(x, weight, y, threads):  # noqa: ANN001, ANN201
 
 
 @njit(cache=True, boundscheck=False)
-def place_heads(i, qkv, bias, norms, sizes, epsilon, where, query, cache, layer):  # noqa: ANN001, ANN201
+def place_heads(i, qkv, bias, norms, sizes, epsilon, where, query, cache, layer):  # noqa: ANN001, ANN201, PLR0913
     """Bias, norm and rotate node i's heads; queries go to `query`, keys and values to the cache."""
     rows, _, _, cosine, sine = where
     heads, kv_heads, size = sizes
@@ -140,7 +143,7 @@ def place_heads(i, qkv, bias, norms, sizes, epsilon, where, query, cache, layer)
 
 
 @njit(parallel=True, cache=True, boundscheck=False)
-def run_layers(hidden, weights, cache, where, plan, constants, partial, threads):  # noqa: ANN001, ANN201
+def run_layers(hidden, weights, cache, where, plan, constants, partial, threads):  # noqa: ANN001, ANN201, C901, PLR0913, PLR0915  one phase after the other
     """Change hidden [N, E] in place from embeddings to the last layer's output."""
     (attention_norm, qkv_weight, qkv_bias, head_norms,
      output, mlp_norm, gate_up, down, windows) = weights  # fmt: skip
@@ -191,11 +194,12 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
             for i in range(nodes):
                 rms_norm(hidden[i], mlp_norm[layer], epsilon, normed[i])
             wide = np.empty((depth, LANES), np.float32)
-            pairs = gate_up.shape[1] // 2
-            first, last = pairs * t // threads, pairs * (t + 1) // threads
-            multiply_panels(normed, gate_up[layer], 2 * first, 2 * last, paired, wide)
+            half = gate_up.shape[1] // 2
+            first, last = half * t // threads, half * (t + 1) // threads
+            multiply_panels(normed, gate_up[layer], first, last, paired, wide)
+            multiply_panels(normed, gate_up[layer], half + first, half + last, paired, wide)
             for i in range(nodes):
-                gate(paired[i], first, last, inner[i])
+                gate(paired[i], first * LANES, last * LANES, inner[i])
         for t in prange(threads):
             wide = np.empty((depth, LANES), np.float32)
             panels = down.shape[1]

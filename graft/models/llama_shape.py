@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}  # the others change with the length
@@ -60,11 +60,12 @@ class LlamaShape:
         wanted = int(positions.max()) + 1
         if wanted > len(self._cosine):
             known = max(wanted, 2 * len(self._cosine), 512)
-            where = torch.arange(known)[None]
+            device = next(self.rotary_module.buffers()).device
+            where = torch.arange(known, device=device)[None]
             with torch.inference_mode():
-                both = self.rotary_module(torch.empty(1, dtype=torch.float32), where)
+                both = self.rotary_module(torch.empty(1, device=device), where)
             half = self.head_size // 2
-            self._cosine, self._sine = (x[0, :, :half].float().contiguous().numpy() for x in both)
+            self._cosine, self._sine = (x[0, :, :half].cpu().contiguous().numpy() for x in both)
         return self._cosine[positions], self._sine[positions]
 
 
@@ -101,15 +102,17 @@ def read_llama(model: PreTrainedModel) -> tuple[LlamaShape, LlamaWeights]:
     )
     weights = LlamaWeights(
         embedding=decoder.embed_tokens.weight.detach(),
-        layers=[_read_layer(layer) for layer in decoder.layers],
+        layers=[_read_layer(layer, config) for layer in decoder.layers],
         final_norm=decoder.norm.weight.detach(),
         head=model.lm_head.weight.detach(),
     )
     return shape, weights
 
 
-def _read_layer(layer: nn.Module) -> LayerWeights:
+def _read_layer(layer: nn.Module, config: PretrainedConfig) -> LayerWeights:
     attention, mlp = layer.self_attn, layer.mlp
+    # Qwen's layers know their own window, Mistral's ask the config, Llama's have none.
+    everywhere = config.sliding_window if config.model_type == "mistral" else None
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     biased = projections[0].bias is not None
     normed = hasattr(attention, "q_norm")
@@ -124,5 +127,5 @@ def _read_layer(layer: nn.Module) -> LayerWeights:
         mlp_norm=layer.post_attention_layernorm.weight.detach(),
         gate_up=torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()]),
         down=mlp.down_proj.weight.detach(),
-        window=getattr(attention, "sliding_window", None),
+        window=getattr(attention, "sliding_window", everywhere),
     )

@@ -1,16 +1,16 @@
 """From a name to a model that is ready to score trees, checked against its own forward."""
 
-import copy
 import logging
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
 from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
-from graft.models.forward_hook import NAME, HookForward
+from graft.models.forward_hook import NAME, HookForward, own_configs
 from graft.models.forward_panels import PanelForward
 from graft.models.language_model import Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import is_llama_shaped, read_llama
@@ -51,13 +51,14 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
         raise CheckpointError(f"{name}: {str(error).splitlines()[0][:200]}") from error
     if dtype == "auto":
         dtype = choose_dtype(config) if where.type == "cpu" else "bf16"
-    network = _read(checkpoint, dtype_of(dtype), where)
-    forward, forward_name = build_forward(network, name=name)
+    # On the CPU the reference is computed in fp32: 16-bit products can take minutes there.
+    network = _read(checkpoint, torch.float32 if where.type == "cpu" else dtype_of(dtype), where)
+    forward, forward_name = build_forward(network, name=name, dtype=dtype_of(dtype))
     return LoadedModel(
         model=LanguageModel(
             forward,
             vocabulary=network.get_output_embeddings().weight.shape[0],
-            context_length=config.get_text_config().max_position_embeddings,
+            context_length=context_length(config),
         ),
         tokenizer=tokenizer,
         checkpoint=checkpoint,
@@ -69,9 +70,13 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
 
 
 def build_forward(
-    network: "Any", *, name: str, kind: str | None = None  # noqa: ANN401
+    network: "Any",  # noqa: ANN401
+    *,
+    name: str,
+    dtype: torch.dtype | None = None,
+    kind: str | None = None,
 ) -> tuple[Forward, str]:
-    """The fastest forward that computes `network` exactly, and its name.
+    """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
     `kind` insists on one of "panels", "lean", "hook".
     """
@@ -80,22 +85,26 @@ def build_forward(
         expected = reference_logits(network, [prompt + path for path in paths])
     except (TypeError, RuntimeError, ValueError) as error:
         raise UnsupportedModelError(f"{name}: its own forward fails: {error}") from error
-    dtype = network.dtype
-    if kind is None:
-        kind = _fastest_kind(network)
+    network = network.to(dtype or network.dtype)
+    return _build(network, expected, kind or _fastest_kind(network), name)
+
+
+def _build(network: "Any", expected: list[Tensor], kind: str, name: str) -> tuple[Forward, str]:  # noqa: ANN401
+    attention = network.config._attn_implementation
     if kind == "hook":
-        network.config = copy.deepcopy(network.config)
+        own_configs(network)
         network.set_attn_implementation(NAME)
         forward: Forward = HookForward(network)
     else:
         forward = {"panels": PanelForward, "lean": LeanForward}[kind](*read_llama(network))
     try:
-        check(forward, expected, name=name, dtype=dtype)
+        check(forward, expected, name=name, dtype=network.dtype)
     except UnsupportedModelError:
         if kind == "hook":
+            network.set_attn_implementation(attention)
             raise
         log.warning("%s: the %s forward does not agree; using transformers' modules", name, kind)
-        return build_forward(network, name=name, kind="hook")
+        return _build(network, expected, "hook", name)
     return forward, kind
 
 
@@ -105,6 +114,19 @@ def _fastest_kind(network: "Any") -> str:  # noqa: ANN401
     if network.device.type != "cpu":
         return "lean"
     return "panels" if panels_are_faster(network.config, network.dtype) else "lean"
+
+
+def context_length(config: "Any") -> int:  # noqa: ANN401
+    """Positions a model can be used at; no further than its rotation stays the same.
+
+    "dynamic" and "longrope" turn all keys anew once the text is longer than it was trained for.
+    """
+    text = config.get_text_config()
+    longest = text.max_position_embeddings
+    rotary = getattr(text, "rope_parameters", None) or {}
+    if rotary.get("rope_type") in ("dynamic", "longrope"):
+        return min(longest, rotary.get("original_max_position_embeddings") or longest)
+    return longest
 
 
 def _device(device: str) -> torch.device:
@@ -127,12 +149,22 @@ def _read(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> "
     import transformers
 
     try:
-        network = transformers.AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder, dtype=dtype, attn_implementation="eager", use_safetensors=True
+        network, report = transformers.AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder,
+            dtype=dtype,
+            attn_implementation="eager",
+            use_safetensors=True,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{checkpoint.name} cannot be read: {reason}") from error
+    absent = sorted(report["missing_keys"])  # transformers would fill them with random numbers
+    if absent:
+        raise CheckpointError(
+            f"{checkpoint.name} cannot be read: {len(absent)} weights are missing, "
+            f"{absent[0]} first; its config does not fit its weights"
+        )
     return network.eval().to(device)
 
 

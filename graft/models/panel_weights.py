@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from graft.kernels.panels import LANES, pack_panels
+from graft.kernels.panels import pack_panels
 from graft.models.llama_shape import LlamaWeights
 
 _BITS = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.int16}
@@ -25,7 +25,7 @@ class PanelWeights:
     head_norms: np.ndarray  # [L, 2, D], or [L, 0, D]: norms of each query and key head
     output: np.ndarray
     mlp_norm: np.ndarray
-    gate_up: np.ndarray  # gate and up columns alternate in panels of 16
+    gate_up: np.ndarray  # gates first
     down: np.ndarray
     windows: np.ndarray  # [L] int64, 0 = none
     final_norm: np.ndarray  # [E]
@@ -83,16 +83,10 @@ def pack_weights(weights: LlamaWeights) -> PanelWeights:
         ),
         output=stack([layer.output for layer in layers]),
         mlp_norm=floats([layer.mlp_norm for layer in layers]),
-        gate_up=stack([_interleave(layer.gate_up) for layer in layers]),
+        gate_up=stack([layer.gate_up for layer in layers]),
         down=stack([layer.down for layer in layers]),
         windows=np.array([layer.window or 0 for layer in layers], np.int64),
         final_norm=weights.final_norm.float().numpy(),
         head=pack_panels(bits(weights.head)),
         embedding=bits(weights.embedding)[:0] if tied else bits(weights.embedding).copy(),
     )
-
-
-def _interleave(gate_up: torch.Tensor) -> torch.Tensor:
-    """[2F, E], gates first -> gate and up rows in turns of 16."""
-    half, width = gate_up.shape[0] // 2, gate_up.shape[1]
-    return gate_up.view(2, half // LANES, LANES, width).transpose(0, 1).reshape(2 * half, width)

@@ -30,7 +30,11 @@ def probe_paths(vocabulary: int) -> tuple[list[int], list[list[int]]]:
     """A prompt and the three paths of a tree that continue it (root first)."""
     numbers = np.random.default_rng(0).integers(3, min(vocabulary, 1000), 32).tolist()
     root, rest = numbers[20], numbers[21:]
-    return numbers[:20], [[root, rest[0], rest[1], rest[2]], [root, rest[0], rest[3]], [root, rest[4]]]
+    return numbers[:20], [
+        [root, rest[0], rest[1], rest[2]],
+        [root, rest[0], rest[3]],
+        [root, rest[4]],
+    ]
 
 
 def check(forward: Forward, expected: list[Tensor], *, name: str, dtype: torch.dtype) -> None:
@@ -53,6 +57,8 @@ def check(forward: Forward, expected: list[Tensor], *, name: str, dtype: torch.d
         model.commit(extent, longest[:-1])
         again = model.score([extent], [chain(paths[0][-1:])])[0].cpu()
         worst = max(worst, float((again[0] - expected[0][-1]).abs().max()))
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{name} cannot be used: {error}") from error
     except (TypeError, AttributeError, RuntimeError, IndexError, KeyError) as error:
         raise UnsupportedModelError(
             f"{name} cannot be used: its attention does not fit ours "

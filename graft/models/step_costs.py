@@ -55,6 +55,17 @@ class StepCosts:
         rows = [np.interp(every, self.nodes, row) for row in self.seconds]
         return np.maximum.accumulate(np.array(rows), 1)
 
+    def _is_sound(self) -> bool:
+        """A full table of positive times, its sizes ascending."""
+        shape = (len(self.lengths), len(self.nodes))
+        return (
+            shape[0] > 0 < shape[1]
+            and all(len(row) == shape[1] for row in self.seconds)
+            and len(self.seconds) == shape[0]
+            and all(0 < second < float("inf") for row in self.seconds for second in row)
+            and all(sorted(set(sizes)) == list(sizes) for sizes in (self.lengths, self.nodes))
+        )
+
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
         content = {"lengths": self.lengths, "nodes": self.nodes, "seconds": self.seconds}
@@ -67,37 +78,39 @@ class StepCosts:
         try:
             content = json.loads(path.read_text())
             seconds = tuple(tuple(float(x) for x in row) for row in content["seconds"])
-            costs = cls(tuple(content["lengths"]), tuple(content["nodes"]), seconds)
+            lengths, nodes = (tuple(map(int, content[name])) for name in ("lengths", "nodes"))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} is not a table of step costs: {error}") from error
-        if len(seconds) != len(costs.lengths) or any(len(s) != len(costs.nodes) for s in seconds):
-            raise InputError(f"{path} is not a table of step costs: sizes do not fit")
+        costs = cls(lengths, nodes, seconds)
+        if not costs._is_sound():
+            raise InputError(f"{path} is not a table of step costs: sizes or values do not fit")
         return costs
 
 
 def measure(model: LanguageModel) -> StepCosts:
     """Time real steps over an empty cache; the shortest of a few rounds counts."""
-    room = model.context_length - NODES[-1] - 1
+    counts = tuple(nodes for nodes in NODES if nodes <= model.context_length)
+    room = model.context_length - counts[-1] - 1
     lengths = tuple(length for length in LENGTHS if length <= room) or (0,)
-    best = np.full((len(lengths), len(NODES)), np.inf)
-    extent = model.open(lengths[-1] + NODES[-1] + 1)
+    best = np.full((len(lengths), len(counts)), np.inf)
+    extent = model.open(lengths[-1] + counts[-1] + 1)
     try:
-        model.arena.ensure(extent, lengths[-1] + NODES[-1])
+        model.arena.ensure(extent, lengths[-1] + counts[-1])
         for _ in range(_ROUNDS):
             for i, length in enumerate(lengths):
                 extent.length = length
-                for j, nodes in enumerate(NODES):
+                for j, nodes in enumerate(counts):
                     start = time.perf_counter()
                     model.score([extent], [chain([1] * nodes)])[0][0, 0].item()
                     best[i, j] = min(best[i, j], time.perf_counter() - start)
     finally:
         extent.length = 0
         model.close(extent)
-    return StepCosts(lengths, NODES, tuple(tuple(row) for row in best.tolist()))
+    return StepCosts(lengths, counts, tuple(tuple(row) for row in best.tolist()))
 
 
 def costs_for(model: LanguageModel, fingerprint: str, dtype: str, device: str) -> StepCosts:
-    """The table of this model here: $GRAFT_COSTS ("reference" or a file), the cache, or measured."""
+    """This model's table here: $GRAFT_COSTS ("reference" or a file), the cache, or measured."""
     chosen = os.environ.get("GRAFT_COSTS")
     if chosen:
         return StepCosts.read(REFERENCE if chosen == "reference" else Path(chosen))

@@ -78,8 +78,8 @@ class PanelStorage:
         """See Storage."""
         keys = self.keys[:, :, rows // LANES, :, rows % LANES]  # [n, L, K, D]
         values = self.values[:, :, :, rows]  # [L, K, D / 16, n, 16]
-        layers, heads, _, count, _ = values.shape
-        values = values.transpose(0, 1, 3, 2, 4).reshape(layers, heads, count, -1)
+        layers, heads, columns, count, _ = values.shape
+        values = values.transpose(0, 1, 3, 2, 4).reshape(layers, heads, count, columns * LANES)
         return torch.stack(
             [torch.from_numpy(keys.transpose(1, 2, 0, 3).copy()), torch.from_numpy(values.copy())]
         )

@@ -37,6 +37,12 @@ def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
     )
 
 
+def shallow(tree: DraftTree, depth: int) -> DraftTree:
+    """The nodes at most `depth` below the root."""
+    count = int(np.searchsorted(tree.depths, depth, side="right"))  # level order: depths never fall
+    return tree if count == len(tree) else keep(tree, list(range(count)))
+
+
 def cut(tree: DraftTree, budget: int) -> DraftTree:
     """At most `budget` nodes besides the root, taken best first."""
     if len(tree) <= budget + 1:

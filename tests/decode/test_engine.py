@@ -1,0 +1,164 @@
+"""The engine: bookkeeping, freeing rows, ends of the context, bad input, streams side by side."""
+
+import pytest
+from tiny import tiny_engine
+
+from graft.errors import ContextLengthError, InputError
+from graft.sampling import SamplingParams
+
+PRESETS = ["plain", "pld", "copy", "igpg", "auto"]
+PROMPT = "the end and the answer"
+GREEDY = SamplingParams(max_tokens=60, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return tiny_engine()
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+@pytest.mark.parametrize("stop", [(), ("u)",), ("0q",)])
+def test_events_joined_are_the_result(engine, draft, stop):
+    params = SamplingParams(max_tokens=60, stop=stop, ignore_eos=True)
+    stream = engine.stream(PROMPT, params, draft=draft)
+    events = list(stream)
+    assert "".join(event.text for event in events) == stream.result.text
+    assert [event.token for event in events] == stream.result.token_ids
+    assert [event.step for event in events] == sorted(event.step for event in events)
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_every_step_yields_its_accepted_nodes_and_one_more(engine, draft):
+    result = engine.generate(PROMPT, GREEDY, draft=draft)
+    stats = result.stats
+    whole = 1 + sum(stats.per_step_accepted) + stats.steps
+    assert stats.tokens == len(result.token_ids) == 60
+    assert whole - stats.tokens in (0, 1)  # the last step's own token may be cut off
+    assert stats.prompt_tokens == len(engine.encoder.prompt(PROMPT).tokens)
+    assert sum(stats.accepted_by_source.values()) == stats.num_accepted_draft_tokens
+    assert sum(stats.drafted_by_source.values()) == stats.num_draft_tokens
+    if draft == "plain":
+        assert (stats.steps, stats.num_draft_tokens, stats.tokens_per_step) == (59, 0, 1.0)
+
+
+def test_statistics_have_vllms_names(engine):
+    stats = engine.generate(PROMPT, GREEDY, draft="copy").stats
+    numbers = stats.as_dict()
+    ours = {"prompt_tokens", "tokens", "steps", "tokens_per_step", "prefill_seconds"}
+    ours |= {"decode_seconds", "tokens_per_second", "accepted_by_source"}
+    assert ours <= set(numbers)
+    speculation = numbers["speculative_decoding"]
+    histogram = speculation["acceptance_histogram"]
+    assert sum(histogram) == speculation["num_spec_steps"] == stats.steps
+    assert sum(a * n for a, n in enumerate(histogram)) == speculation["num_accepted_draft_tokens"]
+    assert sum(speculation["per_step_drafted"]) == speculation["num_draft_tokens"]
+    rate = speculation["num_accepted_draft_tokens"] / speculation["num_draft_tokens"]
+    assert speculation["draft_acceptance_rate"] == pytest.approx(rate)
+    assert speculation["mean_acceptance_length"] == numbers["tokens_per_step"]
+
+
+@pytest.mark.parametrize("taken_events", [0, 1, 5])
+def test_closing_a_stream_early_frees_its_rows(engine, taken_events):
+    before = engine.model.arena.taken
+    stream = engine.stream(PROMPT, GREEDY, draft="auto")
+    events = iter(stream)
+    taken = [next(events) for _ in range(taken_events)]
+    assert engine.model.arena.taken > before
+    stream.close()
+    stream.close()
+    assert engine.model.arena.taken == before
+    assert stream.result.finish_reason == "cancelled"
+    assert [event.token for event in taken] == stream.result.token_ids[:taken_events]
+
+
+def test_a_closed_stream_does_not_go_on(engine):
+    stream = engine.stream(PROMPT, GREEDY, draft="plain")
+    events = iter(stream)
+    next(events)
+    stream.close()
+    steps = engine.model.steps
+    assert list(events) == []
+    assert engine.model.steps == steps
+
+
+def test_a_finished_stream_has_freed_its_rows(engine):
+    before = engine.model.arena.taken
+    engine.generate(PROMPT, GREEDY)
+    assert engine.model.arena.taken == before
+
+
+def test_a_refused_request_takes_no_rows(engine):
+    before = engine.model.arena.taken
+    with pytest.raises(InputError, match="logit_bias names token 999"):
+        engine.stream(PROMPT, SamplingParams(logit_bias={999: 1.0}))
+    assert engine.model.arena.taken == before
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_streams_side_by_side_write_what_they_write_alone(engine, draft):
+    prompts = [PROMPT, "an inn on the river"]
+    params = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
+    alone = [engine.generate(prompt, params, draft=draft).token_ids for prompt in prompts]
+    streams = [engine.stream(prompt, params, draft=draft) for prompt in prompts]
+    for _ in zip(*streams, strict=False):
+        pass
+    for stream in streams:
+        list(stream)
+    assert [stream.result.token_ids for stream in streams] == alone
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_generation_reaches_the_very_end_of_the_context(draft):
+    engine = tiny_engine(context_length=100)
+    result = engine.generate(PROMPT, SamplingParams(max_tokens=500, ignore_eos=True), draft=draft)
+    assert len(result.token_ids) == 100 - result.stats.prompt_tokens
+    assert result.finish_reason == "length"
+    assert (
+        result.token_ids
+        == tiny_engine()
+        .generate(
+            PROMPT, SamplingParams(max_tokens=len(result.token_ids), ignore_eos=True), draft="plain"
+        )
+        .token_ids
+    )
+
+
+def test_a_prompt_may_leave_room_for_one_token_but_no_less():
+    engine = tiny_engine(context_length=10)
+    assert len(engine.generate([5] * 9, GREEDY).token_ids) == 1
+    with pytest.raises(ContextLengthError, match="10 tokens .* at most 9"):
+        engine.stream([5] * 10, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "draft", "line"),
+    [
+        ("", None, "the prompt is empty"),
+        ([], None, "the prompt is empty"),
+        ([3, 128], None, "token 128 is not among the model's 128"),
+        (PROMPT, "medusa", "unknown draft 'medusa'; choose one of auto, plain"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(engine, prompt, draft, line):
+    with pytest.raises(InputError, match=line) as refused:
+        engine.stream(prompt, draft=draft)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_seed_is_chosen_and_reported_and_gives_the_text_again(engine):
+    params = SamplingParams(temperature=1.0, max_tokens=30)
+    first, second = engine.generate(PROMPT, params), engine.generate(PROMPT, params)
+    assert first.seed != second.seed
+    again = engine.generate(
+        PROMPT, SamplingParams(temperature=1.0, max_tokens=30, seed=first.seed), draft="plain"
+    )
+    assert again.token_ids == first.token_ids
+
+
+def test_documents_and_prediction_are_drafted_from_but_not_read(engine):
+    plain = engine.generate(PROMPT, GREEDY, draft="plain")
+    for more in ({"documents": [plain.text]}, {"prediction": plain.text}):
+        result = engine.generate(PROMPT, GREEDY, draft="copy", **more)
+        assert result.token_ids == plain.token_ids
+        assert result.stats.prompt_tokens == plain.stats.prompt_tokens
+        assert result.stats.accepted_by_source[next(iter(more)).removesuffix("s")] > 0

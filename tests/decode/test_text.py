@@ -1,0 +1,78 @@
+"""Prompts in, answers out: content spans of chats, characters split over tokens."""
+
+import pytest
+from tiny import END, IM_END, tiny_tokenizer
+
+from graft.decode.text import Detokenizer, Encoder
+from graft.errors import InputError
+
+
+@pytest.fixture
+def encoder():
+    return Encoder(tiny_tokenizer(), 128)
+
+
+def content(encoder, messages):
+    """The pieces of a chat that may be drafted."""
+    encoded = encoder.prompt(messages)
+    return [tiny_tokenizer().decode(encoded.tokens[a:b]) for a, b in encoded.quotable]
+
+
+def test_a_character_appears_when_its_last_byte_has_come():
+    tokens = tiny_tokenizer()("a€😀").input_ids
+    detokenizer = Detokenizer(tiny_tokenizer(), ())
+    assert [detokenizer.push(token) for token in tokens] == ["a", "", "", "€", "", "", "", "😀"]
+    assert detokenizer.finish(tokens) == ""
+    assert detokenizer.text == "a€😀"
+
+
+def test_an_unfinished_character_is_shown_at_the_end():
+    tokens = tiny_tokenizer()("a€").input_ids[:-1]
+    detokenizer = Detokenizer(tiny_tokenizer(), ())
+    pieces = [detokenizer.push(token) for token in tokens]
+    assert pieces == ["a", "", ""]
+    assert "".join(pieces) + detokenizer.finish(tokens) == tiny_tokenizer().decode(tokens)
+
+
+def test_special_tokens_are_not_shown():
+    detokenizer = Detokenizer(tiny_tokenizer(), ())
+    tokens = [*tiny_tokenizer()("one").input_ids, IM_END, END]
+    assert "".join([detokenizer.push(token) for token in tokens]) == "one"
+    assert detokenizer.finish(tokens) == ""
+
+
+def test_only_the_messages_own_words_are_content(encoder):
+    messages = [
+        {"role": "system", "content": "be kind"},
+        {"role": "user", "content": "  is this the end?\n"},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "and now?"},
+    ]
+    assert content(encoder, messages) == ["be kind", "is this the end?", "yes", "and now?"]
+
+
+@pytest.mark.parametrize("words", ["user", "assistant", "s", "user\nuser"])
+def test_words_of_the_template_are_not_taken_for_content(encoder, words):
+    encoded = encoder.prompt([{"role": "user", "content": words}])
+    before = len(tiny_tokenizer()("<|im_start|>user\n").input_ids)
+    length = len(tiny_tokenizer()(words).input_ids)
+    assert encoded.quotable == [(before, before + length)]
+
+
+def test_plain_text_and_token_ids_are_content_from_end_to_end(encoder):
+    assert encoder.prompt("the end").quotable == [(0, len(encoder.text("the end")))]
+    assert encoder.prompt([5, 6, 7]).quotable == [(0, 3)]
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "", " \n", [], [{"role": "user", "content": " "}], [{"role": "user"}], [{"content": "x"}],
+        [1, "x"], [128], [-1], [None],
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_prompt_that_cannot_be_used_is_refused_in_one_line(encoder, prompt):
+    with pytest.raises(InputError) as refused:
+        encoder.prompt(prompt)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,115 @@
+"""Lookup drafts: from content only, never across borders, each node with its source."""
+
+import numpy as np
+import pytest
+from tiny import tiny_tokenizer
+
+from graft.assemble import make_drafter
+from graft.decode.text import Encoder
+from graft.draft.drafter import Budget, DraftContext
+from graft.models.language_model import TargetStep
+
+PRESETS = ["pld", "copy", "igpg", "auto"]
+TEXT = list(range(1, 21))  # PLD copies only where all its ten tokens are there
+BUDGET = Budget(63, np.concatenate([[0], np.linspace(1, 1.1, 64)]))  # nodes are all but free
+
+
+def propose(draft, context, budget=BUDGET):
+    drafter = make_drafter(draft)
+    drafter.start(context)
+    return drafter.propose([context], [budget])[0]
+
+
+def guesses(tree):
+    return set(tree.tokens[1:].tolist())
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_continues_as_the_text_did_before(draft):
+    context = DraftContext(0, TEXT, [(0, len(TEXT))], tokens=[1, 2, 3])
+    tree = propose(draft, context)
+    assert tree.tokens[:3].tolist() == [3, 4, 5]
+    assert {tree.source(node) for node in range(1, len(tree))} == {"prompt"}
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_nothing_is_guessed_where_nothing_matches(draft):
+    context = DraftContext(0, [1, 2, 3], [(0, 3)], tokens=[9])
+    assert propose(draft, context).tokens.tolist() == [9]
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_guesses_do_not_cross_the_end_of_a_document(draft):
+    context = DraftContext(
+        0, [50, 51], [(0, 2)], documents=[TEXT[:5], TEXT[8:]], prediction=[40], tokens=[1, 2, 3]
+    )
+    assert guesses(propose(draft, context)) == (set() if draft == "pld" else {4, 5})
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_matches_do_not_cross_the_end_of_a_document(draft):
+    context = DraftContext(0, [9], [], documents=[TEXT[:2], TEXT[4:]], tokens=[1, 2])
+    assert not guesses(propose(draft, context))
+
+
+@pytest.mark.parametrize(
+    ("where", "source"),
+    [("documents", "document"), ("prediction", "prediction"), ("prompt", "prompt")],
+)
+@pytest.mark.parametrize("draft", PRESETS)
+def test_every_guess_names_its_source(draft, where, source):
+    context = DraftContext(0, [99], [(0, 1)], tokens=[1, 2, 3])
+    setattr(context, where, [TEXT] if where == "documents" else TEXT)
+    context.quotable = [(0, len(context.prompt))]
+    tree = propose(draft, context)
+    assert len(tree) > 1
+    assert {tree.source(node) for node in range(1, len(tree))} == {source}
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_what_was_written_is_copied_too(draft):
+    context = DraftContext(0, [99], [(0, 1)], tokens=[1])
+    drafter = make_drafter(draft)
+    drafter.start(context)
+    for tokens in ([2, 3, 4], [*TEXT[4:], 1, 2, 3]):
+        drafter.propose([context], [BUDGET])
+        context.tokens.extend(tokens)
+        drafter.observe([TargetStep(0, tokens)])
+    (tree,) = drafter.propose([context], [BUDGET])
+    assert tree.tokens[:3].tolist() == [3, 4, 5]
+    assert tree.source(1) == "output"
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_the_templates_own_words_are_never_drafted(draft):
+    encoder = Encoder(tiny_tokenizer(), 128)
+    chat = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "sure"}] * 4
+    encoded = encoder.prompt([*chat, {"role": "user", "content": "more"}])
+    content = {token for word in ("ask", "sure", "more") for token in encoder.text(word)}
+    template = encoder.text("ask<|im_end|>\n<|im_start|>assistant\n")
+    for end in range(1, len(template) + 1):
+        context = DraftContext(0, encoded.tokens, encoded.quotable, tokens=template[:end])
+        tree = propose(draft, context)
+        from_prompt = [n for n in range(1, len(tree)) if tree.source(n) == "prompt"]
+        assert {int(tree.tokens[n]) for n in from_prompt} <= content
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+@pytest.mark.parametrize("nodes", [0, 1, 3])
+def test_a_tree_keeps_to_its_budget(draft, nodes):
+    context = DraftContext(0, TEXT, [(0, len(TEXT))], tokens=[1, 2, 3])
+    assert len(propose(draft, context, Budget(nodes, BUDGET.seconds))) == nodes + 1
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_sequences_do_not_see_each_other(draft):
+    drafter = make_drafter(draft)
+    one = DraftContext(1, TEXT, [(0, 20)], tokens=[1, 2, 3])
+    two = DraftContext(2, [1, 2, 3, *TEXT[7:]], [(0, 16)], tokens=[1, 2, 3])
+    for context in (one, two):
+        drafter.start(context)
+    trees = drafter.propose([one, two], [BUDGET, BUDGET])
+    assert [tree.tokens[1] for tree in trees] == [4, 8]
+    drafter.finish(1)
+    drafter.finish(1)
+    assert drafter.propose([two], [BUDGET])[0].tokens[1] == 8

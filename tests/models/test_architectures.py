@@ -1,0 +1,132 @@
+"""Every architecture, through every forward it has: logits of trees equal those of plain text."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_architectures import HOOKED, LLAMA_SHAPED, REFUSED, VOCABULARY, WINDOW, build, config_of
+
+from graft.errors import UnsupportedModelError
+from graft.models import load
+from graft.models.forward_hook import NAME
+from graft.models.language_model import LanguageModel
+from graft.models.load import build_forward
+from graft.models.probe import reference_logits
+from graft.tree.draft_tree import DraftTree, from_paths
+
+CASES = [(name, kind) for name in LLAMA_SHAPED for kind in ("panels", "lean", "hook")]
+CASES += [(name, "hook") for name in HOOKED]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads cost tiny networks more than they gain, most of all on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def random_numbers(count: int, seed: int) -> list[int]:
+    return np.random.default_rng(seed).integers(3, VOCABULARY, count).tolist()
+
+
+def random_tree(seed: int) -> DraftTree:
+    rng = np.random.default_rng(seed)
+    return from_paths(5, [rng.integers(3, 6, rng.integers(1, 12)).tolist() for _ in range(6)])
+
+
+def assert_tree_equals_paths(network, model: LanguageModel, prompt: list[int], seed: int) -> None:
+    """Logits of all nodes against the network's own forward over the prompt and each path."""
+    tree, extent = random_tree(seed), model.open(8)
+    model.prefill(extent, prompt)
+    logits = model.score([extent], [tree])[0]
+    scale = float(logits.abs().max())
+    ancestors = tree.ancestors()
+    leaves = set(range(len(tree))) - set(tree.parents.tolist())
+    for leaf in leaves:
+        path = np.flatnonzero(ancestors[leaf])
+        text = prompt + tree.tokens[path].tolist()
+        expected = reference_logits(network, [text])[0][len(prompt) :]
+        torch.testing.assert_close(logits[path], expected, rtol=0, atol=2e-5 * max(scale, 1))
+    model.close(extent)
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_tree_logits_equal_those_of_each_path(name, kind):
+    network, reference = build(name), build(name)  # the hook changes its network's attention
+    forward, used = build_forward(network, name=name, kind=kind)
+    assert used == kind
+    model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=512)
+    for length in (3, WINDOW, 3 * WINDOW + 1, 70):
+        assert_tree_equals_paths(reference, model, random_numbers(length, length), length)
+
+
+@pytest.mark.parametrize("kind", ["panels", "lean", "hook"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.05), (torch.float16, 0.01)])
+def test_sixteen_bits_stay_near_thirty_two(kind, dtype, tolerance):
+    exact = reference_logits(build("qwen3"), [random_numbers(40, 0)])[0][-1]
+    forward, used = build_forward(build("qwen3"), name="qwen3", dtype=dtype, kind=kind)
+    model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=512)
+    logits = model.prefill(model.open(40), random_numbers(40, 0))
+    assert (used, logits.dtype) == (kind, torch.float32)
+    assert 0 < float((logits - exact).abs().max()) < tolerance * float(exact.abs().max())
+
+
+@pytest.mark.parametrize("name", LLAMA_SHAPED)
+@pytest.mark.parametrize(("faster", "kind"), [(True, "panels"), (False, "lean")])
+def test_llama_shaped_models_get_the_forward_that_is_faster_here(name, faster, kind, monkeypatch):
+    monkeypatch.setattr(load, "panels_are_faster", lambda config, dtype: faster)
+    assert build_forward(build(name), name=name)[1] == kind
+
+
+@pytest.mark.parametrize("name", HOOKED)
+def test_other_models_run_through_the_hook(name):
+    assert build_forward(build(name), name=name)[1] == "hook"
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_that_would_be_silently_wrong_is_refused_by_name(name):
+    with pytest.raises(UnsupportedModelError) as error:
+        build_forward(build(name), name=f"my-{name}")
+    assert str(error.value).startswith(f"my-{name} cannot be used: ")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2"])
+def test_other_models_of_the_same_config_keep_their_attention(name):
+    config = config_of(name)
+    network, other = build(name, config), build(name, config)
+    text = random_numbers(30, 0)
+    before = reference_logits(other, [text])[0]
+    build_forward(network, name=name, kind="hook")
+    assert network.config._attn_implementation == NAME
+    assert config._attn_implementation == "eager"
+    assert other.config._attn_implementation == "eager"
+    torch.testing.assert_close(reference_logits(other, [text])[0], before, rtol=0, atol=0)
+    torch.testing.assert_close(
+        reference_logits(build(name, config), [text])[0], before, rtol=0, atol=0
+    )
+
+
+def test_a_refused_model_is_given_back_as_it_was():
+    network = build("lfm2")
+    text = random_numbers(30, 0)
+    before = reference_logits(network, [text])[0]
+    with pytest.raises(UnsupportedModelError):
+        build_forward(network, name="lfm2")
+    torch.testing.assert_close(reference_logits(network, [text])[0], before, rtol=0, atol=0)
+
+
+def test_a_lean_forward_that_disagrees_gives_way_to_transformers_modules(monkeypatch, caplog):
+    network = build("llama")
+    monkeypatch.setattr(load, "panels_are_faster", lambda config, dtype: False)
+    read = load.read_llama
+
+    def misread(model):
+        shape, weights = read(model)
+        shape.scale *= 3
+        return shape, weights
+
+    monkeypatch.setattr(load, "read_llama", misread)
+    assert build_forward(network, name="odd")[1] == "hook"
+    assert "odd: the lean forward does not agree" in caplog.text

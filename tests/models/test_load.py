@@ -1,0 +1,208 @@
+"""From a folder on disk to a model that scores trees, and what is said when that fails."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_architectures import VOCABULARY, build, config_of
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from graft.errors import CheckpointError, GraftError, InputError, UnsupportedModelError
+from graft.models.load import LoadedModel, context_length, load_model
+from graft.models.probe import reference_logits
+from graft.tree.draft_tree import from_paths
+
+PROMPT = np.random.default_rng(0).integers(3, VOCABULARY, 40).tolist()
+
+
+def save(folder: Path, name: str = "llama") -> Path:
+    """A whole checkpoint: config, weights, generation settings and a tokenizer of whole words."""
+    network = build(name)
+    network.generation_config.eos_token_id = [2, 5]
+    network.save_pretrained(folder)
+    words = {f"w{i}": i for i in range(VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="w0", eos_token="w2"
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return save(tmp_path_factory.mktemp("llama"))
+
+
+@pytest.fixture
+def broken(folder, tmp_path) -> Path:
+    """A copy of the checkpoint for a test to damage."""
+    copied = tmp_path / "broken"
+    copied.mkdir()
+    for file in folder.iterdir():
+        (copied / file.name).write_bytes(file.read_bytes())
+    return copied
+
+
+def logits_of(loaded: LoadedModel) -> torch.Tensor:
+    """Of a prompt and a small tree."""
+    extent = loaded.model.open(64)
+    last = loaded.model.prefill(extent, PROMPT)
+    tree = from_paths(7, [[8, 9], [10], [8, 11]])
+    return torch.cat([last[None], loaded.model.score([extent], [tree])[0]])
+
+
+def one_line(error: pytest.ExceptionInfo) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+def test_a_saved_model_scores_as_it_did_in_memory(folder):
+    loaded = load_model(str(folder), dtype="fp32", device="cpu")
+    reference = reference_logits(build("llama"), [[*PROMPT, 7, 8, 11]])[0]
+    torch.testing.assert_close(logits_of(loaded)[:2], reference[[39, 40]], rtol=0, atol=1e-4)
+    assert (loaded.dtype, loaded.device) == ("fp32", "cpu")
+    assert loaded.forward_name in ("panels", "lean")
+    assert loaded.model.vocabulary == VOCABULARY
+    assert loaded.model.context_length == 512
+    assert loaded.tokenizer.encode("w7 w9") == [7, 9]
+    assert loaded.checkpoint.folder == folder
+
+
+def test_all_end_tokens_are_known(folder):
+    assert load_model(str(folder), dtype="fp32").eos_ids == {2, 5}
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bf16", 0.05), ("fp16", 0.01)])
+def test_sixteen_bits_stay_near_thirty_two(folder, dtype, tolerance):
+    exact = logits_of(load_model(str(folder), dtype="fp32"))
+    loaded = load_model(str(folder), dtype=dtype)
+    rounded = logits_of(loaded)
+    assert loaded.dtype == dtype
+    assert rounded.dtype == torch.float32
+    assert 0 < float((rounded - exact).abs().max()) < tolerance * float(exact.abs().max())
+
+
+def test_auto_chooses_a_dtype_and_a_device(folder):
+    loaded = load_model(str(folder))
+    assert loaded.dtype in ("fp32", "bf16")
+    assert loaded.device == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"dtype": "int3"}, "unknown dtype 'int3'; choose one of auto, fp32, bf16, fp16"),
+        ({"dtype": "float32"}, "unknown dtype"),
+        ({"dtype": ""}, "unknown dtype"),
+        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"device": "meta"}, "device 'meta' is not supported"),
+        ({"device": "cuda:99"}, "CUDA device|cuda:99"),
+        ({"device": ""}, "unknown device"),
+        ({"device": "cpu:x"}, "unknown device"),
+    ],
+)
+def test_unknown_options_are_refused_before_anything_is_read(options, says):
+    with pytest.raises(InputError, match=says) as error:
+        load_model("no such model", **options)
+    one_line(error)
+
+
+def weights_of(folder: Path) -> Path:
+    return folder / "model.safetensors"
+
+
+def cut_short(folder: Path) -> None:
+    content = weights_of(folder).read_bytes()
+    weights_of(folder).write_bytes(content[: len(content) // 2])
+
+
+def scribble_over_header(folder: Path) -> None:
+    content = bytearray(weights_of(folder).read_bytes())
+    content[8:40] = b"x" * 32
+    weights_of(folder).write_bytes(content)
+
+
+def empty_weights(folder: Path) -> None:
+    weights_of(folder).write_bytes(b"")
+
+
+def remove_weights(folder: Path) -> None:
+    weights_of(folder).unlink()
+
+
+def another_shape(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
+
+
+def another_depth(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+
+
+def config_is_not_json(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def unknown_architecture(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "perpetuum-mobile"}))
+
+
+def tokenizer_is_not_json(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{")
+
+
+def tokenizer_of_another_kind(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}")
+
+
+DAMAGES = [
+    cut_short, scribble_over_header, empty_weights, remove_weights, another_shape, another_depth,
+    config_is_not_json, unknown_architecture, tokenizer_is_not_json, tokenizer_of_another_kind,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_a_damaged_checkpoint_is_one_line(broken, damage):
+    damage(broken)
+    with pytest.raises(CheckpointError) as error:
+        load_model(str(broken), dtype="fp32", device="cpu")
+    assert "broken" in one_line(error)
+
+
+def test_a_model_that_cannot_be_scored_as_a_tree_is_refused_by_name(tmp_path):
+    save(tmp_path / "lfm2", "lfm2")
+    with pytest.raises(UnsupportedModelError, match="lfm2") as error:
+        load_model(str(tmp_path / "lfm2"), dtype="fp32", device="cpu")
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "rotary", "expected"),
+    [
+        ("llama", {"rope_type": "default", "rope_theta": 1e4}, 512),
+        ("llama", {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}, 512),
+        ("phi3", {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4,
+                  "long_factor": [4.0] * 4, "original_max_position_embeddings": 64}, 64),
+    ],
+)  # fmt: skip
+def test_the_context_ends_where_the_rotation_would_change(name, rotary, expected):
+    config = config_of(name)
+    config.rope_parameters = rotary
+    assert context_length(config) == expected
+
+
+def test_the_context_of_mixed_rotations_is_the_whole():
+    assert context_length(config_of("gemma3")) == 512
+
+
+def test_a_folder_that_is_not_there_is_one_line():
+    with pytest.raises(GraftError, match="nowhere") as error:
+        load_model("./nowhere")
+    one_line(error)

@@ -1,0 +1,153 @@
+"""Tables of step costs: read between the lines by hand, kept in files, found again."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from tiny_architectures import build
+
+from graft.errors import InputError
+from graft.home import home
+from graft.models import step_costs
+from graft.models.language_model import LanguageModel
+from graft.models.load import build_forward
+from graft.models.step_costs import NODES, REFERENCE, StepCosts, costs_for, measure
+
+TABLE = StepCosts((100, 200), (1, 2, 4), ((10.0, 12.0, 20.0), (14.0, 12.0, 30.0)))
+
+
+@pytest.mark.parametrize(
+    ("length", "nodes", "seconds"),
+    [
+        (100, 1, 10),
+        (100, 2, 12),
+        (100, 3, 16),  # half-way between 2 and 4 nodes
+        (100, 4, 20),
+        (50, 3, 16),  # nothing is cheaper than the shortest context
+        (0, 1, 10),
+        (200, 1, 14),
+        (200, 2, 14),  # measured 12, but more nodes never cost less
+        (200, 3, 21),  # half-way, as measured
+        (150, 4, 25),  # half-way between the contexts
+        (300, 4, 40),  # the same slope beyond
+    ],
+)
+def test_interpolation(length, nodes, seconds):
+    assert TABLE.at(length)[nodes] == pytest.approx(seconds)
+
+
+def test_a_longer_context_never_costs_less():
+    table = StepCosts((100, 200), (1, 2), ((10.0, 12.0), (8.0, 13.0)))
+    assert table.at(200).tolist()[1:] == pytest.approx([10, 13])
+    assert table.at(100_000)[1] == pytest.approx(10)
+
+
+def test_one_measured_length_serves_all():
+    table = StepCosts((0,), (1, 3), ((1.0, 3.0),))
+    assert table.at(5000)[1:].tolist() == [1, 2, 3]
+
+
+def test_a_table_survives_its_file(tmp_path):
+    path = tmp_path / "deep" / "costs.json"
+    TABLE.save(path)
+    assert StepCosts.read(path) == TABLE
+    assert [file.name for file in path.parent.iterdir()] == ["costs.json"]
+
+
+GOOD = {"lengths": [100], "nodes": [1, 2], "seconds": [[1.0, 2.0]]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "not json",
+        "[]",
+        "3",
+        "{}",
+        json.dumps(GOOD)[:-5],
+        json.dumps(GOOD | {"seconds": [[1.0]]}),
+        json.dumps(GOOD | {"seconds": [[1.0, 2.0], [1.0, 2.0]]}),
+        json.dumps(GOOD | {"seconds": [["a", "b"]]}),
+        json.dumps(GOOD | {"seconds": [[1.0, None]]}),
+        json.dumps(GOOD | {"seconds": 5}),
+        json.dumps(GOOD | {"nodes": None}),
+        json.dumps(GOOD | {"nodes": [2, 1]}),
+        json.dumps(GOOD | {"seconds": [[1.0, -2.0]]}),
+        json.dumps(GOOD | {"seconds": [[1.0, float("nan")]]}),
+        json.dumps(GOOD | {"lengths": ["x"]}),
+        json.dumps({"lengths": [], "nodes": [], "seconds": []}),
+    ],
+)
+def test_a_damaged_file_is_refused_in_one_line(tmp_path, content):
+    path = tmp_path / "costs.json"
+    path.write_text(content)
+    with pytest.raises(InputError, match="is not a table of step costs") as error:
+        StepCosts.read(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_bytes_that_are_not_text_are_refused(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_bytes(b"\xff\xfe\x00\x81")
+    with pytest.raises(InputError, match="is not a table"):
+        StepCosts.read(path)
+
+
+def test_the_reference_table_covers_what_is_measured_and_rises():
+    table = StepCosts.read(REFERENCE)
+    assert table.nodes == NODES
+    for length in (0, 1000, 100_000):
+        assert (np.diff(table.at(length)) >= 0).all()
+        assert (table.at(length) > 0).all()
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    torch.manual_seed(0)
+    forward, _ = build_forward(build("llama"), name="tiny", kind="lean")
+    return LanguageModel(forward, vocabulary=64, context_length=512)
+
+
+def find(model: LanguageModel) -> StepCosts:
+    return costs_for(model, "fingerprint", "fp32", "cpu")
+
+
+def test_the_environment_names_the_reference_or_a_file(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAFT_COSTS", "reference")
+    assert find(model) == StepCosts.read(REFERENCE)
+    TABLE.save(tmp_path / "mine.json")
+    monkeypatch.setenv("GRAFT_COSTS", str(tmp_path / "mine.json"))
+    assert find(model) == TABLE
+    monkeypatch.setenv("GRAFT_COSTS", str(tmp_path / "missing.json"))
+    with pytest.raises(InputError, match=r"missing\.json"):
+        find(model)
+
+
+def test_costs_are_measured_once_and_a_damaged_table_again(model, monkeypatch):
+    monkeypatch.delenv("GRAFT_COSTS", raising=False)
+    calls = []
+    monkeypatch.setattr(step_costs, "measure", lambda m: calls.append(m) or TABLE)
+    assert find(model) == find(model) == TABLE
+    assert len(calls) == 1
+    (file,) = (home() / "costs").iterdir()
+    file.write_text("{")
+    assert find(model) == TABLE
+    assert len(calls) == 2
+    assert StepCosts.read(file) == TABLE
+
+
+def test_measuring_takes_real_steps_and_gives_its_rows_back(model):
+    table = measure(model)
+    assert (table.nodes, table.lengths) == (NODES, (128,))
+    assert all(seconds > 0 for row in table.seconds for seconds in row)
+    assert model.arena.taken == 0
+
+
+def test_measuring_a_model_with_a_very_short_context(model):
+    short = LanguageModel(model.forward, vocabulary=64, context_length=40)
+    table = measure(short)
+    assert table.lengths == (0,)
+    assert max(table.nodes) <= 40

@@ -1,0 +1,97 @@
+"""Both storages keep, move and grow rows alike."""
+
+import numpy as np
+import pytest
+import torch
+
+from graft.models.storage import PanelStorage, RowStorage
+
+LAYERS, HEADS, SIZE = 2, 3, 32
+
+
+def storage(kind: str, dtype: torch.dtype = torch.float32):
+    if kind == "panels":
+        return PanelStorage(LAYERS, HEADS, SIZE)
+    return RowStorage(LAYERS, HEADS, SIZE, dtype, torch.device("cpu"))
+
+
+def random_rows(count: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(2, LAYERS, HEADS, count, SIZE, generator=generator)
+
+
+both = pytest.mark.parametrize("kind", ["rows", "panels"])
+
+
+@both
+def test_what_was_written_is_read_back_in_any_order(kind):
+    kept, rows = storage(kind), np.array([5, 0, 47, 16, 15, 31])
+    kept.resize(48)
+    written = random_rows(len(rows))
+    kept.write(rows, written)
+    torch.testing.assert_close(kept.read(rows), written, rtol=0, atol=0)
+    order = np.array([3, 1, 5, 0])
+    torch.testing.assert_close(kept.read(rows[order]), written[:, :, :, order], rtol=0, atol=0)
+    assert kept.read(rows).shape == (2, LAYERS, HEADS, len(rows), SIZE)
+
+
+@both
+def test_no_rows_can_be_read_and_written(kind):
+    kept, nothing = storage(kind), np.empty(0, np.int64)
+    kept.write(nothing, random_rows(0))
+    assert kept.read(nothing).shape == (2, LAYERS, HEADS, 0, SIZE)
+
+
+@both
+def test_growing_keeps_rows_and_adds_zeros_and_shrinking_keeps_the_first(kind):
+    kept, written = storage(kind), random_rows(32)
+    assert kept.rows == 0
+    kept.resize(32)
+    kept.write(np.arange(32), written)
+    kept.resize(64)
+    assert kept.rows == 64
+    assert torch.equal(kept.read(np.arange(32)), written)
+    assert not kept.read(np.arange(32, 64)).any()
+    kept.resize(16)
+    assert kept.rows == 16
+    assert torch.equal(kept.read(np.arange(16)), written[:, :, :, :16])
+
+
+@both
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (range(3, 20), range(0, 17)),  # down, overlapping
+        (range(0, 17), range(3, 20)),  # up, overlapping
+        ([4, 9, 30], [2, 3, 4]),  # an accepted path
+        ([1, 2], [2, 1]),  # swapped
+        ([], []),
+    ],
+)
+def test_moves_read_everything_before_they_write(kind, source, target):
+    kept, written = storage(kind), random_rows(32)
+    kept.resize(32)
+    kept.write(np.arange(32), written)
+    source, target = np.array(source, np.int64), np.array(target, np.int64)
+    expected = written.clone()
+    expected[:, :, :, target] = written[:, :, :, source]
+    kept.move(source, target)
+    assert torch.equal(kept.read(np.arange(32)), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rows_are_kept_in_the_models_dtype(dtype):
+    kept, written = storage("rows", dtype), random_rows(4)
+    kept.resize(16)
+    kept.write(np.arange(4), written)
+    assert kept.read(np.arange(4)).dtype == dtype
+    assert torch.equal(kept.read(np.arange(4)), written.to(dtype))
+
+
+def test_rows_travel_between_the_two_storages():
+    rows, panels = storage("rows"), storage("panels")
+    rows.resize(32)
+    panels.resize(32)
+    rows.write(np.arange(32), random_rows(32))
+    panels.write(np.arange(32), rows.read(np.arange(32)))
+    assert torch.equal(panels.read(np.arange(32)), rows.read(np.arange(32)))

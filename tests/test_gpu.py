@@ -1,0 +1,37 @@
+"""The same engine on a CUDA device: run with `pytest -m gpu`."""
+
+import pytest
+import torch
+
+from graft.assemble import PRESETS
+from graft.sampling import SamplingParams
+from tests.tiny import tiny_engine, tiny_network
+
+PROMPT = "the cat and the hen and the rat in the inn; " * 6
+SETTINGS = {
+    "greedy": SamplingParams(max_tokens=96),
+    "sampled": SamplingParams(max_tokens=96, temperature=0.8, top_p=0.95, seed=3),
+    "penalised": SamplingParams(max_tokens=96, temperature=0.5, repetition_penalty=1.1, seed=4),
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["lean", "hook"])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_drafting_never_changes_the_output_on_a_gpu(forward, params):
+    engine = tiny_engine(tiny_network().cuda(), forward=forward)
+    plain = engine.generate(PROMPT, params, draft="plain")
+    for preset in PRESETS:
+        assert engine.generate(PROMPT, params, draft=preset).token_ids == plain.token_ids
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_lean_and_hook_agree_in_16_bits_on_a_gpu(dtype):
+    tokens = list(range(3, 40))
+    logits = []
+    for forward in ("lean", "hook"):
+        model = tiny_engine(tiny_network().cuda().to(dtype), forward=forward).model
+        logits.append(model.prefill(model.open(64), tokens))
+    scale = float(logits[0].abs().max())
+    assert float((logits[0] - logits[1]).abs().max()) < 0.05 * scale

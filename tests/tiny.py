@@ -1,0 +1,129 @@
+"""Tiny random models and engines around them, made in memory: no files, no downloads.
+
+Embedding and head are drawn wide and the layers narrow, so that the last token mostly decides the
+next: output falls into cycles (drafts are accepted) and leaves them now and then (drafts are
+rejected), greedy because the layers see the whole context, sampled because the draw jumps.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from graft.assemble import PRESETS, make_drafter
+from graft.decode.engine import Engine
+from graft.draft.drafter import Drafter
+from graft.models.language_model import LanguageModel
+from graft.models.load import LoadedModel, build_forward
+from graft.models.pretrained import Checkpoint
+from graft.models.step_costs import REFERENCE, StepCosts
+from graft.verify.verdict import Verifier
+from graft.verify.walk import walk
+
+SPECIAL = ("<|end|>", "<|im_start|>", "<|im_end|>")
+END, IM_START, IM_END = range(3)
+MERGES = ("t h", "th e", "Ġ the", "i n", "a n", "an d", "Ġ a", "e r", "o n", "Ġ w", "r e")
+TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+VOCABULARY = 128
+SHARPNESS = 0.7  # of the head: how far the likeliest token stands out
+NARROW = 0.1  # spread of the layers' weights
+
+
+def tiny_network(  # noqa: PLR0913
+    kind: str = "llama",
+    seed: int = 0,
+    vocab: int = VOCABULARY,
+    layers: int = 2,
+    hidden: int = 64,
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    **more: Any,
+) -> torch.nn.Module:
+    """A random network in fp32 with eager attention; `more` goes to its config."""
+    config_class, network_class = ARCHITECTURES[kind]
+    settings = dict(
+        vocab_size=vocab,
+        hidden_size=hidden,
+        intermediate_size=2 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=2048,
+        initializer_range=NARROW,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=END,
+        attn_implementation="eager",
+    )
+    torch.manual_seed(seed)
+    network = network_class(config_class(**(settings | more))).float().eval()
+    network.get_output_embeddings().weight.data.normal_(0, SHARPNESS)
+    network.get_input_embeddings().weight.data.normal_(0, 1)
+    return network
+
+
+ARCHITECTURES: dict[str, tuple[type, type]] = {"llama": (LlamaConfig, LlamaForCausalLM)}
+
+
+@cache
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level BPE of 128 tokens: ASCII, the bytes of é, € and 😀, and a few merged pieces."""
+    by_byte = _byte_letters()
+    known = [*range(32, 127), *b"\n", *sorted(set("é€😀".encode()))]
+    pieces = [*SPECIAL, *(by_byte[byte] for byte in known), *(m.replace(" ", "") for m in MERGES)]
+    pieces += [f"<|unused{i}|>" for i in range(VOCABULARY - len(pieces))]
+    model = models.BPE(
+        vocab={piece: i for i, piece in enumerate(pieces)},
+        merges=[tuple(merge.split()) for merge in MERGES],
+    )
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=SPECIAL[END],
+        additional_special_tokens=list(SPECIAL[1:]),
+        clean_up_tokenization_spaces=False,
+    )
+    fast.chat_template = TEMPLATE
+    return fast
+
+
+def _byte_letters() -> dict[int, str]:
+    """GPT-2's printable letter for every byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in plain]
+    return {byte: chr(byte) for byte in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+
+
+def tiny_engine(
+    network: torch.nn.Module | None = None,
+    *,
+    forward: str | None = "panels",
+    drafters: Mapping[str, Drafter] | None = None,
+    context_length: int | None = None,
+    eos_ids: frozenset[int] = frozenset({END}),
+    verify: Verifier = walk,
+) -> Engine:
+    """An engine with every preset, and `drafters` besides, around a tiny network."""
+    torch.set_num_threads(1)  # the products are too small to share
+    network = tiny_network() if network is None else network
+    built, name = build_forward(network, name="tiny", kind=forward)
+    model = LanguageModel(
+        built,
+        vocabulary=network.config.vocab_size,
+        context_length=context_length or network.config.max_position_embeddings,
+    )
+    checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
+    loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
+    presets = {name: make_drafter(name) for name in PRESETS}
+    return Engine(loaded, {**presets, **(drafters or {})}, verify, StepCosts.read(REFERENCE))

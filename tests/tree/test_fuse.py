@@ -1,0 +1,75 @@
+"""Union of trees: all paths of both, each once."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_draft_tree import ROOT, assert_sound, path_of, paths, paths_of
+
+from graft.tree.draft_tree import DraftTree, from_paths, root_only
+from graft.tree.fuse import union
+
+
+@st.composite
+def scored_trees(draw, source: str = "a") -> DraftTree:
+    tree = from_paths(ROOT, draw(paths), source)
+    numbers = st.floats(0, 1, width=32)
+    scores = draw(st.lists(numbers, min_size=len(tree), max_size=len(tree)))
+    return replace(tree, scores=np.array([1, *scores[1:]], np.float32))
+
+
+def scores_of(tree: DraftTree) -> dict[tuple[int, ...], float]:
+    return {path_of(tree, i): float(tree.scores[i]) for i in range(len(tree))}
+
+
+def as_set(tree: DraftTree) -> set:
+    """What the tree says, whatever the order of its nodes."""
+    return {(path_of(tree, i), float(tree.scores[i]), tree.source(i)) for i in range(len(tree))}
+
+
+@given(scored_trees(), scored_trees("b"))
+def test_every_path_of_both_is_kept_once_and_no_other(first, second):
+    joined = union(first, second)
+    assert_sound(joined)
+    assert set(paths_of(joined)) == set(paths_of(first)) | set(paths_of(second))
+
+
+@given(scored_trees(), scored_trees("b"))
+def test_a_common_node_has_the_better_score_and_the_first_source(first, second):
+    joined, own = union(first, second), set(paths_of(first))
+    one, other = scores_of(first), scores_of(second)
+    for path, score, source in as_set(joined):
+        assert score == max(one.get(path, 0), other.get(path, 0))
+        assert source == ("a" if path in own else "b")
+
+
+@given(scored_trees())
+def test_joining_a_tree_with_itself_changes_nothing(tree):
+    joined = union(tree, tree)
+    for name in ("tokens", "parents", "scores", "sources"):
+        np.testing.assert_array_equal(getattr(joined, name), getattr(tree, name))
+    assert joined.source_names == tree.source_names
+
+
+@given(scored_trees(), scored_trees())
+def test_the_order_of_two_trees_does_not_matter(first, second):
+    assert as_set(union(first, second)) == as_set(union(second, first))
+
+
+@given(scored_trees(), scored_trees(), scored_trees())
+def test_the_order_of_joining_three_does_not_matter(first, second, third):
+    left = union(union(first, second), third)
+    assert as_set(left) == as_set(union(first, union(second, third)))
+
+
+@given(scored_trees())
+def test_an_empty_draft_adds_nothing(tree):
+    assert as_set(union(tree, root_only(ROOT))) == as_set(tree)
+    assert scores_of(union(root_only(ROOT), tree)) == scores_of(tree)
+
+
+def test_trees_with_different_roots_are_refused():
+    with pytest.raises(ValueError, match="different roots"):
+        union(root_only(1), root_only(2))
