@@ -33,7 +33,7 @@ PRIOR = np.array(
         0.95,
     ]
 )
-PRIOR_WEIGHT = 6.0  # observations the prior is worth
+PRIOR_WEIGHT = 3.0  # observations the prior is worth
 DECAY = 0.96  # weight of an observation one step later
 SPREAD = 0.35  # how much a hit at one length says about its neighbours
 

@@ -49,7 +49,7 @@ def test_no_room_means_no_nodes():
     assert len(cut_to_pay(chain([0, 1, 2]), Budget(0, FREE))) == 1
 
 
-SECONDS = 1 + 0.05 * np.arange(65)  # a node costs a twentieth of a step
+SECONDS = 1 + 0.1 * np.arange(65)  # a node costs a tenth of a step
 
 
 def proposed_nodes(context, drafter, coming):
