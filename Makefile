@@ -9,6 +9,7 @@ MODEL ?= smollm2-135m
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+WARM := $(VENV)/.compiled
 # A torch this interpreter already has is kept, unless another build is asked for.
 KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
 TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
@@ -26,6 +27,13 @@ help:
 setup: sound-venv
 	@$(MAKE) -s --no-print-directory $(STAMP)
 	@$(BIN)/graft models --fetch $(MODEL)
+	@$(MAKE) -s --no-print-directory $(WARM)
+
+# Compiles the kernels (numba keeps them beside their sources) and measures what steps cost here.
+$(WARM): $(wildcard graft/kernels/*.py graft/match/*.py graft/models/*.py)
+	@echo "setup: compiling kernels, about a minute"
+	@$(BIN)/python -c "import graft; graft.load('$(MODEL)', dtype='fp32')"
+	@touch $@
 
 demo: setup
 	$(BIN)/graft run "List the equipment that the Contractor maintains." \

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 
 from graft.decode.engine import Engine
-from graft.draft.budget import cut_to_limit, cut_to_pay
+from graft.draft.budget import as_many_as_fit, as_many_as_pay
 from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.lookup import LookupDrafter
 from graft.errors import InputError
@@ -31,10 +31,10 @@ def make_drafter(name: str) -> Drafter:
     """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG)."""
     makers: dict[str, Callable[[], Drafter]] = {
         "plain": NoDraft,
-        "pld": lambda: LookupDrafter(NgramIndex, cut_to_limit, nodes=10, calibrated=False),
-        "copy": lambda: LookupDrafter(CopyIndex, cut_to_limit, nodes=20, calibrated=False),
-        "igpg": lambda: LookupDrafter(NgramCounts, cut_to_limit, nodes=7, calibrated=False),
-        "auto": lambda: LookupDrafter(SuffixAutomaton, cut_to_pay, nodes=48, calibrated=True),
+        "pld": lambda: LookupDrafter(NgramIndex, as_many_as_fit, nodes=10, calibrated=False),
+        "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False),
+        "igpg": lambda: LookupDrafter(NgramCounts, as_many_as_fit, nodes=7, calibrated=False),
+        "auto": lambda: LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=48, calibrated=True),
     }
     if name not in makers:
         raise InputError(f"unknown draft {name!r}; choose one of {', '.join(PRESETS)}")

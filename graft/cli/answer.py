@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from graft.cli.show import Waiting
+
 if TYPE_CHECKING:
     from graft import Engine, SamplingParams
 
@@ -32,12 +34,15 @@ def answer(
     began = time.perf_counter()
     first_token = None
     stream = engine.stream(prompt, params, draft=draft)
+    waiting = Waiting("reading the prompt")
     try:
         for event in stream:
+            waiting.stop()
             first_token = first_token or time.perf_counter()
             show(event)
         result = stream.result
     finally:
+        waiting.stop()
         stream.close()
     ended = time.perf_counter()
     return Answer(draft, result, (first_token or ended) - began, ended - began)

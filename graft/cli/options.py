@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graft.cli.show import Waiting
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -84,12 +85,14 @@ class AnswerOptions:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
         from graft.assemble import PRESETS
-        from graft.models.pretrained import DEFAULT_MODEL
+        from graft.models.pretrained import DEFAULT_MODEL, locate
 
         if self.draft not in PRESETS:
             raise InputError(f"unknown draft {self.draft!r}; choose from {', '.join(PRESETS)}")
         name = DEFAULT_MODEL if self.model is None else self.model
-        return graft.load(name, dtype=self.dtype, device=self.device, draft=self.draft)
+        locate(name)  # downloads show a bar of their own
+        with Waiting(f"loading {name} (the first start compiles kernels: about a minute)"):
+            return graft.load(name, dtype=self.dtype, device=self.device, draft=self.draft)
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

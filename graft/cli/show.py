@@ -14,6 +14,29 @@ SOURCE_COLORS = {
 OTHER_COLOR = "blue"
 
 
+class Waiting:
+    """A moving line on a terminal's stderr while nothing else can be shown; `stop` removes it."""
+
+    def __init__(self, text: str) -> None:
+        self._status = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(stderr=True).status(text)
+            self._status.start()
+
+    def stop(self) -> None:
+        """Take the line away; may be called again."""
+        if self._status:
+            self._status.stop()
+
+    def __enter__(self) -> "Waiting":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
 def token_printer(*, color: bool) -> Callable[[Any], None]:
     """A function that writes one token event to stdout at once, coloured by who guessed it."""
 

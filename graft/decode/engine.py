@@ -14,11 +14,12 @@ from graft.models.language_model import PREFILL_CHUNK, TargetStep
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import Sampler, SamplingParams
-from graft.tree.draft_tree import root_only
+from graft.tree.draft_tree import DraftTree, root_only
 from graft.tree.prune import shallow
-from graft.verify.verdict import Verdict, Verifier
+from graft.verify.verdict import Verifier
 
 MOST_NODES = 63  # of one tree, root excluded
+ROOM_AHEAD = 512  # rows taken for the answer at first; more come when it grows
 
 
 class Engine:
@@ -62,10 +63,18 @@ class Engine:
         return Stream(self, sequence)
 
     def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, **more: object
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        draft: str | None = None,
+        documents: Sequence[str] = (),
+        prediction: str | None = None,
     ) -> Result:
-        """The whole answer at once; takes what `stream` takes."""
-        stream = self.stream(prompt, params, **more)  # type: ignore[arg-type]
+        """The whole answer at once; see `stream`."""
+        stream = self.stream(
+            prompt, params, draft=draft, documents=documents, prediction=prediction
+        )
         for _ in stream:
             pass
         return stream.result
@@ -104,7 +113,7 @@ class Engine:
             sequence.drafter.finish(sequence.context.sequence)
             self.model.close(sequence.extent)
 
-    def _draft(self, sequences: list[Running]) -> list:
+    def _draft(self, sequences: list[Running]) -> list[DraftTree]:
         """Every drafter proposes for its own sequences; near a sequence's end trees are no deeper
         than it may still emit, which also keeps them inside the model's context."""
         trees = [root_only(sequence.context.root) for sequence in sequences]
@@ -133,17 +142,17 @@ class Engine:
                 f"the prompt has {count} tokens but {self.model_name} reads at most {most - 1}; "
                 "shorten the document or use a model with a longer context"
             )
-        ends = frozenset(params.stop_token_ids)
+        ends, room = frozenset(params.stop_token_ids), min(params.max_tokens, most - count)
         # first what may refuse the request, then the rows
         sampler = Sampler(params, encoded.tokens, self.model.vocabulary)
         sequence = Running(
             context=DraftContext(next(self._numbers), encoded.tokens, encoded.quotable),
-            extent=self.model.open(count + min(params.max_tokens, most - count) + MOST_NODES + 1),
+            extent=self.model.open(count + min(room, ROOM_AHEAD) + MOST_NODES + 1),
             sampler=sampler,
             drafter=self.drafters[name],
             detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
             end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
-            room=min(params.max_tokens, most - count),
+            room=room,
             stats=Stats(prompt_tokens=count),
         )
         return sequence
@@ -209,10 +218,10 @@ class Stream:
             if not self._events.gi_running:
                 self._events.close()  # nobody may go on over rows that are free
 
+    def __del__(self) -> None:
+        self.close()
+
     @property
     def result(self) -> Result:
         """The answer so far."""
         return self._sequence.result()
-
-
-__all__ = ["Engine", "Stream", "Verdict"]

@@ -3,28 +3,28 @@
 import numpy as np
 
 from graft.draft.drafter import Budget
-from graft.tree.draft_tree import DraftTree
-from graft.tree.prune import best_first, keep
+
+MARGIN = 1.03  # a tree must promise this much more than none: drafting costs time, estimates err
 
 
 def paying_nodes(scores: np.ndarray, seconds: np.ndarray) -> int:
-    """How many of the nodes (scores best first, root excluded) to keep.
+    """How many of the nodes (path probabilities, best first) to keep.
 
     A step over the best n nodes and the root yields 1 + the sum of their path probabilities in
     expectation and costs seconds[n + 1]. The best rate wins; of equal ones the smaller tree.
     """
     most = min(len(scores), len(seconds) - 2)
     expected = 1 + np.concatenate([[0.0], np.cumsum(scores[:most], dtype=np.float64)])
-    return int(np.argmax(expected / seconds[1 : most + 2]))
+    rates = expected / seconds[1 : most + 2]
+    best = int(np.argmax(rates))
+    return best if rates[best] > MARGIN * rates[0] else 0
 
 
-def cut_to_pay(tree: DraftTree, budget: Budget) -> DraftTree:
-    """The part of the tree that is worth its time, within the budget."""
-    order = best_first(tree)
-    nodes = min(paying_nodes(tree.scores[order[1:]], budget.seconds), budget.nodes)
-    return keep(tree, order[: nodes + 1])
+def as_many_as_pay(scores: np.ndarray, budget: Budget) -> int:
+    """How many of the best nodes are worth their time, within the budget."""
+    return min(paying_nodes(scores, budget.seconds), budget.nodes)
 
 
-def cut_to_limit(tree: DraftTree, budget: Budget) -> DraftTree:
+def as_many_as_fit(scores: np.ndarray, budget: Budget) -> int:
     """The papers' way: everything the drafter found, up to a fixed number."""
-    return keep(tree, best_first(tree)[: budget.nodes + 1])
+    return min(len(scores), budget.nodes)

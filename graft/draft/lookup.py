@@ -18,7 +18,7 @@ from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
 SOURCES = ("", "document", "prediction", "prompt", "output")
-Cut = Callable[[DraftTree, Budget], DraftTree]
+Choose = Callable[[np.ndarray, Budget], int]  # how many of the best nodes to keep
 
 
 @dataclass(slots=True)
@@ -51,9 +51,9 @@ class LookupDrafter:
     """Guesses what followed the end of the text before."""
 
     def __init__(
-        self, make_index: Callable[[], TokenIndex], cut: Cut, *, nodes: int, calibrated: bool
+        self, make_index: Callable[[], TokenIndex], choose: Choose, *, nodes: int, calibrated: bool
     ) -> None:
-        self._make_index, self._cut = make_index, cut
+        self._make_index, self._choose = make_index, choose
         self._nodes, self._calibrated = nodes, calibrated
         self._texts: dict[int, _Text] = {}
 
@@ -79,10 +79,11 @@ class LookupDrafter:
         text = self._texts[context.sequence]
         limit = min(self._nodes, budget.nodes)
         text.matches = text.index.lookup(limit, text.calibration.confidence())
-        if not len(text.matches):
+        kept = self._choose(text.matches.scores, budget)
+        if kept == 0:
             return root_only(context.root)
-        sources = text.sources(text.matches.positions)
-        return self._cut(_as_tree(context.root, text.matches, sources), budget)
+        sources = text.sources(text.matches.positions[:kept])
+        return _as_tree(context.root, text.matches, kept, sources)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
@@ -98,12 +99,12 @@ class LookupDrafter:
         self._texts.pop(sequence, None)
 
 
-def _as_tree(root: int, matches: Matches, sources: list[int]) -> DraftTree:
-    """Continuations hung under the root."""
+def _as_tree(root: int, matches: Matches, kept: int, sources: list[int]) -> DraftTree:
+    """The first (and best) `kept` continuations hung under the root."""
     return in_level_order(
-        np.concatenate([[root], matches.tokens]),
-        np.concatenate([[-1], matches.parents + 1]),
-        np.concatenate([[1.0], matches.scores]),
+        np.concatenate([[root], matches.tokens[:kept]]),
+        np.concatenate([[-1], matches.parents[:kept] + 1]),
+        np.concatenate([[1.0], matches.scores[:kept]]),
         np.array([0, *sources]),
         SOURCES,
     )

@@ -13,7 +13,6 @@ import numpy as np
 
 from graft.match.hash_table import (
     BORDER,
-    Text,
     compiled,
     hash_before,
     key_slot,
@@ -21,7 +20,8 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.matches import Matches
+from graft.match.matches import Matches, as_matches
+from graft.match.text_index import TextIndex
 
 MAX_PLACES = 1024
 
@@ -188,7 +188,7 @@ def _lookup(
     return nodes_found
 
 
-class CopyIndex:
+class CopyIndex(TextIndex):
     """Copies from the places most like the end of the text, merged into a trie."""
 
     def __init__(
@@ -201,25 +201,7 @@ class CopyIndex:
             np.empty((_RANK + 1, branches * length), dtype=np.int32),
             np.empty(branches * length, dtype=np.float64),
         )
-        self._text = Text()
-        self._make_tables()
-
-    def __len__(self) -> int:
-        return self._text.size
-
-    def token_at(self, position: int) -> int:
-        """The token at a position of the text; a border is -1."""
-        return self._text[position]
-
-    def extend(self, tokens: np.ndarray) -> None:
-        """Append tokens to the text."""
-        self._text.append(tokens)
-        self._enter()
-
-    def border(self) -> None:
-        """End a document: nothing matches or continues across this point."""
-        self._text.append_border()
-        self._enter()
+        super().__init__()
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` nodes of the branches; a score is the product of the confidences."""
@@ -228,25 +210,14 @@ class CopyIndex:
         chained = (self._text.tokens, self._text.size, self._previous)
         trust = np.array(confidence, dtype=np.float64)
         size = _lookup(chained, self._options, trust, self._work, (fields, scores))
-        tokens, parents, lengths, counts, totals, positions = fields[:, :size]
-        return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
+        return as_matches(fields, scores, size)
 
-    @classmethod
-    def warm_up(cls) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
-        index = cls()
-        index.extend(np.zeros(16, dtype=np.int32))
-        index.lookup(4, np.ones(2))
-
-    def _make_tables(self) -> None:
-        self._entered, self._room = 0, self._text.room
-        slots = slots_for(self._room)
+    def _make_tables(self, room: int) -> None:
+        slots = slots_for(room)
         self._tables = (np.zeros(slots, dtype=np.int64), np.empty(slots, dtype=np.int32))
-        self._previous = np.empty(self._room, dtype=np.int32)
+        self._previous = np.empty(room, dtype=np.int32)
 
-    def _enter(self) -> None:
-        text = self._text
-        if self._room != text.room:
-            self._make_tables()
-        start, self._entered = self._entered, text.size
-        _enter_places(text.tokens, start, text.size, self._tables, self._previous, self._options[0])
+    def _enter(self, first: int, last: int) -> None:
+        _enter_places(
+            self._text.tokens, first, last, self._tables, self._previous, self._options[0]
+        )

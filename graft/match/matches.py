@@ -27,6 +27,12 @@ class Matches:
         return len(self.tokens)
 
 
+def as_matches(fields: np.ndarray, scores: np.ndarray, size: int) -> Matches:
+    """The first `size` columns of fields [6, limit]: Matches' arrays in order, but scores."""
+    tokens, parents, lengths, counts, totals, positions = fields[:, :size]
+    return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
+
+
 class TokenIndex(Protocol):
     """A growing text of tokens that can be asked what followed its own end before."""
 

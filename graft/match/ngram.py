@@ -14,7 +14,6 @@ import numpy as np
 from graft.match.copy_index import CopyIndex
 from graft.match.hash_table import (
     BORDER,
-    Text,
     compiled,
     hash_before,
     key_slot,
@@ -22,7 +21,8 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.matches import Matches
+from graft.match.matches import Matches, as_matches
+from graft.match.text_index import TextIndex
 
 __all__ = ["CopyIndex", "NgramCounts", "NgramIndex"]
 
@@ -44,11 +44,6 @@ def _add_link(
     fields[_POSITION, size] = place
     before = scores[size - 1] if size > 0 else 1.0
     scores[size] = before * confidence[min(match, len(confidence) - 1)]
-
-
-def _as_matches(fields: np.ndarray, scores: np.ndarray, size: int) -> Matches:
-    tokens, parents, lengths, counts, totals, positions = fields[:, :size]
-    return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
 
 
 @compiled
@@ -87,7 +82,7 @@ def _copy_first_place(
     return 0
 
 
-class NgramIndex:
+class NgramIndex(TextIndex):
     """Prompt lookup: one chain, copied from the first place where the last tokens stood.
 
     An n-gram is entered when its whole continuation is there, so the end of the text never
@@ -97,25 +92,7 @@ class NgramIndex:
     def __init__(self, *, max_ngram: int = 3, length: int = 10) -> None:
         self.max_ngram = max_ngram
         self.length = length
-        self._text = Text()
-        self._make_tables()
-
-    def __len__(self) -> int:
-        return self._text.size
-
-    def token_at(self, position: int) -> int:
-        """The token at a position of the text; a border is -1."""
-        return self._text[position]
-
-    def extend(self, tokens: np.ndarray) -> None:
-        """Append tokens to the text."""
-        self._text.append(tokens)
-        self._enter()
-
-    def border(self) -> None:
-        """End a document: nothing matches or continues across this point."""
-        self._text.append_border()
-        self._enter()
+        super().__init__()
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """The first `limit` tokens of the chain; the score of each is n's confidence per step."""
@@ -129,26 +106,14 @@ class NgramIndex:
             np.array(confidence, dtype=np.float64),
             (fields, scores),
         )
-        return _as_matches(fields, scores, size)
+        return as_matches(fields, scores, size)
 
-    @classmethod
-    def warm_up(cls) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
-        index = cls()
-        index.extend(np.zeros(16, dtype=np.int32))
-        index.lookup(4, np.ones(2))
-
-    def _make_tables(self) -> None:
-        self._entered, self._room = 0, self._text.room
-        slots = slots_for(self.max_ngram * self._room)
+    def _make_tables(self, room: int) -> None:
+        slots = slots_for(self.max_ngram * room)
         self._tables = (np.zeros(slots, dtype=np.int64), np.empty(slots, dtype=np.int32))
 
-    def _enter(self) -> None:
-        text = self._text
-        if self._room != text.room:
-            self._make_tables()
-        start, self._entered = self._entered, text.size
-        _enter_places(text.tokens, start, text.size, self._tables, self.max_ngram, self.length)
+    def _enter(self, first: int, last: int) -> None:
+        _enter_places(self._text.tokens, first, last, self._tables, self.max_ngram, self.length)
 
 
 @compiled
@@ -206,7 +171,7 @@ def _continue(
     return len(scores)
 
 
-class NgramCounts:
+class NgramCounts(TextIndex):
     """A back-off n-gram model of the text: one chain, the most frequent token at each step.
 
     Of continuations seen equally often, the one seen last is taken. The chain ends where no
@@ -216,26 +181,8 @@ class NgramCounts:
     def __init__(self, *, order: int = 5, length: int = 7) -> None:
         self.order = order
         self.length = length
-        self._text = Text()
         self._window = np.empty(order + length, dtype=np.int32)
-        self._make_tables()
-
-    def __len__(self) -> int:
-        return self._text.size
-
-    def token_at(self, position: int) -> int:
-        """The token at a position of the text; a border is -1."""
-        return self._text[position]
-
-    def extend(self, tokens: np.ndarray) -> None:
-        """Append tokens to the text."""
-        self._text.append(tokens)
-        self._enter()
-
-    def border(self) -> None:
-        """End a document: nothing matches or continues across this point."""
-        self._text.append_border()
-        self._enter()
+        super().__init__()
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """The first `limit` tokens of the chain; a score is the product of the confidences."""
@@ -249,18 +196,10 @@ class NgramCounts:
             np.array(confidence, dtype=np.float64),
             (fields, scores),
         )
-        return _as_matches(fields, scores, size)
+        return as_matches(fields, scores, size)
 
-    @classmethod
-    def warm_up(cls) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
-        index = cls()
-        index.extend(np.zeros(16, dtype=np.int32))
-        index.lookup(4, np.ones(2))
-
-    def _make_tables(self) -> None:
-        self._entered, self._room = 0, self._text.room
-        slots = slots_for((self.order - 1) * self._room)
+    def _make_tables(self, room: int) -> None:
+        slots = slots_for((self.order - 1) * room)
         self._tables = (
             np.zeros(slots, dtype=np.int64),  # contexts
             np.zeros((slots, 3), dtype=np.int32),  # latest place of the best, its count, total
@@ -268,9 +207,5 @@ class NgramCounts:
             np.zeros(slots, dtype=np.int32),  # their counts
         )
 
-    def _enter(self) -> None:
-        text = self._text
-        if self._room != text.room:
-            self._make_tables()
-        start, self._entered = self._entered, text.size
-        _count(text.tokens, start, text.size, self._tables, self.order - 1)
+    def _enter(self, first: int, last: int) -> None:
+        _count(self._text.tokens, first, last, self._tables, self.order - 1)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graft.match.hash_table import Text, compiled
-from graft.match.matches import Matches
+from graft.match.matches import Matches, as_matches
 from graft.match.suffix_states import (
     BY,
     COUNT,
@@ -263,8 +263,7 @@ class SuffixAutomaton:
         scores = np.empty(limit, dtype=np.float32)
         trust = np.array(confidence, dtype=np.float64)
         size = _lookup(self._arrays, self._frontier, trust, self._limits, fields, scores)
-        tokens, parents, lengths, counts, totals, positions = fields[:, :size]
-        return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
+        return as_matches(fields, scores, size)
 
     @classmethod
     def warm_up(cls) -> None:

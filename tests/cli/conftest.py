@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 import graft
 from graft.cli.main import app
 from graft.errors import ContextLengthError
+from graft.models import pretrained
 
 
 @dataclass
@@ -103,6 +104,7 @@ def engine(monkeypatch):
         return fake
 
     monkeypatch.setattr(graft, "load", load, raising=False)
+    monkeypatch.setattr(pretrained, "locate", lambda name: None)
     return fake
 
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from graft.assemble import make_drafter
-from graft.draft.budget import cut_to_limit, cut_to_pay, paying_nodes
+from graft.draft.budget import as_many_as_fit, as_many_as_pay, paying_nodes
 from graft.draft.drafter import Budget, DraftContext
 from graft.models.language_model import TargetStep
-from graft.tree.draft_tree import DraftTree, chain, from_paths
 
 FREE = np.array([0, 1, 1, 1, 1.0])  # more nodes cost nothing
 DEAR = np.array([0, 1, 2, 3, 4.0])  # every node costs a whole step
@@ -31,22 +30,19 @@ def test_as_many_nodes_as_raise_the_rate(scores, seconds, nodes):
     assert paying_nodes(np.array(scores), seconds) == nodes
 
 
-def scored(tree, scores):
-    return DraftTree(tree.tokens, tree.parents, np.array(scores, np.float32), tree.sources)
+def test_the_budget_caps_what_pays_and_what_fits():
+    scores = np.array([0.9, 0.8, 0.7])
+    assert as_many_as_pay(scores, Budget(63, FREE)) == 3
+    assert as_many_as_pay(scores, Budget(2, FREE)) == 2
+    assert as_many_as_pay(scores, Budget(63, DEAR)) == 0
+    assert as_many_as_fit(scores, Budget(63, DEAR)) == 3
+    assert as_many_as_fit(scores, Budget(2, DEAR)) == 2
+    assert as_many_as_fit(scores, Budget(0, FREE)) == as_many_as_pay(scores, Budget(0, FREE)) == 0
 
 
-def test_the_best_nodes_are_kept_and_with_them_their_parents():
-    tree = scored(from_paths(0, [[1, 2], [3]]), [1, 0.3, 0.6, 0.2])  # 0 -> 1 -> 2, 0 -> 3
-    assert cut_to_limit(tree, Budget(1, FREE)).tokens.tolist() == [0, 3]
-    assert cut_to_limit(tree, Budget(2, FREE)).tokens.tolist() == [0, 1, 3]
-    assert cut_to_pay(tree, Budget(63, DEAR)).tokens.tolist() == [0]
-    assert cut_to_pay(tree, Budget(63, FREE)).tokens.tolist() == [0, 1, 3, 2]
-    assert cut_to_pay(tree, Budget(2, FREE)).tokens.tolist() == [0, 1, 3]
-
-
-def test_no_room_means_no_nodes():
-    assert len(cut_to_limit(chain([0, 1, 2]), Budget(0, FREE))) == 1
-    assert len(cut_to_pay(chain([0, 1, 2]), Budget(0, FREE))) == 1
+def test_a_gain_that_drafting_itself_would_eat_is_not_taken():
+    assert paying_nodes(np.array([0.02]), FREE) == 0
+    assert paying_nodes(np.array([0.04]), FREE) == 1
 
 
 SECONDS = 1 + 0.1 * np.arange(65)  # a node costs a tenth of a step
