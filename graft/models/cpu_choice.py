@@ -19,15 +19,23 @@ from graft.models.forward_panels import linear, use_threads
 from graft.models.llama_shape import MODEL_TYPES
 from graft.models.panel_weights import bits
 
-ROWS = (1, 8)  # plain decoding and a small tree
+ROWS = (1, 2)  # most steps have few rows, also when drafting
 _BYTES = 1 << 26  # read this much a round, so that caches do not hide the memory
-_NAMES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 def choose_dtype(config: PretrainedConfig) -> str:
-    """The faster of fp32 and bf16; fp32 unless bf16 gains a tenth."""
-    seconds = {name: min(_both(config, dtype)) for name, dtype in _NAMES.items()}
-    return "bf16" if seconds["bf16"] < 0.9 * seconds["fp32"] else "fp32"
+    """fp32, or the 16 bits the checkpoint has if they are faster; weights are never rounded."""
+    stored = _stored_dtype(config)
+    if stored not in _NAMES:
+        return "fp32"
+    faster = min(_both(config, stored)) < 0.95 * min(_both(config, torch.float32))
+    return _NAMES[stored] if faster else "fp32"
+
+
+def _stored_dtype(config: PretrainedConfig) -> torch.dtype | None:
+    stored = config.get_text_config().dtype or config.dtype
+    return getattr(torch, stored) if isinstance(stored, str) else stored
 
 
 def panels_are_faster(config: PretrainedConfig, dtype: torch.dtype) -> bool:
@@ -37,7 +45,7 @@ def panels_are_faster(config: PretrainedConfig, dtype: torch.dtype) -> bool:
 
 
 def _both(config: PretrainedConfig, dtype: torch.dtype) -> tuple[float, float]:
-    """Seconds for one gated projection with 1 and with 8 rows: panels, torch."""
+    """Seconds for one gated projection with few rows: panels, torch."""
     text = config.get_text_config()
     if text.model_type not in MODEL_TYPES:
         return float("inf"), _timed(text.intermediate_size, text.hidden_size, dtype, "torch")
