@@ -65,8 +65,6 @@ def examine() -> dict[str, Any]:
             problems.append(f"{name} is not installed; type: pip install {name}")
     if report["home"]["free"] < SMALL_DISK:
         notes.append("little disk space for models; free some or set GRAFT_HOME to another disk")
-    if not (report["torch"] or {}).get("gpus") and not cpu.fast_bf16:
-        notes.append("no fast bf16 was found in this processor; fp32 may be as fast")
     return report
 
 

@@ -23,7 +23,6 @@ FEATURES = {
     "sme": "SME",
     "feat_sme": "SME",
 }
-FAST_BF16 = {"AVX-512 bf16", "AMX bf16", "Arm bf16", "SME"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,6 @@ class Cpu:
     name: str
     cores: int
     features: list[str]
-
-    @property
-    def fast_bf16(self) -> bool:
-        """Whether bf16 has matrix instructions of its own here."""
-        return not FAST_BF16.isdisjoint(self.features)
 
 
 @dataclass(frozen=True, slots=True)

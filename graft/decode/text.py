@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
 from tokenizers.decoders import DecodeStream
 
 from graft.errors import InputError
@@ -31,7 +32,7 @@ class Encoder:
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise InputError("the prompt is empty; write a question")
-            tokens = list(self._tokenizer(prompt).input_ids)
+            tokens = list(self._tokenizer(prompt, verbose=False).input_ids)
             return EncodedPrompt(tokens, [(0, len(tokens))])
         items = list(prompt)
         if not items:
@@ -42,7 +43,7 @@ class Encoder:
 
     def text(self, text: str) -> list[int]:
         """Token ids of a drafting text."""
-        return list(self._tokenizer(text, add_special_tokens=False).input_ids)
+        return list(self._tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
 
     def _ids(self, items: list[Any]) -> EncodedPrompt:
         try:
@@ -55,9 +56,12 @@ class Encoder:
         return EncodedPrompt(tokens, [(0, len(tokens))])
 
     def _render(self, messages: list[Message]) -> str:
-        return self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True
+            )
+        except TemplateError as error:  # e.g. two messages of one role in a row
+            raise InputError(f"the model's chat template refuses this: {error}") from error
 
     def _chat(self, messages: list[Message]) -> EncodedPrompt:
         for message in messages:
@@ -70,7 +74,9 @@ class Encoder:
         if not self._tokenizer.chat_template:
             raise InputError("this model has no chat template; pass the prompt as plain text")
         text = self._render(messages)
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = self._tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
         spans = _content_spans(text, self._render(_marked(messages)), messages)
         return EncodedPrompt(
             list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)

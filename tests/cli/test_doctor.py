@@ -36,4 +36,3 @@ def test_instruction_sets_are_read_by_name(monkeypatch):
     cpu = machine.cpu()
     assert cpu.name == "Xeon"
     assert cpu.features == ["AVX2", "AVX-512", "AVX-512 bf16", "AMX bf16"]
-    assert cpu.fast_bf16
