@@ -3,8 +3,12 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 from graft.home import home
+
+settings.register_profile("graft", deadline=None)  # a busy machine is not a failure
+settings.load_profile("graft")
 
 USERS_HOME = home()  # before any test changes it
 

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tiny import tiny_engine, tiny_network
 
 from graft.assemble import PRESETS
 from graft.sampling import SamplingParams
-from tests.tiny import tiny_engine, tiny_network
 
 PROMPT = "the cat and the hen and the rat in the inn; " * 6
 SETTINGS = {
