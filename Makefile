@@ -1,6 +1,6 @@
 # Everything from a fresh clone: `make demo` or `make test`. Needs python3 >= 3.11 with venv and pip.
-#   make setup TORCH_INDEX=https://download.pytorch.org/whl/cpu   another torch; after make clean
-#   make setup PYTHON=/path/to/python3                            another interpreter
+#   make setup TORCH_INDEX=URL       a torch from another package index; after make clean
+#   make setup PYTHON=python3.12     another interpreter
 
 PYTHON ?= python3
 TORCH_INDEX ?=
