@@ -18,6 +18,17 @@ def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GRAFT_HOME", str(tmp_path / "graft-home"))
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """Threads cost tiny networks more than they gain, most of all on a busy machine."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def loaded_smollm2():
     """The default model in fp32 from the user's cache, where `make setup` put it."""

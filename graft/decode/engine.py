@@ -119,13 +119,7 @@ class Engine:
         trees = [root_only(sequence.context.root) for sequence in sequences]
         for drafter in {id(s.drafter): s.drafter for s in sequences}.values():
             mine = [i for i, s in enumerate(sequences) if s.drafter is drafter]
-            budgets = [
-                Budget(
-                    min(MOST_NODES, (sequences[i].room - 1) * MOST_NODES),
-                    self.costs.at(sequences[i].extent.total),
-                )
-                for i in mine
-            ]
+            budgets = [Budget(MOST_NODES, self.costs.at(sequences[i].extent.total)) for i in mine]
             proposed = drafter.propose([sequences[i].context for i in mine], budgets)
             for i, tree in zip(mine, proposed, strict=True):
                 trees[i] = shallow(tree, sequences[i].room - 1)

@@ -12,27 +12,10 @@ from graft.match.matches import Matches
 LONGEST = 16  # matches of this length and more share an entry
 # Mean hit rates of guesses with an undivided vote, by match length (entry 0 unused), fitted on the
 # even-numbered Spec-Bench questions with smollm2-135m; see docs/log.md.
-PRIOR = np.array(
-    [
-        0,
-        0.40,
-        0.54,
-        0.61,
-        0.65,
-        0.68,
-        0.75,
-        0.80,
-        0.84,
-        0.86,
-        0.86,
-        0.87,
-        0.88,
-        0.89,
-        0.90,
-        0.92,
-        0.95,
-    ]
-)
+PRIOR = np.array([
+    0, 0.40, 0.54, 0.61, 0.65, 0.68, 0.75, 0.80, 0.84,
+    0.86, 0.86, 0.87, 0.88, 0.89, 0.90, 0.92, 0.95,
+])  # fmt: skip
 PRIOR_WEIGHT = 3.0  # observations the prior is worth
 DECAY = 0.96  # weight of an observation one step later
 SPREAD = 0.35  # how much a hit at one length says about its neighbours

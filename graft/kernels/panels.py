@@ -199,3 +199,12 @@ def multiply_panels(x, weight, first, last, y, wide):
         else:
             widen_panel(address_of(weight, place), address_of(wide, 0), depth)
             multiply_panel((x, 0), (wide, 0), result, rows, depth, depth, y_stride)
+
+
+@njit(cache=True, boundscheck=False)
+def multiply_share(x, weight, t, threads, y):
+    """Thread t's share of y = x @ weight; the panels first..last it computed."""
+    panels = weight.shape[0]
+    first, last = panels * t // threads, panels * (t + 1) // threads
+    multiply_panels(x, weight, first, last, y, np.empty((x.shape[1], LANES), np.float32))
+    return first, last

@@ -11,7 +11,7 @@ import torch
 from numba import njit, prange
 
 from graft.kernels.elementwise import gate, rms_norm, rotate
-from graft.kernels.panels import LANES, multiply_panels
+from graft.kernels.panels import LANES, multiply_panels, multiply_share
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.llama_shape import LlamaShape, LlamaWeights
@@ -91,27 +91,27 @@ class _Scratch:
         )
 
 
+@njit(cache=True, boundscheck=False)
+def norm_rows(hidden, weight, epsilon):  # noqa: ANN001, ANN201
+    """Every row's norm. Each thread makes its own: sharing them would cost a barrier."""
+    normed = np.empty_like(hidden)
+    for i in range(hidden.shape[0]):
+        rms_norm(hidden[i], weight, epsilon, normed[i])
+    return normed
+
+
 @njit(parallel=True, cache=True, boundscheck=False)
 def project(hidden, norm, epsilon, head, logits, threads):  # noqa: ANN001, ANN201
     """logits = norm(hidden) @ head, the columns shared between the threads."""
-    panels = head.shape[0]
     for t in prange(threads):
-        normed = np.empty_like(hidden)
-        for i in range(hidden.shape[0]):
-            rms_norm(hidden[i], norm, epsilon, normed[i])
-        wide = np.empty((hidden.shape[1], LANES), np.float32)
-        share = (panels * t // threads, panels * (t + 1) // threads)
-        multiply_panels(normed, head, share[0], share[1], logits, wide)
+        multiply_share(norm_rows(hidden, norm, epsilon), head, t, threads, logits)
 
 
 @njit(parallel=True, cache=True, boundscheck=False)
 def linear(x, weight, y, threads):  # noqa: ANN001, ANN201
     """y = x @ weight, the columns shared between the threads."""
-    panels = weight.shape[0]
     for t in prange(threads):
-        wide = np.empty((x.shape[1], LANES), np.float32)
-        first, last = panels * t // threads, panels * (t + 1) // threads
-        multiply_panels(x, weight, first, last, y, wide)
+        multiply_share(x, weight, t, threads, y)
 
 
 @njit(cache=True, boundscheck=False)
@@ -159,16 +159,10 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
     paired = np.empty((nodes, gate_up.shape[1] * LANES), np.float32)
     inner = np.empty((nodes, down.shape[2]), np.float32)
     added = np.empty((nodes, output.shape[1] * LANES), np.float32)
-    depth = max(width, heads * size, down.shape[2])
     for layer in range(attention_norm.shape[0]):
         for t in prange(threads):
-            normed = np.empty((nodes, width), np.float32)
-            for i in range(nodes):
-                rms_norm(hidden[i], attention_norm[layer], epsilon, normed[i])
-            wide = np.empty((depth, LANES), np.float32)
-            panels = qkv_weight.shape[1]
-            first, last = panels * t // threads, panels * (t + 1) // threads
-            multiply_panels(normed, qkv_weight[layer], first, last, qkv, wide)
+            normed = norm_rows(hidden, attention_norm[layer], epsilon)
+            multiply_share(normed, qkv_weight[layer], t, threads, qkv)
         for i in prange(nodes):
             place_heads(
                 i, qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
@@ -184,16 +178,11 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
             target = attended.reshape(nodes, heads, size)
             merge_splits(task % kv_heads, blocks[task // kv_heads], partial, target)
         for t in prange(threads):
-            wide = np.empty((depth, LANES), np.float32)
-            panels = output.shape[1]
-            first, last = panels * t // threads, panels * (t + 1) // threads
-            multiply_panels(attended, output[layer], first, last, added, wide)
+            first, last = multiply_share(attended, output[layer], t, threads, added)
             add_columns(hidden, added, first * LANES, last * LANES)
         for t in prange(threads):
-            normed = np.empty((nodes, width), np.float32)
-            for i in range(nodes):
-                rms_norm(hidden[i], mlp_norm[layer], epsilon, normed[i])
-            wide = np.empty((depth, LANES), np.float32)
+            normed = norm_rows(hidden, mlp_norm[layer], epsilon)
+            wide = np.empty((width, LANES), np.float32)
             half = gate_up.shape[1] // 2
             first, last = half * t // threads, half * (t + 1) // threads
             multiply_panels(normed, gate_up[layer], first, last, paired, wide)
@@ -201,10 +190,7 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
             for i in range(nodes):
                 gate(paired[i], first * LANES, last * LANES, inner[i])
         for t in prange(threads):
-            wide = np.empty((depth, LANES), np.float32)
-            panels = down.shape[1]
-            first, last = panels * t // threads, panels * (t + 1) // threads
-            multiply_panels(inner, down[layer], first, last, added, wide)
+            first, last = multiply_share(inner, down[layer], t, threads, added)
             add_columns(hidden, added, first * LANES, last * LANES)
 
 

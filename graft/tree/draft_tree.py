@@ -6,12 +6,13 @@ falls along the array, and what a node may attend to follows from `parents` alon
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DraftTree:
     """`scores` estimate the probability that a node's whole path is accepted; the root's is 1.
 
@@ -29,13 +30,10 @@ class DraftTree:
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
+    @cached_property
     def depths(self) -> np.ndarray:
         """[N] int64: steps from the root."""
-        depths = np.zeros(len(self), np.int64)
-        for i in range(1, len(self)):
-            depths[i] = depths[self.parents[i]] + 1
-        return depths
+        return _depths(self.parents)
 
     def ancestors(self) -> np.ndarray:
         """[N, N] uint8: row i is 1 at i and at its ancestors, the nodes i may attend to."""
@@ -54,6 +52,14 @@ class DraftTree:
     def source(self, node: int) -> str:
         """Who guessed a node."""
         return self.source_names[self.sources[node]]
+
+
+def _depths(parents: np.ndarray) -> np.ndarray:
+    """[N] int64: steps from node 0, for nodes whose parents come first."""
+    depths = np.zeros(len(parents), np.int64)
+    for i in range(1, len(parents)):
+        depths[i] = depths[parents[i]] + 1
+    return depths
 
 
 def root_only(token: int) -> DraftTree:
@@ -84,10 +90,7 @@ def in_level_order(
     source_names: tuple[str, ...],
 ) -> DraftTree:
     """A tree from nodes in any order in which parents come first; node 0 is the root."""
-    depths = np.zeros(len(tokens), np.int64)
-    for i in range(1, len(tokens)):
-        depths[i] = depths[parents[i]] + 1
-    order = np.argsort(depths, kind="stable")
+    order = np.argsort(_depths(parents), kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     moved = parents[order]

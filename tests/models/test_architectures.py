@@ -17,13 +17,7 @@ CASES = [(name, kind) for name in LLAMA_SHAPED for kind in ("panels", "lean", "h
 CASES += [(name, "hook") for name in HOOKED]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads cost tiny networks more than they gain, most of all on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def random_numbers(count: int, seed: int) -> list[int]:

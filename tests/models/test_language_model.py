@@ -18,13 +18,7 @@ TOLERANCE = {"panels": 0, "lean": 1e-5, "hook": 1e-5}  # times the largest numbe
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads cost tiny networks more than they gain, most of all on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @cache
