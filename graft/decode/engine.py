@@ -116,6 +116,12 @@ class Engine:
                 stream.close()
         return results if together else results[0]
 
+    def remember(self, prompt: Prompt) -> None:
+        """Keep what was read of a prompt on disk too, where the engine has a disk cache."""
+        with self._encoding:
+            tokens = self.encoder.prompt(prompt).tokens
+        self.turns.exclusively(lambda: self.model.prefixes.shelve(tokens))
+
     def advance(self) -> None:
         """One forward for everybody: a tree for each answer being written, and the next piece of
         the prompts being read."""
