@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
 
-DTYPES = ("auto", "fp32", "bf16", "fp16")
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
 SAMPLING = (
     "temperature",
     "top_p",
@@ -46,7 +46,8 @@ class AnswerOptions:
         str, typer.Option(metavar="NAME", help="Who guesses ahead: auto, copy, pld, igpg, plain.")
     ] = "auto"
     dtype: Annotated[
-        str, typer.Option(help="fp32 (output identical to plain decoding), bf16, fp16 or auto.")
+        str,
+        typer.Option(help="fp32, bf16, fp16, int8 (weights only; needs torchao) or auto."),
     ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")] = "auto"
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None

@@ -108,7 +108,7 @@ def test_question_can_be_piped(cli, engine, arguments):
         (["?", "--top-p", "2"], "top_p"),
         (["?", "--max-tokens", "0"], "max_tokens"),
         (["?", "--draft", "magic"], "unknown draft 'magic'; choose from "),
-        (["?", "--dtype", "int3"], "unknown dtype 'int3'; choose from auto, fp32, bf16, fp16"),
+        (["?", "--dtype", "int3"], "unknown dtype 'int3'; choose from auto, fp32, bf16, "),
         (["?", "--doc", "no-such-file.txt"], "no-such-file.txt does not exist"),
         (["too long"], "the prompt has 9000 tokens"),
     ],
