@@ -68,7 +68,7 @@ class Workers:
             "--device": self.device,
             "--threads": settings.threads,
             "--max-model-len": self.room,
-            "--batch": batch,
+            "--batch": max(settings.batches) if system.per_request else batch,
         }
         if not system.per_request:
             given["--method"] = system.method

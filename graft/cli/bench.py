@@ -243,6 +243,7 @@ class Progress:
             TextColumn("{task.description}", markup=False),
             console=Console(stderr=True, highlight=False),
             transient=True,
+            disable=not sys.stderr.isatty(),
         )
         self._task = self._bar.add_task("reading the prompts", total=None)
 

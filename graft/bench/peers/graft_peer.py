@@ -4,9 +4,9 @@ One prompt is streamed and timed from outside, like the other engines. Several g
 `engine.generate` together. What the engine would keep of a prompt for later ones is switched off.
 """
 
-import inspect
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import protocol
@@ -24,13 +24,20 @@ def main() -> None:
     import graft
 
     torch.set_num_threads(chosen.threads)
-    cold = {"prefix_cache": 0} if "prefix_cache" in inspect.signature(graft.load).parameters else {}
-    engine = graft.load(chosen.model, dtype=chosen.dtype, device=chosen.device, **cold)
+    engine = graft.load(
+        chosen.model,
+        dtype=chosen.dtype,
+        device=chosen.device,
+        max_batch=chosen.batch,
+        prefix_cache=0,
+    )
     settings = {
         "dtype": engine.dtype,
         "device": engine.device,
         "threads": chosen.threads,
         "forward": engine.loaded.forward_name,
+        "max_batch": chosen.batch,
+        "prefix_cache": 0,
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)
     ready["versions"]["graft"] = graft.__version__
@@ -70,16 +77,48 @@ def one(engine: "Engine", request: dict) -> tuple[list["Result"], dict]:
 
 def together(engine: "Engine", request: dict) -> tuple[list["Result"], dict]:
     """All prompts as one batch."""
-    from graft.decode.request import Request
+    from graft import Request
 
+    clock = FirstTokens(len(request["prompts"]))
     batch = [
-        Request(prompt, params(request, place), draft=request["method"])
+        Request(
+            prompt,
+            params(request, place),
+            draft=request["method"],
+            stop_when=clock.watching(place),
+        )
         for place, prompt in enumerate(request["prompts"])
     ]
     start = time.perf_counter()
     results = engine.generate(batch)
     total_seconds = time.perf_counter() - start
-    return results, {"prefill_seconds": None, "total_seconds": total_seconds, "first_tokens": 0}
+    prefill_seconds = clock.all_at - start if clock.all_at else None
+    times = {"prefill_seconds": prefill_seconds, "total_seconds": total_seconds}
+    return results, {**times, "first_tokens": clock.tokens if clock.all_at else 0}
+
+
+class FirstTokens:
+    """Notes when every answer of a batch has begun, and how many tokens had come by then.
+
+    An answer that ends with its first token is never asked about: then nobody knows.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.waiting = set(range(count))
+        self.tokens = 0
+        self.all_at: float | None = None
+
+    def watching(self, place: int) -> Callable[[list[int], object], bool]:
+        """What the engine asks after every token of an answer; it never ends one."""
+
+        def seen(token_ids: list[int], logits: object) -> bool:
+            if self.all_at is None:
+                self.tokens += 1
+                self.waiting.discard(place)
+                self.all_at = None if self.waiting else time.perf_counter()
+            return False
+
+        return seen
 
 
 def params(request: dict, place: int) -> object:
