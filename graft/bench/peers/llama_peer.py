@@ -7,6 +7,7 @@
 import argparse
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import protocol
 
@@ -26,7 +27,8 @@ def main() -> None:
     llm = load(chosen)
     kind = llm.metadata.get("general.file_type")
     if kind != FILE_TYPES.get(chosen.dtype) and not chosen.any_precision:
-        raise SystemExit(f"the GGUF file has type {kind}, not {chosen.dtype}; convert it first")
+        tool = Path(__file__).with_name("llama_convert.py")
+        raise SystemExit(f"the GGUF's type is {kind}, not {chosen.dtype}; convert it with {tool}")
     ready = protocol.about(("llama_cpp_python",), settings(llm, chosen))
     protocol.serve(lambda request: answer(llm, request), channel, ready)
 
