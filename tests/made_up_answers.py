@@ -24,7 +24,8 @@ def results(*answers, dtype="fp32", peers=("hf",)):
         "options": {"draft": ["plain", "auto"], "peers": list(peers)},
     }
     keyed = {each.key: each for each in answers}
-    return Results(sessions=[session], answers=keyed, token_ids=TOKENS)
+    workers = {"hf": {"versions": {"torch": "2.12.0", "transformers": "5.0"}, "settings": {}}}
+    return Results(sessions=[session], workers=workers, answers=keyed, token_ids=TOKENS)
 
 
 def pair(number, category="qa", *, faster=2.0, output="a", **changes):

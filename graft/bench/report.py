@@ -66,6 +66,7 @@ class Report:
 
     baseline: str
     session: dict[str, Any]
+    workers: dict[str, dict[str, Any]]  # versions and settings by system
     rows: list[Row]
     notes: list[str]
 
@@ -90,7 +91,7 @@ def report(results: Results, baseline: str | None = None) -> Report:
         for category in _categories(by_system)
         for row in _rows(results, cell, by_system, baseline, category)
     ]
-    return Report(baseline, results.sessions[-1], rows, _notes(results, rows))
+    return Report(baseline, results.sessions[-1], results.workers, rows, _notes(results, rows))
 
 
 def _cells(results: Results) -> dict[Cell, dict[str, Runs]]:
@@ -205,12 +206,19 @@ def heading(told: Report) -> str:
     """Model, machine, versions, date: one paragraph."""
     session, fixed = told.session, told.session["fixed"]
     where = ", ".join(session["hardware"]["gpus"]) or session["hardware"]["cpu"]
-    versions = ", ".join(f"{name} {number}" for name, number in session["versions"].items())
+    versions = ", ".join(f"{name} {number}" for name, number in _versions(told).items())
     commit = f" ({session['commit']})" if session.get("commit") else ""
     return (
         f"{fixed['suite']}: {fixed['model']}, {fixed['dtype']}, at most {fixed['max_tokens']} "
         f"tokens; {where}, {fixed['threads']} threads; {versions}{commit}; {session['date'][:10]}"
     )
+
+
+def _versions(told: Report) -> dict[str, str]:
+    """Of Graft's environment, then of the peers' engines."""
+    ours = told.session["versions"]
+    theirs = [told.workers[name]["versions"] for name in told.workers if name in PEERS]
+    return ours | {k: v for each in theirs for k, v in each.items() if k not in ours}
 
 
 def legend(told: Report) -> str:
@@ -266,7 +274,8 @@ def _interval(ratio: Ratio | None) -> str:
         return NOTHING
     if ratio.low is None or ratio.low == ratio.high:
         return f"{ratio.mean:.2f}"
-    return f"{ratio.mean:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+    high = f"{ratio.high:.2f}" if ratio.high < 10 else f"{ratio.high:.3g}"
+    return f"{ratio.mean:.2f} ({ratio.low:.2f}–{high})"
 
 
 def as_tables(told: Report) -> "list[Table]":

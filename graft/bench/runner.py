@@ -38,6 +38,8 @@ class Watch(Protocol):
 
 def run(settings: Settings, out: Path, watch: Watch) -> bool:
     """Measure what is not in `out` yet; whether every system could be measured."""
+    if os.name != "posix":
+        raise InputError("graft bench stops idle workers by signals: it needs Linux or macOS")
     suite = read_suite(settings.suite, settings.data)
     chosen = select(
         suite,
@@ -212,9 +214,15 @@ class Session:
             self.watch.turn(f"starting {name} (its log: {self.workers.log_of(name)})")
         worker = self.workers.get(turn.system, turn.batch)
         if name not in self.announced:
+            self._refuse_another_version(turn.system, worker)
             self.writer.worker(self.workers.sharing(turn.system, turn.batch), worker.about)
             self.announced.add(name)
         return worker
+
+    def _refuse_another_version(self, system: System, worker: Worker) -> None:
+        before = self.results.workers.get(system.name, worker.about)["versions"]
+        if (now := worker.about["versions"]) != before:
+            raise WorkerError(f"was measured with {before}, not {now}; name another --out")
 
     def _request(self, turn: Turn) -> dict[str, Any]:
         return {

@@ -103,6 +103,7 @@ def test_tables_fit_a_hundred_columns_and_say_everything():
         assert part in text
     assert "…" not in text
     assert "tiny, fp32, at most 8 tokens; Neoverse-N1, 2 threads" in heading(told)
+    assert "torch 2.13.0, transformers 5.0" in heading(told)
 
 
 def test_batches_show_the_speed_of_the_whole():

@@ -191,6 +191,17 @@ def test_a_killed_worker_is_named_by_its_signal(settings, fake_workers, out, mon
     assert "hf, prompt 1: ended with signal SIGKILL" in watch.lines[0]
 
 
+def test_a_peer_of_another_version_is_not_mixed_in(settings, fake_workers, out):
+    run(settings(limit=1, peers=("hf",)), out, Recorder())
+    out.write_text(out.read_text().replace('"hf":"1.0"', '"hf":"0.9"'))
+    watch = Recorder()
+    assert not run(settings(limit=2, peers=("hf",)), out, watch)
+    assert (
+        "was measured with {'hf': '0.9'}, not {'hf': '1.0'}; name another --out" in watch.lines[0]
+    )
+    assert len(answers(out)) == 9 + 3 * 2 + 1  # the others, and one that says why not
+
+
 def test_batches_go_as_one_request_to_a_worker_of_their_size(settings, fake_workers, out):
     gguf = out.with_suffix(".gguf")
     gguf.write_bytes(b"")

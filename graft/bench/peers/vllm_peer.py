@@ -55,8 +55,9 @@ def set_environment(chosen: argparse.Namespace) -> None:
 
     Left alone, vLLM keeps one core for its scheduler and computes on the others.
     """
-    cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+    if hasattr(os, "sched_getaffinity"):  # not on macOS, where vLLM binds no threads
+        cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(chosen.kv_cache_gib))
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
