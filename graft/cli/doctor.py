@@ -42,7 +42,7 @@ def doctor(
 
 def examine() -> dict[str, Any]:
     """Everything the command shows. Works without torch: what fails becomes a problem."""
-    from graft.cli import machine
+    from graft import machine
     from graft.home import home
 
     problems: list[str] = []

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from graft.cli.bench import app as bench
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
 from graft.cli.failures import fails_in_one_line
@@ -22,6 +23,7 @@ app = typer.Typer(
 )
 for command in (run, chat, models, doctor):
     app.command()(fails_in_one_line(command))
+app.add_typer(bench, name="bench")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 (typer's callback signature)

@@ -1,4 +1,4 @@
-"""The options that `run` and `chat` share, each written once, as a field of a dataclass."""
+"""Options of a command, each written once, as a field of a dataclass; those of `run` and `chat`."""
 
 import inspect
 from collections.abc import Callable
@@ -97,8 +97,9 @@ class AnswerOptions:
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that takes `options: AnswerOptions` one command-line option per field."""
+    """Give a command whose `options` is a dataclass one command-line option per field of it."""
     shown = inspect.signature(command)
+    kind = shown.parameters["options"].annotation
     own = [each for each in shown.parameters.values() if each.name != "options"]
     shared = [
         inspect.Parameter(
@@ -107,13 +108,13 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=field.type,
         )
-        for field in fields(AnswerOptions)
+        for field in fields(kind)
     ]
 
     @wraps(command)
     def with_options(**given: Any) -> None:  # noqa: ANN401 (values of any option)
-        chosen = {field.name: given.pop(field.name) for field in fields(AnswerOptions)}
-        command(options=AnswerOptions(**chosen), **given)
+        chosen = {field.name: given.pop(field.name) for field in fields(kind)}
+        command(options=kind(**chosen), **given)
 
     parameters = sorted([*own, *shared], key=lambda each: each.kind)
     with_options.__signature__ = shown.replace(parameters=parameters)
