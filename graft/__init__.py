@@ -11,11 +11,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from graft.assemble import load as load
+    from graft.decode.document_prompt import DocumentPrompt as DocumentPrompt
+    from graft.decode.document_prompt import document_prompt as document_prompt
     from graft.decode.engine import Engine as Engine
     from graft.decode.engine import Stream as Stream
     from graft.decode.sequence import Result as Result
     from graft.decode.sequence import TokenEvent as TokenEvent
     from graft.documents.prompt import document_messages as document_messages
+    from graft.documents.read import read_documents as read_documents
     from graft.errors import GraftError as GraftError
     from graft.sampling import SamplingParams as SamplingParams
 
@@ -29,6 +32,9 @@ _HOMES = {
     "SamplingParams": "graft.sampling",
     "GraftError": "graft.errors",
     "document_messages": "graft.documents.prompt",
+    "document_prompt": "graft.decode.document_prompt",
+    "DocumentPrompt": "graft.decode.document_prompt",
+    "read_documents": "graft.documents.read",
 }
 __all__ = sorted(_HOMES)
 

@@ -20,6 +20,9 @@ PACKAGES = (
     "gguf",
     "huggingface_hub",
     "tokenizers",
+    "bm25s",
+    "html-to-markdown",
+    "pypdfium2",
 )
 GIGABYTE = 1e9
 SMALL_DISK = 2 * GIGABYTE
