@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Chosen = list[tuple[Document, list[Passage]]]
 GAP = "[...]"
 GAP_TOKENS = 6  # about what one costs
-PASSAGE_TOKENS, LEAST_CHARACTERS = 300, 80  # of a passage; fewer tokens where room is short
+PASSAGE_TOKENS, LEAST_CHARACTERS = 300, 80
 SAMPLES, SAMPLE_CHARACTERS = 8, 4096  # these tell how many tokens a long text has
 
 
@@ -71,20 +71,22 @@ def document_prompt(
     """
     context = engine.context_length
     limit = context - min((params or SamplingParams()).max_tokens, context // 2)
-    messages = document_messages(question, documents)
     tokens = _about_tokens(engine, documents)
-    if documents and tokens < 2 * context:  # what is far too long is not tokenised to its end
-        tokens = _count(engine, messages)
-    if not documents or tokens <= (context - 1 if full else limit):
-        taken = tuple(_excerpt(document, 0, len(document.text)) for document in documents)
-        return DocumentPrompt(messages, taken, len(taken), tokens)
+    if tokens < 2 * context:  # what is far too long is not tokenised to its end
+        messages = document_messages(question, documents)
+        tokens = _count(engine, messages) if documents else 0
+        if tokens <= (context - 1 if full else limit):
+            taken = tuple(_excerpt(document, 0, len(document.text)) for document in documents)
+            return DocumentPrompt(messages, taken, len(taken), tokens)
     if full:
         raise ContextLengthError(
             f"the documents have about {rounded(tokens):,} tokens but {engine.model_name} reads "
             f"{context:,} with question and answer; leave out full (--full) to answer from the "
             "passages that fit, or use a model with a longer context"
         )
-    return _select(engine, question, documents, tokens, limit, keep_free)
+    alone = _count(engine, document_messages(question, []))
+    room = limit - alone
+    return _select(engine, question, documents, tokens, max(room - keep_free, room // 2))
 
 
 def rounded(number: int) -> int:
@@ -93,20 +95,10 @@ def rounded(number: int) -> int:
 
 
 def _select(
-    engine: "Engine",
-    question: str,
-    documents: Sequence[Document],
-    tokens: int,
-    limit: int,
-    keep_free: int,
+    engine: "Engine", question: str, documents: Sequence[Document], tokens: int, room: int
 ) -> DocumentPrompt:
-    """The best passages that fit a prompt of `limit` tokens."""
-    alone = _count(engine, document_messages(question, []))
-    room = limit - alone
-    room = max(room - keep_free, room // 2)
-    characters = sum(len(document.text) for document in documents)
-    fair = min(room // 4, PASSAGE_TOKENS) * characters // tokens
-    most = min(max(fair, LEAST_CHARACTERS), MOST_CHARACTERS)
+    """The best passages of documents with so many `tokens` that take `room` tokens at most."""
+    most = _passage_characters(documents, tokens, room)
     parts = [split(document.name, document.text, most) for document in documents]
     passages = list(chain.from_iterable(parts))
     values = scores(question, [passage.text for passage in passages])
@@ -115,26 +107,31 @@ def _select(
         return len(engine.encoder.text(passages[number].text)) + GAP_TOKENS
 
     taken = fill(ranking(passages, values), size, room)
+    limit = room + _count(engine, document_messages(question, []))
     while taken:
         chosen = _by_document(documents, parts, set(taken))
         messages = document_messages(question, [_shortened(*each) for each in chosen])
-        if _count(engine, messages) <= alone + room:
-            break
+        if _count(engine, messages) <= limit:
+            excerpts = [
+                _excerpt(document, p.start, p.end) for document, some in chosen for p in some
+            ]
+            matched = bool(values.any())
+            return DocumentPrompt(
+                messages, tuple(excerpts), len(passages), tokens, whole=False, matched=matched
+            )
         taken.pop()  # headings and gaps took more than was thought
-    else:
-        raise ContextLengthError(
-            f"the question leaves no room for passages of the documents: {engine.model_name} "
-            f"reads {engine.context_length:,} tokens with the answer; ask shorter, lower "
-            "max_tokens or use a model with a longer context"
-        )
-    return DocumentPrompt(
-        messages,
-        tuple(_excerpt(document, p.start, p.end) for document, some in chosen for p in some),
-        total_passages=len(passages),
-        tokens=tokens,
-        whole=False,
-        matched=bool(values.any()),
+    raise ContextLengthError(
+        f"the question leaves no room for passages of the documents: {engine.model_name} reads "
+        f"{engine.context_length:,} tokens with the answer; ask shorter, lower max_tokens or use "
+        "a model with a longer context"
     )
+
+
+def _passage_characters(documents: Sequence[Document], tokens: int, room: int) -> int:
+    """Of the longest passage: some 300 tokens, fewer where not even four of these find room."""
+    characters = sum(len(document.text) for document in documents)
+    fair = min(room // 4, PASSAGE_TOKENS) * characters // tokens
+    return min(max(fair, LEAST_CHARACTERS), MOST_CHARACTERS)
 
 
 def _by_document(

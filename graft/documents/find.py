@@ -5,6 +5,7 @@ are the images, fonts, scripts and style sheets of web pages.
 """
 
 import glob
+import logging
 import os
 import re
 from collections import Counter
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graft.errors import InputError
+
+logger = logging.getLogger(__name__)
 
 PAGE_PARTS = {
     *(".css", ".js", ".mjs", ".map", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".ico"),
@@ -65,7 +68,7 @@ def _expand(given: str) -> Iterator[Found]:
 
 def _in_folder(folder: Path) -> Iterator[Found]:
     files = []
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=_warn):
         folders[:] = [name for name in folders if not name.startswith(".")]
         files += [Path(place, name) for name in names if not name.startswith(".")]
     files = [file for file in files if file.suffix.lower() not in PAGE_PARTS]
@@ -73,6 +76,10 @@ def _in_folder(folder: Path) -> Iterator[Found]:
         raise InputError(f"the folder {folder} has no documents")
     for file in sorted(files, key=natural_order):
         yield Found(file, str(file.relative_to(folder)), named=False)
+
+
+def _warn(error: OSError) -> None:
+    logger.warning("the folder %s cannot be read: %s", error.filename, error.strerror)
 
 
 def _matching(given: str, pattern: str) -> Iterator[Found]:

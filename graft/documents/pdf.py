@@ -9,6 +9,7 @@ import logging
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -58,14 +59,10 @@ def _raw_pages(data: bytes, path: str) -> Iterator[str | None]:
     with pdf:
         for number in range(len(pdf)):
             try:
-                page = pdf[number]
+                with closing(pdf[number]) as page, closing(page.get_textpage()) as text:
+                    yield text.get_text_range()
             except pypdfium2.PdfiumError:
                 yield None
-                continue
-            text = page.get_textpage()
-            yield text.get_text_range()
-            text.close()
-            page.close()
 
 
 def _refusal(error: "PdfiumError", data: bytes, path: str) -> str:

@@ -48,7 +48,7 @@ def read_document(path: str | Path, name: str | None = None) -> Document:
     data = read_content(path)
     kind = kind_of(data, path)
     pages: tuple[int, ...] = ()
-    if not data.strip():
+    if not data or data.isspace():
         text = ""
     elif kind == "pdf":
         texts = pdf_pages(data, str(path))

@@ -12,19 +12,20 @@ MOST_MISFITS = 16  # passages in a row too long for what is left: it is full
 def ranking(passages: Sequence[Passage], scores: np.ndarray) -> list[int]:
     """Numbers of passages, best first: those with a score, then what stands next to them.
 
-    If nothing has a score: the beginnings of all documents, then what follows them.
+    If nothing has a score: the beginnings of all documents, then what follows them. Of passages
+    with the same text only the first is ranked.
     """
     order = np.argsort(-scores, kind="stable")
     hits = order[: int(np.count_nonzero(scores > 0))].tolist()
     if not hits:
-        return _leads(passages)
+        return _distinct(passages, _leads(passages))
     beside = (
         number
         for hit in hits
         for number in (hit + 1, hit - 1)
         if 0 <= number < len(passages) and _adjoin(passages[number], passages[hit])
     )
-    return list(dict.fromkeys([*hits, *beside]))
+    return _distinct(passages, [*hits, *beside])
 
 
 def fill(ranked: Sequence[int], size: Callable[[int], int], budget: int) -> list[int]:
@@ -41,6 +42,13 @@ def fill(ranked: Sequence[int], size: Callable[[int], int], budget: int) -> list
             if misfits == MOST_MISFITS:
                 break
     return taken
+
+
+def _distinct(passages: Sequence[Passage], ranked: Sequence[int]) -> list[int]:
+    first: dict[str, int] = {}
+    for number in ranked:
+        first.setdefault(passages[number].text.strip(), number)
+    return list(first.values())
 
 
 def _adjoin(one: Passage, other: Passage) -> bool:

@@ -127,6 +127,13 @@ def test_what_is_far_too_long_is_not_tokenised(engine, monkeypatch):
     assert prompt.tokens == pytest.approx(len(text(LONG.text)) * 40, rel=0.1)
 
 
+def test_a_real_chat_template_is_counted(smollm2):
+    text = "".join(f"Paragraph {i} speaks of zebras and of flat {i}.\n\n" for i in range(2000))
+    prompt = document_prompt(smollm2, "Where do zebras live?", [Document("zoo.txt", text)])
+    most = smollm2.context_length - SamplingParams().max_tokens
+    assert 0.9 * most < count(smollm2, prompt) <= most
+
+
 WORDS = st.sampled_from(["zebra", "flat", "lift", "the", "é", "and", "\n\n", ".\n", "# "])
 DOCUMENTS = st.lists(st.lists(WORDS, min_size=1, max_size=300).map(" ".join), max_size=4)
 

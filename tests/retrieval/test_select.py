@@ -10,7 +10,7 @@ SIZES = st.lists(st.integers(1, 50), max_size=60)
 def passages(*counts):
     """For each document as many passages of ten characters."""
     return [
-        Passage(f"{name}.txt", 10 * i, 10 * i + 10, "words here")
+        Passage(f"{name}.txt", 10 * i, 10 * i + 10, f"{name} words {i}")
         for name, count in enumerate(counts)
         for i in range(count)
     ]
@@ -27,6 +27,11 @@ def test_equal_scores_keep_the_order_of_the_documents():
 
 def test_neighbours_are_of_the_same_document():
     assert ranking(passages(2, 2), np.array([0, 1.0, 0, 0])) == [1, 0]
+
+
+def test_a_text_is_taken_once():
+    twice = [*passages(2), Passage("copy.txt", 0, 10, "0 words 1\n")]
+    assert ranking(twice, np.array([1.0, 3.0, 3.0])) == [1, 0]
 
 
 def test_without_hits_all_documents_begin():
