@@ -20,6 +20,9 @@ PACKAGES = (
     "gguf",
     "huggingface_hub",
     "tokenizers",
+    "bm25s",
+    "html-to-markdown",
+    "pypdfium2",
 )
 OPTIONAL = {"torchao": "--dtype int8"}  # packages, and what needs them
 GIGABYTE = 1e9

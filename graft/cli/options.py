@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,9 +34,20 @@ class AnswerOptions:
     """What to answer with. An option left out (None) has the default of `SamplingParams`."""
 
     doc: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Text or Markdown file to answer from; repeatable."),
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Text, Markdown, HTML or PDF to answer from: a file, a folder or a quoted pattern "
+            "such as 'docs/**/*.pdf'; repeatable.",
+        ),
     ] = None
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Refuse documents longer than the model reads, instead of selecting passages.",
+        ),
+    ] = False
     model: Annotated[
         str | None,
         typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
@@ -69,9 +79,10 @@ class AnswerOptions:
 
     def documents(self) -> "list[Document]":
         """Read every --doc."""
-        from graft.documents import read_document
+        from graft.documents import read_documents
 
-        return [read_document(path) for path in self.doc or []]
+        with Waiting("reading the documents"):
+            return read_documents(self.doc or [])
 
     def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
         """The sampling parameters asked for, `changes` on top; InputError for a bad value."""

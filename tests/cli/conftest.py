@@ -1,6 +1,7 @@
 """A made-up engine: the commands are tested for what they print, not for what a model says."""
 
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -62,11 +63,22 @@ class FakeStream:
         self.closed = True
 
 
+class FakeEncoder:
+    """A token per word."""
+
+    def text(self, text):
+        return text.split()
+
+    def prompt(self, messages):
+        return SimpleNamespace(tokens=[w for each in messages for w in each["content"].split()])
+
+
 class FakeEngine:
     model_name = "fake"
     dtype = "fp32"
     device = "cpu"
     context_length = 8192
+    encoder = FakeEncoder()
 
     def __init__(self):
         self.calls = []

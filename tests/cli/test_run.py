@@ -49,7 +49,7 @@ def test_options_reach_the_engine(cli, engine, document):
 def test_json_is_one_object_and_nothing_else(cli, engine, document):
     done = cli("run", "How fast?", "--doc", document, "--json")
     told = json.loads(done.stdout)
-    assert set(told) == {"text", "token_ids", "finish_reason", "seed", "stats"}
+    assert set(told) == {"text", "token_ids", "finish_reason", "seed", "stats", "documents"}
     assert told["text"] == "Four hours."
     assert told["token_ids"] == [5, 6, 7, 8]
     assert told["seed"] == 77
