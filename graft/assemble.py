@@ -9,11 +9,10 @@ from graft.draft.budget import as_many_as_fit, as_many_as_pay
 from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.lookup import LookupDrafter
 from graft.errors import InputError
-from graft.home import home
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.load import LoadedModel, load_model, memory
-from graft.models.prefix_files import PrefixFiles, rows_key
+from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.pretrained import DEFAULT_MODEL
 from graft.models.step_costs import costs_for
 from graft.verify.rejection import rejection
@@ -75,7 +74,7 @@ def load(  # noqa: PLR0913  every option by its name
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     loaded.model.prefixes.use(
         most_rows=kept // loaded.model.arena.storage.row_bytes,
-        shelf=PrefixFiles(home() / "prefixes", _rows_key(loaded), most_bytes=disk_cache)
+        shelf=PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
         if disk_cache
         else None,
     )

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graft.cli.answer import answer
-from graft.cli.documents import fitted, say_selection
+from graft.cli.documents import fitted, keep_documents, say_selection
 from graft.cli.failures import one_line
 from graft.cli.options import AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import GraftError
 
 if TYPE_CHECKING:
-    from graft import Engine, SamplingParams
+    from graft import DocumentPrompt, Engine, SamplingParams
     from graft.documents import Document
 
 HELP = "/reset forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C stops an answer."
@@ -62,6 +62,7 @@ class Conversation:
         self.params = params
         self.documents = documents
         self.messages: list[dict[str, str]] = []
+        self.opening: DocumentPrompt | None = None  # of the first turn, documents and all
 
     def reset(self) -> None:
         """Forget every turn; the documents stay."""
@@ -92,6 +93,8 @@ class Conversation:
             reply = given.result.text
             end_line(reply)
             footer(given, color=color)
+            if not self.messages and self.options.cache:
+                keep_documents(self.engine, self.opening)
         self.messages = [*messages, {"role": "assistant", "content": reply}]
 
     def _asked(self, question: str) -> list[dict[str, str]]:
@@ -107,6 +110,7 @@ class Conversation:
             keep_free=free,
         )
         say_selection(prompt, self.engine, self.documents)
+        self.opening = prompt
         return prompt.messages
 
 

@@ -40,6 +40,13 @@ def say_selection(prompt: "DocumentPrompt", engine: "Engine", documents: "list[D
     )
 
 
+def keep_documents(engine: "Engine", prompt: "DocumentPrompt") -> None:
+    """Keep what was read of whole documents; passages are selected anew for every question."""
+    if prompt.passages and prompt.whole:
+        with Waiting("keeping the documents for the next question"):
+            engine.remember(prompt.messages)
+
+
 def selection_as_dict(prompt: "DocumentPrompt") -> dict[str, Any]:
     """For --json."""
     return {

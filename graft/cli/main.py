@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from graft.cli.bench import app as bench
+from graft.cli.cache import cache
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
 from graft.cli.failures import fails_in_one_line
@@ -21,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (run, chat, models, doctor):
+for command in (run, chat, models, cache, doctor):
     app.command()(fails_in_one_line(command))
 app.add_typer(bench, name="bench")
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
 
+DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
 SAMPLING = (
     "temperature",
@@ -48,6 +49,13 @@ class AnswerOptions:
             help="Refuse documents longer than the model reads, instead of selecting passages.",
         ),
     ] = False
+    cache: Annotated[
+        bool,
+        typer.Option(
+            help="Keep what was read of the documents on disk, so that the next question about "
+            "them starts at once; see `graft cache`.",
+        ),
+    ] = True
     model: Annotated[
         str | None,
         typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
@@ -91,8 +99,11 @@ class AnswerOptions:
         given = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
         return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
 
-    def load(self) -> "Engine":
-        """The engine asked for. What can be refused without loading a model is refused first."""
+    def load(self, *, remembers: bool = True) -> "Engine":
+        """The engine asked for, one that `remembers` what it read or reads everything anew.
+
+        What can be refused without loading a model is refused first.
+        """
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
@@ -104,7 +115,14 @@ class AnswerOptions:
         name = DEFAULT_MODEL if self.model is None else self.model
         locate(name)  # downloads show a bar of their own
         with Waiting(f"loading {name} (the first start compiles kernels: about a minute)"):
-            return graft.load(name, dtype=self.dtype, device=self.device, draft=self.draft)
+            return graft.load(
+                name,
+                dtype=self.dtype,
+                device=self.device,
+                draft=self.draft,
+                prefix_cache=None if remembers else 0,
+                disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
+            )
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ import typer
 
 from graft.cli.answer import Answer, answer
 from graft.cli.compare import Comparison, show_comparison
-from graft.cli.documents import fitted, say_selection, selection_as_dict
+from graft.cli.documents import fitted, keep_documents, say_selection, selection_as_dict
 from graft.cli.options import AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import InputError
@@ -38,7 +38,7 @@ def run(
     """
     # What can be refused without a model is refused before one is loaded.
     question, documents, params = read_question(question), options.documents(), options.sampling()
-    engine = options.load()
+    engine = options.load(remembers=not compare)  # both runs of a comparison read the prompt
     prompt = fitted(engine, question, documents, params, full=options.full)
     if not json:
         say_selection(prompt, engine, documents)
@@ -55,6 +55,8 @@ def run(
         print(json_module.dumps(as_dict(drafted, prompt, comparison)))
     elif comparison:
         show_comparison(comparison, engine.dtype)
+    if options.cache:
+        keep_documents(engine, prompt)
 
 
 def read_question(question: str | None) -> str:

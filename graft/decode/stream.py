@@ -49,6 +49,13 @@ class Stream:
         """At most one step of the engine towards the next event, by this thread or another."""
         self._engine.turns.once(self.ready, self._engine.advance)
 
+    @property
+    def prompt_read(self) -> tuple[int, int]:
+        """How many tokens of the prompt are in the cache, and how many it has."""
+        first = self._sequences[0]
+        count = first.stats.prompt_tokens
+        return min(first.extent.total if first.extent else 0, count), count
+
     def take(self) -> TokenEvent | None:
         """The next event that is there; None after the last. What went wrong comes after it."""
         for sequence in self._sequences:

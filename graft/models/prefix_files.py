@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from graft.errors import GraftError
-from graft.home import atomic_file, clean
+from graft.home import atomic_file, clean, home
 from graft.models.arena import BLOCK, Arena, Extent
 from graft.models.prefix_cache import common_blocks
 
@@ -37,9 +37,20 @@ def rows_key(*parts: str) -> str:
     return hashlib.sha256("\n".join((FORMAT, *parts)).encode()).hexdigest()[:24]
 
 
+def prefix_folder() -> Path:
+    """Where the files of all models are."""
+    return home() / "prefixes"
+
+
+def kept(folder: Path) -> tuple[int, int]:
+    """How many files there are below `folder`, and their bytes."""
+    sizes = [size for _, size, _ in _files(folder)]
+    return len(sizes), sum(sizes)
+
+
 def forget(folder: Path) -> int:
     """Delete all files of all models below `folder`; how many bytes that were."""
-    total = sum(size for _, size, _ in _files(folder))
+    _, total = kept(folder)
     shutil.rmtree(folder, ignore_errors=True)
     return total
 
