@@ -26,6 +26,17 @@ def test_drafting_never_changes_the_output_on_a_gpu(forward, params):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["lean", "hook"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_invariant_drafting_never_changes_the_output_in_16_bits(forward, dtype, params):
+    engine = tiny_engine(tiny_network().cuda().to(dtype), forward=forward, invariant=True)
+    plain = engine.generate(PROMPT, params, draft="plain")
+    for preset in PRESETS:
+        assert engine.generate(PROMPT, params, draft=preset).token_ids == plain.token_ids
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_lean_and_hook_agree_in_16_bits_on_a_gpu(dtype):
     tokens = list(range(3, 40))
