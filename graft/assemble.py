@@ -92,6 +92,7 @@ def _rows_key(loaded: LoadedModel) -> str:
         loaded.checkpoint.fingerprint,
         loaded.dtype,
         loaded.forward_name,
+        type(loaded.model.forward).__name__,
         loaded.device.partition(":")[0],
         version("transformers"),  # it reads the config
     )
