@@ -23,7 +23,7 @@ from graft.models.language_model import Forward, LanguageModel
 from graft.models.probe import probe_paths
 from graft.tree.draft_tree import DraftTree, chain, from_paths
 
-SLABS = {"cpu": 16, "cuda": 32}  # nodes: many waste work on short steps, few need several slabs
+SLABS = {"cpu": 16, "cuda": 64}  # nodes: many waste work on short steps, few need several slabs
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
