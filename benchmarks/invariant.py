@@ -55,6 +55,7 @@ def main() -> None:
     options.add_argument(
         "--slab", type=int, nargs="*", help="nodes of a slab; several are compared"
     )
+    options.add_argument("--group", type=int, help="blocks of 256 keys computed at once")
     options.add_argument("--rounds", type=int, default=12)
     options.add_argument("--tiny", action="store_true", help="a small network, to try the script")
     chosen = options.parse_args()
@@ -64,12 +65,14 @@ def main() -> None:
     usual = model_of(LeanForward(*read_llama(network)), shape)
     for slab in chosen.slab or [SLABS[device.type]]:
         lean = LeanForward(*read_llama(network), tree_attention)
-        forward = InvariantForward(lean, device=device, slab=slab)
+        forward = InvariantForward(lean, device=device, slab=slab, group=chosen.group)
         check_invariant(forward, vocabulary=shape["vocab_size"], name="the network")
         pair = {"usual": usual, "invariant": model_of(forward, shape)}
         for context in CONTEXTS:
             for line in cells(pair, context, chosen.rounds):
-                text = json.dumps({"slab": slab, "context": context, **line, **common})
+                text = json.dumps(
+                    {"slab": slab, "group": forward.group, "context": context, **line, **common}
+                )
                 print(text, flush=True)
                 with chosen.out.open("a") as file:
                     file.write(text + "\n")

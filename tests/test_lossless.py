@@ -254,13 +254,15 @@ def invariant_bench(request):
     return Bench(network=network, forward=request.param, invariant=True)
 
 
-@pytest.mark.parametrize("draft", [*PRESETS, "oracle"])
+@pytest.mark.parametrize("draft", DRAFTERS)
 @pytest.mark.parametrize("option", ["greedy", "everything"])
 def test_invariant_drafting_never_changes_the_output_in_bf16(invariant_bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
-    results = [invariant_bench.check(prompt, params, draft) for prompt in PROMPTS[:2]]
-    assert accepted(results) >= 5
-    assert rejected(results) >= 5
+    params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
+    result = invariant_bench.check(PROMPTS[0], params, draft)
+    if draft == "oracle":
+        assert accepted([result]) >= 20
+    if draft == "adversary":
+        assert rejected([result]) >= 20
 
 
 REAL_OPTIONS = {

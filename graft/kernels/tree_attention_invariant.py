@@ -17,8 +17,6 @@ from torch import Tensor
 from graft.kernels.tree_layout import TreeLayout
 
 BLOCK = 256  # positions that share a partial softmax
-GROUP = 4  # blocks computed at once: a short context wastes some, a long one has fewer launches
-_SPAN = BLOCK * GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +27,32 @@ class SeenRows:
     positions: np.ndarray  # [N] int64
     seen: Tensor  # [N, P] int32 on the model's device: the row at position p; P is whole groups
     last: Tensor  # [N, 1] int64 there: the nodes' positions; what `seen` says beyond is ignored
+    group: int  # blocks computed at once
     _groups: dict[int | None, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     def groups(self, window: int | None) -> list[tuple[Tensor, Tensor]]:
-        """Rows [N * span] of each group of blocks, and [N, group, 1, block]: True = hidden.
+        """Rows [N, group, block] of each group, and [N, group, 1, block]: True = hidden.
 
         The same for all layers with one window, so made once.
         """
         if window not in self._groups:
-            self._groups[window] = [
-                self._group(start, window) for start in range(0, self.seen.shape[1], _SPAN)
-            ]
+            starts = range(0, self.seen.shape[1], self.group * BLOCK)
+            self._groups[window] = [self._group(start, window) for start in starts]
         return self._groups[window]
 
     def _group(self, start: int, window: int | None) -> tuple[Tensor, Tensor]:
-        away = self.last - torch.arange(start, start + _SPAN, device=self.last.device)
+        end = start + self.group * BLOCK
+        away = self.last - torch.arange(start, end, device=self.last.device)
         hidden = away < 0 if window is None else (away < 0) | (away >= window)
-        rows = self.seen[:, start : start + _SPAN].flatten()
-        return rows, hidden.reshape(-1, GROUP, 1, BLOCK)
+        rows = self.seen[:, start:end].reshape(-1, self.group, BLOCK)
+        return rows, hidden.reshape(-1, self.group, 1, BLOCK)
 
 
-def see(layout: TreeLayout, nodes: np.ndarray, device: torch.device) -> SeenRows:
+def see(layout: TreeLayout, nodes: np.ndarray, device: torch.device, group: int) -> SeenRows:
     """What these nodes of a layout see."""
     positions = layout.positions[nodes]
-    width = -(-(int(positions.max()) + 1) // _SPAN) * _SPAN
+    span = group * BLOCK
+    width = -(-(int(positions.max()) + 1) // span) * span
     seen = np.repeat(layout.rows[nodes][:, None], width, 1).astype(np.int32)
     sequences = np.searchsorted(layout.first_node, nodes, "right") - 1
     for b in np.unique(sequences):
@@ -70,6 +70,7 @@ def see(layout: TreeLayout, nodes: np.ndarray, device: torch.device) -> SeenRows
         positions,
         torch.from_numpy(seen).to(device),
         torch.from_numpy(positions).to(device)[:, None],
+        group,
     )
 
 
@@ -92,13 +93,13 @@ def tree_attention(
     best = torch.full((*grouped.shape[:3], 1), float("-inf"), device=query.device)
     total, mixed = torch.zeros_like(best), torch.zeros_like(grouped)  # [K, N, G, 1], [K, N, G, D]
     for rows, hidden in layout.groups(window):
-        scores = grouped[:, :, None] @ _gather(keys, rows, nodes).transpose(-1, -2)
+        scores = grouped[:, :, None] @ _gather(keys, rows).transpose(-1, -2)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         scores = scores.masked_fill(hidden, float("-inf"))  # [K, N, group, G, block]
         top = scores.amax(-1, keepdim=True)
         weights = torch.exp(scores - _finite(top))
-        added = weights @ _gather(values, rows, nodes)  # [K, N, group, G, D]
+        added = weights @ _gather(values, rows)  # [K, N, group, G, D]
         before, best = best, torch.maximum(best, top.amax(2))
         old, new = torch.exp(before - _finite(best)), torch.exp(top - _finite(best)[:, :, None])
         total = total * old + (weights.sum(-1, keepdim=True) * new).sum(2)
@@ -111,10 +112,10 @@ def tree_attention(
     return (mixed / total).transpose(0, 1).reshape(nodes, heads, size).to(query.dtype)
 
 
-def _gather(cached: Tensor, rows: Tensor, nodes: int) -> Tensor:
-    """[K, N, group, block, D] float32 of the cache rows [N * span]."""
-    found = cached.index_select(1, rows).float()
-    return found.reshape(len(cached), nodes, GROUP, BLOCK, cached.shape[-1])
+def _gather(cached: Tensor, rows: Tensor) -> Tensor:
+    """[K, N, group, block, D] float32 of the cache rows [N, group, block]."""
+    found = cached.index_select(1, rows.flatten()).float()
+    return found.reshape(len(cached), *rows.shape, cached.shape[-1])
 
 
 def _finite(maximum: Tensor) -> Tensor:

@@ -23,7 +23,10 @@ from graft.models.language_model import Forward, LanguageModel
 from graft.models.probe import probe_paths
 from graft.tree.draft_tree import DraftTree, chain, from_paths
 
-SLABS = {"cpu": 16, "cuda": 64}  # nodes: many waste work on short steps, few need several slabs
+# Nodes of a slab: many waste work on short steps, with few a tree needs several slabs. Blocks of
+# keys at once: many waste work on short contexts, with few a long one needs many launches.
+SLABS = {"cpu": 16, "cuda": 64}
+GROUPS = {"cpu": 1, "cuda": 4}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
@@ -66,9 +69,16 @@ class SpareRows:
 class InvariantForward:
     """Cuts steps into slabs for a forward that was built with the invariant attention."""
 
-    def __init__(self, forward: Forward, *, device: torch.device, slab: int | None = None) -> None:
+    def __init__(
+        self,
+        forward: Forward,
+        *,
+        device: torch.device,
+        slab: int | None = None,
+        group: int | None = None,
+    ) -> None:
         self.forward, self.device = forward, device
-        self.slab = slab or SLABS[device.type]
+        self.slab, self.group = slab or SLABS[device.type], group or GROUPS[device.type]
         self.storage = SpareRows(forward.storage, self.slab)
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
@@ -89,8 +99,8 @@ class InvariantForward:
         for start in range(0, len(tokens), self.slab):
             nodes = np.arange(start, min(start + self.slab, len(tokens)))
             missing = self.slab - len(nodes)
-            padded = np.pad(tokens[nodes], (0, missing))
-            yield nodes, padded, self._fill(see(layout, nodes, self.device), missing)
+            seen = see(layout, nodes, self.device, self.group)
+            yield nodes, np.pad(tokens[nodes], (0, missing)), self._fill(seen, missing)
 
     def _fill(self, seen: SeenRows, missing: int) -> SeenRows:
         """Nodes at position 0 that see only themselves."""
@@ -103,6 +113,7 @@ class InvariantForward:
             np.pad(seen.positions, (0, missing)),
             torch.cat([seen.seen, own.expand(-1, seen.seen.shape[1])]),
             torch.cat([seen.last, torch.zeros_like(own, dtype=seen.last.dtype)]),
+            seen.group,
         )
 
 

@@ -95,11 +95,11 @@ def by_torch(step: Step, *, scale=0.3, dtype=torch.float64, **options) -> np.nda
     return tree_attention(*tensors, step.layout, scale=scale, **options).numpy()
 
 
-def by_invariant(step: Step, *, scale=0.3, **options) -> np.ndarray:
+def by_invariant(step: Step, *, scale=0.3, group=2, **options) -> np.ndarray:
     tensors = [torch.from_numpy(x) for x in (step.query, step.keys, step.values)]
     if options.get("sinks") is not None:
         options["sinks"] = torch.from_numpy(options["sinks"])
-    seen = see(step.layout, np.arange(len(step.query)), torch.device("cpu"))
+    seen = see(step.layout, np.arange(len(step.query)), torch.device("cpu"), group)
     return invariant_attention(*tensors, seen, scale=scale, **options).numpy()
 
 

@@ -73,8 +73,8 @@ def test_a_tree_has_the_bits_of_its_paths(name, kind, context):
 @pytest.mark.parametrize("kind", ["lean", "hook"])
 def test_a_context_of_several_groups_of_blocks(kind):
     model = model_of("llama", kind)
-    extent = model.open(1022)
-    model.prefill(extent, random_tokens(1022, 0))
+    extent = model.open(510)
+    model.prefill(extent, random_tokens(510, 0))
     tree = random_tree(3)
     logits = model.score([extent], [tree])[0]
     assert_path_token_by_token(model, extent, tree, logits)  # from one group into the next
@@ -134,11 +134,11 @@ def test_other_dtypes(dtype):
     assert_path_token_by_token(model, extent, tree, model.score([extent], [tree])[0])
 
 
-def test_any_size_of_slab_gives_a_node_one_value():
+def test_any_size_of_slab_and_group_gives_a_node_one_value():
     """Not the same between sizes, but for each size the same in every company."""
-    for slab in (1, 5, 24):
-        network = forward("llama", "lean")
-        resized = InvariantForward(network.forward, device=torch.device("cpu"), slab=slab)
+    for slab, group in ((1, 1), (5, 2), (24, 4)):
+        network = forward("llama", "lean").forward
+        resized = InvariantForward(network, device=torch.device("cpu"), slab=slab, group=group)
         model = LanguageModel(resized, vocabulary=VOCABULARY, context_length=512)
         extent = model.open(20)
         model.prefill(extent, random_tokens(20, 0))
