@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graft import DocumentPrompt, Engine, SamplingParams
     from graft.documents import Document
 
+KEPT = "later questions keep these passages; /reset forgets and selects anew"
 HELP = "/reset forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C stops an answer."
 
 
@@ -110,6 +111,8 @@ class Conversation:
             keep_free=free,
         )
         say_selection(prompt, self.engine, self.documents)
+        if not prompt.whole:
+            print(KEPT, file=sys.stderr)
         self.opening = prompt
         return prompt.messages
 

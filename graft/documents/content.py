@@ -46,7 +46,7 @@ def read_content(path: Path) -> bytes:
 
 
 def kind_of(data: bytes, path: PurePath) -> str:
-    """ "pdf", "html" or "text": by the first bytes, then by the name."""
+    """The kind of document ("pdf", "html" or "text") by its first bytes, then by its name."""
     if looks_like_pdf(data):
         return "pdf"
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path

@@ -71,7 +71,7 @@ def _in_folder(folder: Path) -> Iterator[Found]:
     for place, folders, names in os.walk(folder, onerror=_warn):
         folders[:] = [name for name in folders if not name.startswith(".")]
         files += [Path(place, name) for name in names if not name.startswith(".")]
-    files = [file for file in files if file.suffix.lower() not in PAGE_PARTS]
+    files = [file for file in files if file.suffix.lower() not in PAGE_PARTS and file.is_file()]
     if not files:
         raise InputError(f"the folder {folder} has no documents")
     for file in sorted(files, key=natural_order):
@@ -84,7 +84,7 @@ def _warn(error: OSError) -> None:
 
 def _matching(given: str, pattern: str) -> Iterator[Found]:
     matches = [Path(match) for match in glob.iglob(pattern, recursive=True)]
-    files = sorted((match for match in matches if not match.is_dir()), key=natural_order)
+    files = sorted((match for match in matches if match.is_file()), key=natural_order)
     if not files:
         raise InputError(f"no file matches {given}")
     fixed = os.path.commonpath([file.parent for file in files])

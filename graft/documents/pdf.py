@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+OBJECT_WITHIN = 16 << 10
 _PDFIUM = threading.Lock()  # pdfium keeps global state: one thread at a time
 _BROKEN_WORD = re.compile("(\\w+)\ufffe(\\w+)")
 _HYPHENATED_WORD = re.compile(r"\w+-\w+")
@@ -28,8 +29,9 @@ _LINE_ENDS = re.compile(r"[ \t]*\r\n?|[ \t]+\n")
 
 
 def looks_like_pdf(data: bytes) -> bool:
-    """Readers accept some bytes before the header, and so do we."""
-    return b"%PDF-" in data[:1024]
+    """The header may come a little late, as readers allow; text about PDF has no objects."""
+    header = data.find(b"%PDF-", 0, 1024)
+    return header == 0 or (header > 0 and b" 0 obj" in data[:OBJECT_WITHIN])
 
 
 def pdf_pages(data: bytes, path: str) -> list[str]:

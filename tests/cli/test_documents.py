@@ -110,6 +110,7 @@ def test_a_chat_selects_once_and_again_after_reset(cli, engine, report):
     done = cli("chat", "--doc", report, "--max-tokens", 64, stdin=asked)
     assert done.exit_code == 0
     assert done.stderr.count("answering from") == 2
+    assert done.stderr.count("later questions keep these passages") == 2
     first, second, third = (call[0] for call in engine.calls)
     assert second[0] == first[0]
     assert second[2]["content"] == "Elephants?"

@@ -56,6 +56,13 @@ def test_names_are_long_enough_to_differ(folder):
     assert len({file.name for file in files}) == len(files) == 2
 
 
+def test_pipes_and_broken_links_in_a_folder_are_no_files(folder):
+    os.mkfifo(folder / "pipe.txt")
+    (folder / "gone.txt").symlink_to(folder / "nothing")
+    assert len(names([folder])) == 4
+    assert names([f"{folder}/*.[mt]*"]) == ["2.md", "10.md"]
+
+
 def test_unreadable_files_of_a_folder_are_skipped_with_one_warning(folder, caplog):
     for i in range(5):
         (folder / f"data{i}.bin").write_bytes(b"\0\1\2")

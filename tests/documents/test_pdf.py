@@ -45,6 +45,11 @@ def test_a_pdf_is_a_pdf_whatever_it_is_called(tmp_path):
     assert read_document(write(tmp_path, shifted, "x.html")).text == "Hello."
 
 
+def test_a_text_about_pdf_is_text(tmp_path):
+    text = "Such files begin with %PDF-1.7 and a line of bytes."
+    assert read_document(write(tmp_path, text.encode(), "note.md")).text == text
+
+
 @pytest.mark.parametrize(
     ("data", "said"),
     [
