@@ -166,13 +166,13 @@ def _reference(system: str, systems: list[str], baseline: str, temperature: floa
 
 
 def _parted(results: Results, mine: Runs, reference: Runs) -> list[int | None]:
-    """For every shared answer the token at which it parts from the reference's."""
+    """For every answer both gave the token at which it parts from the reference's."""
+    ids = results.token_ids
     return [
-        first_difference(
-            results.token_ids[reference[numbers].output], results.token_ids[run.output]
-        )
+        first_difference(expected, found)
         for numbers, run in mine.items()
         if numbers in reference
+        for expected, found in zip(ids[reference[numbers].output], ids[run.output], strict=True)
     ]
 
 
