@@ -277,7 +277,7 @@ def _report(file: Path, baseline: str | None) -> "Report":
 
 def show(told: "Report", *, markdown: bool, json: bool) -> None:
     """A report as tables, as Markdown or as one JSON object."""
-    from graft.bench.report import as_markdown, as_tables, heading, legend
+    from graft.bench.tables import as_markdown, as_tables, heading, legend
 
     if json:
         print(json_module.dumps(told.as_dict()))

@@ -2,7 +2,8 @@ import pytest
 from made_up_answers import answer, pair, results
 from rich.console import Console
 
-from graft.bench.report import as_markdown, as_tables, heading, report
+from graft.bench.report import report
+from graft.bench.tables import as_markdown, as_tables, heading
 from graft.errors import InputError
 
 
