@@ -8,6 +8,7 @@ wrong: `probe.py` refuses them at load.
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ class HookStep:
     rows: Tensor  # [N]
     seen: set[int]  # layers that called
     windowed: set[int]  # those of them that named a window
+    attention: Callable[..., Tensor]
 
 
 def attend(  # noqa: PLR0913  transformers' contract
@@ -59,7 +61,7 @@ def attend(  # noqa: PLR0913  transformers' contract
     keys, values = graft_step.storage.kv[:, layer]
     keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
     values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
-    attended = tree_attention(
+    attended = graft_step.attention(
         query[0].transpose(0, 1),
         keys,
         values,
@@ -86,8 +88,10 @@ def own_configs(model: PreTrainedModel) -> None:
 class HookForward:
     """Runs a transformers model through `attend`."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+    def __init__(
+        self, model: PreTrainedModel, attention: Callable[..., Tensor] = tree_attention
+    ) -> None:
+        self.model, self.attention = model, attention
         config = model.config.get_text_config()
         heads = config.num_attention_heads
         size = getattr(config, "head_dim", None) or config.hidden_size // heads
@@ -101,7 +105,7 @@ class HookForward:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         device = self.model.device
         rows = torch.from_numpy(layout.rows).to(device)
-        step = HookStep(self.storage, layout, rows, set(), set())
+        step = HookStep(self.storage, layout, rows, set(), set(), self.attention)
         logits = self.model(
             input_ids=torch.from_numpy(tokens).to(device)[None],
             position_ids=torch.from_numpy(layout.positions).to(device)[None],
