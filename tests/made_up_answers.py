@@ -25,7 +25,7 @@ def results(*answers, dtype="fp32", peers=("hf",)):
     }
     keyed = {each.key: each for each in answers}
     workers = {"hf": {"versions": {"torch": "2.12.0", "transformers": "5.0"}, "settings": {}}}
-    return Results(sessions=[session], workers=workers, answers=keyed, token_ids=TOKENS)
+    return Results(sessions=[session], workers=workers, answers=keyed, token_ids=dict(TOKENS))
 
 
 def pair(number, category="qa", *, faster=2.0, output="a", **changes):

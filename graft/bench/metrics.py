@@ -152,11 +152,9 @@ def shares(runs: Sequence[Run]) -> dict[str, float]:
     return {source: count / tokens for source, count in accepted.most_common() if count > 0}
 
 
-def first_difference(one: list[list[int]], other: list[list[int]]) -> int | None:
-    """The earliest token, counted from 1, at which two answers part; None if they are the same."""
-    places = []
-    for a, b in zip(one, other, strict=True):
-        if a != b:
-            shorter = min(len(a), len(b))
-            places.append(next((i for i in range(shorter) if a[i] != b[i]), shorter) + 1)
-    return min(places, default=None)
+def first_difference(one: list[int], other: list[int]) -> int | None:
+    """The token, counted from 1, at which two answers part; None if they are the same."""
+    if one == other:
+        return None
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter) + 1

@@ -5,7 +5,8 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graft.bench.report import Report, Row, cells_of, heading, overall
+from graft.bench.report import Report, Row, overall
+from graft.bench.tables import cells_of, heading
 from graft.errors import CheckpointError, InputError
 from graft.home import atomic_file
 

@@ -163,7 +163,11 @@ def open_results(path: Path) -> Iterator[tuple[Results, Writer]]:
         _hold(file, path)
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
         results = read_results(path)
-        yield results, Writer(file, path, set(results.token_ids))
+        try:
+            yield results, Writer(file, path, set(results.token_ids))
+        finally:
+            if path.stat().st_size == 0:  # refused before anything was measured
+                path.unlink()
 
 
 def _hold(file: IO[str], path: Path) -> None:

@@ -1,10 +1,10 @@
-"""Tables from result files: a row per system, category by category, cell by cell."""
+"""What a result file says: a row per system, category by category, cell by cell."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from graft.bench.metrics import (
     Ratio,
@@ -23,12 +23,8 @@ from graft.bench.records import Answer, Results
 from graft.bench.systems import PEERS
 from graft.errors import InputError
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 ALL = "all"
 PLAIN = "plain"
-NOTHING = "–"
 Runs = dict[tuple[int, ...], Run]  # by the numbers of the prompts
 Cell = tuple[int, float]  # batch, temperature
 
@@ -166,13 +162,13 @@ def _reference(system: str, systems: list[str], baseline: str, temperature: floa
 
 
 def _parted(results: Results, mine: Runs, reference: Runs) -> list[int | None]:
-    """For every shared answer the token at which it parts from the reference's."""
+    """For every answer both gave the token at which it parts from the reference's."""
+    ids = results.token_ids
     return [
-        first_difference(
-            results.token_ids[reference[numbers].output], results.token_ids[run.output]
-        )
+        first_difference(expected, found)
         for numbers, run in mine.items()
         if numbers in reference
+        for expected, found in zip(ids[reference[numbers].output], ids[run.output], strict=True)
     ]
 
 
@@ -200,132 +196,3 @@ def overall(rows: Sequence[Row]) -> list[Row]:
     """The rows that are about all prompts of their cell."""
     last = {(row.batch, row.temperature): row.category for row in rows}
     return [row for row in rows if last[row.batch, row.temperature] == row.category]
-
-
-def heading(told: Report) -> str:
-    """Model, machine, versions, date: one paragraph."""
-    session, fixed = told.session, told.session["fixed"]
-    where = ", ".join(session["hardware"]["gpus"]) or session["hardware"]["cpu"]
-    versions = ", ".join(f"{name} {number}" for name, number in _versions(told).items())
-    commit = f" ({session['commit']})" if session.get("commit") else ""
-    return (
-        f"{fixed['suite']}: {fixed['model']}, {fixed['dtype']}, at most {fixed['max_tokens']} "
-        f"tokens; {where}, {fixed['threads']} threads; {versions}{commit}; {session['date'][:10]}"
-    )
-
-
-def _versions(told: Report) -> dict[str, str]:
-    """Of Graft's environment, then of the peers' engines."""
-    ours = told.session["versions"]
-    theirs = [told.workers[name]["versions"] for name in told.workers if name in PEERS]
-    return ours | {k: v for each in theirs for k, v in each.items() if k not in ours}
-
-
-def legend(told: Report) -> str:
-    """How to read the columns."""
-    return (
-        f"Ratios: time of {told.baseline} over time of the system, paired by prompt, geometric "
-        "mean (95 % t interval); above 1 is faster. same: answers equal to the reference's, "
-        "@ the median token at which others part. all: tokens/s with the prompts' time."
-    )
-
-
-def cells_of(told: Report) -> dict[str, list[Row]]:
-    """Rows by cell, under the cell's title."""
-    cells: dict[str, list[Row]] = defaultdict(list)
-    for row in told.rows:
-        draws = "greedy" if row.temperature == 0 else f"temperature {row.temperature:g}"
-        cells[f"{draws}, {row.batch} at a time" if row.batch > 1 else draws].append(row)
-    return cells
-
-
-def columns(*, batched: bool) -> dict[str, int]:
-    """Headings of `figures` and their widths: 100 with the system's name and gaps of one."""
-    speed = {"tok/s": 6, "all": 6} if batched else {"tok/s": 6}
-    guessed = 13 if batched else 20
-    ratios = {"decoding": 16, "prefill": 7, "end to end": 16}
-    return {**speed, **ratios, "tok/step": 8, "guessed by": guessed, "same": 9}
-
-
-def figures(row: Row) -> list[str]:
-    """A row's cells, ready to show; speeds with prompts included only for batches."""
-    speeds = [_number(row.tokens_per_second, 1)]
-    if row.batch > 1:
-        speeds.append(_number(row.total_tokens_per_second, 1))
-    by = " ".join(f"{source} {share:.0%}" for source, share in row.shares.items() if share > 0.005)
-    same = NOTHING if row.compared is None else f"{row.same}/{row.compared}"
-    return [
-        *speeds,
-        _interval(row.decode),
-        _number(row.prefill.mean if row.prefill else None, 2),
-        _interval(row.total),
-        _number(row.tokens_per_step, 2),
-        by or NOTHING,
-        same if row.parted_at is None else f"{same} @{row.parted_at:.0f}",
-    ]
-
-
-def _number(value: float | None, places: int) -> str:
-    return NOTHING if value is None else f"{value:.{places}f}"
-
-
-def _interval(ratio: Ratio | None) -> str:
-    if ratio is None:
-        return NOTHING
-    if ratio.low is None or ratio.low == ratio.high:
-        return f"{ratio.mean:.2f}"
-    high = f"{ratio.high:.2f}" if ratio.high < 10 else f"{ratio.high:.3g}"
-    return f"{ratio.mean:.2f} ({ratio.low:.2f}–{high})"
-
-
-def as_tables(told: Report) -> "list[Table]":
-    """For a terminal of 100 columns: one table per category of a cell."""
-    from itertools import groupby
-
-    tables = []
-    for title, rows in cells_of(told).items():
-        for category, group in groupby(rows, key=lambda row: row.category):
-            tables.append(_table(f"{title}: {category}", list(group)))
-    return tables
-
-
-def _table(title: str, rows: list[Row]) -> "Table":
-    from rich.table import Table
-
-    prompts = f"{rows[0].prompts} prompt{'s' if rows[0].prompts > 1 else ''}"
-    table = Table(
-        title=f"{title}, {prompts}",
-        title_style="bold",
-        title_justify="left",
-        box=None,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        header_style="dim",
-    )
-    table.add_column("", width=11, overflow="fold")
-    for name, width in columns(batched=rows[0].batch > 1).items():
-        table.add_column(name, width=width, justify="left" if name == "guessed by" else "right")
-    for row in rows:
-        table.add_row(row.system, *figures(row))
-    return table
-
-
-def as_markdown(told: Report) -> str:
-    """The same for a document."""
-    parts = [f"{heading(told)}.", legend(told)]
-    for title, rows in cells_of(told).items():
-        names = ["category", "prompts", "system", *columns(batched=rows[0].batch > 1)]
-        lines = [f"**{title}**", "", _markdown_row(names)]
-        lines.append(
-            _markdown_row(["---", "--:", "---", *["--:"] * (len(names) - 5), "---", "--:"])
-        )
-        for row in rows:
-            cells = [row.category, str(row.prompts), row.system, *figures(row)]
-            lines.append(_markdown_row(cells))
-        parts.append("\n".join(lines))
-    parts += [f"- {note}" for note in told.notes]
-    return "\n\n".join(parts)
-
-
-def _markdown_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -101,8 +101,8 @@ def _header(
         "device": workers.device,
         "max_tokens": settings.max_tokens,
         "threads": settings.threads,
-        "peer_options": {name: list(words) for name, words in settings.peer_options.items()},
-        "gguf": settings.gguf.name if settings.gguf else None,
+        **{f"{name} options": list(settings.peer_options.get(name, ())) for name in settings.peers},
+        **({"gguf": settings.gguf.name} if settings.gguf else {}),
         "cpu": machine["cpu"],
         "cores": machine["cores"],
         "gpus": machine["gpus"],
@@ -128,12 +128,14 @@ def _header(
 
 
 def _refuse_mixing(out: Path, results: Results, fixed: dict[str, Any]) -> None:
-    for name, before in (results.sessions[0]["fixed"] if results.sessions else {}).items():
-        if (now := fixed.get(name)) != before:
-            raise InputError(
-                f"{out} was measured with {name} {before}, not {now}, and cannot be compared; "
-                "name another --out"
-            )
+    """What only one of two sessions has, such as a peer's options, does not disagree."""
+    for session in results.sessions:
+        for name, before in session["fixed"].items():
+            if (now := fixed.get(name, before)) != before:
+                raise InputError(
+                    f"{out} was measured with {name} {before}, not {now}, and cannot be compared; "
+                    "name another --out"
+                )
 
 
 @dataclass(slots=True)

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 WIDTH = 100  # of the tables, where there is no terminal
 
-app = typer.Typer(
-    help="Measure presets and other engines on the same prompts, in turns.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-)
+app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
 MARKDOWN = Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -39,7 +34,9 @@ BASELINE = Annotated[
 class BenchOptions:
     """Comma-separated lists as they are typed; what is left out (None) is `Settings`' default."""
 
-    suite: Annotated[str | None, typer.Option(metavar="NAME", help="spec_bench.")] = None
+    suite: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which prompts: spec_bench.")
+    ] = None
     data: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The suite's folder or file of questions.")
     ] = None
@@ -54,7 +51,7 @@ class BenchOptions:
         None
     )
     dtype: Annotated[
-        str | None, typer.Option(help="fp32, bf16, fp16 or auto; the same for all.")
+        str | None, typer.Option(help="fp32, bf16, fp16, int8 or auto; the same for all.")
     ] = None
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... or auto.")] = None
     temperature: Annotated[
@@ -280,7 +277,7 @@ def _report(file: Path, baseline: str | None) -> "Report":
 
 def show(told: "Report", *, markdown: bool, json: bool) -> None:
     """A report as tables, as Markdown or as one JSON object."""
-    from graft.bench.report import as_markdown, as_tables, heading, legend
+    from graft.bench.tables import as_markdown, as_tables, heading, legend
 
     if json:
         print(json_module.dumps(told.as_dict()))

@@ -100,11 +100,10 @@ def test_shares_are_of_all_tokens_largest_first():
 @pytest.mark.parametrize(
     ("one", "other", "place"),
     [
-        ([[1, 2, 3]], [[1, 2, 3]], None),
-        ([[1, 2, 3]], [[1, 9, 3]], 2),
-        ([[1, 2]], [[1, 2, 3]], 3),
-        ([[1, 2], [5, 6, 7]], [[1, 2], [5, 6, 8]], 3),
-        ([[1, 2], [5, 6]], [[1, 3], [4, 6]], 1),
+        ([1, 2, 3], [1, 2, 3], None),
+        ([1, 2, 3], [1, 9, 3], 2),
+        ([1, 2], [1, 2, 3], 3),
+        ([], [1], 1),
     ],
 )
 def test_first_difference(one, other, place):

@@ -72,6 +72,12 @@ def test_a_line_of_something_else_is_named(file, line):
         read_results(file)
 
 
+def test_nothing_written_leaves_no_file(tmp_path):
+    with open_results(tmp_path / "results.jsonl"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_is_not_a_file(tmp_path):
     with pytest.raises(InputError, match="cannot be written"), open_results(tmp_path):
         pass

@@ -2,7 +2,8 @@ import pytest
 from made_up_answers import answer, pair, results
 from rich.console import Console
 
-from graft.bench.report import as_markdown, as_tables, heading, report
+from graft.bench.report import report
+from graft.bench.tables import as_markdown, as_tables, heading
 from graft.errors import InputError
 
 
@@ -106,11 +107,16 @@ def test_tables_fit_a_hundred_columns_and_say_everything():
     assert "torch 2.13.0, transformers 5.0" in heading(told)
 
 
-def test_batches_show_the_speed_of_the_whole():
-    plain = answer(question_ids=[1, 3], batch=2, category="mixed", tokens=22, output="a")
-    told = report(results(plain))
-    assert told.rows[0].prompts == 2
-    assert told.rows[0].total_tokens_per_second == pytest.approx(22 / 3)
+def test_batches_show_the_speed_of_the_whole_and_are_compared_answer_by_answer():
+    both = {"question_ids": [1, 3], "batch": 2, "category": "mixed", "tokens": 22}
+    plain, auto = answer(**both, output="two"), answer(**both, system="auto", output="other")
+    given = results(plain, auto)
+    given.token_ids |= {"two": [[1, 2], [3, 4]], "other": [[1, 2], [3, 5]]}
+    told = report(given)
+    row = rows_of(told)["mixed", "auto"]
+    assert row.prompts == 2
+    assert row.total_tokens_per_second == pytest.approx(22 / 3)
+    assert (row.same, row.compared, row.parted_at) == (1, 2, 2)
     assert "greedy, 2 at a time" in as_markdown(told)
 
 

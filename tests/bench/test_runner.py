@@ -138,6 +138,21 @@ def test_auto_dtype_is_what_graft_takes_and_stays_so(settings, fake_workers, out
     assert all(words[words.index("--dtype") + 1] == "bfloat16" for words in given)
 
 
+def test_a_peer_without_the_dtype_is_left_out_with_a_line(settings, fake_workers, out):
+    watch = Recorder()
+    assert run(settings(limit=1, dtype="int8", peers=("hf",)), out, watch)
+    assert watch.lines == ["hf is left out: it has no int8"]
+    assert {answer.system for answer in answers(out)} == {"plain", "auto"}
+
+
+def test_a_peer_with_options_may_join_but_not_change_them(settings, fake_workers, out):
+    run(settings(limit=1), out, Recorder())
+    assert run(settings(limit=1, peers=("hf",), peer_options={"hf": ["--a"]}), out, Recorder())
+    for other in ({"hf": ["--b"]}, {}):
+        with pytest.raises(InputError, match=r"was measured with hf options \['--a'\], not"):
+            run(settings(limit=1, peers=("hf",), peer_options=other), out, Recorder())
+
+
 def dying(settings, words, **changes):
     return settings(limit=1, peers=("hf",), peer_options={"hf": words}, **changes)
 
