@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
+PLAIN_MODULES = ("torch.nn.modules.", "transformers.activations", "transformers.models.")
 STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}  # the others change with the length
 
 
@@ -72,7 +73,7 @@ class LlamaShape:
 def is_llama_shaped(model: PreTrainedModel) -> bool:
     """Whether the lean forward computes this model; the load-time probe has the last word."""
     config = model.config
-    if config.model_type not in MODEL_TYPES:
+    if config.model_type not in MODEL_TYPES or not all(map(_is_untouched, model.modules())):
         return False
     attention = model.model.layers[0].self_attn
     sizes = (config.hidden_size, config.intermediate_size, attention.head_dim)
@@ -83,6 +84,20 @@ def is_llama_shaped(model: PreTrainedModel) -> bool:
         and getattr(attention.o_proj, "bias", None) is None
         and getattr(model.model.layers[0].mlp.down_proj, "bias", None) is None
         and all(type(m) is nn.Linear for m in (attention.q_proj, model.lm_head))
+    )
+
+
+def _is_untouched(module: nn.Module) -> bool:
+    """Whether a module computes what its class in torch or transformers does.
+
+    Adapters, quantised layers, hooks and replaced methods are run by the modules themselves.
+    """
+    return (
+        type(module).__module__.startswith(PLAIN_MODULES)
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and "forward" not in vars(module)
+        and all(type(p) is nn.Parameter for p in module._parameters.values() if p is not None)
     )
 
 

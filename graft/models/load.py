@@ -10,7 +10,7 @@ from torch import Tensor
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
 from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
-from graft.models.forward_hook import NAME, HookForward, own_configs
+from graft.models.forward_hook import HookForward
 from graft.models.forward_panels import PanelForward
 from graft.models.language_model import Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import is_llama_shaped, read_llama
@@ -27,7 +27,7 @@ class LoadedModel:
     """A model with everything that belongs to its checkpoint."""
 
     model: LanguageModel
-    tokenizer: Any  # a transformers fast tokenizer
+    tokenizer: Any  # a transformers fast tokenizer, or None: token ids only
     checkpoint: Checkpoint
     eos_ids: frozenset[int]
     dtype: str
@@ -78,34 +78,39 @@ def build_forward(
 ) -> tuple[Forward, str]:
     """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
-    `kind` insists on one of "panels", "lean", "hook".
+    `kind` insists on one of "panels", "lean", "hook". Without a `dtype` the network is left as
+    it is.
     """
-    prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
     try:
+        prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
         expected = reference_logits(network, [prompt + path for path in paths])
-    except (TypeError, RuntimeError, ValueError) as error:
-        raise UnsupportedModelError(f"{name}: its own forward fails: {error}") from error
-    network = network.to(dtype or network.dtype)
+    except (AttributeError, IndexError, TypeError, RuntimeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
+    if dtype is not None:
+        network = network.to(dtype)
     return _build(network, expected, kind or _fastest_kind(network), name)
 
 
 def _build(network: "Any", expected: list[Tensor], kind: str, name: str) -> tuple[Forward, str]:  # noqa: ANN401
-    attention = network.config._attn_implementation
-    if kind == "hook":
-        own_configs(network)
-        network.set_attn_implementation(NAME)
-        forward: Forward = HookForward(network)
-    else:
-        forward = {"panels": PanelForward, "lean": LeanForward}[kind](*read_llama(network))
+    forward = _forward(network, kind, name)
     try:
         check(forward, expected, name=name, dtype=network.dtype)
     except UnsupportedModelError:
         if kind == "hook":
-            network.set_attn_implementation(attention)
             raise
         log.warning("%s: the %s forward does not agree; using transformers' modules", name, kind)
         return _build(network, expected, "hook", name)
     return forward, kind
+
+
+def _forward(network: "Any", kind: str, name: str) -> Forward:  # noqa: ANN401
+    if kind != "hook":
+        return {"panels": PanelForward, "lean": LeanForward}[kind](*read_llama(network))
+    try:
+        return HookForward(network)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{name} cannot be used: {error}") from error
 
 
 def _fastest_kind(network: "Any") -> str:  # noqa: ANN401

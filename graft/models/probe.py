@@ -19,7 +19,7 @@ _TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 3e-2}
 def reference_logits(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
     """[n, V] float32 of plain sequences by the model's own forward."""
     results = []
-    with torch.inference_mode():
+    with torch.no_grad():
         for tokens in sequences:
             batch = torch.tensor([tokens], device=model.device)
             results.append(model(input_ids=batch, use_cache=False).logits[0].float().cpu())
@@ -39,6 +39,8 @@ def probe_paths(vocabulary: int) -> tuple[list[int], list[list[int]]]:
 
 def check(forward: Forward, expected: list[Tensor], *, name: str, dtype: torch.dtype) -> None:
     """Raise unless tree logits agree with `expected`, the reference of prompt + each path."""
+    if dtype not in _TOLERANCE:
+        raise UnsupportedModelError(f"{name} cannot be used: it runs in {dtype}, use 32 or 16 bits")
     vocabulary = expected[0].shape[1]
     prompt, paths = probe_paths(vocabulary)
     model = LanguageModel(forward, vocabulary=vocabulary, context_length=1 << 20)
