@@ -12,9 +12,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from graft.assemble import load as load
     from graft.decode.engine import Engine as Engine
-    from graft.decode.engine import Stream as Stream
+    from graft.decode.request import Request as Request
     from graft.decode.sequence import Result as Result
     from graft.decode.sequence import TokenEvent as TokenEvent
+    from graft.decode.stream import AsyncStream as AsyncStream
+    from graft.decode.stream import Stream as Stream
     from graft.documents.prompt import document_messages as document_messages
     from graft.errors import GraftError as GraftError
     from graft.sampling import SamplingParams as SamplingParams
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "load": "graft.assemble",
     "Engine": "graft.decode.engine",
-    "Stream": "graft.decode.engine",
+    "Request": "graft.decode.request",
+    "Stream": "graft.decode.stream",
+    "AsyncStream": "graft.decode.stream",
     "Result": "graft.decode.sequence",
     "TokenEvent": "graft.decode.sequence",
     "SamplingParams": "graft.sampling",

@@ -10,7 +10,7 @@ from graft.draft.lookup import LookupDrafter
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.suffix_automaton import SuffixAutomaton
-from graft.models.load import load_model
+from graft.models.load import load_model, memory
 from graft.models.pretrained import DEFAULT_MODEL
 from graft.models.step_costs import costs_for
 from graft.verify.rejection import rejection
@@ -41,17 +41,21 @@ def make_drafter(name: str) -> Drafter:
     return makers[name]()
 
 
-def load(
+def load(  # noqa: PLR0913  every option by its name
     model: str = DEFAULT_MODEL,
     *,
     dtype: str = "auto",
     device: str = "auto",
     draft: str = "auto",
     verifier: str = "walk",
+    max_batch: int = 16,
+    prefix_cache: int | None = None,
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
-    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset.
+    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset. Up to
+    `max_batch` requests run at once. `prefix_cache` is how many bytes of texts read before may be
+    kept in memory for prompts that begin the same: 0 for none, None for a tenth of the memory.
     """
     if draft not in PRESETS:
         raise InputError(f"unknown draft {draft!r}; choose one of {', '.join(PRESETS)}")
@@ -63,4 +67,8 @@ def load(
         index.warm_up()
     costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
     drafters = {name: make_drafter(name) for name in PRESETS}
-    return Engine(loaded, drafters, VERIFIERS[verifier], costs, default_draft=draft)
+    kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
+    loaded.model.prefixes.use(most_rows=kept // loaded.model.arena.storage.row_bytes)
+    return Engine(
+        loaded, drafters, VERIFIERS[verifier], costs, default_draft=draft, max_batch=max_batch
+    )

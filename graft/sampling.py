@@ -8,7 +8,7 @@ drafter and with none.
 
 import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -20,6 +20,9 @@ GREEDY_BELOW = 1e-5
 DRAW, ACCEPT, RESIDUAL = 0, 1, 2  # noise streams: the walk; the rejection rule's coin and residual
 _NEAR_TOP = 1024  # top-p looks at this many tokens first; sorting a vocabulary is slow
 _WORD = (1 << 64) - 1
+
+# (prompt and output so far, raw logits [V]) -> logits [V]: a caller's change of the distribution
+Process = Callable[[list[int], Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class SamplingParams:
     max_tokens: int = 256
     seed: int | None = None  # one is chosen, and reported, where there is none
     logprobs: int | None = None  # report the chosen token's and this many more per position
+    n: int = 1  # answers to the same prompt, each with its own noise
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -50,7 +54,8 @@ class SamplingParams:
             value = getattr(self, name)
             if value is None and name == "logprobs":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float):
+            kind = int if name == "n" else int | float
+            if isinstance(value, bool) or not isinstance(value, kind):
                 raise InputError(f"{name} must be a number, not {value!r}")
             if not (least <= value <= most):
                 raise InputError(f"{name} must be between {least} and {most}, not {value}")
@@ -86,6 +91,7 @@ _RANGES = (
     ("frequency_penalty", -100, 100),
     ("max_tokens", 1, 1 << 31),
     ("logprobs", 0, 100),
+    ("n", 1, 1024),
 )
 
 
@@ -95,12 +101,23 @@ def choose_seed() -> int:
 
 
 class Sampler:
-    """One sequence's parameters and the tokens it has used; draws are pure given those."""
+    """One sequence's parameters and the tokens it has used; draws are pure given those.
+
+    `process` comes before penalties and everything else. It is called once for every token that
+    is drawn, in order, whoever drafted.
+    """
 
     def __init__(
-        self, params: SamplingParams, prompt: list[int], vocabulary: int, *, choice: int = 0
+        self,
+        params: SamplingParams,
+        prompt: list[int],
+        vocabulary: int,
+        *,
+        choice: int = 0,
+        process: Process | None = None,
     ) -> None:
-        self.params = params
+        self.params, self._process = params, process
+        self._history = list(prompt) if process else []
         self.seed = choose_seed() if params.seed is None else params.seed
         self.choice = choice
         self.index = 0  # tokens generated so far
@@ -115,12 +132,17 @@ class Sampler:
     def record(self, tokens: list[int]) -> None:
         """These tokens were emitted."""
         self.index += len(tokens)
+        if self._process:
+            self._history += tokens
         if self.params.penalised and tokens:
             where = torch.tensor(tokens, dtype=torch.int64)
             self._counts.index_add_(0, where, torch.ones(len(tokens), dtype=torch.int32))
 
     def scores(self, logits: Tensor, ahead: list[int]) -> Tensor:
-        """Penalised and biased logits [V] for the token after `ahead` (drawn, not yet recorded)."""
+        """Processed, penalised and biased logits [V] for the token after `ahead` (drawn, not yet
+        recorded)."""
+        if self._process:
+            logits = self._process([*self._history, *ahead], logits.float())
         if not self.params.penalised and not self.params.logit_bias:
             return logits
         params, scores = self.params, logits.float().clone()

@@ -105,7 +105,7 @@ def _byte_letters() -> dict[int, str]:
     return {byte: chr(byte) for byte in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
 
 
-def tiny_engine(
+def tiny_engine(  # noqa: PLR0913
     network: torch.nn.Module | None = None,
     *,
     forward: str | None = "panels",
@@ -113,8 +113,11 @@ def tiny_engine(
     context_length: int | None = None,
     eos_ids: frozenset[int] = frozenset({END}),
     verify: Verifier = walk,
+    most_rows: int | None = None,
+    **options: Any,
 ) -> Engine:
-    """An engine with every preset, and `drafters` besides, around a tiny network."""
+    """An engine with every preset, and `drafters` besides, around a tiny network; `options` are
+    the engine's own."""
     torch.set_num_threads(1)  # the products are too small to share
     network = tiny_network() if network is None else network
     built, name = build_forward(network, name="tiny", kind=forward)
@@ -122,8 +125,10 @@ def tiny_engine(
         built,
         vocabulary=network.config.vocab_size,
         context_length=context_length or network.config.max_position_embeddings,
+        most_rows=most_rows,
     )
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
     presets = {name: make_drafter(name) for name in PRESETS}
-    return Engine(loaded, {**presets, **(drafters or {})}, verify, StepCosts.read(REFERENCE))
+    costs = StepCosts.read(REFERENCE)
+    return Engine(loaded, {**presets, **(drafters or {})}, verify, costs, **options)

@@ -18,8 +18,8 @@ class Knowing(NoDraft):
         self.vocabulary = vocabulary
         self.answers: dict[tuple[int, ...], list[int]] = {}
 
-    def propose(self, contexts: list[DraftContext], budgets: list[Budget]) -> list[DraftTree]:
-        return [self._propose(c, b) for c, b in zip(contexts, budgets, strict=True)]
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        return [self._propose(context, budget) for context in contexts]
 
     def _propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         answer = self.answers[tuple(context.prompt)]

@@ -2,28 +2,40 @@
 
 import itertools
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from graft.decode.sequence import Result, TokenEvent
+from torch import Tensor
+
+from graft.decode.batch import Batch
+from graft.decode.request import Request, as_request, is_batch
+from graft.decode.sequence import Result
 from graft.decode.sequence import Sequence as Running
 from graft.decode.stats import Stats, clock
+from graft.decode.stream import AsyncStream, Stream
 from graft.decode.text import Detokenizer, Encoder, Prompt
+from graft.decode.turns import Turns
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import ContextLengthError, InputError
 from graft.models.language_model import PREFILL_CHUNK, TargetStep
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
-from graft.sampling import Sampler, SamplingParams
-from graft.tree.draft_tree import DraftTree, root_only
+from graft.sampling import Sampler, SamplingParams, choose_seed
+from graft.tree.draft_tree import DraftTree, chain, root_only
 from graft.tree.prune import shallow
 from graft.verify.verdict import Verifier
 
 MOST_NODES = 63  # of one tree, root excluded
-ROOM_AHEAD = 512  # rows taken for the answer at first; more come when it grows
+SHARED_CHUNK = 64  # prompt tokens read in a step that others write in
+PATIENCE = 64  # unread tokens after which a stream pauses
 
 
 class Engine:
-    """A model that answers; `drafters` are its presets by name."""
+    """A model that answers; `drafters` are its presets by name.
+
+    Requests run together, up to `max_batch` of them, and may come from several threads.
+    """
 
     def __init__(
         self,
@@ -33,123 +45,188 @@ class Engine:
         costs: StepCosts,
         *,
         default_draft: str = "auto",
+        max_batch: int = 16,
     ) -> None:
         self.loaded, self.model, self.costs = loaded, loaded.model, costs
         self.drafters, self._verify = drafters, verify
         self.default_draft = default_draft
         self.encoder = Encoder(loaded.tokenizer, self.model.vocabulary)
+        self.turns = Turns()
+        self._batch = Batch(self.model, most=max_batch, spare_rows=MOST_NODES + 1)
         self._numbers = itertools.count()
-        self._lock = threading.RLock()  # one step at a time; streams may take turns
+        self._encoding = threading.Lock()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
     def stream(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Request,
         params: SamplingParams | None = None,
         *,
         draft: str | None = None,
         documents: Sequence[str] = (),
         prediction: str | None = None,
-    ) -> "Stream":
+    ) -> Stream:
         """Answer a prompt (text, token ids or chat messages), token by token.
 
         `documents` and `prediction` are texts the answer may repeat; they are drafted from but
         not part of the prompt.
         """
-        with self._lock:
-            texts = [self.encoder.text(text) for text in documents]
-            predicted = self.encoder.text(prediction) if prediction else []
-            sequence = self._begin(prompt, params or SamplingParams(), draft)
-            sequence.context.documents, sequence.context.prediction = texts, predicted
-        return Stream(self, sequence)
+        request = as_request(
+            prompt, params, draft=draft, documents=documents, prediction=prediction
+        )
+        return self._submit(request, patience=PATIENCE)
 
-    def generate(
+    def astream(
         self,
-        prompt: Prompt,
+        prompt: Prompt | Request,
         params: SamplingParams | None = None,
         *,
         draft: str | None = None,
         documents: Sequence[str] = (),
         prediction: str | None = None,
-    ) -> Result:
-        """The whole answer at once; see `stream`."""
+    ) -> AsyncStream:
+        """The same for `async for`; steps run in a thread of their own."""
         stream = self.stream(
             prompt, params, draft=draft, documents=documents, prediction=prediction
         )
-        for _ in stream:
-            pass
-        return stream.result
+        return AsyncStream(stream, self._executor)
 
-    def prefill(self, sequence: Running) -> TokenEvent:
-        """Read the prompt in chunks, draw the first token, tell the drafter."""
-        prompt = sequence.context.prompt
-        for start in range(0, len(prompt), PREFILL_CHUNK):
-            with self._lock:
-                chunk = prompt[start : start + PREFILL_CHUNK]
-                logits = self.model.prefill_chunk(sequence.extent, chunk)
-        event = sequence.emit_first(sequence.sampler.draw(logits, []), logits)
-        sequence.drafter.start(sequence.context)
-        return event
+    def generate(
+        self,
+        prompt: Prompt | Request | Sequence[Prompt | Request],
+        params: SamplingParams | None = None,
+        *,
+        draft: str | None = None,
+        documents: Sequence[str] = (),
+        prediction: str | None = None,
+    ) -> Result | list[Result]:
+        """The whole answer at once; for a list of prompts or requests a list of answers."""
+        together = is_batch(prompt)
+        options = {"draft": draft, "documents": documents, "prediction": prediction}
+        requests = [
+            as_request(each, params, **options) for each in (prompt if together else [prompt])
+        ]
+        streams: list[Stream] = []
+        try:
+            for request in requests:
+                streams.append(self._submit(request, patience=None))
+            results = [stream.finish() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
+        return results if together else results[0]
 
-    def step(self, sequences: list[Running]) -> list[list[TokenEvent]]:
-        """One target forward for all sequences; the tokens each of them gained."""
-        with self._lock:
-            trees = self._draft(sequences)
-            logits = self.model.score([s.extent for s in sequences], trees)
-            emitted, steps = [], []
-            for sequence, tree, scores in zip(sequences, trees, logits, strict=True):
-                verdict = self._verify(tree, scores, sequence.sampler)
-                self.model.commit(sequence.extent, verdict.path)
-                emitted.append(list(sequence.emit(tree, verdict, scores)))
-                steps.append(
-                    TargetStep(sequence.context.sequence, [event.token for event in emitted[-1]])
-                )
-            for sequence, step in zip(sequences, steps, strict=True):
-                sequence.drafter.observe([step])
-            return emitted
+    def advance(self) -> None:
+        """One forward for everybody: a tree for each answer being written, and the next piece of
+        the prompts being read."""
+        start = clock()
+        self._batch.sweep()
+        self._batch.admit()
+        writing = self._batch.writing
+        pieces = self._batch.pieces(SHARED_CHUNK if writing else PREFILL_CHUNK)
+        reading = [sequence for sequence, _ in pieces]
+        if reading or writing:
+            trees = self._draft(writing, rows=sum(len(piece) for _, piece in pieces))
+            logits = self.model.score(
+                [sequence.extent for sequence in [*reading, *writing]],
+                [*(chain(piece) for _, piece in pieces), *trees],
+                last_only=[True] * len(reading) + [False] * len(writing),
+            )
+            for (sequence, piece), scores in zip(pieces, logits, strict=False):
+                self._read(sequence, len(piece), scores[0])
+            self._write(writing, trees, logits[len(reading) :])
+        for sequence in reading:
+            sequence.stats.prefill_seconds += clock() - start
+        for sequence in writing:
+            sequence.stats.decode_seconds += clock() - start
+        self._batch.sweep()
 
-    def release(self, sequence: Running) -> None:
-        """Give back what a sequence held."""
-        with self._lock:
-            sequence.drafter.finish(sequence.context.sequence)
-            self.model.close(sequence.extent)
+    def sweep(self) -> None:
+        """Let go of what has ended."""
+        self._batch.sweep()
 
-    def _draft(self, sequences: list[Running]) -> list[DraftTree]:
+    def _draft(self, writing: list[Running], *, rows: int) -> list[DraftTree]:
         """Every drafter proposes for its own sequences; near a sequence's end trees are no deeper
         than it may still emit, which also keeps them inside the model's context."""
-        trees = [root_only(sequence.context.root) for sequence in sequences]
-        for drafter in {id(s.drafter): s.drafter for s in sequences}.values():
-            mine = [i for i, s in enumerate(sequences) if s.drafter is drafter]
-            budgets = [Budget(MOST_NODES, self.costs.at(sequences[i].extent.total)) for i in mine]
-            proposed = drafter.propose([sequences[i].context for i in mine], budgets)
+        trees = [root_only(sequence.context.root) for sequence in writing]
+        rows += len(writing)  # of the step so far; `rows` besides are pieces of prompts
+        length = sum(sequence.extent.total for sequence in writing) // max(len(writing), 1)
+        for drafter in {id(s.drafter): s.drafter for s in writing}.values():
+            mine = [i for i, s in enumerate(writing) if s.drafter is drafter]
+            seconds = self.costs.beyond(length, rows, MOST_NODES * len(mine))
+            budget = Budget(MOST_NODES, seconds, certain=len(writing))
+            proposed = drafter.propose([writing[i].context for i in mine], budget)
             for i, tree in zip(mine, proposed, strict=True):
-                trees[i] = shallow(tree, sequences[i].room - 1)
+                trees[i] = shallow(tree, writing[i].room - 1)
+                rows += len(trees[i]) - 1
         return trees
 
-    def _begin(self, prompt: Prompt, params: SamplingParams, draft: str | None) -> Running:
-        name = draft or self.default_draft
+    def _read(self, sequence: Running, count: int, logits: Tensor) -> None:
+        """A piece of the prompt is in the cache; after the last one the answer begins."""
+        with sequence.guard():
+            self.model.commit(sequence.extent, list(range(count)))
+            if not sequence.unread_prompt:
+                sequence.begin(logits)
+
+    def _write(self, writing: list[Running], trees: list[DraftTree], logits: list[Tensor]) -> None:
+        """Verify and commit every tree; then the drafters see what became final."""
+        steps: dict[int, list[TargetStep]] = {}
+        for sequence, tree, scores in zip(writing, trees, logits, strict=True):
+            with sequence.guard():
+                verdict = self._verify(tree, scores, sequence.sampler)
+                self.model.commit(sequence.extent, verdict.path)
+                tokens = sequence.emit(tree, verdict, scores)
+                step = TargetStep(sequence.context.sequence, tokens)
+                steps.setdefault(id(sequence.drafter), []).append(step)
+        for drafter in {id(s.drafter): s.drafter for s in writing}.values():
+            if id(drafter) in steps:
+                drafter.observe(steps[id(drafter)])
+
+    def _submit(self, request: Request, *, patience: int | None) -> Stream:
+        sequences = self._begin(request)
+        for sequence in sequences:
+            sequence.patience = patience
+        self._batch.add(sequences)
+        return Stream(self, sequences)
+
+    def _begin(self, request: Request) -> list[Running]:
+        """The n sequences of a request, after everything that may refuse it."""
+        params, name = request.params, request.draft or self.default_draft
         if name not in self.drafters:
             raise InputError(f"unknown draft {name!r}; choose one of {', '.join(self.drafters)}")
-        encoded = self.encoder.prompt(prompt)
+        with self._encoding:
+            encoded = self.encoder.prompt(request.prompt)
+            documents = [self.encoder.text(text) for text in request.documents]
+            predicted = self.encoder.text(request.prediction) if request.prediction else []
         count, most = len(encoded.tokens), self.model.context_length
         if count >= most:
             raise ContextLengthError(
                 f"the prompt has {count} tokens but {self.model_name} reads at most {most - 1}; "
                 "shorten the document or use a model with a longer context"
             )
-        ends, room = frozenset(params.stop_token_ids), min(params.max_tokens, most - count)
-        # first what may refuse the request, then the rows
-        sampler = Sampler(params, encoded.tokens, self.model.vocabulary)
-        sequence = Running(
-            context=DraftContext(next(self._numbers), encoded.tokens, encoded.quotable),
-            extent=self.model.open(count + min(room, ROOM_AHEAD) + MOST_NODES + 1),
-            sampler=sampler,
-            drafter=self.drafters[name],
-            detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
-            end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
-            room=room,
-            stats=Stats(prompt_tokens=count),
-        )
-        return sequence
+        ends = frozenset(params.stop_token_ids)
+        params = replace(params, seed=choose_seed() if params.seed is None else params.seed)
+        sequences: list[Running] = []
+        for choice in range(params.n):
+            context = DraftContext(next(self._numbers), encoded.tokens, encoded.quotable)
+            context.documents, context.prediction = documents, predicted
+            sequences.append(
+                Running(
+                    context=context,
+                    sampler=Sampler(
+                        params, encoded.tokens, self.model.vocabulary,
+                        choice=choice, process=request.process,
+                    ),
+                    drafter=self.drafters[name],
+                    detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
+                    end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
+                    room=min(params.max_tokens, most - count),
+                    stats=Stats(prompt_tokens=count),
+                    stop_when=request.stop_when,
+                    leader=sequences[0] if sequences else None,
+                )
+            )  # fmt: skip
+        return sequences
 
     @property
     def model_name(self) -> str:
@@ -175,47 +252,3 @@ class Engine:
     def presets(self) -> list[str]:
         """Names `draft` may take."""
         return list(self.drafters)
-
-
-class Stream:
-    """The tokens of one answer as they come; `result` is complete when they are through."""
-
-    def __init__(self, engine: Engine, sequence: Running) -> None:
-        self._engine, self._sequence = engine, sequence
-        self._events = self._run()
-        self._open = True
-
-    def __iter__(self) -> Iterator[TokenEvent]:
-        return self._events
-
-    def _run(self) -> Generator[TokenEvent]:
-        engine, sequence = self._engine, self._sequence
-        stats = sequence.stats
-        try:
-            start = clock()
-            event = engine.prefill(sequence)
-            stats.prefill_seconds = clock() - start
-            yield event
-            while sequence.finish_reason is None and self._open:
-                start = clock()
-                (events,) = engine.step([sequence])
-                stats.decode_seconds += clock() - start
-                yield from events
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Stop here and free the rows; safe to call at any time, also twice."""
-        if self._open:
-            self._open = False
-            self._engine.release(self._sequence)
-            if not self._events.gi_running:
-                self._events.close()  # nobody may go on over rows that are free
-
-    def __del__(self) -> None:
-        self.close()
-
-    @property
-    def result(self) -> Result:
-        """The answer so far."""
-        return self._sequence.result()

@@ -13,9 +13,10 @@ class Stats:
     """Counts of one request. A step is one target forward after the prefill."""
 
     prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, read before
     tokens: int = 0  # emitted
-    prefill_seconds: float = 0.0  # until the first token
-    decode_seconds: float = 0.0  # after it
+    prefill_seconds: float = 0.0  # of steps up to the first token
+    decode_seconds: float = 0.0  # of steps after it, shared ones counted whole
     per_step_drafted: list[int] = field(default_factory=list)
     per_step_accepted: list[int] = field(default_factory=list)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
@@ -52,6 +53,7 @@ class Stats:
         drafted, accepted = self.num_draft_tokens, self.num_accepted_draft_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
             "tokens": self.tokens,
             "steps": self.steps,
             "tokens_per_step": self.tokens_per_step,

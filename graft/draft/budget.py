@@ -1,4 +1,6 @@
-"""How many nodes pay: as many as raise the expected tokens per second."""
+"""How many nodes pay: as many as raise the expected tokens per second of the whole step."""
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -7,24 +9,31 @@ from graft.draft.drafter import Budget
 MARGIN = 1.03  # a tree must promise this much more than none: drafting costs time, estimates err
 
 
-def paying_nodes(scores: np.ndarray, seconds: np.ndarray) -> int:
+def paying_nodes(scores: np.ndarray, budget: Budget) -> int:
     """How many of the nodes (path probabilities, best first) to keep.
 
-    A step over the best n nodes and the root yields 1 + the sum of their path probabilities in
-    expectation and costs seconds[n + 1]. The best rate wins; of equal ones the smaller tree.
+    A step over the best n nodes yields `budget.certain` tokens + the sum of their path
+    probabilities in expectation and costs seconds[n]. The best rate wins; of equal ones the
+    smaller tree.
     """
-    most = min(len(scores), len(seconds) - 2)
-    expected = 1 + np.concatenate([[0.0], np.cumsum(scores[:most], dtype=np.float64)])
-    rates = expected / seconds[1 : most + 2]
+    most = min(len(scores), len(budget.seconds) - 1)
+    gained = np.concatenate([[0.0], np.cumsum(scores[:most], dtype=np.float64)])
+    rates = (budget.certain + gained) / budget.seconds[: most + 1]
     best = int(np.argmax(rates))
     return best if rates[best] > MARGIN * rates[0] else 0
 
 
-def as_many_as_pay(scores: np.ndarray, budget: Budget) -> int:
-    """How many of the best nodes are worth their time, within the budget."""
-    return min(paying_nodes(scores, budget.seconds), budget.nodes)
+def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
+    """For each tree how many of its nodes (best first) are worth their time, all trees weighed
+    together: in a batch a node of one sequence costs time that all of them wait."""
+    capped = [each[: budget.nodes] for each in scores]
+    pooled = np.concatenate(capped)
+    order = np.argsort(-pooled, kind="stable")
+    owners = np.repeat(np.arange(len(capped)), [len(each) for each in capped])[order]
+    paying = paying_nodes(pooled[order], budget)
+    return np.bincount(owners[:paying], minlength=len(capped)).tolist()
 
 
-def as_many_as_fit(scores: np.ndarray, budget: Budget) -> int:
+def as_many_as_fit(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
     """The papers' way: everything the drafter found, up to a fixed number."""
-    return min(len(scores), budget.nodes)
+    return [min(len(each), budget.nodes) for each in scores]

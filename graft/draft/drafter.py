@@ -28,10 +28,12 @@ class DraftContext:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Most nodes besides the root, and the seconds [n] of a step with n nodes, root included."""
+    """What a step may cost: most nodes of a tree besides its root; the seconds [n] of the step
+    with n of them in all its trees; the tokens it yields without any."""
 
     nodes: int
     seconds: np.ndarray
+    certain: int = 1
 
 
 class Drafter(Protocol):
@@ -40,8 +42,8 @@ class Drafter(Protocol):
     def start(self, context: DraftContext) -> None:
         """A sequence begins; its prompt has been read."""
 
-    def propose(self, contexts: list[DraftContext], budgets: list[Budget]) -> list[DraftTree]:
-        """A tree for each sequence, rooted at its last token."""
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """A tree for each sequence, rooted at its last token; one budget for all of them."""
 
     def observe(self, steps: list[TargetStep]) -> None:
         """What the target made final, whoever drafted it."""
@@ -56,7 +58,7 @@ class NoDraft:
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
 
-    def propose(self, contexts: list[DraftContext], budgets: list[Budget]) -> list[DraftTree]:
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         return [root_only(context.root) for context in contexts]
 

@@ -6,7 +6,7 @@ a border after each, so nothing is ever continued across texts or out of the cha
 """
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
 SOURCES = ("", "document", "prediction", "prompt", "output")
-Choose = Callable[[np.ndarray, Budget], int]  # how many of the best nodes to keep
+Choose = Callable[[Sequence[np.ndarray], Budget], list[int]]  # how many of each tree's best nodes
 
 
 @dataclass(slots=True)
@@ -71,19 +71,17 @@ class LookupDrafter:
         text.index.extend(np.array(context.tokens, np.int32))
         self._texts[context.sequence] = text
 
-    def propose(self, contexts: list[DraftContext], budgets: list[Budget]) -> list[DraftTree]:
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        return [self._propose(c, b) for c, b in zip(contexts, budgets, strict=True)]
-
-    def _propose(self, context: DraftContext, budget: Budget) -> DraftTree:
-        text = self._texts[context.sequence]
         limit = min(self._nodes, budget.nodes)
-        text.matches = text.index.lookup(limit, text.calibration.confidence())
-        kept = self._choose(text.matches.scores, budget)
-        if kept == 0:
-            return root_only(context.root)
-        sources = text.sources(text.matches.positions[:kept])
-        return _as_tree(context.root, text.matches, kept, sources)
+        texts = [self._texts[context.sequence] for context in contexts]
+        for text in texts:
+            text.matches = text.index.lookup(limit, text.calibration.confidence())
+        counts = self._choose([text.matches.scores for text in texts], budget)
+        return [
+            _as_tree(context.root, text, kept)
+            for context, text, kept in zip(contexts, texts, counts, strict=True)
+        ]
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
@@ -99,12 +97,15 @@ class LookupDrafter:
         self._texts.pop(sequence, None)
 
 
-def _as_tree(root: int, matches: Matches, kept: int, sources: list[int]) -> DraftTree:
+def _as_tree(root: int, text: _Text, kept: int) -> DraftTree:
     """The first (and best) `kept` continuations hung under the root."""
+    if kept == 0:
+        return root_only(root)
+    matches = text.matches
     return in_level_order(
         np.concatenate([[root], matches.tokens[:kept]]),
         np.concatenate([[-1], matches.parents[:kept] + 1]),
         np.concatenate([[1.0], matches.scores[:kept]]),
-        np.array([0, *sources]),
+        np.array([0, *text.sources(matches.positions[:kept])]),
         SOURCES,
     )

@@ -1,8 +1,8 @@
 """Key-value rows of all sequences in one growing arena.
 
-A sequence owns an extent: committed rows, then scratch rows for the tree being scored. A shared
-prefix is an extent of its own that others build on, read-only and counted. Where the rows are
-kept, and how, is the storage's business (`storage.py`).
+A sequence owns an extent: committed rows, then scratch rows for the tree being scored. Others may
+build on its first committed rows, which then stay as they are; it may go on growing behind them.
+Where the rows are kept, and how, is the storage's business (`storage.py`).
 """
 
 from dataclasses import dataclass, field
@@ -12,14 +12,17 @@ import numpy as np
 from torch import Tensor
 
 from graft.errors import GraftError
+from graft.kernels.tree_attention_panels import SPLIT
 
 ALIGN = 16  # extents start at multiples of this, so that panels of keys belong to one extent
+BLOCK = SPLIT  # sharing whole blocks leaves every sum of attention as it would be without
 
 
 class Storage(Protocol):
     """Rows of keys and values for all layers."""
 
     rows: int
+    row_bytes: int
 
     def resize(self, rows: int) -> None:
         """Keep the rows there are, up to `rows`; new ones hold zeros."""
@@ -38,26 +41,40 @@ class OutOfRowsError(GraftError):
     """The arena is full; finish or release a sequence first."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Extent:
-    """Rows start .. start + capacity; the first `length` are committed."""
+    """Rows start .. start + capacity, the first `length` of them committed, on top of the first
+    `shared` tokens of another extent."""
 
     start: int
     capacity: int
     length: int = 0
     prefix: "Extent | None" = None
-    users: int = field(default=1, repr=False)
+    shared: int = 0
+    users: int = field(default=1, repr=False)  # the owner and those who build on it
+    pinned: int = field(default=0, repr=False)  # tokens that others build on
 
     @property
     def total(self) -> int:
-        """Committed tokens, those of the shared prefix included."""
-        return self.length + (self.prefix.total if self.prefix else 0)
+        """Committed tokens, the shared ones included."""
+        return self.shared + self.length
 
     @property
     def segments(self) -> list[tuple[int, int]]:
-        """(first row, committed rows) of the prefixes and of this extent, oldest first."""
-        before = self.prefix.segments if self.prefix else []
-        return [*before, (self.start, self.length)]
+        """(first row, committed rows) of what is shared and of this extent, oldest first."""
+        own = (self.start, self.length)
+        return [*_first(self.prefix.segments, self.shared), own] if self.prefix else [own]
+
+
+def _first(segments: list[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:
+    """The segments that hold the first `tokens`, the last of them cut."""
+    kept = []
+    for start, count in segments:
+        if tokens <= 0:
+            break
+        kept.append((start, min(count, tokens)))
+        tokens -= count
+    return kept
 
 
 class Arena:
@@ -68,11 +85,14 @@ class Arena:
         self.most_rows = most_rows
         self._taken: list[Extent] = []  # by start
 
-    def reserve(self, rows: int, prefix: Extent | None = None) -> Extent:
-        """A new extent with room for `rows`, on top of `prefix` if given."""
+    def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
+        """A new extent with room for `rows`, on top of the first `shared` tokens of `prefix`."""
         extent = Extent(self._find(rows), _aligned(rows), prefix=prefix)
         if prefix:
+            extent.shared = prefix.total if shared is None else shared
+            assert extent.shared <= prefix.total, "only committed rows can be shared"
             prefix.users += 1
+            prefix.pinned = max(prefix.pinned, extent.shared)
         self._insert(extent)
         return extent
 
@@ -86,7 +106,6 @@ class Arena:
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """Scratch rows `path` (ascending) become the tail of the committed rows."""
-        assert extent.users == 1, "a shared extent is read-only"
         first = extent.start + extent.length
         moved = [(first + node, first + i) for i, node in enumerate(path) if node != i]
         if moved:
@@ -96,12 +115,18 @@ class Arena:
 
     def truncate(self, extent: Extent, length: int) -> None:
         """Forget the committed rows behind `length`."""
-        assert 0 <= length <= extent.length
+        assert max(0, extent.pinned - extent.shared) <= length <= extent.length
         extent.length = length
+
+    def trim(self, extent: Extent) -> None:
+        """Give back the rows behind the committed ones."""
+        extent.capacity = _aligned(extent.length)
 
     def release(self, extent: Extent) -> None:
         """Give up one use; the rows are free when nobody builds on them any more."""
         extent.users -= 1
+        if extent.users == 1:
+            extent.pinned = 0
         if extent.users == 0:
             self._taken.remove(extent)
             if extent.prefix:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from graft.errors import ContextLengthError
 from graft.kernels.tree_layout import TreeLayout
-from graft.models.arena import Arena, Extent, Storage
+from graft.models.arena import BLOCK, Arena, Extent, Storage
+from graft.models.prefix_cache import PrefixCache
 from graft.tree.draft_tree import DraftTree, chain
 
 PREFILL_CHUNK = 256
@@ -52,21 +53,47 @@ class LanguageModel:
         self.vocabulary = vocabulary
         self.context_length = context_length
         self.arena = Arena(forward.storage, most_rows=most_rows)
+        self.prefixes = PrefixCache(self.arena)
         self.steps = 0  # forward passes made
 
-    def open(self, tokens: int, prefix: Extent | None = None) -> Extent:
-        """Start a sequence that will hold about `tokens`."""
-        return self.arena.reserve(tokens, prefix)
+    def open(self, tokens: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
+        """Start a sequence that will hold about `tokens` besides the first `shared` of `prefix`."""
+        return self.arena.reserve(tokens, prefix, shared)
+
+    def fork(self, extent: Extent, length: int, rows: int) -> Extent:
+        """A sequence whose first `length` tokens are `extent`'s, with room for `rows` more.
+
+        Whole blocks are shared and the rest is copied, so that attention sums in the same order.
+        """
+        shared = length // BLOCK * BLOCK
+        forked = self.prefixes.reserve(length - shared + rows, extent if shared else None, shared)
+        held = np.concatenate([start + np.arange(count) for start, count in extent.segments])
+        self.arena.storage.move(held[shared:length], forked.start + np.arange(length - shared))
+        forked.length = length - shared
+        return forked
 
     def close(self, extent: Extent) -> None:
         """Give the sequence's rows back."""
         self.arena.release(extent)
 
-    def score(self, extents: Sequence[Extent], trees: Sequence[DraftTree]) -> list[Tensor]:
-        """One forward over all nodes of all trees; logits [n, V] for each tree."""
-        outputs = np.arange(sum(len(tree) for tree in trees))
-        logits = self._run(extents, trees, outputs)
-        return list(logits.split([len(tree) for tree in trees]))
+    def score(
+        self,
+        extents: Sequence[Extent],
+        trees: Sequence[DraftTree],
+        *,
+        last_only: Sequence[bool] | None = None,
+    ) -> list[Tensor]:
+        """One forward over all nodes of all trees; logits [n, V] for each tree.
+
+        Trees marked in `last_only` (pieces of a prompt) get logits [1, V] of their last node.
+        """
+        ends = np.cumsum([len(tree) for tree in trees])
+        wanted = [
+            np.arange(end - (1 if last else len(tree)), end)
+            for end, tree, last in zip(ends, trees, last_only or [False] * len(trees), strict=True)
+        ]
+        logits = self._run(extents, trees, np.concatenate(wanted))
+        return list(logits.split([len(nodes) for nodes in wanted]))
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """The nodes of `path` (root first, of the last scored tree) become final."""
@@ -82,7 +109,7 @@ class LanguageModel:
 
     def prefill_chunk(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """One forward over a piece of the prompt, committed whole; logits [V] after it."""
-        logits = self._run([extent], [chain(tokens)], np.array([len(tokens) - 1]))
+        (logits,) = self.score([extent], [chain(tokens)], last_only=[True])
         self.arena.commit(extent, list(range(len(tokens))))
         return logits[0]
 
@@ -95,7 +122,7 @@ class LanguageModel:
                     f"{extent.total + len(tree)} tokens do not fit the model's context of "
                     f"{self.context_length}; shorten the prompt or lower max_tokens"
                 )
-            self.arena.ensure(extent, extent.length + len(tree))
+            self.prefixes.ensure(extent, extent.length + len(tree))
         tokens = np.concatenate([tree.tokens for tree in trees])
         self.steps += 1
         return self.forward.run(tokens, lay_out(extents, trees), outputs)

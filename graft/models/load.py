@@ -1,6 +1,7 @@
 """From a name to a model that is ready to score trees, checked against its own forward."""
 
 import logging
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,6 +133,16 @@ def context_length(config: "Any") -> int:  # noqa: ANN401
     if rotary.get("rope_type") in ("dynamic", "longrope"):
         return min(longest, rotary.get("original_max_position_embeddings") or longest)
     return longest
+
+
+def memory(device: str) -> int:
+    """Bytes of memory the device has."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_properties(device).total_memory
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not told here
+        return 8 << 30
 
 
 def _device(device: str) -> torch.device:

@@ -48,6 +48,17 @@ class StepCosts:
         share = (length - first) / (second - first)
         return table[0] + share * np.maximum(table[1] - table[0], 0)
 
+    def beyond(self, length: int, rows: int, nodes: int) -> np.ndarray:
+        """[nodes + 1] seconds of a step with `rows` rows and 0, 1, ... `nodes` more.
+
+        Past the largest measured step every row costs what the last measured ones did.
+        """
+        known = self.at(length)
+        wanted, last = np.arange(rows, rows + nodes + 1), len(known) - 1
+        half = max(last // 2, 1)
+        slope = (known[last] - known[half]) / max(last - half, 1)
+        return known[np.minimum(wanted, last)] + slope * np.maximum(wanted - last, 0)
+
     @cached_property
     def _table(self) -> np.ndarray:
         """Every node count by interpolation, made monotone: more nodes never cost less."""

@@ -24,6 +24,12 @@ class RowStorage:
         """Rows there are."""
         return self.kv.shape[3]
 
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row."""
+        layers, heads, _, size = self.kv.shape[1:]
+        return 2 * layers * heads * size * self.kv.itemsize
+
     def resize(self, rows: int) -> None:
         """See Storage."""
         shape = (*self.kv.shape[:3], rows, self.kv.shape[4])
@@ -57,6 +63,12 @@ class PanelStorage:
     def rows(self) -> int:
         """Rows there are."""
         return self.values.shape[3]
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row."""
+        layers, heads, _, size, _ = self.keys.shape
+        return 2 * layers * heads * size * self.keys.itemsize
 
     def resize(self, rows: int) -> None:
         """See Storage."""

@@ -63,7 +63,7 @@ def test_closing_a_stream_early_frees_its_rows(engine, taken_events):
     stream = engine.stream(PROMPT, GREEDY, draft="auto")
     events = iter(stream)
     taken = [next(events) for _ in range(taken_events)]
-    assert engine.model.arena.taken > before
+    assert (engine.model.arena.taken > before) == (taken_events > 0)
     stream.close()
     stream.close()
     assert engine.model.arena.taken == before

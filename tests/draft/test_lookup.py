@@ -11,13 +11,13 @@ from graft.models.language_model import TargetStep
 
 PRESETS = ["pld", "copy", "igpg", "auto"]
 TEXT = list(range(1, 21))  # PLD copies only where all its ten tokens are there
-BUDGET = Budget(63, np.concatenate([[0], np.linspace(1, 1.1, 64)]))  # nodes are all but free
+BUDGET = Budget(63, np.linspace(1, 1.1, 64))  # nodes are all but free
 
 
 def propose(draft, context, budget=BUDGET):
     drafter = make_drafter(draft)
     drafter.start(context)
-    return drafter.propose([context], [budget])[0]
+    return drafter.propose([context], budget)[0]
 
 
 def guesses(tree):
@@ -72,10 +72,10 @@ def test_what_was_written_is_copied_too(draft):
     drafter = make_drafter(draft)
     drafter.start(context)
     for tokens in ([2, 3, 4], [*TEXT[4:], 1, 2, 3]):
-        drafter.propose([context], [BUDGET])
+        drafter.propose([context], BUDGET)
         context.tokens.extend(tokens)
         drafter.observe([TargetStep(0, tokens)])
-    (tree,) = drafter.propose([context], [BUDGET])
+    (tree,) = drafter.propose([context], BUDGET)
     assert tree.tokens[:3].tolist() == [3, 4, 5]
     assert tree.source(1) == "output"
 
@@ -108,8 +108,8 @@ def test_sequences_do_not_see_each_other(draft):
     two = DraftContext(2, [1, 2, 3, *TEXT[7:]], [(0, 16)], tokens=[1, 2, 3])
     for context in (one, two):
         drafter.start(context)
-    trees = drafter.propose([one, two], [BUDGET, BUDGET])
+    trees = drafter.propose([one, two], BUDGET)
     assert [tree.tokens[1] for tree in trees] == [4, 8]
     drafter.finish(1)
     drafter.finish(1)
-    assert drafter.propose([two], [BUDGET])[0].tokens[1] == 8
+    assert drafter.propose([two], BUDGET)[0].tokens[1] == 8

@@ -184,12 +184,34 @@ def test_a_prefix_is_freed_after_the_last_who_builds_on_it():
     assert arena.taken == 0
 
 
-def test_a_shared_extent_is_read_only():
+def test_what_others_build_on_stays_and_its_owner_may_grow_behind_it():
     arena = Arena(row_storage())
-    prefix = arena.reserve(16)
-    arena.reserve(16, prefix)
-    with pytest.raises(AssertionError, match="read-only"):
-        arena.commit(prefix, [0])
+    owner = arena.reserve(16)
+    put(arena, owner.start + np.arange(5), [1, 2, 3, 4, 5])
+    arena.commit(owner, [0, 1, 2, 3, 4])
+    other = arena.reserve(16, owner, shared=3)
+    put(arena, other.start + np.arange(1), [9])
+    arena.commit(other, [0])
+    assert (other.total, content(arena, other)) == (4, [1, 2, 3, 9])
+    with pytest.raises(AssertionError):
+        arena.truncate(owner, 2)
+    arena.truncate(owner, 3)
+    put(arena, owner.start + 3 + np.arange(1), [6])
+    arena.commit(owner, [0])
+    arena.ensure(owner, 300)  # moves it
+    assert content(arena, owner) == [1, 2, 3, 6]
+    assert content(arena, other) == [1, 2, 3, 9]
+    arena.release(other)
+    arena.truncate(owner, 0)
+
+
+def test_a_trimmed_extent_gives_back_the_rows_behind_its_last():
+    arena = Arena(row_storage())
+    extent = arena.reserve(160)
+    put(arena, extent.start + np.arange(3), [1, 2, 3])
+    arena.commit(extent, [0, 1, 2])
+    arena.trim(extent)
+    assert (arena.taken, content(arena, extent)) == (16, [1, 2, 3])
 
 
 @pytest.mark.parametrize("rows", [0, 1, 15, 16, 17])

@@ -151,3 +151,10 @@ def test_measuring_a_model_with_a_very_short_context(model):
     table = measure(short)
     assert table.lengths == (0,)
     assert max(table.nodes) <= 40
+
+
+def test_steps_larger_than_measured_cost_what_the_last_rows_did():
+    table = StepCosts((100,), (1, 2, 4), ((10.0, 10.0, 14.0),))
+    assert table.beyond(50, 1, 2).tolist() == pytest.approx([10, 10, 12])
+    assert table.beyond(50, 3, 3).tolist() == pytest.approx([12, 14, 16, 18])
+    assert table.beyond(50, 104, 1).tolist() == pytest.approx([214, 216])

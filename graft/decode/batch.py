@@ -1,0 +1,117 @@
+"""The requests on their way: who waits, whose prompt is being read, who is writing."""
+
+import threading
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from graft.decode.sequence import Sequence
+from graft.models.arena import BLOCK, OutOfRowsError
+from graft.models.language_model import LanguageModel
+
+ROOM_AHEAD = 512  # rows taken for an answer at first; more come when it grows
+
+
+class Batch:
+    """At most `most` sequences run at once, in the order they came.
+
+    `add` may be called by any thread; everything else belongs to the one that makes the step.
+    """
+
+    def __init__(self, model: LanguageModel, *, most: int, spare_rows: int) -> None:
+        self._model, self.most, self._spare = model, most, spare_rows
+        self._waiting: deque[Sequence] = deque()
+        self._door = threading.Lock()  # of those who wait
+        self._running: list[Sequence] = []
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        """These come last."""
+        with self._door:
+            self._waiting.extend(sequences)
+
+    @property
+    def reading(self) -> list[Sequence]:
+        """Those whose prompt is not in the cache yet."""
+        return [each for each in self._running if not each.context.tokens]
+
+    @property
+    def writing(self) -> list[Sequence]:
+        """Those that get a token in the next step."""
+        return [each for each in self._running if each.context.tokens and not each.paused]
+
+    def sweep(self) -> None:
+        """Let go of those that ended."""
+        for sequence in [each for each in self._running if each.done]:
+            self._running.remove(sequence)
+            self._release(sequence)
+        with self._door:
+            if any(each.done for each in self._waiting):
+                self._waiting = deque(each for each in self._waiting if not each.done)
+
+    def admit(self) -> None:
+        """Give rows to those who wait, while there is room for them."""
+        while self._waiting and len(self.reading) + len(self.writing) < self.most:
+            sequence = self._waiting[0]
+            if self._should_wait(sequence):
+                return
+            try:
+                self._open(sequence)
+            except OutOfRowsError as error:
+                if self.reading or self.writing:
+                    return  # some will end
+                sequence.error = error
+            with self._door:
+                self._waiting.popleft()
+            if sequence.extent:
+                self._running.append(sequence)
+
+    def pieces(self, most: int) -> list[tuple[Sequence, list[int]]]:
+        """What to read next of which prompts, `most` tokens in all, the first come first."""
+        taken = []
+        for sequence in self.reading:
+            if most <= 0:
+                break
+            taken.append((sequence, sequence.unread_prompt[:most]))
+            most -= len(taken[-1][1])
+        return taken
+
+    def _should_wait(self, sequence: Sequence) -> bool:
+        """Whether a prompt that is being read now will spare this one a part of its own."""
+        leader = sequence.leader
+        if leader and not leader.done and leader.prompt_logits is None:
+            return True
+        prefixes = self._model.prefixes
+        if not prefixes.most_rows or not self.reading:
+            return False
+        known = prefixes.known(sequence.context.prompt)
+        return any(_common(sequence, other) > known for other in self.reading)
+
+    def _open(self, sequence: Sequence) -> None:
+        """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
+        model, prompt, leader = self._model, sequence.context.prompt, sequence.leader
+        bounded = model.arena.most_rows is not None  # then all at once: nobody runs dry later
+        rows = (sequence.room if bounded else min(sequence.room, ROOM_AHEAD)) + self._spare
+        if leader and leader.extent and leader.prompt_logits is not None:
+            sequence.extent = model.fork(leader.extent, len(prompt), rows)
+            sequence.stats.cached_tokens = len(prompt)
+            with sequence.guard():
+                sequence.begin(leader.prompt_logits)
+        else:
+            sequence.extent = model.prefixes.open(prompt, rows)
+            sequence.stats.cached_tokens = sequence.extent.total
+            model.prefixes.enter(prompt, sequence.extent)
+
+    def _release(self, sequence: Sequence) -> None:
+        context, extent = sequence.context, sequence.extent
+        sequence.drafter.finish(context.sequence)
+        sequence.extent = None
+        self._model.prefixes.leave([*context.prompt, *context.tokens], extent)
+
+
+def _common(first: Sequence, second: Sequence) -> int:
+    """First tokens that two prompts share and one can take from the other."""
+    most = min(len(first.context.prompt) - 1, len(second.context.prompt))
+    one, other = (np.array(each.context.prompt[:most]) for each in (first, second))
+    different = np.flatnonzero(one != other)
+    return (int(different[0]) if len(different) else most) // BLOCK * BLOCK

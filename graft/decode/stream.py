@@ -1,0 +1,118 @@
+"""The tokens of an answer as they come, for loops and for `async` loops."""
+
+import asyncio
+from concurrent.futures import Executor
+from dataclasses import replace
+from typing import Protocol
+
+from graft.decode.sequence import Result, Sequence, TokenEvent
+from graft.decode.turns import Turns
+
+
+class Steps(Protocol):
+    """What a stream needs of the engine."""
+
+    turns: Turns
+
+    def advance(self) -> None:
+        """One forward for everybody."""
+
+    def sweep(self) -> None:
+        """Let go of what has ended."""
+
+
+class Stream:
+    """Iterate to get the token events; `result` is complete when they are through.
+
+    Streams of one engine may be read by several threads, and run in one batch. One that nobody
+    reads pauses after a while.
+    """
+
+    def __init__(self, engine: Steps, sequences: list[Sequence]) -> None:
+        self._engine, self._sequences = engine, sequences
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> TokenEvent:
+        self._engine.turns.until(self._ready, self._engine.advance)
+        return self._next()
+
+    def _next(self) -> TokenEvent:
+        """The next event; all events come before an error."""
+        for sequence in self._sequences:
+            if sequence.events:
+                return sequence.events.popleft()
+        self.close()
+        self._raise()
+        raise StopIteration
+
+    def _raise(self) -> None:
+        for sequence in self._sequences:
+            if sequence.error:
+                raise sequence.error
+
+    def _ready(self) -> bool:
+        return any(s.events for s in self._sequences) or all(s.done for s in self._sequences)
+
+    def finish(self) -> Result:
+        """The complete answer, without reading its events."""
+        self._engine.turns.until(
+            lambda: all(sequence.done for sequence in self._sequences), self._engine.advance
+        )
+        self._raise()
+        return self.result
+
+    def close(self) -> None:
+        """Stop here and free the rows; safe to call at any time, by any thread, also twice."""
+        for sequence in self._sequences:
+            sequence.cancel()
+        self._engine.turns.between(self._engine.sweep)  # else the step under way does it
+
+    def __del__(self) -> None:
+        for sequence in self._sequences:  # no more than that: this may run anywhere, at any time
+            sequence.cancel()
+
+    @property
+    def result(self) -> Result:
+        """The answer so far."""
+        first, *others = [sequence.result() for sequence in self._sequences]
+        return replace(first, choices=(first, *others)) if others else first
+
+
+class AsyncStream:
+    """`async for` over the token events; `result` as in `Stream`. Steps run beside the loop."""
+
+    def __init__(self, stream: Stream, executor: Executor) -> None:
+        self._stream, self._executor = stream, executor
+
+    def __aiter__(self) -> "AsyncStream":
+        return self
+
+    async def __anext__(self) -> TokenEvent:
+        stream, loop = self._stream, asyncio.get_running_loop()
+        try:
+            while not stream._ready():
+                await loop.run_in_executor(
+                    self._executor, stream._engine.turns.once, stream._ready, stream._engine.advance
+                )
+        except asyncio.CancelledError:
+            stream.close()
+            raise
+        try:
+            return stream._next()
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    def close(self) -> None:
+        """Stop here and free the rows, at once or with the end of the step under way."""
+        self._stream.close()
+
+    async def aclose(self) -> None:
+        """The same, for `contextlib.aclosing`."""
+        self.close()
+
+    @property
+    def result(self) -> Result:
+        """The answer so far."""
+        return self._stream.result

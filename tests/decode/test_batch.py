@@ -1,0 +1,302 @@
+"""Several requests at once: one forward a step, everybody's output as if alone."""
+
+import asyncio
+import threading
+
+import pytest
+from tiny import tiny_engine
+
+from graft.decode.request import Request
+from graft.errors import GraftError, InputError
+from graft.models.arena import BLOCK
+from graft.sampling import SamplingParams
+
+PRESETS = ["plain", "pld", "copy", "igpg", "auto"]
+WORDS = "the end and the answer in an inn on the river where another one was then there "
+RAGGED = [WORDS[: 5 + 9 * i] for i in range(8)]
+SAMPLED = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
+GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
+LONG = [3 + i * 7 % 120 for i in range(2 * BLOCK + 50)]
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return tiny_engine()
+
+
+def ids(results):
+    return [result.token_ids for result in results]
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_forwards_are_steps_for_eight_ragged_prompts(engine, draft):
+    before = engine.model.steps
+    results = engine.generate([Request(prompt, GREEDY, draft) for prompt in RAGGED])
+    assert sum(result.stats.prompt_tokens for result in results) <= BLOCK  # one piece for all
+    assert engine.model.steps - before == 1 + max(result.stats.steps for result in results)
+    if draft == "plain":
+        assert engine.model.steps - before == GREEDY.max_tokens
+
+
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("draft", PRESETS)
+def test_everybody_writes_what_they_write_alone(engine, draft, params):
+    alone = [engine.generate(prompt, params, draft=draft) for prompt in RAGGED]
+    together = engine.generate(RAGGED, params, draft=draft)
+    assert ids(together) == ids(alone)
+    if draft in ("pld", "copy", "igpg"):  # fixed numbers of nodes: the batch changes nothing
+        steps = [[r.stats.per_step_accepted for r in results] for results in (alone, together)]
+        assert steps[0] == steps[1]
+        assert sum(r.stats.num_accepted_draft_tokens for r in together) > 0
+
+
+def test_requests_bring_their_own_parameters_and_drafts(engine):
+    requests = [
+        Request(RAGGED[3], GREEDY, "plain"),
+        Request(RAGGED[4], SAMPLED, "copy", documents=["in an inn"], prediction="the end"),
+        Request(RAGGED[5], SamplingParams(max_tokens=7, temperature=1, seed=1), "auto"),
+        Request([5, 6, 7], SamplingParams(max_tokens=3)),
+    ]
+    assert ids(engine.generate(requests)) == [engine.generate(r).token_ids for r in requests]
+
+
+@pytest.mark.parametrize("replaced", range(0, 8, 3))
+def test_replacing_one_prompt_changes_no_other_output(engine, replaced):
+    other = [*RAGGED]
+    other[replaced] = "quite another one, and much longer than the rest of them are: " + WORDS
+    first, second = (engine.generate(prompts, SAMPLED) for prompts in (RAGGED, other))
+    kept = [i for i in range(8) if i != replaced]
+    assert [first[i].token_ids for i in kept] == [second[i].token_ids for i in kept]
+    assert first[replaced].token_ids != second[replaced].token_ids
+
+
+def test_no_more_run_at_once_than_fit_and_the_next_enters_when_one_leaves():
+    engine = tiny_engine(max_batch=3)
+    widths, score = [], engine.model.score
+
+    def watched(extents, trees, **options):
+        widths.append(len(extents))
+        return score(extents, trees, **options)
+
+    engine.model.score = watched
+    lengths = [5, 30, 9, 17, 1, 24, 12, 3]
+    requests = [
+        Request(prompt, SamplingParams(max_tokens=most, ignore_eos=True))
+        for prompt, most in zip(RAGGED, lengths, strict=True)
+    ]
+    results = engine.generate(requests)
+    assert [len(result.token_ids) for result in results] == lengths
+    assert max(widths) == 3
+    assert widths.count(3) > len(widths) // 2
+    assert ids(results) == [engine.generate(request).token_ids for request in requests]
+    assert engine.model.arena.taken == 0
+
+
+def test_long_prompts_are_read_beside_those_who_write(engine):
+    requests = [Request(RAGGED[2], GREEDY), Request(LONG, GREEDY), Request(RAGGED[3], SAMPLED)]
+    stream = engine.stream(requests[0])
+    next(stream)
+    others = [engine.stream(request) for request in requests[1:]]
+    while others[0].result.token_ids == []:
+        next(stream)  # everybody advances
+    assert [s.finish().token_ids for s in [stream, *others]] == [
+        engine.generate(request).token_ids for request in requests
+    ]
+
+
+@pytest.mark.parametrize("prompt", [RAGGED[4], LONG], ids=["short", "long"])
+@pytest.mark.parametrize("draft", ["plain", "auto"])
+def test_n_answers_share_the_rows_of_their_prompt(engine, prompt, draft):
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=20, ignore_eos=True, n=4)
+    before, rows = engine.model.steps, []
+    stream = engine.stream(prompt, params, draft=draft)
+    events = []
+    for event in stream:
+        events.append(event)
+        rows.append(engine.model.arena.taken)
+    choices = stream.result.choices
+    assert len(choices) == 4
+    assert len({tuple(choice.token_ids) for choice in choices}) == 4
+    for i, choice in enumerate(choices):
+        assert [event.token for event in events if event.choice == i] == choice.token_ids
+    count = choices[0].stats.prompt_tokens
+    assert max(rows) < 4 * (count % BLOCK + 100) + count // BLOCK * BLOCK
+    pieces = -(-count // BLOCK)
+    assert engine.model.steps - before == pieces + max(c.stats.steps for c in choices)
+    single = engine.generate(prompt, SamplingParams(temperature=1.0, seed=5, max_tokens=20,
+                                                    ignore_eos=True), draft=draft)  # fmt: skip
+    assert choices[0].token_ids == stream.result.token_ids == single.token_ids
+    assert engine.model.arena.taken == 0
+
+
+def test_n_answers_come_out_the_same_whoever_leaves_first():
+    params = SamplingParams(temperature=1.0, seed=5, max_tokens=20, n=5)
+    few, many = (
+        tiny_engine(max_batch=most).generate(LONG, params, draft="plain") for most in (1, 16)
+    )
+    assert ids(few.choices) == ids(many.choices)
+
+
+def test_threads_share_an_engine(engine):
+    requests = [Request(p, params) for p in RAGGED for params in (GREEDY, SAMPLED)]
+    alone = [engine.generate(request).token_ids for request in requests]
+    answers: dict[int, list[int]] = {}
+
+    def ask(i):
+        if i % 2:
+            answers[i] = engine.generate(requests[i]).token_ids
+        else:
+            answers[i] = [event.token for event in engine.stream(requests[i])]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(requests))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert [answers[i] for i in range(len(requests))] == alone
+    assert engine.model.arena.taken == 0
+
+
+def test_async_streams_run_side_by_side(engine):
+    alone = [engine.generate(prompt, SAMPLED).token_ids for prompt in RAGGED]
+
+    async def ask(prompt):
+        stream = engine.astream(prompt, SAMPLED)
+        tokens = [event.token async for event in stream]
+        assert stream.result.token_ids == tokens
+        return tokens
+
+    async def ask_all():
+        return await asyncio.gather(*(ask(prompt) for prompt in RAGGED))
+
+    before = engine.model.steps
+    assert asyncio.run(ask_all()) == alone
+    assert engine.model.steps - before < sum(len(tokens) for tokens in alone) / 2  # batched
+
+
+@pytest.mark.parametrize("taken", [0, 1, 7])
+def test_a_cancelled_task_frees_its_rows_and_disturbs_nobody(engine, taken):
+    alone = engine.generate(RAGGED[5], SAMPLED).token_ids
+
+    async def cancelled(reached):
+        count = 0
+        async for _ in engine.astream(RAGGED[2], SamplingParams(max_tokens=500, ignore_eos=True)):
+            count += 1
+            if count >= taken:
+                reached.set()
+
+    async def both():
+        reached = asyncio.Event()
+        if taken == 0:
+            reached.set()
+        other = asyncio.create_task(cancelled(reached))
+        stream = engine.astream(RAGGED[5], SAMPLED)
+        await anext(stream)
+        await reached.wait()
+        other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await other
+        _ = [event async for event in stream]
+        return stream.result.token_ids
+
+    assert asyncio.run(both()) == alone
+    engine.sweep()
+    assert engine.model.arena.taken == 0
+
+
+def test_a_stream_left_early_in_async_code_can_be_closed(engine):
+    async def first():
+        stream = engine.astream(RAGGED[2], SAMPLED)
+        async for _ in stream:
+            break
+        await stream.aclose()
+        return stream.result
+
+    assert asyncio.run(first()).finish_reason == "cancelled"
+    assert engine.model.arena.taken == 0
+
+
+def test_streams_nobody_reads_pause_and_let_others_in():
+    engine = tiny_engine(max_batch=2)
+    endless = SamplingParams(max_tokens=1000, ignore_eos=True)
+    unread = [engine.stream(prompt, endless, draft="plain") for prompt in RAGGED[:4]]
+    for _ in range(3):
+        assert len(engine.generate(RAGGED[5], GREEDY).token_ids) == 40
+    written = [len(stream.result.token_ids) for stream in unread]
+    assert max(written) < 200  # they paused
+    assert len(list(unread[3])) == 1000  # and go on when read
+    for stream in unread:
+        stream.close()
+    assert engine.model.arena.taken == 0
+
+
+def test_a_failing_callback_fails_its_request_alone(engine):
+    alone = engine.generate(RAGGED[3], SAMPLED).token_ids
+
+    def fail(tokens, logits):
+        if len(tokens) > 20:
+            raise ZeroDivisionError("in the caller's own code")
+        return logits
+
+    bad = engine.stream(Request(RAGGED[2], SAMPLED, process=fail))
+    good = engine.stream(RAGGED[3], SAMPLED)
+    assert good.finish().token_ids == alone
+    with pytest.raises(ZeroDivisionError, match="own code"):
+        list(bad)
+    with pytest.raises(ZeroDivisionError):
+        engine.generate([Request(RAGGED[3], SAMPLED), Request(RAGGED[2], process=fail)])
+    assert engine.model.arena.taken == 0
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+def test_callbacks_see_every_token_once_and_in_order(engine, draft):
+    prompt, seen, stops = [5, 6, 7, 8], [], []
+
+    def process(tokens, logits):
+        assert tokens[:4] == prompt
+        seen.append(list(tokens[4:]))
+        logits = logits.clone()
+        logits[9] = -float("inf")
+        return logits
+
+    def stop_when(tokens, logits):
+        stops.append(len(tokens) - 4)
+        return len(tokens) == 4 + 25
+
+    request = Request(prompt, SAMPLED, draft, process=process, stop_when=stop_when)
+    result = engine.generate(request)
+    assert result.finish_reason == "stop"
+    assert len(result.token_ids) == 25
+    assert 9 not in result.token_ids
+    assert stops == list(range(1, 26))
+    assert [len(tokens) for tokens in seen] == list(range(len(seen)))
+    assert seen[25 - 1] == result.token_ids[:-1]
+    plain = engine.generate(Request(prompt, SAMPLED, "plain", process=process))
+    assert plain.token_ids[:25] == result.token_ids
+
+
+def test_asking_from_inside_a_callback_is_refused(engine):
+    def ask(tokens, logits):
+        engine.generate(RAGGED[1], GREEDY)
+        return logits
+
+    with pytest.raises(InputError, match="inside its own callbacks"):
+        engine.generate(Request(RAGGED[2], GREEDY, process=ask))
+
+
+def test_a_bad_request_in_a_list_is_refused_before_anything_runs(engine):
+    before = engine.model.steps
+    with pytest.raises(InputError, match="the prompt is empty"):
+        engine.generate([RAGGED[1], ""])
+    with pytest.raises(InputError, match="has its own parameters"):
+        engine.generate([Request(RAGGED[1])], GREEDY)
+    assert (engine.model.steps, engine.model.arena.taken) == (before, 0)
+
+
+def test_a_bounded_cache_queues_and_refuses_what_can_never_fit():
+    engine = tiny_engine(most_rows=320)
+    results = engine.generate([Request(prompt, GREEDY, "plain") for prompt in RAGGED])
+    assert [len(result.token_ids) for result in results] == [40] * 8
+    with pytest.raises(GraftError, match="the cache is full"):
+        engine.generate([7] * 300, GREEDY)
+    assert engine.generate(RAGGED[2], GREEDY).token_ids == results[2].token_ids

@@ -1,0 +1,135 @@
+"""Rows of earlier prompts: found, used, the same to the last bit, and forgotten in time."""
+
+import pytest
+from tiny import tiny_engine, tiny_network
+
+from graft.decode.request import Request
+from graft.models.arena import BLOCK
+from graft.sampling import SamplingParams
+
+DOCUMENT = [3 + i * i % 120 for i in range(3 * BLOCK + 40)]
+FIRST, SECOND = [*DOCUMENT, 5, 6, 7], [*DOCUMENT, 8, 9, 10, 11]
+PARAMS = SamplingParams(temperature=0.9, seed=1, max_tokens=30, ignore_eos=True)
+
+
+def caching_engine(rows=20 * BLOCK, **options):
+    engine = tiny_engine(**options)
+    engine.model.prefixes.use(most_rows=rows)
+    return engine
+
+
+def read_rows(engine, request):
+    """The answer, and how many prompt tokens were read for it."""
+    read, score = [], engine.model.score
+
+    def watched(extents, trees, *, last_only):
+        read.extend(len(t) for t, last in zip(trees, last_only, strict=True) if last)
+        return score(extents, trees, last_only=last_only)
+
+    engine.model.score = watched
+    try:
+        return engine.generate(request), sum(read)
+    finally:
+        engine.model.score = score
+
+
+@pytest.mark.parametrize("draft", ["plain", "auto"])
+@pytest.mark.parametrize("forward", ["panels", "lean", "hook"])
+def test_a_second_question_reads_only_what_is_new(forward, draft):
+    engine = caching_engine(network=tiny_network(), forward=forward)
+    fresh = tiny_engine(network=tiny_network(), forward=forward)
+    engine.generate(FIRST, PARAMS, draft=draft)
+    result, read = read_rows(engine, Request(SECOND, PARAMS, draft))
+    assert result.token_ids == fresh.generate(SECOND, PARAMS, draft=draft).token_ids
+    assert result.stats.cached_tokens == 3 * BLOCK
+    assert read == len(SECOND) - 3 * BLOCK
+
+
+def test_shared_rows_give_logits_equal_to_the_last_bit():
+    engine, fresh = caching_engine(), tiny_engine()
+    logged = SamplingParams(max_tokens=20, ignore_eos=True, logprobs=5)
+    engine.generate(FIRST, logged)
+    with_cache, without = list(engine.stream(SECOND, logged)), list(fresh.stream(SECOND, logged))
+    assert [e.top for e in with_cache] == [e.top for e in without]
+    assert [e.probability for e in with_cache] == [e.probability for e in without]
+
+
+def test_the_same_prompt_again_reads_at_least_its_last_token():
+    engine = caching_engine()
+    whole = DOCUMENT[: 2 * BLOCK]
+    first, second = (engine.generate(whole, PARAMS) for _ in range(2))
+    assert first.token_ids == second.token_ids
+    assert second.stats.cached_tokens == BLOCK
+
+
+def test_a_chat_that_goes_on_finds_its_own_answer():
+    engine = caching_engine()
+    first = engine.generate(FIRST, SamplingParams(max_tokens=BLOCK, ignore_eos=True))
+    following = [*FIRST, *first.token_ids, 4, 5, 6]
+    second = engine.generate(following, PARAMS)
+    assert second.stats.cached_tokens == 4 * BLOCK  # ends inside the answer
+    third = engine.generate([*following, *second.token_ids, *range(3, 100)], PARAMS)
+    assert third.stats.cached_tokens == 4 * BLOCK
+    assert third.token_ids == tiny_engine().generate(
+        [*following, *second.token_ids, *range(3, 100)], PARAMS
+    ).token_ids  # fmt: skip
+
+
+def test_questions_asked_together_read_their_document_once():
+    engine, fresh = caching_engine(), tiny_engine()
+    questions = [[*DOCUMENT, 5 + i, 9, 3 + i] for i in range(6)]
+    results, read = read_rows(engine, [Request(q, PARAMS) for q in questions])
+    assert [r.token_ids for r in results] == [
+        fresh.generate(q, PARAMS).token_ids for q in questions
+    ]
+    assert read == len(questions[0]) + 5 * (len(questions[0]) - 3 * BLOCK)
+    assert engine.model.arena.taken <= 5 * BLOCK
+
+
+def test_the_longest_unused_is_forgotten_first():
+    engine = caching_engine(rows=7 * BLOCK)
+    documents = [[3 + (i * 7 + n) % 120 for i in range(2 * BLOCK + 5)] for n in range(4)]
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+
+    def cached(n):
+        return engine.generate(documents[n], params).stats.cached_tokens
+
+    assert [cached(n) for n in (0, 1, 2)] == [0, 0, 0]
+    assert cached(0) == 2 * BLOCK  # used: now 1 is the oldest
+    assert cached(3) == 0  # takes the place of 1
+    assert [cached(n) for n in (0, 2, 3)] == [2 * BLOCK] * 3
+    assert cached(1) == 0
+    assert engine.model.arena.taken <= 7 * BLOCK
+    engine.model.prefixes.clear()
+    assert engine.model.arena.taken == 0
+
+
+def test_a_cache_of_no_size_keeps_nothing():
+    engine = caching_engine(rows=0)
+    engine.generate(FIRST, PARAMS)
+    assert engine.model.arena.taken == 0
+    assert engine.generate(SECOND, PARAMS).stats.cached_tokens == 0
+
+
+def test_a_text_larger_than_the_cache_is_not_kept():
+    engine = caching_engine(rows=2 * BLOCK)
+    engine.generate(FIRST, PARAMS)
+    assert engine.model.arena.taken == 0
+
+
+def test_kept_rows_give_way_to_requests_when_the_arena_is_bounded():
+    engine = caching_engine(most_rows=6 * BLOCK)
+    engine.generate(FIRST, PARAMS)
+    assert engine.model.arena.taken == 3 * BLOCK
+    other = [7, *DOCUMENT]
+    assert (
+        engine.generate(other, PARAMS).token_ids == tiny_engine().generate(other, PARAMS).token_ids
+    )
+
+
+def test_a_cancelled_request_leaves_what_it_has_read():
+    engine = caching_engine()
+    stream = engine.stream(FIRST, PARAMS)
+    next(stream)
+    stream.close()
+    assert engine.generate(SECOND, PARAMS).stats.cached_tokens == 3 * BLOCK
