@@ -10,9 +10,9 @@ from graft.draft.lookup import LookupDrafter
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.suffix_automaton import SuffixAutomaton
-from graft.models.load import load_model, memory
+from graft.models.load import LoadedModel, load_model, memory
 from graft.models.pretrained import DEFAULT_MODEL
-from graft.models.step_costs import costs_for
+from graft.models.step_costs import StepCosts, costs_for
 from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
@@ -63,12 +63,24 @@ def load(  # noqa: PLR0913  every option by its name
         raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     loaded = load_model(model, dtype=dtype, device=device)
-    for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
-        index.warm_up()
     costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
-    drafters = {name: make_drafter(name) for name in PRESETS}
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     loaded.model.prefixes.use(most_rows=kept // loaded.model.arena.storage.row_bytes)
+    return engine_around(loaded, costs, draft=draft, verifier=verifier, max_batch=max_batch)
+
+
+def engine_around(
+    loaded: LoadedModel,
+    costs: StepCosts,
+    *,
+    draft: str = "auto",
+    verifier: str = "walk",
+    max_batch: int = 16,
+) -> Engine:
+    """An engine with every preset around a model that is there already."""
+    for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
+        index.warm_up()
+    drafters = {name: make_drafter(name) for name in PRESETS}
     return Engine(
         loaded, drafters, VERIFIERS[verifier], costs, default_draft=draft, max_batch=max_batch
     )
