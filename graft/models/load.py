@@ -16,7 +16,7 @@ from graft.models.forward_panels import PanelForward
 from graft.models.language_model import Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import is_llama_shaped, read_llama
 from graft.models.pretrained import Checkpoint, locate
-from graft.models.probe import check, probe_paths, reference_logits
+from graft.models.probe import TOLERANCE, check, probe_paths, reference_logits
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +82,8 @@ def build_forward(
     `kind` insists on one of "panels", "lean", "hook". Without a `dtype` the network is left as
     it is.
     """
+    if (dtype or network.dtype) not in TOLERANCE:
+        raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
     try:
         prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
         expected = reference_logits(network, [prompt + path for path in paths])

@@ -60,13 +60,18 @@ def _take_stop_strings(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, options: dict[str, Any]
 ) -> None:
     """Turn stop strings into a criterion, which transformers would do if it had the tokenizer."""
-    config = options.get("generation_config") or model.generation_config
-    strings = options.pop("stop_strings", None) or config.stop_strings
-    if not strings:
-        return
-    criterion = StopStringCriteria(_needed(tokenizer), strings)
-    given = options.get("stopping_criteria") or []
-    options["stopping_criteria"] = StoppingCriteriaList([*given, criterion])
-    if config.stop_strings:
-        options["generation_config"] = copy.deepcopy(config)
-        options["generation_config"].stop_strings = None
+    if model.generation_config.stop_strings:
+        raise InputError(
+            "model.generation_config.stop_strings cannot be used; set it to None and pass "
+            "stop_strings=... with the call"
+        )
+    config = options.get("generation_config")
+    strings = options.pop("stop_strings", None)
+    if config is not None and config.stop_strings:
+        strings = strings or config.stop_strings
+        options["generation_config"] = config = copy.deepcopy(config)
+        config.stop_strings = None
+    if strings:
+        criterion = StopStringCriteria(_needed(tokenizer), strings)
+        given = options.get("stopping_criteria") or []
+        options["stopping_criteria"] = StoppingCriteriaList([*given, criterion])

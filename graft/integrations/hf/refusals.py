@@ -79,10 +79,7 @@ def _unsupported(
 
 def _is_callers_cache(name: str, given: dict[str, Any], asked: dict[str, Any]) -> bool:
     """Whether the caller brought a cache, with something in it or to be filled."""
-    if asked.get("kwargs", {}).get(name) is not None:
-        return True
-    cache = given.get(name)
-    return hasattr(cache, "get_seq_length") and bool(cache.get_seq_length())
+    return (asked["kwargs"] if asked else given).get(name) is not None
 
 
 def unpadded(input_ids: Tensor, given: dict[str, Any]) -> list[list[int]]:
