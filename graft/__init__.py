@@ -11,6 +11,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from graft.assemble import load as load
+    from graft.decode.document_prompt import DocumentPrompt as DocumentPrompt
+    from graft.decode.document_prompt import document_prompt as document_prompt
     from graft.decode.engine import Engine as Engine
     from graft.decode.request import Request as Request
     from graft.decode.sequence import Result as Result
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from graft.decode.stream import AsyncStream as AsyncStream
     from graft.decode.stream import Stream as Stream
     from graft.documents.prompt import document_messages as document_messages
+    from graft.documents.read import read_documents as read_documents
     from graft.errors import GraftError as GraftError
     from graft.integrations.hf.public import generate as generate
     from graft.sampling import SamplingParams as SamplingParams
@@ -35,6 +38,9 @@ _HOMES = {
     "SamplingParams": "graft.sampling",
     "GraftError": "graft.errors",
     "document_messages": "graft.documents.prompt",
+    "document_prompt": "graft.decode.document_prompt",
+    "DocumentPrompt": "graft.decode.document_prompt",
+    "read_documents": "graft.documents.read",
 }
 __all__ = sorted(_HOMES)
 

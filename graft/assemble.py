@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from importlib.metadata import version
 
 from graft.decode.engine import Engine
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
@@ -11,6 +12,7 @@ from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.load import LoadedModel, load_model, memory
+from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.pretrained import DEFAULT_MODEL
 from graft.models.step_costs import StepCosts, costs_for
 from graft.verify.rejection import rejection
@@ -50,12 +52,14 @@ def load(  # noqa: PLR0913  every option by its name
     verifier: str = "walk",
     max_batch: int = 16,
     prefix_cache: int | None = None,
+    disk_cache: int = 0,
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
     `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset. Up to
     `max_batch` requests run at once. `prefix_cache` is how many bytes of texts read before may be
-    kept in memory for prompts that begin the same: 0 for none, None for a tenth of the memory.
+    kept in memory for prompts that begin the same: 0 for none, None for a tenth of the memory;
+    `disk_cache` how many of those that `Engine.remember` is told to keep may lie on disk.
     """
     if draft not in PRESETS:
         raise InputError(f"unknown draft {draft!r}; choose one of {', '.join(PRESETS)}")
@@ -65,7 +69,12 @@ def load(  # noqa: PLR0913  every option by its name
     loaded = load_model(model, dtype=dtype, device=device)
     costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
-    loaded.model.prefixes.use(most_rows=kept // loaded.model.arena.storage.row_bytes)
+    loaded.model.prefixes.use(
+        most_rows=kept // loaded.model.arena.storage.row_bytes,
+        shelf=PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
+        if disk_cache
+        else None,
+    )
     return engine_around(loaded, costs, draft=draft, verifier=verifier, max_batch=max_batch)
 
 
@@ -83,4 +92,15 @@ def engine_around(
     drafters = {name: make_drafter(name) for name in PRESETS}
     return Engine(
         loaded, drafters, VERIFIERS[verifier], costs, default_draft=draft, max_batch=max_batch
+    )
+
+
+def _rows_key(loaded: LoadedModel) -> str:
+    """Everything the rows of a text depend on besides the text."""
+    return rows_key(
+        loaded.checkpoint.fingerprint,
+        loaded.dtype,
+        loaded.forward_name,
+        loaded.device.partition(":")[0],
+        version("transformers"),  # it reads the config
     )

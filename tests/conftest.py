@@ -29,9 +29,8 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
-def loaded_smollm2():
-    """The default model in fp32 from the user's cache, where `make setup` put it."""
+def load_smollm2(dtype):
+    """The default model from the user's cache, where `make setup` put it."""
     from graft.assemble import load
     from graft.models.pretrained import installed
 
@@ -41,14 +40,31 @@ def loaded_smollm2():
         if not any(model.name == "smollm2-135m" and model.folder for model in installed()):
             pytest.skip(f"smollm2-135m is not in {USERS_HOME}; run make setup")
         use_all_threads()
-        return load("smollm2-135m", dtype="fp32")
+        return load("smollm2-135m", dtype=dtype)
+
+
+@pytest.fixture(scope="session")
+def loaded_smollm2():
+    return load_smollm2("fp32")
+
+
+@pytest.fixture(scope="session")
+def loaded_smollm2_int8():
+    return load_smollm2("int8")
 
 
 @pytest.fixture
 def smollm2(loaded_smollm2):
-    """The same, with the threads that tests of tiny models took away."""
+    """The default model in fp32, with the threads that tests of tiny models took away."""
     use_all_threads()
     return loaded_smollm2
+
+
+@pytest.fixture
+def smollm2_int8(loaded_smollm2_int8):
+    """The same with int8 weights."""
+    use_all_threads()
+    return loaded_smollm2_int8
 
 
 def use_all_threads():

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import END, VOCABULARY, tiny_engine, tiny_tokenizer
+from tiny import END, VOCABULARY, tiny_engine, tiny_network, tiny_tokenizer
+from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
 
@@ -230,8 +231,11 @@ def test_different_seeds_give_different_texts(bench, draft):
     assert len(set(texts)) == 4
 
 
-@pytest.fixture(scope="module", params=["lean", "hook"])
+@pytest.fixture(scope="module", params=["lean", "hook", "int8", "int8 hook"])
 def other_bench(request):
+    if "int8" in request.param:
+        kind = "hook" if "hook" in request.param else "panels"
+        return Bench(network=quantised(tiny_network()), forward=kind)
     return Bench(forward=request.param)
 
 
@@ -251,12 +255,14 @@ REAL_OPTIONS = {
 
 
 @pytest.mark.parametrize("option", REAL_OPTIONS)
-def test_drafting_never_changes_what_a_real_model_writes(smollm2, option):
+@pytest.mark.parametrize("model", ["smollm2", "smollm2_int8"])
+def test_drafting_never_changes_what_a_real_model_writes(model, option, request):
+    engine = request.getfixturevalue(model)
     section = (ROOT / "examples" / "service_agreement.md").read_text().split("\n## ")[2]
     question = f"{section}\n\nRepeat the list of the equipment."
     prompt, params = [{"role": "user", "content": question}], REAL_OPTIONS[option]
-    expected, _ = run(smollm2, prompt, params, "plain")
-    results = [run(smollm2, prompt, params, draft)[0] for draft in PRESETS]
+    expected, _ = run(engine, prompt, params, "plain")
+    results = [run(engine, prompt, params, draft)[0] for draft in PRESETS]
     for result in results:
         assert_same(result, expected)
     assert accepted(results) >= 20

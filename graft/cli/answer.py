@@ -36,6 +36,10 @@ def answer(
     stream = engine.stream(prompt, params, draft=draft)
     waiting = Waiting("reading the prompt")
     try:
+        while not stream.ready():
+            stream.step()
+            read, count = stream.prompt_read
+            waiting.say(f"reading the prompt: {read:,} of {count:,} tokens")
         for event in stream:
             waiting.stop()
             first_token = first_token or time.perf_counter()

@@ -20,7 +20,11 @@ PACKAGES = (
     "gguf",
     "huggingface_hub",
     "tokenizers",
+    "bm25s",
+    "html-to-markdown",
+    "pypdfium2",
 )
+OPTIONAL = {"torchao": "--dtype int8"}  # packages, and what needs them
 GIGABYTE = 1e9
 SMALL_DISK = 2 * GIGABYTE
 
@@ -41,7 +45,7 @@ def doctor(
 
 def examine() -> dict[str, Any]:
     """Everything the command shows. Works without torch: what fails becomes a problem."""
-    from graft.cli import machine
+    from graft import machine
     from graft.home import home
 
     problems: list[str] = []
@@ -50,7 +54,7 @@ def examine() -> dict[str, Any]:
     report = {
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": {name: package_version(name) for name in PACKAGES},
+        "packages": {name: package_version(name) for name in (*PACKAGES, *OPTIONAL)},
         "torch": torch_state(problems),
         "numba_threading": numba_state(problems),
         "cpu": asdict(cpu),
@@ -63,6 +67,9 @@ def examine() -> dict[str, Any]:
     for name in PACKAGES[2:]:
         if report["packages"][name] is None and name != "numba":
             problems.append(f"{name} is not installed; type: pip install {name}")
+    for name, use in OPTIONAL.items():
+        if report["packages"][name] is None:
+            notes.append(f"{use} needs {name}; type: pip install {name}")
     if report["home"]["free"] < SMALL_DISK:
         notes.append("little disk space for models; free some or set GRAFT_HOME to another disk")
     return report

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from graft.cli.bench import app as bench
+from graft.cli.cache import cache
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
 from graft.cli.failures import fails_in_one_line
@@ -20,8 +22,9 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (run, chat, models, doctor):
+for command in (run, chat, models, cache, doctor):
     app.command()(fails_in_one_line(command))
+app.add_typer(bench, name="bench")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 (typer's callback signature)

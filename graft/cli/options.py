@@ -1,10 +1,9 @@
-"""The options that `run` and `chat` share, each written once, as a field of a dataclass."""
+"""Options of a command, each written once, as a field of a dataclass; those of `run` and `chat`."""
 
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
 
-DTYPES = ("auto", "fp32", "bf16", "fp16")
+DISK_CACHE = 4_000_000_000  # bytes
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
 SAMPLING = (
     "temperature",
     "top_p",
@@ -35,9 +35,27 @@ class AnswerOptions:
     """What to answer with. An option left out (None) has the default of `SamplingParams`."""
 
     doc: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="FILE", help="Text or Markdown file to answer from; repeatable."),
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Text, Markdown, HTML or PDF to answer from: a file, a folder or a quoted pattern "
+            "such as 'docs/**/*.pdf'; repeatable.",
+        ),
     ] = None
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Refuse documents longer than the model reads, instead of selecting passages.",
+        ),
+    ] = False
+    cache: Annotated[
+        bool,
+        typer.Option(
+            help="Keep what was read of the documents on disk, so that the next question about "
+            "them starts at once; see `graft cache`.",
+        ),
+    ] = True
     model: Annotated[
         str | None,
         typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
@@ -46,7 +64,8 @@ class AnswerOptions:
         str, typer.Option(metavar="NAME", help="Who guesses ahead: auto, copy, pld, igpg, plain.")
     ] = "auto"
     dtype: Annotated[
-        str, typer.Option(help="fp32 (output identical to plain decoding), bf16, fp16 or auto.")
+        str,
+        typer.Option(help="fp32, bf16, fp16, int8 (weights only; needs torchao) or auto."),
     ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")] = "auto"
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
@@ -68,9 +87,10 @@ class AnswerOptions:
 
     def documents(self) -> "list[Document]":
         """Read every --doc."""
-        from graft.documents import read_document
+        from graft.documents import read_documents
 
-        return [read_document(path) for path in self.doc or []]
+        with Waiting("reading the documents"):
+            return read_documents(self.doc or [])
 
     def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
         """The sampling parameters asked for, `changes` on top; InputError for a bad value."""
@@ -79,8 +99,11 @@ class AnswerOptions:
         given = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
         return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
 
-    def load(self) -> "Engine":
-        """The engine asked for. What can be refused without loading a model is refused first."""
+    def load(self, *, remembers: bool = True) -> "Engine":
+        """The engine asked for, one that `remembers` what it read or reads everything anew.
+
+        What can be refused without loading a model is refused first.
+        """
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
@@ -92,12 +115,20 @@ class AnswerOptions:
         name = DEFAULT_MODEL if self.model is None else self.model
         locate(name)  # downloads show a bar of their own
         with Waiting(f"loading {name} (the first start compiles kernels: about a minute)"):
-            return graft.load(name, dtype=self.dtype, device=self.device, draft=self.draft)
+            return graft.load(
+                name,
+                dtype=self.dtype,
+                device=self.device,
+                draft=self.draft,
+                prefix_cache=None if remembers else 0,
+                disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
+            )
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command that takes `options: AnswerOptions` one command-line option per field."""
+    """Give a command whose `options` is a dataclass one command-line option per field of it."""
     shown = inspect.signature(command)
+    kind = shown.parameters["options"].annotation
     own = [each for each in shown.parameters.values() if each.name != "options"]
     shared = [
         inspect.Parameter(
@@ -106,13 +137,13 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             default=inspect.Parameter.empty if field.default is MISSING else field.default,
             annotation=field.type,
         )
-        for field in fields(AnswerOptions)
+        for field in fields(kind)
     ]
 
     @wraps(command)
     def with_options(**given: Any) -> None:  # noqa: ANN401 (values of any option)
-        chosen = {field.name: given.pop(field.name) for field in fields(AnswerOptions)}
-        command(options=AnswerOptions(**chosen), **given)
+        chosen = {field.name: given.pop(field.name) for field in fields(kind)}
+        command(options=kind(**chosen), **given)
 
     parameters = sorted([*own, *shared], key=lambda each: each.kind)
     with_options.__signature__ = shown.replace(parameters=parameters)

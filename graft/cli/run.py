@@ -2,15 +2,19 @@
 
 import json as json_module
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graft.cli.answer import Answer, answer
 from graft.cli.compare import Comparison, show_comparison
+from graft.cli.documents import fitted, keep_documents, say_selection, selection_as_dict
 from graft.cli.options import AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from graft import DocumentPrompt
 
 
 @takes_options
@@ -32,24 +36,27 @@ def run(
 
     Example: graft run "When can the contract be ended?" --doc contract.md --compare
     """
-    from graft.documents import document_messages
-
-    messages = document_messages(read_question(question), options.documents())
-    params = options.sampling()
-    engine = options.load()
+    # What can be refused without a model is refused before one is loaded.
+    question, documents, params = read_question(question), options.documents(), options.sampling()
+    engine = options.load(remembers=not compare)  # both runs of a comparison read the prompt
+    prompt = fitted(engine, question, documents, params, full=options.full)
+    if not json:
+        say_selection(prompt, engine, documents)
     show = (lambda event: None) if json else token_printer(color=color)
-    drafted = answer(engine, messages, params, options.draft, show)
+    drafted = answer(engine, prompt.messages, params, options.draft, show)
     if not json:
         end_line(drafted.result.text)
         footer(drafted, color=color)
     comparison = None
     if compare:
         same_draws = options.sampling(seed=drafted.result.seed)
-        comparison = Comparison(drafted, answer(engine, messages, same_draws, "plain"))
+        comparison = Comparison(drafted, answer(engine, prompt.messages, same_draws, "plain"))
     if json:
-        print(json_module.dumps(as_dict(drafted, comparison)))
+        print(json_module.dumps(as_dict(drafted, prompt, comparison)))
     elif comparison:
         show_comparison(comparison, engine.dtype)
+    if options.cache:
+        keep_documents(engine, prompt)
 
 
 def read_question(question: str | None) -> str:
@@ -66,7 +73,9 @@ def read_question(question: str | None) -> str:
     return question.strip()
 
 
-def as_dict(drafted: Answer, comparison: Comparison | None) -> dict[str, object]:
+def as_dict(
+    drafted: Answer, prompt: "DocumentPrompt", comparison: Comparison | None
+) -> dict[str, object]:
     """What --json prints."""
     result = drafted.result
     fields = {
@@ -76,4 +85,6 @@ def as_dict(drafted: Answer, comparison: Comparison | None) -> dict[str, object]
         "seed": result.seed,
         "stats": result.stats.as_dict(),
     }
+    if prompt.passages:
+        fields["documents"] = selection_as_dict(prompt)
     return fields if comparison is None else {**fields, "compare": comparison.as_dict()}

@@ -25,6 +25,11 @@ class Waiting:
             self._status = Console(stderr=True).status(text)
             self._status.start()
 
+    def say(self, text: str) -> None:
+        """Another text."""
+        if self._status:
+            self._status.update(text)
+
     def stop(self) -> None:
         """Take the line away; may be called again."""
         if self._status:
@@ -73,10 +78,12 @@ def footer(given: Any, *, color: bool) -> None:  # noqa: ANN401 (an Answer)
     from rich.text import Text
 
     stats = given.result.stats
+    kept = f" ({stats.cached_tokens:,} of {stats.prompt_tokens:,} prompt tokens kept from before)"
     line = Text(
         f"{stats.tokens} tokens · {stats.tokens_per_second:.1f} tokens/s · "
         f"{stats.tokens_per_step:.2f} tokens per step · "
-        f"first token {given.first_token_seconds:.2f} s · guessed by: ",
+        f"first token {given.first_token_seconds:.2f} s{kept if stats.cached_tokens else ''} · "
+        "guessed by: ",
         style="dim",
     )
     for place, (source, share) in enumerate(token_shares(stats).items()):

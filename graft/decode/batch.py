@@ -7,8 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from graft.decode.sequence import Sequence
-from graft.models.arena import BLOCK, OutOfRowsError
+from graft.models.arena import OutOfRowsError
 from graft.models.language_model import LanguageModel
+from graft.models.prefix_cache import common_blocks
 
 ROOM_AHEAD = 512  # rows taken for an answer at first; more come when it grows
 
@@ -110,8 +111,6 @@ class Batch:
 
 
 def _common(first: Sequence, second: Sequence) -> int:
-    """First tokens that two prompts share and one can take from the other."""
-    most = min(len(first.context.prompt) - 1, len(second.context.prompt))
-    one, other = (np.array(each.context.prompt[:most]) for each in (first, second))
-    different = np.flatnonzero(one != other)
-    return (int(different[0]) if len(different) else most) // BLOCK * BLOCK
+    """First tokens that a prompt can take from another."""
+    one, other = (np.array(each.context.prompt) for each in (first, second))
+    return common_blocks(one[:-1], other)

@@ -27,7 +27,8 @@ from graft.tree.prune import shallow
 from graft.verify.verdict import Verifier
 
 MOST_NODES = 63  # of one tree, root excluded
-SHARED_CHUNK = 64  # prompt tokens read in a step that others write in
+READING_SLOWS = 3  # a step that also reads prompts may take so many times as long as one without
+LEAST_PIECE = 16  # prompt tokens that are read in it all the same
 PATIENCE = 64  # unread tokens after which a stream pauses
 
 
@@ -116,6 +117,12 @@ class Engine:
                 stream.close()
         return results if together else results[0]
 
+    def remember(self, prompt: Prompt) -> None:
+        """Keep what was read of a prompt on disk too, where the engine has a disk cache."""
+        with self._encoding:
+            tokens = self.encoder.prompt(prompt).tokens
+        self.turns.exclusively(lambda: self.model.prefixes.shelve(tokens))
+
     def advance(self) -> None:
         """One forward for everybody: a tree for each answer being written, and the next piece of
         the prompts being read."""
@@ -123,7 +130,7 @@ class Engine:
         self._batch.sweep()
         self._batch.admit()
         writing = self._batch.writing
-        pieces = self._batch.pieces(SHARED_CHUNK if writing else PREFILL_CHUNK)
+        pieces = self._batch.pieces(self._readable(writing))
         reading = [sequence for sequence, _ in pieces]
         if reading or writing:
             trees = self._draft(writing, rows=sum(len(piece) for _, piece in pieces))
@@ -145,12 +152,22 @@ class Engine:
         """Let go of what has ended."""
         self._batch.sweep()
 
+    def _readable(self, writing: list[Running]) -> int:
+        """How many prompt tokens the next step may read without keeping those who write."""
+        if not writing:
+            return PREFILL_CHUNK
+        seconds = self.costs.beyond(_mean_length(writing), len(writing), PREFILL_CHUNK)
+        return max(LEAST_PIECE, int((seconds <= READING_SLOWS * seconds[0]).sum()) - 1)
+
     def _draft(self, writing: list[Running], *, rows: int) -> list[DraftTree]:
-        """Every drafter proposes for its own sequences; near a sequence's end trees are no deeper
-        than it may still emit, which also keeps them inside the model's context."""
+        """Every drafter proposes for its own sequences, knowing the `rows` already in the step.
+
+        Near a sequence's end trees are no deeper than it may still emit, which also keeps them
+        inside the model's context.
+        """
         trees = [root_only(sequence.context.root) for sequence in writing]
-        rows += len(writing)  # of the step so far; `rows` besides are pieces of prompts
-        length = sum(sequence.extent.total for sequence in writing) // max(len(writing), 1)
+        rows += len(writing)  # of the step so far
+        length = _mean_length(writing)
         for drafter in {id(s.drafter): s.drafter for s in writing}.values():
             mine = [i for i, s in enumerate(writing) if s.drafter is drafter]
             seconds = self.costs.beyond(length, rows, MOST_NODES * len(mine))
@@ -252,3 +269,7 @@ class Engine:
     def presets(self) -> list[str]:
         """Names `draft` may take."""
         return list(self.drafters)
+
+
+def _mean_length(writing: list[Running]) -> int:
+    return sum(sequence.extent.total for sequence in writing) // max(len(writing), 1)

@@ -35,28 +35,45 @@ class Stream:
         return self
 
     def __next__(self) -> TokenEvent:
-        self._engine.turns.until(self._ready, self._engine.advance)
-        return self._next()
+        self._engine.turns.until(self.ready, self._engine.advance)
+        event = self.take()
+        if event is None:
+            raise StopIteration
+        return event
 
-    def _next(self) -> TokenEvent:
-        """The next event; all events come before an error."""
+    def ready(self) -> bool:
+        """Whether `take` has something to say: an event, or that there are no more."""
+        return any(s.events for s in self._sequences) or all(s.done for s in self._sequences)
+
+    def step(self) -> None:
+        """At most one step of the engine towards the next event, by this thread or another."""
+        self._engine.turns.once(self.ready, self._engine.advance)
+
+    @property
+    def prompt_read(self) -> tuple[int, int]:
+        """How many tokens of the prompt are in the cache, and how many it has."""
+        first = self._sequences[0]
+        count = first.stats.prompt_tokens
+        return min(first.extent.total if first.extent else 0, count), count
+
+    def take(self) -> TokenEvent | None:
+        """The next event that is there; None after the last. What went wrong comes after it."""
         for sequence in self._sequences:
             if sequence.events:
                 return sequence.events.popleft()
         self.close()
         self._raise()
-        raise StopIteration
+        return None
 
     def _raise(self) -> None:
         for sequence in self._sequences:
             if sequence.error:
                 raise sequence.error
 
-    def _ready(self) -> bool:
-        return any(s.events for s in self._sequences) or all(s.done for s in self._sequences)
-
     def finish(self) -> Result:
         """The complete answer, without reading its events."""
+        for sequence in self._sequences:
+            sequence.patience = None
         self._engine.turns.until(
             lambda: all(sequence.done for sequence in self._sequences), self._engine.advance
         )
@@ -90,19 +107,17 @@ class AsyncStream:
         return self
 
     async def __anext__(self) -> TokenEvent:
-        stream, loop = self._stream, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         try:
-            while not stream._ready():
-                await loop.run_in_executor(
-                    self._executor, stream._engine.turns.once, stream._ready, stream._engine.advance
-                )
+            while not self._stream.ready():
+                await loop.run_in_executor(self._executor, self._stream.step)
         except asyncio.CancelledError:
-            stream.close()
+            self.close()
             raise
-        try:
-            return stream._next()
-        except StopIteration:
-            raise StopAsyncIteration from None
+        event = self._stream.take()
+        if event is None:
+            raise StopAsyncIteration
+        return event
 
     def close(self) -> None:
         """Stop here and free the rows, at once or with the end of the step under way."""

@@ -50,6 +50,12 @@ class Turns:
             if mine:
                 self._end()
 
+    def exclusively(self, action: Callable[[], None]) -> None:
+        """Do something as soon as no step is under way."""
+        while not self.between(action):
+            with self._condition:
+                self._condition.wait_for(lambda: self._stepping is None)
+
     def _end(self) -> None:
         with self._condition:
             self._stepping = None

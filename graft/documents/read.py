@@ -1,90 +1,83 @@
-"""Read a document: plain text and Markdown, in UTF-8 (with or without BOM) or UTF-16 with BOM.
+"""Read documents: text, Markdown, HTML and PDF, also gzipped; files, folders and patterns.
 
-A file that is not UTF-8 but looks like Western text in a one-byte encoding is read as Windows-1252,
-the superset of Latin-1 such files are in practice, and a warning is logged. Everything else is
-refused rather than read as noise.
+What a file holds decides how it is read, its name only where the bytes do not say.
 """
 
-import codecs
 import logging
+from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
+from graft.documents.content import kind_of, read_content
+from graft.documents.find import find_files
+from graft.documents.html import html_text
+from graft.documents.pdf import pdf_pages
+from graft.documents.text import plain_text
 from graft.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-LATER_FORMATS = {".pdf", ".html", ".htm", ".xhtml", ".docx", ".doc", ".odt", ".rtf", ".epub"}
-# More non-ASCII than this is another alphabet or compressed data, not accented Western text.
-MOST_NON_ASCII = 0.3
+PAGE_BREAK = "\n\n"
+MOST_REASONS = 3  # told of the files in a folder that cannot be read
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`name` is the file's name without its folder."""
+    """`name` is the file's name without its folder, or its path in the folder that was named.
+
+    `pages` has the character each page begins at; it is empty where there are no pages.
+    """
 
     name: str
     text: str
+    pages: tuple[int, ...] = ()
+
+    def pages_of(self, start: int, end: int) -> tuple[int, int] | None:
+        """First and last page, counted from 1, of the characters from `start` to before `end`."""
+        if not self.pages:
+            return None
+        first = bisect_right(self.pages, start)
+        return first, max(first, bisect_right(self.pages, end - 1))
 
 
-def read_document(path: str | Path) -> Document:
+def read_document(path: str | Path, name: str | None = None) -> Document:
     """The text of a file, with \\n line ends; InputError says in one line why it cannot be used."""
     path = Path(path)
-    if path.suffix.lower() in LATER_FORMATS:
-        raise InputError(
-            f"{path} is a {path.suffix.lower()} file; this version reads text and Markdown: "
-            "save it as .txt or .md first"
-        )
-    text = _decode(_read_bytes(path), path).replace("\r\n", "\n").replace("\r", "\n")
-    if not text.strip():
-        raise InputError(f"document {path} is empty")
-    return Document(name=path.name, text=text)
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"document {path} does not exist") from None
-    except IsADirectoryError:
-        raise InputError(f"document {path} is a folder; name its files one by one") from None
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"document {path} cannot be read: {reason}") from None
-    except ValueError:
-        raise InputError(f"document name {str(path)!r} is not a valid path") from None
-
-
-def _decode(data: bytes, path: Path) -> str:
-    if data.startswith(b"%PDF-"):
-        raise InputError(f"{path} is a PDF; this version reads text and Markdown")
-    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
-    elif b"\0" in data:
-        raise InputError(f"document {path} is a binary file; this version reads text and Markdown")
-    else:
-        encoding = "utf-8-sig"
-    try:
-        return data.decode(encoding)
-    except UnicodeDecodeError as error:
-        return _decode_western(data, path, error)
-
-
-def _decode_western(data: bytes, path: Path, failure: UnicodeDecodeError) -> str:
-    non_ascii = sum(byte >= 0x80 for byte in data)
-    control = sum(byte < 0x20 and byte not in b"\t\n\r\f" for byte in data)
-    try:
-        text = data.decode("cp1252")
-    except UnicodeDecodeError:
+    data = read_content(path)
+    kind = kind_of(data, path)
+    pages: tuple[int, ...] = ()
+    if not data or data.isspace():
         text = ""
-    if not text or control or non_ascii > MOST_NON_ASCII * len(data):
-        raise InputError(
-            f"document {path} is not UTF-8 text (byte {failure.start}); convert it to UTF-8 first, "
-            "for example with iconv"
-        )
-    logger.warning(
-        "%s is not UTF-8 (byte %d); read as Windows-1252, so check its accented letters",
-        path,
-        failure.start,
-    )
-    return text
+    elif kind == "pdf":
+        texts = pdf_pages(data, str(path))
+        text = PAGE_BREAK.join(texts)
+        pages = tuple(accumulate((len(page) + len(PAGE_BREAK) for page in texts[:-1]), initial=0))
+    else:
+        text = (html_text if kind == "html" else plain_text)(data, str(path))
+    if not text or text.isspace():
+        raise InputError(f"document {path} is empty")
+    return Document(name or path.name, text, pages)
+
+
+def read_documents(paths: Iterable[str | Path]) -> list[Document]:
+    """Files, folders (with all below them) and patterns such as docs/**/*.pdf, each file once.
+
+    A file named itself must be readable; others in a folder or pattern are skipped with a warning.
+    """
+    documents, refusals = [], []
+    for file in find_files(paths):
+        try:
+            documents.append(read_document(file.path, file.name))
+        except InputError as error:
+            if file.named:
+                raise
+            refusals.append(str(error))
+    told = "; ".join(refusals[:MOST_REASONS])
+    more = ", ..." if len(refusals) > MOST_REASONS else ""
+    if refusals and not documents:
+        raise InputError(f"none of {len(refusals)} files can be read: {told}{more}")
+    if refusals:
+        logger.warning("skipped %d files that cannot be read: %s%s", len(refusals), told, more)
+    return documents

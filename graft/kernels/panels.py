@@ -20,7 +20,7 @@ from numba.extending import intrinsic
 
 LANES = 16
 UNROLL = 4  # the depth K of every product must be a multiple of this
-DIRECT_ROWS = 4  # up to here 16-bit weights are widened in registers; above, once per panel
+DIRECT_ROWS = 4  # up to here narrow weights are widened in registers; above, once per panel
 
 _F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -28,6 +28,7 @@ _STORED = {
     types.float32: (_F32, 4),
     types.int16: (ir.HalfType(), 2),  # the bits of float16, which numba has no CPU type for
     types.uint16: (ir.IntType(16), 2),  # the bits of bfloat16: the upper half of a float32
+    types.int8: (ir.IntType(8), 1),
 }
 
 
@@ -52,6 +53,8 @@ def _widen(builder: ir.IRBuilder, loaded: ir.Value, stored: types.Type) -> ir.Va
         return builder.bitcast(bits, _VECTOR)
     if stored == types.int16:
         return builder.fpext(loaded, _VECTOR)
+    if stored == types.int8:
+        return builder.sitofp(builder.sext(loaded, ir.VectorType(_I32, LANES)), _VECTOR)
     return loaded
 
 
@@ -157,7 +160,7 @@ def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):
 
 @intrinsic
 def widen_panel(typing_context, source, target, depth):
-    """Copy a [depth, 16] panel of 16-bit numbers into one of float32."""
+    """Copy a [depth, 16] panel of narrow numbers into one of float32."""
     stored = source.dtype
     element, size = _STORED[stored]
 
@@ -187,7 +190,7 @@ def widen_panel(typing_context, source, target, depth):
 def multiply_panels(x, weight, first, last, y, wide):
     """Columns of panels first..last of y [M, >= 16 last] = x [M, K] @ weight, by one thread.
 
-    `wide` is this thread's [K, 16] float32 scratch for widened 16-bit panels.
+    `wide` is this thread's [K, 16] float32 scratch for widened panels.
     """
     rows, depth = x.shape
     y_stride = y.shape[1]
@@ -199,12 +202,3 @@ def multiply_panels(x, weight, first, last, y, wide):
         else:
             widen_panel(address_of(weight, place), address_of(wide, 0), depth)
             multiply_panel((x, 0), (wide, 0), result, rows, depth, depth, y_stride)
-
-
-@njit(cache=True, boundscheck=False)
-def multiply_share(x, weight, t, threads, y):
-    """Thread t's share of y = x @ weight; the panels first..last it computed."""
-    panels = weight.shape[0]
-    first, last = panels * t // threads, panels * (t + 1) // threads
-    multiply_panels(x, weight, first, last, y, np.empty((x.shape[1], LANES), np.float32))
-    return first, last

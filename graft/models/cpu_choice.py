@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from transformers import PretrainedConfig
 
-from graft.kernels.panels import LANES, UNROLL, pack_panels
-from graft.models.forward_panels import linear, use_threads
+from graft.kernels.panels import LANES, UNROLL
+from graft.kernels.products import pack_weight
+from graft.models.forward_panels import COMPUTING, linear, use_threads
 from graft.models.llama_shape import MODEL_TYPES
 from graft.models.panel_weights import bits
 
@@ -68,13 +69,14 @@ def _timed(columns: int, depth: int, dtype: torch.dtype, how: str) -> float:
 
 
 def _panel_product(x: torch.Tensor, weight: torch.Tensor, copies: int) -> Callable[[], None]:
-    panels = pack_panels(bits(weight))
+    panels, unscaled = pack_weight(bits(weight)), np.empty(0, np.float32)
     stacked, rows = [panels.copy() for _ in range(copies)], x.numpy()
     result, threads = np.empty((len(x), len(weight)), np.float32), use_threads()
 
     def product() -> None:
-        for weights in stacked:
-            linear(rows, weights, result, threads)
+        with COMPUTING:
+            for weights in stacked:
+                linear(rows, weights, unscaled, result, threads)
 
     return product
 

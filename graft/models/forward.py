@@ -15,6 +15,7 @@ class LeanForward:
     """Runs over the weights as they are, in their dtype and on their device."""
 
     def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
+        assert weights.layers[0].scales is None, "int8 products run in panels or the hook"
         self.shape, self.weights = shape, weights
         head = weights.head
         self.storage = RowStorage(

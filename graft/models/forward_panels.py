@@ -5,19 +5,25 @@ never mix except in attention, and every sum runs in a fixed order, so a node's 
 same to the last bit whatever else is in the step (see `panels.py`).
 """
 
+from threading import Lock
+
 import numba
 import numpy as np
 import torch
 from numba import njit, prange
 
 from graft.kernels.elementwise import gate, rms_norm, rotate
-from graft.kernels.panels import LANES, multiply_panels, multiply_share
+from graft.kernels.panels import LANES
+from graft.kernels.products import multiply_columns, multiply_share, prepare_rows
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.llama_shape import LlamaShape, LlamaWeights
 from graft.models.panel_weights import pack_weights, widen
 from graft.models.storage import PanelStorage
 
+# Other Python threads run during the compiled calls, but the plainest of numba's thread pools
+# ends the process if two of them compute at once.
+COMPUTING = Lock()
 _THREADS_PAY = 1 << 20  # fewer weights than this are read before a second thread wakes up
 
 
@@ -42,18 +48,20 @@ class PanelForward:
         numbers = np.array([shape.epsilon, shape.scale], np.float32)
         splits = int(plan.blocks[:, 3].max())
         partial = self._partial.take(splits, shape, len(tokens))
-        run_layers(
-            hidden,
-            weights.layers(),
-            (self.storage.keys, self.storage.values),
-            (layout.rows, layout.positions, layout.ancestors, cosine, sine),
-            (plan.tasks, plan.blocks),
-            (sizes, numbers),
-            partial,
-            self.threads,
-        )
         logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
-        project(hidden[outputs], weights.final_norm, numbers[0], weights.head, logits, self.threads)
+        with COMPUTING:
+            run_layers(
+                hidden,
+                weights.layers(),
+                (self.storage.keys, self.storage.values),
+                (layout.rows, layout.positions, layout.ancestors, cosine, sine),
+                (plan.tasks, plan.blocks),
+                (sizes, numbers),
+                partial,
+                self.threads,
+            )
+            wanted, norm, head = hidden[outputs], weights.final_norm, weights.head
+            project(wanted, norm, numbers[0], head, logits, self.threads)
         return torch.from_numpy(logits)[:, : shape.vocabulary]
 
     def _embed(self, tokens: np.ndarray) -> np.ndarray:
@@ -100,18 +108,19 @@ def norm_rows(hidden, weight, epsilon):  # noqa: ANN001, ANN201
     return normed
 
 
-@njit(parallel=True, cache=True, boundscheck=False)
+@njit(parallel=True, cache=True, boundscheck=False, nogil=True)
 def project(hidden, norm, epsilon, head, logits, threads):  # noqa: ANN001, ANN201
     """logits = norm(hidden) @ head, the columns shared between the threads."""
     for t in prange(threads):
-        multiply_share(norm_rows(hidden, norm, epsilon), head, t, threads, logits)
+        unscaled = np.empty(0, np.float32)
+        multiply_share(norm_rows(hidden, norm, epsilon), head, unscaled, t, threads, logits)
 
 
-@njit(parallel=True, cache=True, boundscheck=False)
-def linear(x, weight, y, threads):  # noqa: ANN001, ANN201
-    """y = x @ weight, the columns shared between the threads."""
+@njit(parallel=True, cache=True, boundscheck=False, nogil=True)
+def linear(x, weight, scale, y, threads):  # noqa: ANN001, ANN201
+    """y = x @ weight * scale, the columns shared between the threads."""
     for t in prange(threads):
-        multiply_share(x, weight, t, threads, y)
+        multiply_share(x, weight, scale, t, threads, y)
 
 
 @njit(cache=True, boundscheck=False)
@@ -142,15 +151,16 @@ def place_heads(i, qkv, bias, norms, sizes, epsilon, where, query, cache, layer)
             values[layer, h, d // LANES, rows[i], d % LANES] = qkv[first + d]
 
 
-@njit(parallel=True, cache=True, boundscheck=False)
+@njit(parallel=True, cache=True, boundscheck=False, nogil=True)
 def run_layers(hidden, weights, cache, where, plan, constants, partial, threads):  # noqa: ANN001, ANN201, C901, PLR0913, PLR0915  one phase after the other
     """Change hidden [N, E] in place from embeddings to the last layer's output."""
     (attention_norm, qkv_weight, qkv_bias, head_norms,
-     output, mlp_norm, gate_up, down, windows) = weights  # fmt: skip
+     output, mlp_norm, gate_up, down, windows, scales) = weights  # fmt: skip
+    qkv_scale, output_scale, gate_up_scale, down_scale = scales
     tasks, blocks = plan
     sizes, numbers = constants
     _, positions, ancestors, _, _ = where
-    nodes, width = hidden.shape
+    nodes = hidden.shape[0]
     heads, kv_heads, size = sizes
     epsilon, scale = numbers
     qkv = np.empty((nodes, qkv_weight.shape[1] * LANES), np.float32)
@@ -162,7 +172,7 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
     for layer in range(attention_norm.shape[0]):
         for t in prange(threads):
             normed = norm_rows(hidden, attention_norm[layer], epsilon)
-            multiply_share(normed, qkv_weight[layer], t, threads, qkv)
+            multiply_share(normed, qkv_weight[layer], qkv_scale[layer], t, threads, qkv)
         for i in prange(nodes):
             place_heads(
                 i, qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
@@ -178,19 +188,21 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
             target = attended.reshape(nodes, heads, size)
             merge_splits(task % kv_heads, blocks[task // kv_heads], partial, target)
         for t in prange(threads):
-            first, last = multiply_share(attended, output[layer], t, threads, added)
+            weight, units = output[layer], output_scale[layer]
+            first, last = multiply_share(attended, weight, units, t, threads, added)
             add_columns(hidden, added, first * LANES, last * LANES)
         for t in prange(threads):
-            normed = norm_rows(hidden, mlp_norm[layer], epsilon)
-            wide = np.empty((width, LANES), np.float32)
+            weight, units = gate_up[layer], gate_up_scale[layer]
+            rows = prepare_rows(norm_rows(hidden, mlp_norm[layer], epsilon), weight)
             half = gate_up.shape[1] // 2
             first, last = half * t // threads, half * (t + 1) // threads
-            multiply_panels(normed, gate_up[layer], first, last, paired, wide)
-            multiply_panels(normed, gate_up[layer], half + first, half + last, paired, wide)
+            multiply_columns(rows, weight, units, first, last, paired)
+            multiply_columns(rows, weight, units, half + first, half + last, paired)
             for i in range(nodes):
                 gate(paired[i], first * LANES, last * LANES, inner[i])
         for t in prange(threads):
-            first, last = multiply_share(inner, down[layer], t, threads, added)
+            weight, units = down[layer], down_scale[layer]
+            first, last = multiply_share(inner, weight, units, t, threads, added)
             add_columns(hidden, added, first * LANES, last * LANES)
 
 

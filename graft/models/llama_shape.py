@@ -11,9 +11,21 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from graft.models.int8 import codes_of, is_plain, is_symmetric_int8, scales_of
+
 MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 PLAIN_MODULES = ("torch.nn.modules.", "transformers.activations", "transformers.models.")
 STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}  # the others change with the length
+
+
+@dataclass(frozen=True, slots=True)
+class ProductScales:
+    """What the columns of a layer's int8 products are multiplied by, [out] float32 each."""
+
+    qkv: Tensor
+    output: Tensor
+    gate_up: Tensor
+    down: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,7 @@ class LayerWeights:
     gate_up: Tensor
     down: Tensor
     window: int | None
+    scales: ProductScales | None = None  # None unless the products are int8
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +97,43 @@ def is_llama_shaped(model: PreTrainedModel) -> bool:
         and getattr(attention.o_proj, "bias", None) is None
         and getattr(model.model.layers[0].mlp.down_proj, "bias", None) is None
         and all(type(m) is nn.Linear for m in (attention.q_proj, model.lm_head))
+        and _is_stored_evenly(model)
     )
 
 
 def _is_untouched(module: nn.Module) -> bool:
     """Whether a module computes what its class in torch or transformers does.
 
-    Adapters, quantised layers, hooks and replaced methods are run by the modules themselves.
+    Adapters, hooks and replaced methods are run by the modules themselves.
     """
     return (
         type(module).__module__.startswith(PLAIN_MODULES)
         and not module._forward_hooks
         and not module._forward_pre_hooks
         and "forward" not in vars(module)
-        and all(type(p) is nn.Parameter for p in module._parameters.values() if p is not None)
     )
+
+
+def _is_stored_evenly(model: PreTrainedModel) -> bool:
+    """Whether all products of the layers are plain, or all int8; the ends must be plain."""
+    weights = [p.weight for layer in model.model.layers for p in _products(layer)]
+    ends = (model.model.embed_tokens.weight, model.lm_head.weight)
+    return all(map(is_plain, ends)) and (
+        all(map(is_plain, weights)) or all(map(is_symmetric_int8, weights))
+    )
+
+
+def has_int8_products(model: PreTrainedModel) -> bool:
+    """Whether a Llama-shaped model's layers are stored in int8."""
+    return not is_plain(model.model.layers[0].self_attn.q_proj.weight)
+
+
+def _products(layer: nn.Module) -> list[nn.Linear]:
+    attention, mlp = layer.self_attn, layer.mlp
+    return [
+        attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj,
+        mlp.gate_proj, mlp.up_proj, mlp.down_proj,
+    ]  # fmt: skip
 
 
 def read_llama(model: PreTrainedModel) -> tuple[LlamaShape, LlamaWeights]:
@@ -125,22 +160,34 @@ def read_llama(model: PreTrainedModel) -> tuple[LlamaShape, LlamaWeights]:
 
 
 def _read_layer(layer: nn.Module, config: PretrainedConfig) -> LayerWeights:
-    attention, mlp = layer.self_attn, layer.mlp
+    attention = layer.self_attn
     # Qwen's layers know their own window, Mistral's ask the config, Llama's have none.
     everywhere = config.sliding_window if config.model_type == "mistral" else None
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+    weights, scales = [p.weight.detach() for p in _products(layer)], None
+    if not is_plain(weights[0]):
+        scales = ProductScales(*_fused([scales_of(weight) for weight in weights]))
+        weights = [codes_of(weight) for weight in weights]
+    qkv, output, gate_up, down = _fused(weights)
     biased = projections[0].bias is not None
     normed = hasattr(attention, "q_norm")
     return LayerWeights(
         attention_norm=layer.input_layernorm.weight.detach(),
-        qkv=torch.cat([p.weight.detach() for p in projections]),
+        qkv=qkv,
         qkv_bias=torch.cat([p.bias.detach() for p in projections]) if biased else None,
         head_norms=(attention.q_norm.weight.detach(), attention.k_norm.weight.detach())
         if normed
         else None,
-        output=attention.o_proj.weight.detach(),
+        output=output,
         mlp_norm=layer.post_attention_layernorm.weight.detach(),
-        gate_up=torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()]),
-        down=mlp.down_proj.weight.detach(),
+        gate_up=gate_up,
+        down=down,
         window=getattr(attention, "sliding_window", everywhere),
+        scales=scales,
     )
+
+
+def _fused(parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """qkv, output, gate_up and down out of what belongs to each of `_products`."""
+    query, key, value, output, gates, ups, down = parts
+    return torch.cat([query, key, value]), output, torch.cat([gates, ups]), down

@@ -13,14 +13,15 @@ from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
 from graft.models.forward_hook import HookForward
 from graft.models.forward_panels import PanelForward
+from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.language_model import Forward, LanguageModel, dtype_of
-from graft.models.llama_shape import is_llama_shaped, read_llama
+from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
 from graft.models.pretrained import Checkpoint, locate
 from graft.models.probe import TOLERANCE, check, probe_paths, reference_logits
 
 log = logging.getLogger(__name__)
 
-DTYPES = ("auto", "fp32", "bf16", "fp16")
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,9 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
         tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{name}: {str(error).splitlines()[0][:200]}") from error
-    if dtype == "auto":
-        dtype = choose_dtype(config) if where.type == "cpu" else "bf16"
-    # On the CPU the reference is computed in fp32: 16-bit products can take minutes there.
-    network = _read(checkpoint, torch.float32 if where.type == "cpu" else dtype_of(dtype), where)
-    forward, forward_name = build_forward(network, name=name, dtype=dtype_of(dtype))
+    dtype, base = _dtypes(name, dtype, config, where)
+    network = _read(checkpoint, config, dtype, dtype_of(base), where)
+    forward, forward_name = build_forward(network, name=name, dtype=dtype_of(base))
     return LoadedModel(
         model=LanguageModel(
             forward,
@@ -70,6 +69,24 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
     )
 
 
+def _dtypes(
+    name: str,
+    dtype: str,
+    config: "Any",  # noqa: ANN401
+    where: torch.device,
+) -> tuple[str, str]:
+    """The dtype asked for, with "auto" decided, and that of all that int8 leaves as it is."""
+    stored = stored_quantisation(config)
+    if stored == "int8" and dtype not in ("auto", "int8"):
+        raise InputError(f"{name} holds int8 weights; use --dtype int8 or auto, not {dtype}")
+    if stored not in (None, "int8") and dtype == "int8":
+        raise InputError(f"{name} is quantised already ({stored}); it cannot become int8")
+    if dtype in ("auto", "int8"):
+        base = choose_dtype(config) if where.type == "cpu" else "bf16"
+        return ("int8" if "int8" in (dtype, stored) else base), base
+    return dtype, dtype
+
+
 def build_forward(
     network: "Any",  # noqa: ANN401
     *,
@@ -79,6 +96,7 @@ def build_forward(
 ) -> tuple[Forward, str]:
     """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
+    Weights that torchao quantised stay int8; the reference is then the quantised network.
     `kind` insists on one of "panels", "lean", "hook". Without a `dtype` the network is left as
     it is.
     """
@@ -119,7 +137,10 @@ def _forward(network: "Any", kind: str, name: str) -> Forward:  # noqa: ANN401
 def _fastest_kind(network: "Any") -> str:  # noqa: ANN401
     if not is_llama_shaped(network):
         return "hook"
-    if network.device.type != "cpu":
+    on_cpu = network.device.type == "cpu"
+    if has_int8_products(network):
+        return "panels" if on_cpu else "hook"
+    if not on_cpu:
         return "lean"
     return "panels" if panels_are_faster(network.config, network.dtype) else "lean"
 
@@ -163,16 +184,31 @@ def _device(device: str) -> torch.device:
     return where
 
 
-def _read(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> "Any":  # noqa: ANN401
+def _read(
+    checkpoint: Checkpoint,
+    config: "Any",  # noqa: ANN401
+    dtype: str,
+    base: torch.dtype,
+    device: torch.device,
+) -> "Any":  # noqa: ANN401
+    """The network, its layers quantised if `dtype` is int8.
+
+    On the CPU in fp32, for the reference: 16-bit products can take minutes there. int8 is always
+    read in fp32: torchao finds other codes for weights that were rounded before.
+    """
     import transformers
 
+    options = {"quantization_config": quantisation()} if dtype == "int8" else {}
+    if stored_quantisation(config):
+        options = {}  # the checkpoint knows how
     try:
         network, report = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
-            dtype=dtype,
+            dtype=torch.float32 if dtype == "int8" or device.type == "cpu" else base,
             attn_implementation="eager",
             use_safetensors=True,
             output_loading_info=True,
+            **options,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         reason = str(error).splitlines()[0][:200]

@@ -1,7 +1,8 @@
 """A decoder's weights in the form the CPU kernels read: panels, one array for all layers.
 
 16-bit weights stay 16 bits wide and are widened as they are read; sums are float32. So bfloat16
-and float16 halve what a step reads without rounding anything but the weights themselves.
+and float16 halve what a step reads without rounding anything but the weights themselves. int8
+weights stay int8; their scales multiply the sums.
 """
 
 from dataclasses import dataclass
@@ -9,10 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from graft.kernels.panels import pack_panels
+from graft.kernels.panels import LANES
+from graft.kernels.products import pack_weight
 from graft.models.llama_shape import LlamaWeights
 
-_BITS = {torch.float32: np.float32, torch.bfloat16: np.uint16, torch.float16: np.int16}
+_BITS = {
+    torch.float32: np.float32,
+    torch.bfloat16: np.uint16,
+    torch.float16: np.int16,
+    torch.int8: np.int8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,7 @@ class PanelWeights:
     gate_up: np.ndarray  # gates first
     down: np.ndarray
     windows: np.ndarray  # [L] int64, 0 = none
+    scales: tuple[np.ndarray, ...]  # of qkv, output, gate_up, down: [L, N] each, [L, 0] unless int8
     final_norm: np.ndarray  # [E]
     head: np.ndarray  # [panels, E, 16]
     embedding: np.ndarray  # [V, E], or empty when tied: then rows are taken from `head`
@@ -36,7 +44,7 @@ class PanelWeights:
         """What the layers' kernel takes."""
         return (
             self.attention_norm, self.qkv, self.qkv_bias, self.head_norms,
-            self.output, self.mlp_norm, self.gate_up, self.down, self.windows,
+            self.output, self.mlp_norm, self.gate_up, self.down, self.windows, self.scales,
         )  # fmt: skip
 
 
@@ -59,14 +67,21 @@ def pack_weights(weights: LlamaWeights) -> PanelWeights:
     """Panels of every product's weight, layer by layer, so that the peak stays near one copy."""
 
     def stack(parts: list[torch.Tensor]) -> np.ndarray:
-        first = pack_panels(bits(parts[0]))
+        first = pack_weight(bits(parts[0]))
         packed = np.empty((len(parts), *first.shape), first.dtype)
         for i, part in enumerate(parts):
-            packed[i] = pack_panels(bits(part))
+            packed[i] = pack_weight(bits(part))
         return packed
 
     def floats(parts: list[torch.Tensor]) -> np.ndarray:
         return torch.stack(parts).float().numpy()
+
+    def scales(name: str) -> np.ndarray:
+        """Of one product, its missing columns included."""
+        if weights.layers[0].scales is None:
+            return np.empty((len(weights.layers), 0), np.float32)
+        given = floats([getattr(layer.scales, name) for layer in weights.layers])
+        return np.pad(given, ((0, 0), (0, -given.shape[1] % LANES)))
 
     layers = weights.layers
     tied = weights.embedding.data_ptr() == weights.head.data_ptr()
@@ -86,7 +101,8 @@ def pack_weights(weights: LlamaWeights) -> PanelWeights:
         gate_up=stack([layer.gate_up for layer in layers]),
         down=stack([layer.down for layer in layers]),
         windows=np.array([layer.window or 0 for layer in layers], np.int64),
+        scales=tuple(scales(name) for name in ("qkv", "output", "gate_up", "down")),
         final_norm=weights.final_norm.float().numpy(),
-        head=pack_panels(bits(weights.head)),
+        head=pack_weight(bits(weights.head)),
         embedding=bits(weights.embedding)[:0] if tied else bits(weights.embedding).copy(),
     )

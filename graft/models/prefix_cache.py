@@ -30,6 +30,13 @@ class Shelf(Protocol):
         """Keep the rows of these tokens, the first ones of the extent."""
 
 
+def common_blocks(first: np.ndarray, second: np.ndarray) -> int:
+    """First tokens that are the same in both, in whole blocks."""
+    most = min(len(first), len(second))
+    different = np.flatnonzero(first[:most] != second[:most])
+    return (int(different[0]) if len(different) else most) // BLOCK * BLOCK
+
+
 @dataclass(slots=True, eq=False)
 class _Entry:
     """Rows and the tokens they were read from."""
@@ -40,10 +47,8 @@ class _Entry:
     used: int = 0
 
     def common(self, tokens: np.ndarray) -> int:
-        """First tokens that are the same, committed ones in whole blocks."""
-        most = min(len(tokens), len(self.tokens), self.extent.total)
-        different = np.flatnonzero(self.tokens[:most] != tokens[:most])
-        return (int(different[0]) if len(different) else most) // BLOCK * BLOCK
+        """First tokens that are the same and committed, in whole blocks."""
+        return common_blocks(self.tokens[: self.extent.total], tokens)
 
 
 class PrefixCache:

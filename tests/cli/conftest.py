@@ -1,6 +1,7 @@
 """A made-up engine: the commands are tested for what they print, not for what a model says."""
 
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -23,6 +24,7 @@ class FakeEvent:
 @dataclass
 class FakeStats:
     prompt_tokens: int = 100
+    cached_tokens: int = 0
     tokens: int = 4
     steps: int = 2
     tokens_per_step: float = 2.0
@@ -51,6 +53,13 @@ class FakeStream:
         self.events = events
         self.result = result
         self.closed = False
+        self.prompt_read = (0, result.stats.prompt_tokens)
+
+    def ready(self):
+        return self.prompt_read[0] == self.prompt_read[1]
+
+    def step(self):
+        self.prompt_read = (self.prompt_read[0] + 50, self.prompt_read[1])
 
     def __iter__(self):
         for event in self.events:
@@ -62,17 +71,32 @@ class FakeStream:
         self.closed = True
 
 
+class FakeEncoder:
+    """A token per word."""
+
+    def text(self, text):
+        return text.split()
+
+    def prompt(self, messages):
+        return SimpleNamespace(tokens=[w for each in messages for w in each["content"].split()])
+
+
 class FakeEngine:
     model_name = "fake"
     dtype = "fp32"
     device = "cpu"
     context_length = 8192
+    encoder = FakeEncoder()
 
     def __init__(self):
         self.calls = []
         self.streams = []
         self.plain_tokens = [5, 6, 7, 8]
         self.interruption = None
+        self.remembered = []
+
+    def remember(self, prompt):
+        self.remembered.append(prompt)
 
     def stream(self, prompt, params, draft="auto", documents=(), prediction=None):
         self.calls.append((prompt, params, draft))

@@ -35,3 +35,21 @@ def test_empty_lines_and_unknown_commands_ask_nothing(cli, engine):
     done = cli("chat", stdin="\n/what\n")
     assert done.exit_code == 0
     assert engine.calls == []
+
+
+def test_an_interruption_before_the_first_word_leaves_no_trace(cli, engine, monkeypatch):
+    monkeypatch.setattr(engine, "stream", interrupted_once(engine.stream))
+    cli("chat", stdin="How fast?\nReally?\n")
+    assert [message["content"] for message in engine.calls[0][0]] == ["Really?"]
+
+
+def interrupted_once(stream):
+    asked = []
+
+    def interrupted(*args, **options):
+        asked.append(args)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return stream(*args, **options)
+
+    return interrupted

@@ -1,7 +1,8 @@
 import json
 import sys
 
-from graft.cli import doctor, machine
+from graft import machine
+from graft.cli import doctor
 
 
 def test_report_covers_software_and_hardware(cli, tmp_path):

@@ -93,7 +93,8 @@ def test_no_more_run_at_once_than_fit_and_the_next_enters_when_one_leaves():
 
 
 def test_long_prompts_are_read_beside_those_who_write(engine):
-    requests = [Request(RAGGED[2], GREEDY), Request(LONG, GREEDY), Request(RAGGED[3], SAMPLED)]
+    endless = SamplingParams(max_tokens=200, ignore_eos=True)
+    requests = [Request(RAGGED[2], endless), Request(LONG, GREEDY), Request(RAGGED[3], SAMPLED)]
     stream = engine.stream(requests[0])
     next(stream)
     others = [engine.stream(request) for request in requests[1:]]

@@ -40,9 +40,7 @@ def test_western_one_byte_text_is_read_with_a_warning(tmp_path, caplog):
         ("noise.txt", bytes(range(1, 256)) * 4, "not UTF-8"),
         ("cyrillic.txt", "Договор на обслуживание".encode("cp1251"), "not UTF-8"),
         ("cut.txt", "日本語".encode("utf-16")[:-1], "not UTF-8"),
-        ("paper.PDF", b"%PDF-1.7", "reads text and Markdown"),
-        ("paper.txt", b"%PDF-1.7", "reads text and Markdown"),
-        ("page.html", b"<p>hello", "reads text and Markdown"),
+        ("nul.txt", b"words " * 20000 + b"\0", "binary"),
     ],
 )
 def test_what_is_not_text_is_refused_in_one_line(tmp_path, name, data, said):

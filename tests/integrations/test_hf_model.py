@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from hf_cases import SHAPES, assert_same, drafted
+from hf_cases import SHAPES, assert_same, drafted, make
 from hf_snapshot import snapshot
 from tiny import VOCABULARY
 from transformers import LogitsProcessor, StoppingCriteria
@@ -163,6 +163,16 @@ def test_another_dtype_is_prepared_anew(model):
     model.to(torch.float64)
     with pytest.raises(UnsupportedModelError, match="float64"):
         drafted(model, **SHAPES["one"], max_new_tokens=5)
+
+
+def test_a_quantised_model_writes_the_same_and_its_weights_are_watched():
+    torchao = pytest.importorskip("torchao.quantization")
+    model = make("panels")
+    torchao.quantize_(model.model, torchao.Int8WeightOnlyConfig(version=2))
+    options = {**SHAPES["ragged"], "max_new_tokens": 20, "do_sample": False}
+    assert_same(model, **options)
+    model.model.layers[0].mlp.down_proj.weight.scale.mul_(3)
+    assert_same(model, **options)
 
 
 def test_a_model_nobody_uses_any_more_is_freed(model):

@@ -1,20 +1,23 @@
 """What the cache holds after any sequence of steps equals a fresh prefill of the same tokens."""
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from tiny_architectures import VOCABULARY, build
+from tiny_int8 import quantised
 
 from graft.errors import ContextLengthError
 from graft.models.arena import Extent, OutOfRowsError
+from graft.models.forward_panels import linear, project, run_layers
 from graft.models.language_model import LanguageModel, tree_slack
 from graft.models.load import build_forward
 from graft.tree.draft_tree import DraftTree, chain, from_paths, root_only
 
-KINDS = ["panels", "lean", "hook"]
-TOLERANCE = {"panels": 0, "lean": 1e-5, "hook": 1e-5}  # times the largest number compared
+KINDS = ["panels", "int8", "lean", "hook"]  # int8: panels of weights that torchao quantised
+TOLERANCE = {"panels": 0, "int8": 0, "lean": 1e-5, "hook": 1e-5}  # times the largest compared
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
@@ -23,6 +26,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @cache
 def forward(kind: str, name: str):
+    if kind == "int8":
+        return build_forward(quantised(build(name)), name=name, kind="panels")[0]
     return build_forward(build(name), name=name, kind=kind)[0]
 
 
@@ -162,17 +167,36 @@ def test_scoring_leaves_no_trace_until_it_is_committed(kind):
     assert_equal(kind, model.score([extent], [tree])[0], first)
 
 
+@pytest.mark.parametrize("kind", ["panels", "int8"])
 @pytest.mark.parametrize("threads", [2, 3])
-def test_panels_give_the_same_bits_with_any_number_of_threads(threads):
-    network = forward("panels", "llama")
+def test_panels_give_the_same_bits_with_any_number_of_threads(kind, threads):
+    network = forward(kind, "llama")
     text, tree = random_tokens(260, 3), from_paths(3, [[4, 5, 6], [7], [4, 8]])
     results = []
     for network.threads in (1, threads):  # each thread owns a share of the columns
-        model = model_of("panels")
+        model = model_of(kind)
         extent, logits = fresh(model, text)
         results.append((logits, model.score([extent], [tree])[0], cached(model, extent)))
     network.threads = 1
     assert all(torch.equal(one, many) for one, many in zip(*results, strict=True))
+
+
+def test_several_threads_may_score_at_once():
+    network, tree = forward("panels", "llama"), from_paths(3, [[4, 5, 6], [7], [4, 8]])
+    network.threads = 2
+    model = model_of("panels")
+    extents = [fresh(model, random_tokens(30, seed))[0] for seed in range(4)]
+    expected = [model.score([extent], [tree])[0] for extent in extents]
+    with ThreadPoolExecutor(4) as pool:
+        results = pool.map(lambda extent: model.score([extent], [tree])[0], extents * 8)
+        for i, result in enumerate(results):
+            assert torch.equal(result, expected[i % 4])
+    network.threads = 1
+
+
+def test_other_threads_run_while_a_step_is_computed():
+    for kernel in (run_layers, project, linear):
+        assert kernel.targetoptions["nogil"]
 
 
 @kinds

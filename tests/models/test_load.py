@@ -97,7 +97,7 @@ def test_auto_chooses_a_dtype_and_a_device(folder):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"dtype": "int3"}, "unknown dtype 'int3'; choose one of auto, fp32, bf16, fp16"),
+        ({"dtype": "int3"}, "unknown dtype 'int3'; choose one of auto, fp32, bf16, fp16, int8"),
         ({"dtype": "float32"}, "unknown dtype"),
         ({"dtype": ""}, "unknown dtype"),
         ({"device": "gpu"}, "unknown device 'gpu'"),

@@ -134,7 +134,8 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         context_length=_positions(model.config),
     )
     target.prefixes.use(most_rows=1)  # rows of a batch share beginnings; nothing is kept after it
-    settings = f"{type(model).__name__} {model.config.to_json_string(use_diff=False)}"
+    kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
+    settings = f"{type(model).__name__} {kinds} {model.config.to_dict()}"
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()
     checkpoint = Checkpoint(_name(model), Path(model.config.name_or_path), fingerprint)
     dtype, device = _NAMES[model.dtype], str(model.device)
@@ -172,8 +173,19 @@ def _sums(model: PreTrainedModel) -> tuple[int, ...]:
     return tuple(_sum(tensor) for tensor in _tensors(model))
 
 
-def _tensors(model: PreTrainedModel) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+def _tensors(model: PreTrainedModel) -> Iterator[Tensor]:
+    for tensor in (*model.parameters(), *model.buffers()):
+        yield from _parts(tensor)
+
+
+def _parts(tensor: Tensor) -> Iterator[Tensor]:
+    """The plain tensors that a quantised one is made of, or itself."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:
+        yield from _parts(getattr(tensor, name))
 
 
 def _sum(tensor: Tensor) -> int:

@@ -91,7 +91,7 @@ def generate(  # noqa: PLR0913  transformers' contract, and our three
                 draft,
                 texts,
                 guess,
-                process=row.process,
+                process=row.process if row.processes else None,
                 stop_when=row.stop_when,
             )
             for row, seed in zip(rows, seeds, strict=True)

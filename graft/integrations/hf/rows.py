@@ -96,6 +96,11 @@ class Row:
         self.scores: list[Tensor] = []  # [V] of every token drawn
         self.logits: list[Tensor] = []
 
+    @property
+    def processes(self) -> bool:
+        """Whether anything is to be done or remembered before a token is chosen."""
+        return bool(self._processors) or self._wishes.scores or self._wishes.logits
+
     def process(self, history: list[int], logits: Tensor) -> Tensor:
         """`Request.process`: the logits [V] as transformers' processors leave them."""
         ids = self._seen(history)

@@ -1,14 +1,17 @@
 """llama.cpp worker through llama-cpp-python. One process per method, as the drafter is fixed.
 
-`--model` is a GGUF file and decides the precision; `--dtype` is not used. With `pld` the library
-keeps the logits of every prompt token, so its prefill is slower than that of `plain`.
+`--model` is a GGUF file; one whose weights have another precision than `--dtype` is refused. With
+`pld` the library keeps the logits of every prompt token, so its prefill is slower than `plain`'s.
 """
 
 import argparse
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import protocol
+
+FILE_TYPES = {"float32": "0", "float16": "1", "bfloat16": "32"}  # general.file_type of a GGUF
 
 
 def main() -> None:
@@ -18,11 +21,16 @@ def main() -> None:
     options.add_argument("--num-pred-tokens", type=int, default=2)
     options.add_argument("--max-ngram-size", type=int, default=2)
     options.add_argument("--flash-attention", action="store_true")
+    options.add_argument("--any-precision", action="store_true", help="take the GGUF as it is")
     chosen = options.parse_args()
     channel = protocol.private_stdout()
     llm = load(chosen)
-    about = protocol.versions("llama_cpp_python") | {"settings": settings(llm, chosen)}
-    protocol.serve(lambda request: protocol.timed(tokens(llm, request)), channel, about)
+    kind = llm.metadata.get("general.file_type")
+    if kind != FILE_TYPES.get(chosen.dtype) and not chosen.any_precision:
+        tool = Path(__file__).with_name("llama_convert.py")
+        raise SystemExit(f"the GGUF's type is {kind}, not {chosen.dtype}; convert it with {tool}")
+    ready = protocol.about(("llama_cpp_python",), settings(llm, chosen))
+    protocol.serve(lambda request: answer(llm, request), channel, ready)
 
 
 def load(chosen: argparse.Namespace) -> object:
@@ -30,16 +38,26 @@ def load(chosen: argparse.Namespace) -> object:
     from llama_cpp import Llama
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
+    class Counting(Llama):
+        """Counts its forward passes; a prompt is one."""
+
+        passes = 0
+
+        def eval(self, tokens: list[int]) -> None:
+            self.passes += 1
+            super().eval(tokens)
+
     drafter = None
     if chosen.method == "pld":
         drafter = LlamaPromptLookupDecoding(
             max_ngram_size=chosen.max_ngram_size, num_pred_tokens=chosen.num_pred_tokens
         )
-    return Llama(
+    return Counting(
         model_path=chosen.model,
         n_ctx=chosen.max_model_len,
         n_threads=chosen.threads,
         n_threads_batch=chosen.threads,
+        n_gpu_layers=-1 if chosen.device.startswith("cuda") else 0,
         flash_attn=chosen.flash_attention,
         draft_model=drafter,
         logits_all=drafter is not None,  # else prompts over one batch fail (0.3.36)
@@ -53,22 +71,35 @@ def settings(llm: object, chosen: argparse.Namespace) -> dict:
         "gguf_file_type": llm.metadata.get("general.file_type"),
         "threads": chosen.threads,
         "flash_attention": chosen.flash_attention,
+        "max_model_len": chosen.max_model_len,
     }
     if chosen.method == "pld":
         found |= {name: getattr(chosen, name) for name in ("num_pred_tokens", "max_ngram_size")}
     return found
 
 
-def tokens(llm: object, request: dict) -> Iterator[list[int]]:
-    """New tokens one by one, up to the end token.
-
-    Forgetting the last request first keeps the library from reusing a common prompt prefix.
-    """
+def answer(llm: object, request: dict) -> dict:
+    """One prompt. Forgetting the last one keeps the library from reusing a common prefix."""
     llm.reset()
-    generated = llm.generate(request["prompt_token_ids"], temp=0.0, repeat_penalty=1.0)
+    llm.passes = 0
+    llm.set_seed(request["seeds"][0] % (1 << 32))
+    found = protocol.timed(1, tokens(llm, request), request["end_tokens"])
+    return {**found, "steps": llm.passes - 1}
+
+
+def tokens(llm: object, request: dict) -> Iterator[dict[int, list[int]]]:
+    """New tokens one by one, up to an end token; the model's own distribution above 0."""
+    generated = llm.generate(
+        request["prompts"][0],
+        temp=request["temperature"],
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        repeat_penalty=1.0,
+    )
     for token in islice(generated, request["max_tokens"]):
-        yield [token]
-        if token == llm.token_eos():
+        yield {0: [token]}
+        if token in request["end_tokens"]:
             return
 
 

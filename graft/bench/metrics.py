@@ -1,0 +1,162 @@
+"""From answers to figures: paired ratios with intervals.
+
+**Repeats.** Of several answers of one system to one prompt the median of each time counts.
+
+**Equal lengths.** Systems may stop at different lengths (rounding changes a token, a draw another),
+so decoding is compared by seconds per token, and end to end by the time a system would take, at
+its own pace, for as many tokens as the baseline made.
+
+**Ratios.** For every prompt both systems answered: baseline's time over the system's; above 1 the
+system is faster. The figure is their geometric mean. Its 95 % interval is Student's t interval of
+the mean of the logarithms, turned back: prompts are the sample, the two times of a pair were
+taken one after the other. One prompt has no interval.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from graft.bench.records import Answer
+from graft.errors import InputError
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A geometric mean of `pairs` ratios; no bounds where there is one pair only."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One system on one group of prompts, its repeats taken together; times in seconds."""
+
+    category: str
+    session: int
+    output: str
+    tokens: int
+    first_tokens: int
+    steps: int
+    accepted: Counter[str]
+    prefill: float | None
+    decode: float | None
+    total: float
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per decoded token; None for answers that ended with the prefill."""
+        decoded = self.tokens - self.first_tokens
+        return self.decode / decoded if self.decode and decoded > 0 else None
+
+    def time_for(self, tokens: int) -> float | None:
+        """From the prompt to so many tokens, at this run's pace."""
+        if tokens == self.tokens:
+            return self.total
+        if self.pace is None or self.prefill is None:
+            return None
+        return self.prefill + (tokens - self.first_tokens) * self.pace
+
+
+def as_run(repeats: Sequence[Answer]) -> Run:
+    """The median of each time; counts are the same in every repeat of a seeded answer."""
+    first = repeats[0]
+    return Run(
+        category=first.category,
+        session=first.session,
+        output=first.output,
+        tokens=first.tokens,
+        first_tokens=first.first_tokens,
+        steps=first.steps or 0,
+        accepted=Counter(first.accepted_by_source or {}),
+        prefill=_median(answer.prefill_seconds for answer in repeats),
+        decode=_median(answer.decode_seconds for answer in repeats),
+        total=median(answer.total_seconds or 0.0 for answer in repeats),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+def paired_ratio(base: Sequence[float], other: Sequence[float]) -> Ratio:
+    """How much less time `other` takes, pair by pair; see the top of this file."""
+    logs = [math.log(b / o) for b, o in zip(base, other, strict=True)]
+    mean = fmean(logs)
+    if len(logs) == 1:
+        return Ratio(math.exp(mean), None, None, 1)
+    half = _t_quantile(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
+
+
+def _t_quantile(degrees: int) -> float:
+    try:
+        from scipy.stats import t
+    except ImportError:
+        raise InputError(
+            "intervals need scipy: pip install 'graftlm[bench]', then graft bench report FILE"
+        ) from None
+    return float(t.ppf((1 + CONFIDENCE) / 2, degrees))
+
+
+def decode_ratio(pairs: Sequence[tuple[Run, Run]]) -> Ratio | None:
+    """By seconds per token; pairs of (baseline, system)."""
+    return _ratio((base.pace, other.pace) for base, other in pairs)
+
+
+def prefill_ratio(pairs: Sequence[tuple[Run, Run]]) -> Ratio | None:
+    """By the time to the first token."""
+    return _ratio((base.prefill, other.prefill) for base, other in pairs)
+
+
+def total_ratio(pairs: Sequence[tuple[Run, Run]]) -> Ratio | None:
+    """By the time for the baseline's number of tokens."""
+    return _ratio((base.total, other.time_for(base.tokens)) for base, other in pairs)
+
+
+def _ratio(times: Iterable[tuple[float | None, float | None]]) -> Ratio | None:
+    known = [(base, other) for base, other in times if base and other]
+    return paired_ratio(*zip(*known, strict=True)) if known else None
+
+
+def decode_speed(runs: Iterable[Run]) -> float | None:
+    """Decoded tokens per second over all runs."""
+    timed = [run for run in runs if run.pace]
+    seconds = sum(run.decode for run in timed)
+    return sum(run.tokens - run.first_tokens for run in timed) / seconds if seconds else None
+
+
+def total_speed(runs: Sequence[Run]) -> float | None:
+    """Tokens per second, prompts included."""
+    seconds = sum(run.total for run in runs)
+    return sum(run.tokens for run in runs) / seconds if seconds else None
+
+
+def tokens_per_step(runs: Sequence[Run]) -> float | None:
+    """Tokens that a step after the prefill adds to one answer (1 is plain decoding)."""
+    steps = sum(run.steps for run in runs)
+    return sum(run.tokens - run.first_tokens for run in runs) / steps if steps else None
+
+
+def shares(runs: Sequence[Run]) -> dict[str, float]:
+    """Share of all tokens by who guessed them, largest first; the rest is the model's own."""
+    tokens = sum(run.tokens for run in runs)
+    accepted = sum((run.accepted for run in runs), Counter())
+    return {source: count / tokens for source, count in accepted.most_common() if count > 0}
+
+
+def first_difference(one: list[list[int]], other: list[list[int]]) -> int | None:
+    """The earliest token, counted from 1, at which two answers part; None if they are the same."""
+    places = []
+    for a, b in zip(one, other, strict=True):
+        if a != b:
+            shorter = min(len(a), len(b))
+            places.append(next((i for i in range(shorter) if a[i] != b[i]), shorter) + 1)
+    return min(places, default=None)

@@ -1,0 +1,137 @@
+"""Graft worker: `method` is the draft preset (plain, auto, ...).
+
+One prompt is streamed and timed from outside, like the other engines. Several go through
+`engine.generate` together. What the engine would keep of a prompt for later ones is switched off.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import protocol
+
+if TYPE_CHECKING:
+    from graft import Engine, Result
+
+
+def main() -> None:
+    """Load the model and answer until stdin closes."""
+    chosen = protocol.parser(__doc__).parse_args()
+    channel = protocol.private_stdout()
+    import torch
+
+    import graft
+
+    torch.set_num_threads(chosen.threads)
+    engine = graft.load(
+        chosen.model,
+        dtype=chosen.dtype,
+        device=chosen.device,
+        max_batch=chosen.batch,
+        prefix_cache=0,
+    )
+    settings = {
+        "dtype": engine.dtype,
+        "device": engine.device,
+        "threads": chosen.threads,
+        "forward": engine.loaded.forward_name,
+        "max_batch": chosen.batch,
+        "prefix_cache": 0,
+    }
+    ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)
+    ready["versions"]["graft"] = graft.__version__
+    protocol.serve(lambda request: answer(engine, request), channel, ready)
+
+
+def answer(engine: "Engine", request: dict) -> dict:
+    """Times are a caller's; counts are the engine's own."""
+    if len(request["prompts"]) == 1:
+        results, clock = one(engine, request)
+    else:
+        results, clock = together(engine, request)
+    accepted: Counter[str] = Counter()
+    for result in results:
+        accepted.update(result.stats.accepted_by_source)
+    return {
+        "token_ids": [list(result.token_ids) for result in results],
+        "finish_reasons": [result.finish_reason for result in results],
+        **clock,
+        "steps": sum(result.stats.steps for result in results),
+        "drafted": sum(result.stats.num_draft_tokens for result in results),
+        "accepted_by_source": dict(accepted),
+    }
+
+
+def one(engine: "Engine", request: dict) -> tuple[list["Result"], dict]:
+    """Token by token."""
+    start = time.perf_counter()
+    stream = engine.stream(request["prompts"][0], params(request, 0), draft=request["method"])
+    first_at = None
+    for _ in stream:
+        first_at = first_at or time.perf_counter()
+    end = time.perf_counter()
+    clock = {"prefill_seconds": (first_at or end) - start, "total_seconds": end - start}
+    return [stream.result], {**clock, "first_tokens": 1}
+
+
+def together(engine: "Engine", request: dict) -> tuple[list["Result"], dict]:
+    """All prompts as one batch."""
+    from graft import Request
+
+    clock = FirstTokens(len(request["prompts"]))
+    batch = [
+        Request(
+            prompt,
+            params(request, place),
+            draft=request["method"],
+            stop_when=clock.watching(place),
+        )
+        for place, prompt in enumerate(request["prompts"])
+    ]
+    start = time.perf_counter()
+    results = engine.generate(batch)
+    total_seconds = time.perf_counter() - start
+    prefill_seconds = clock.all_at - start if clock.all_at else None
+    times = {"prefill_seconds": prefill_seconds, "total_seconds": total_seconds}
+    return results, {**times, "first_tokens": clock.tokens if clock.all_at else 0}
+
+
+class FirstTokens:
+    """Notes when every answer of a batch has begun, and how many tokens had come by then.
+
+    An answer that ends with its first token is never asked about: then nobody knows.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.waiting = set(range(count))
+        self.tokens = 0
+        self.all_at: float | None = None
+
+    def watching(self, place: int) -> Callable[[list[int], object], bool]:
+        """What the engine asks after every token of an answer; it never ends one."""
+
+        def seen(token_ids: list[int], logits: object) -> bool:
+            if self.all_at is None:
+                self.tokens += 1
+                self.waiting.discard(place)
+                self.all_at = None if self.waiting else time.perf_counter()
+            return False
+
+        return seen
+
+
+def params(request: dict, place: int) -> object:
+    """Greedy at temperature 0; above it the model's own distribution, drawn by the seed."""
+    from graft import SamplingParams
+
+    return SamplingParams(
+        temperature=request["temperature"],
+        max_tokens=request["max_tokens"],
+        stop_token_ids=tuple(request["end_tokens"]),
+        seed=request["seeds"][place],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""transformers worker: `generate`, plain or with prompt lookup (`pld`)."""
+
+import argparse
+import time
+
+import protocol
+
+
+def main() -> None:
+    """Load the model and answer until stdin closes."""
+    options = protocol.parser(__doc__)
+    options.add_argument("--attention", default="sdpa")
+    options.add_argument("--lookup-tokens", type=int, default=10)
+    chosen = options.parse_args()
+    channel = protocol.private_stdout()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(chosen.threads)
+    model = AutoModelForCausalLM.from_pretrained(
+        chosen.model, dtype=getattr(torch, chosen.dtype), attn_implementation=chosen.attention
+    )
+    model = model.to(chosen.device).eval()
+    names = ("dtype", "device", "threads", "attention", "lookup_tokens")
+    settings = {name: getattr(chosen, name) for name in names}
+    ready = protocol.about(("transformers", "torch"), settings)
+    protocol.serve(lambda request: answer(model, request, chosen), channel, ready)
+
+
+class Clock:
+    """A streamer that notes when tokens come; `generate` hands it the prompt first."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self.first_tokens = 0
+
+    def put(self, value: object) -> None:
+        """Called for the prompt, then after every step with its new tokens."""
+        self.times.append(time.perf_counter())
+        if len(self.times) == 2:
+            self.first_tokens = value.numel()
+
+    def end(self) -> None:
+        """Nothing to flush."""
+
+
+def answer(model: object, request: dict, chosen: argparse.Namespace) -> dict:
+    """Generate; prompts of different lengths are padded on the left."""
+    import torch
+
+    prompts, ends = request["prompts"], request["end_tokens"]
+    width = max(map(len, prompts))
+    padded = [[ends[0] if ends else 0] * (width - len(p)) + p for p in prompts]
+    mask = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
+    clock, start = Clock(), time.perf_counter()
+    torch.manual_seed(request["seeds"][0])
+    with torch.inference_mode():
+        output = model.generate(
+            torch.tensor(padded, device=model.device),
+            attention_mask=torch.tensor(mask, device=model.device),
+            streamer=clock,
+            **generation_options(request, chosen),
+        )
+    rows = output[:, width:].tolist()
+    total_seconds = time.perf_counter() - start
+    token_ids = [until_end(row, ends) for row in rows]
+    return {
+        "token_ids": token_ids,
+        "finish_reasons": [protocol.finish_reason(ids, ends) for ids in token_ids],
+        "prefill_seconds": clock.times[1] - start,
+        "total_seconds": total_seconds,
+        "first_tokens": clock.first_tokens,
+        "steps": steps(token_ids, clock, plain=request["method"] == "plain"),
+    }
+
+
+def generation_options(request: dict, chosen: argparse.Namespace) -> dict:
+    """Nothing of the model's generation config but what is asked for; pure sampling above 0."""
+    ends = request["end_tokens"]
+    options = {
+        "max_new_tokens": request["max_tokens"],
+        "eos_token_id": ends or None,
+        "pad_token_id": ends[0] if ends else 0,
+        "repetition_penalty": 1.0,
+        "do_sample": request["temperature"] > 0,
+    }
+    if request["temperature"] > 0:
+        options |= {"temperature": request["temperature"], "top_k": 0, "top_p": 1.0}
+    if request["method"] == "pld":
+        options["prompt_lookup_num_tokens"] = chosen.lookup_tokens
+    return options
+
+
+def until_end(row: list[int], ends: list[int]) -> list[int]:
+    """A row without the padding after its end token."""
+    places = [place for place, token in enumerate(row) if token in ends]
+    return row[: places[0] + 1] if places else row
+
+
+def steps(token_ids: list[list[int]], clock: Clock, *, plain: bool) -> int:
+    """Steps after the first: one per token, or, with a drafter, as many as handed over tokens."""
+    return sum(len(ids) - 1 for ids in token_ids) if plain else max(len(clock.times) - 2, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""A picture of a report: decoding speed against the baseline, and speed over batch sizes."""
+
+from collections.abc import Sequence
+from math import nan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graft.bench.report import Report, Row, cells_of, heading, overall
+from graft.errors import CheckpointError, InputError
+from graft.home import atomic_file
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, HEIGHT = 10, 3.6  # inches, of one panel
+
+
+def plot(told: Report, path: Path) -> None:
+    """Write a PNG, whole or not at all: a panel per cell, and one for batches if there are any."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError(
+            "the plot needs matplotlib: pip install 'graftlm[bench]', then graft bench report FILE"
+        ) from None
+    cells = cells_of(told)
+    batched = len({row.batch for row in told.rows}) > 1
+    count = len(cells) + batched
+    figure = Figure(figsize=(WIDTH, HEIGHT * count + 0.6), layout="constrained")
+    panels = figure.subplots(count, squeeze=False)[:, 0]
+    for panel, (title, rows) in zip(panels, cells.items(), strict=False):
+        _bars(panel, rows, f"decoding against {told.baseline}, {title}")
+    if batched:
+        _lines(panels[-1], told.rows)
+    figure.suptitle(heading(told), fontsize=8, wrap=True)
+    try:
+        with atomic_file(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=120)
+    except CheckpointError as error:
+        raise InputError(f"{path} cannot be written; name another --plot") from error
+
+
+def _bars(panel: "Axes", rows: Sequence[Row], title: str) -> None:
+    """A group of bars per category, a bar per system, intervals as whiskers."""
+    categories = list(dict.fromkeys(row.category for row in rows))
+    systems = list(dict.fromkeys(row.system for row in rows))
+    width = 0.8 / len(systems)
+    for place, system in enumerate(systems):
+        mine = [row for row in rows if row.system == system and row.decode]
+        at = [categories.index(row.category) + (place + 0.5) * width - 0.4 for row in mine]
+        means = [row.decode.mean for row in mine]
+        below = [row.decode.mean - (row.decode.low or nan) for row in mine]
+        above = [(row.decode.high or nan) - row.decode.mean for row in mine]
+        panel.bar(at, means, width * 0.92, yerr=[below, above], capsize=2, label=system)
+    panel.axhline(1, color="black", linewidth=0.8)
+    panel.set_xticks(range(len(categories)), categories)
+    panel.set_ylabel("times as fast")
+    panel.set_title(title, fontsize=10)
+    panel.legend(fontsize=8, ncols=len(systems), frameon=False)
+
+
+def _lines(panel: "Axes", rows: Sequence[Row]) -> None:
+    """Tokens per second of a whole batch, prompts included, by its size."""
+    whole = overall(rows)
+    kinds = dict.fromkeys((row.system, row.temperature) for row in whole)
+    for system, temperature in kinds:
+        mine = [row for row in whole if (row.system, row.temperature) == (system, temperature)]
+        label = system if temperature == 0 else f"{system}, temperature {temperature:g}"
+        speeds = [row.total_tokens_per_second for row in mine]
+        panel.plot([row.batch for row in mine], speeds, marker="o", label=label)
+    panel.set_xticks(sorted({row.batch for row in whole}))
+    panel.set_xlabel("prompts at a time")
+    panel.set_ylabel("tokens/s, all")
+    panel.legend(fontsize=8, frameon=False)

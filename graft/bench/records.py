@@ -1,0 +1,182 @@
+"""The result file: JSON lines, written one by one, so that a run can stop and go on at any time.
+
+Three kinds of lines: a `header` for every session (versions, hardware, options), a `worker` for
+every process that was started (its versions and settings), an `answer` for every measurement.
+Token ids are written with the first answer that has them; equal answers repeat only their hash.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import IO, Any
+
+from graft.errors import InputError
+
+FORMAT = 1
+Key = tuple[tuple[int, ...], str, float, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One system's answer to one prompt, or to `batch` prompts at once; times in seconds.
+
+    `prefill_seconds` is the time to the first token of every prompt, `first_tokens` how many had
+    come by then; decoding is what follows. None where an engine does not tell.
+    """
+
+    suite: str
+    question_ids: list[int]
+    category: str
+    system: str
+    temperature: float
+    batch: int
+    repeat: int
+    session: int
+    prompt_tokens: int
+    tokens: int = 0
+    first_tokens: int = 0
+    prefill_seconds: float | None = None
+    decode_seconds: float | None = None
+    total_seconds: float | None = None
+    steps: int | None = None
+    tokens_per_step: float | None = None
+    drafted: int | None = None
+    accepted_by_source: dict[str, int] | None = None
+    finish_reasons: list[str] = field(default_factory=list)
+    output: str = ""  # hash of the token ids
+    load_before: float = 0.0
+    date: str = ""
+    error: str | None = None
+
+    @property
+    def key(self) -> Key:
+        """What makes a measurement unique in its file."""
+        return tuple(self.question_ids), self.system, self.temperature, self.batch, self.repeat
+
+
+@dataclass(slots=True)
+class Results:
+    """What a result file holds; of several answers with one key the last counts."""
+
+    sessions: list[dict[str, Any]] = field(default_factory=list)
+    workers: dict[str, dict[str, Any]] = field(default_factory=dict)  # by system, the last
+    answers: dict[Key, Answer] = field(default_factory=dict)
+    token_ids: dict[str, list[list[int]]] = field(default_factory=dict)  # by hash
+
+    def done(self) -> set[Key]:
+        """Measurements that need not be made again."""
+        return {key for key, answer in self.answers.items() if answer.error is None}
+
+
+def output_hash(token_ids: list[list[int]]) -> str:
+    """A short name for an answer's tokens."""
+    return hashlib.sha256(json.dumps(token_ids).encode()).hexdigest()[:16]
+
+
+def read_results(path: Path) -> Results:
+    """Everything in a file; a last line cut short by an interruption is passed over."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read; give a file written by graft bench") from error
+    results = Results()
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
+        if not line.endswith("\n"):
+            break
+        try:
+            _take(results, json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            raise InputError(
+                f"{path}, line {number} was not written by this version of graft bench"
+            ) from None
+    if results.answers and not results.sessions:
+        raise InputError(f"{path} has no header; give a file written by graft bench")
+    return results
+
+
+def _take(results: Results, row: dict[str, Any]) -> None:
+    kind = row.pop("record")
+    if kind == "header":
+        if row["format"] != FORMAT:
+            raise ValueError(row["format"])
+        results.sessions.append(row)
+    elif kind == "worker":
+        results.workers.update({name: row for name in row["systems"]})
+    elif kind == "answer":
+        ids = row.pop("token_ids", None)
+        answer = Answer(**row)
+        results.answers[answer.key] = answer
+        if ids is not None:
+            results.token_ids[answer.output] = ids
+    else:
+        raise ValueError(kind)
+
+
+class Writer:
+    """Appends lines to a result file that this process alone holds."""
+
+    def __init__(self, file: IO[str], path: Path, known: set[str]) -> None:
+        self._file, self._path, self._known = file, path, known
+
+    def header(self, header: dict[str, Any]) -> None:
+        """Begin a session."""
+        self._write({"record": "header", "format": FORMAT, **header})
+
+    def worker(self, systems: list[str], about: dict[str, Any]) -> None:
+        """A process was started for these systems."""
+        self._write({"record": "worker", "systems": systems, **about})
+
+    def answer(self, answer: Answer, token_ids: list[list[int]] | None = None) -> None:
+        """A measurement; its tokens are left out where the file has them."""
+        row = {"record": "answer", **asdict(answer)}
+        empty = {each.name for each in fields(answer) if getattr(answer, each.name) is None}
+        row = {name: value for name, value in row.items() if name not in empty}
+        if token_ids is not None and answer.output not in self._known:
+            row["token_ids"] = token_ids
+            self._known.add(answer.output)
+        self._write(row)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        try:
+            self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+
+
+@contextmanager
+def open_results(path: Path) -> Iterator[tuple[Results, Writer]]:
+    """What a file holds, and a writer to go on with it; nobody else can meanwhile.
+
+    Half a line at its end, left by an interruption, is cut off.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("a+", encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+    with file:
+        _hold(file, path)
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+        results = read_results(path)
+        yield results, Writer(file, path, set(results.token_ids))
+
+
+def _hold(file: IO[str], path: Path) -> None:
+    """Until the file is closed."""
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise InputError(
+            f"another run is writing to {path}; wait for it or name another --out"
+        ) from None
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"{path} cannot be written ({error.strerror}); name another --out")

@@ -1,0 +1,276 @@
+"""Run a benchmark: give every system its turns, write down every answer at once."""
+
+import datetime
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from graft.bench import about
+from graft.bench.encode import Workload, encode
+from graft.bench.plan import Turn, turns
+from graft.bench.records import Answer, Results, Writer, open_results, output_hash
+from graft.bench.settings import Settings
+from graft.bench.systems import System
+from graft.bench.task import Prompt, read_suite, select
+from graft.bench.worker import RequestError, Worker, WorkerError
+from graft.bench.workers import PEER_DTYPES, Workers
+from graft.errors import GraftError, InputError
+from graft.models.pretrained import Checkpoint, locate
+
+
+class Watch(Protocol):
+    """Who is told how a run goes on."""
+
+    def begin(self, total: int, done: int) -> None:
+        """So many measurements, of which some stand in the file already."""
+
+    def turn(self, text: str) -> None:
+        """What happens now."""
+
+    def advance(self) -> None:
+        """One measurement more is over."""
+
+    def say(self, line: str) -> None:
+        """Something a reader of the results must know."""
+
+
+def run(settings: Settings, out: Path, watch: Watch) -> bool:
+    """Measure what is not in `out` yet; whether every system could be measured."""
+    if os.name != "posix":
+        raise InputError("graft bench stops idle workers by signals: it needs Linux or macOS")
+    suite = read_suite(settings.suite, settings.data)
+    chosen = select(
+        suite,
+        limit=settings.limit,
+        split=settings.split,
+        categories=tuple(settings.categories),
+    )
+    checkpoint = locate(settings.model)
+    workload = encode(checkpoint.folder, chosen, settings.max_tokens)
+    if workload.left_out:
+        watch.say(f"{workload.left_out} prompts are left out: too long for the model")
+    with open_results(out) as (results, writer):
+        kind = _kind(settings, results)
+        workers = Workers(settings, checkpoint.folder, workload.room, out, *kind)
+        try:
+            _settle_dtype(workers, watch)
+            header = _header(settings, workers, checkpoint, suite)
+            _refuse_mixing(out, results, header["fixed"])
+            session = Session(settings, workload, results, writer, workers, watch)
+            complete = session.run(header)
+        except BaseException:
+            workers.kill()
+            raise
+        workers.keep(set())
+    return complete
+
+
+def _kind(settings: Settings, results: Results) -> tuple[str, str]:
+    """dtype and device; "auto" goes on with what the file was begun with."""
+    import torch
+
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if settings.dtype == "auto" and results.sessions:
+        return results.sessions[0]["fixed"]["dtype"], device
+    return settings.dtype, device
+
+
+def _settle_dtype(workers: Workers, watch: Watch) -> None:
+    """Graft's worker knows what "auto" is here; the peers then take the same."""
+    if workers.dtype == "auto":
+        watch.turn("starting graft")
+        worker = workers.get(workers.settings.systems[0], 1)
+        workers.dtype = worker.about["settings"]["dtype"]
+
+
+def _header(
+    settings: Settings, workers: Workers, checkpoint: Checkpoint, suite: list[Prompt]
+) -> dict[str, Any]:
+    """`fixed` must be the same for all lines of a file, or they could not be compared."""
+    machine = about.hardware()
+    fixed = {
+        "suite": settings.suite,
+        "data": hashlib.sha256(repr(suite).encode()).hexdigest()[:16],
+        "model": checkpoint.name,
+        "weights": checkpoint.fingerprint[:16],
+        "dtype": workers.dtype,
+        "device": workers.device,
+        "max_tokens": settings.max_tokens,
+        "threads": settings.threads,
+        "peer_options": {name: list(words) for name, words in settings.peer_options.items()},
+        "gguf": settings.gguf.name if settings.gguf else None,
+        "cpu": machine["cpu"],
+        "cores": machine["cores"],
+        "gpus": machine["gpus"],
+        **about.versions(),
+    }
+    return {
+        "date": _now(),
+        "commit": about.commit(),
+        "versions": about.versions(),
+        "hardware": machine,
+        "fixed": fixed,
+        "options": {
+            "draft": list(settings.drafts),
+            "peers": list(settings.peers),
+            "temperature": list(settings.temperatures),
+            "batch": list(settings.batches),
+            "limit": settings.limit,
+            "split": settings.split,
+            "category": list(settings.categories),
+            "repeats": settings.repeats,
+        },
+    }
+
+
+def _refuse_mixing(out: Path, results: Results, fixed: dict[str, Any]) -> None:
+    for name, before in (results.sessions[0]["fixed"] if results.sessions else {}).items():
+        if (now := fixed.get(name)) != before:
+            raise InputError(
+                f"{out} was measured with {name} {before}, not {now}, and cannot be compared; "
+                "name another --out"
+            )
+
+
+@dataclass(slots=True)
+class Session:
+    """One run of the command; a result file may hold several."""
+
+    settings: Settings
+    workload: Workload
+    results: Results
+    writer: Writer
+    workers: Workers
+    watch: Watch
+    announced: set[str] = field(default_factory=set)  # workers written down
+
+    def run(self, header: dict[str, Any]) -> bool:
+        """Give every system its turns; whether none had to be given up."""
+        systems = self._able()
+        todo = list(turns(self.settings, systems, self.workload))
+        done = self.results.done()
+        left = [turn for turn in todo if turn.key not in done]
+        self.watch.begin(len(todo), len(todo) - len(left))
+        if left:
+            self.writer.header(header)
+        batch = None
+        for turn in left:
+            if turn.batch != batch:
+                batch = turn.batch
+                self.workers.keep({system.process(batch) for system in systems})
+            if turn.system.process(batch) not in self.workers.failed:
+                self._take(turn)
+            self.watch.advance()
+        return not self.workers.failed
+
+    def _able(self) -> list[System]:
+        """The systems that can run as asked; a line for each that cannot."""
+        able = []
+        for system in self.settings.systems:
+            if system.engine != "graft" and self.workers.dtype not in PEER_DTYPES:
+                self.watch.say(f"{system.name} is left out: it has no {self.workers.dtype}")
+                continue
+            if not system.batches and max(self.settings.batches) > 1:
+                self.watch.say(f"{system.name} takes one prompt at a time: no batches")
+            able.append(system)
+        return able
+
+    def _take(self, turn: Turn) -> None:
+        """Measure; what fails becomes a line for the reader and one in the file."""
+        try:
+            self._measure(turn)
+        except WorkerError as error:
+            self.workers.fail(turn.system, turn.batch)
+            self._failed(turn, error, "the other systems go on")
+        except RequestError as error:
+            self._failed(turn, error, "tried again when the run is continued")
+
+    def _failed(self, turn: Turn, error: GraftError, then: str) -> None:
+        self.watch.say(f"{turn.system.name}, prompt {turn.numbers[0]}: {error}; {then}")
+        self.writer.answer(Answer(**self._described(turn), error=str(error)))
+
+    def _measure(self, turn: Turn) -> None:
+        worker = self._worker(turn)
+        request = self._request(turn)
+        cell = f"{turn.category}, temperature {turn.temperature:g}, batch {turn.batch}"
+        kind = (turn.system.method, turn.batch, turn.temperature > 0)
+        if kind not in worker.warm:
+            self.watch.turn(f"{turn.system.name}: warming up")
+            worker.ask(request)
+            worker.warm.add(kind)
+        self.watch.turn(f"{turn.system.name}: {cell}")
+        load = round(os.getloadavg()[0], 2)
+        told = worker.ask(request)
+        answer = Answer(**self._described(turn), **_measured(turn, told), load_before=load)
+        self.writer.answer(answer, told["token_ids"])
+
+    def _worker(self, turn: Turn) -> Worker:
+        name = turn.system.process(turn.batch)
+        if name not in self.workers.running:
+            self.watch.turn(f"starting {name} (its log: {self.workers.log_of(name)})")
+        worker = self.workers.get(turn.system, turn.batch)
+        if name not in self.announced:
+            self._refuse_another_version(turn.system, worker)
+            self.writer.worker(self.workers.sharing(turn.system, turn.batch), worker.about)
+            self.announced.add(name)
+        return worker
+
+    def _refuse_another_version(self, system: System, worker: Worker) -> None:
+        before = self.results.workers.get(system.name, worker.about)["versions"]
+        if (now := worker.about["versions"]) != before:
+            raise WorkerError(f"was measured with {before}, not {now}; name another --out")
+
+    def _request(self, turn: Turn) -> dict[str, Any]:
+        return {
+            "id": f"{turn.numbers[0]}-{turn.repeat}",
+            "prompts": [each.token_ids for each in turn.prompts],
+            "max_tokens": self.settings.max_tokens,
+            "end_tokens": self.workload.end_tokens,
+            "method": turn.system.method,
+            "temperature": turn.temperature,
+            "seeds": turn.numbers,
+        }
+
+    def _described(self, turn: Turn) -> dict[str, Any]:
+        return {
+            "suite": self.settings.suite,
+            "question_ids": turn.numbers,
+            "category": turn.category,
+            "system": turn.system.name,
+            "temperature": turn.temperature,
+            "batch": turn.batch,
+            "repeat": turn.repeat,
+            "session": len(self.results.sessions),
+            "prompt_tokens": sum(len(each.token_ids) for each in turn.prompts),
+            "date": _now(),
+        }
+
+
+def _measured(turn: Turn, told: dict[str, Any]) -> dict[str, Any]:
+    """What a worker said, and what follows from it."""
+    tokens, steps = sum(map(len, told["token_ids"])), told["steps"]
+    later, prefill = tokens - told["first_tokens"], told["prefill_seconds"]
+    accepted = told.get("accepted_by_source")
+    if accepted is None:
+        accepted = {"lookup": later - steps} if turn.system.drafts else {}
+    return {
+        "tokens": tokens,
+        "first_tokens": told["first_tokens"],
+        "prefill_seconds": prefill,
+        "decode_seconds": None if prefill is None else told["total_seconds"] - prefill,
+        "total_seconds": told["total_seconds"],
+        "steps": steps,
+        "tokens_per_step": round(later / steps, 4) if steps else None,
+        "drafted": told.get("drafted"),
+        "accepted_by_source": accepted,
+        "finish_reasons": told["finish_reasons"],
+        "output": output_hash(told["token_ids"]),
+    }
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

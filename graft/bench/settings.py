@@ -1,0 +1,85 @@
+"""What a benchmark run is asked to do, checked before anything slow begins."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from graft.assemble import PRESETS
+from graft.bench.systems import PEERS, System, graft_system
+from graft.errors import InputError
+from graft.machine import usable_cores
+from graft.models.load import DTYPES
+from graft.models.pretrained import DEFAULT_MODEL
+
+Split = Literal["tune", "report", "all"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One run. Every pair of a temperature and a batch size is a cell of its own."""
+
+    suite: str = "spec_bench"
+    data: Path | None = None
+    drafts: Sequence[str] = ("plain", "auto")
+    peers: Sequence[str] = ()
+    model: str = DEFAULT_MODEL
+    dtype: str = "auto"
+    device: str = "auto"
+    temperatures: Sequence[float] = (0.0,)
+    batches: Sequence[int] = (1,)
+    limit: int | None = None  # prompts of a category
+    split: Split = "report"
+    categories: Sequence[str] = ()
+    max_tokens: int = 128
+    repeats: int = 1
+    threads: int = field(default_factory=usable_cores)
+    gguf: Path | None = None
+    interpreters: Mapping[str, str] = field(default_factory=dict)  # by engine: hf, vllm, llama
+    peer_options: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by peer
+
+    def __post_init__(self) -> None:
+        for name in ("max_tokens", "repeats", "threads", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if any(batch < 1 for batch in self.batches):
+            raise InputError("--batch takes whole numbers from 1 on, such as 1,4,16")
+        if not all(math.isfinite(value) and 0 <= value <= 100 for value in self.temperatures):
+            raise InputError("--temperature takes numbers from 0 to 100, such as 0,1")
+        if self.dtype not in DTYPES:
+            raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
+        self._check_systems()
+        self._check_peers()
+
+    def _check_systems(self) -> None:
+        if not self.drafts and not self.peers:
+            raise InputError("nothing to measure; name presets with --draft or peers with --peers")
+        for name in self.drafts:
+            if name not in PRESETS:
+                raise InputError(f"unknown draft {name!r}; choose from {', '.join(PRESETS)}")
+        if self.dtype == "auto" and not self.drafts:
+            raise InputError(
+                "--dtype auto takes what is fastest for Graft; without --draft name one"
+            )
+
+    def _check_peers(self) -> None:
+        for name in self.peers:
+            if name not in PEERS:
+                raise InputError(f"unknown peer {name!r}; choose from {', '.join(PEERS)}")
+            engine = PEERS[name].engine
+            if engine != "hf" and not self.interpreters.get(engine):
+                raise InputError(f"{name} needs --python-{engine}: the python of its environment")
+            if engine == "llama" and self.gguf is None:
+                raise InputError(f"{name} needs --gguf: the model's weights as a GGUF file")
+        if self.gguf is not None and not self.gguf.is_file():
+            raise InputError(f"{self.gguf} does not exist; --gguf is a GGUF file")
+        for name in self.peer_options:
+            if name not in self.peers:
+                raise InputError(f"--peer-options names {name!r}, which is not among --peers")
+
+    @property
+    def systems(self) -> list[System]:
+        """Everything that takes its turn: Graft's presets, then the peers."""
+        return [graft_system(name) for name in self.drafts] + [PEERS[name] for name in self.peers]

@@ -1,0 +1,4 @@
+"""One file per suite: its docstring says what it measures, `read(data)` returns its prompts.
+
+A file put here is a suite by its name; nothing else needs to be told of it.
+"""

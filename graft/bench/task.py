@@ -1,0 +1,68 @@
+"""What a suite is: numbered prompts in categories; and how a run chooses among them."""
+
+import pkgutil
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import get_args
+
+from graft.bench import suites
+from graft.bench.settings import Split
+from graft.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One task of a suite. `content` is text, taken as it is, or chat messages.
+
+    `number` is unique in the suite; it seeds the draws, and its parity decides the split.
+    """
+
+    number: int
+    category: str
+    content: str | list[dict[str, str]]
+
+
+def suite_names() -> list[str]:
+    """Every file of `graft/bench/suites`."""
+    return sorted(module.name for module in pkgutil.iter_modules(suites.__path__))
+
+
+def read_suite(name: str, data: Path | None) -> list[Prompt]:
+    """All prompts of a suite; `data` is the folder or file its questions are read from."""
+    if name not in suite_names():
+        raise InputError(f"unknown suite {name!r}; choose one of {', '.join(suite_names())}")
+    return import_module(f"{suites.__name__}.{name}").read(data)
+
+
+def select(
+    prompts: list[Prompt], *, limit: int | None, split: Split, categories: tuple[str, ...] = ()
+) -> list[Prompt]:
+    """The chosen half of the chosen categories, at most `limit` of each, spread evenly over it.
+
+    Categories take turns, so that a run stopped early still holds all of them.
+    """
+    if split not in get_args(Split):
+        raise InputError(f"unknown split {split!r}; choose one of {', '.join(get_args(Split))}")
+    known = list(dict.fromkeys(prompt.category for prompt in prompts))
+    if unknown := [name for name in categories if name not in known]:
+        raise InputError(f"unknown category {unknown[0]!r}; choose from {', '.join(known)}")
+    chosen: list[tuple[int, Prompt]] = []
+    for category in categories or known:
+        half = [p for p in prompts if p.category == category and _in_split(p, split)]
+        chosen += enumerate(_spread(half, limit))
+    if not chosen:
+        raise InputError("no prompts are left to measure; choose another --split or --category")
+    return [prompt for _, prompt in sorted(chosen, key=lambda place: place[0])]
+
+
+def _in_split(prompt: Prompt, split: Split) -> bool:
+    """Even numbers are for tuning, odd ones for reporting."""
+    return split == "all" or (prompt.number % 2 == 0) == (split == "tune")
+
+
+def _spread(prompts: list[Prompt], limit: int | None) -> list[Prompt]:
+    """`limit` of them at equal distances: the first ones alone are often of one kind."""
+    if limit is None or limit >= len(prompts):
+        return prompts
+    return [prompts[i * len(prompts) // limit] for i in range(limit)]

@@ -1,0 +1,79 @@
+"""All worker processes of a run."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from graft.bench.settings import Settings
+from graft.bench.systems import System
+from graft.bench.worker import PEERS, Worker, environment, interpreter
+
+PEER_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@dataclass(slots=True)
+class Workers:
+    """The processes of a run, by name, started on first use; `failed` names those that died."""
+
+    settings: Settings
+    model: Path
+    room: int
+    out: Path
+    dtype: str
+    device: str
+    running: dict[str, Worker] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+
+    def get(self, system: System, batch: int) -> Worker:
+        """A system's worker."""
+        name = system.process(batch)
+        if name not in self.running:
+            worker = Worker(self._command(system, batch), self.log_of(name))
+            worker.start(environment(system.engine))
+            self.running[name] = worker
+        return self.running[name]
+
+    def log_of(self, name: str) -> Path:
+        """Where a worker's messages go: beside the result file."""
+        return self.out.with_suffix(f".{name}.log")
+
+    def sharing(self, system: System, batch: int) -> list[str]:
+        """Names of the systems that a worker serves."""
+        name = system.process(batch)
+        return [each.name for each in self.settings.systems if each.process(batch) == name]
+
+    def fail(self, system: System, batch: int) -> None:
+        """Give a dead worker's systems no more turns."""
+        name = system.process(batch)
+        self.failed.add(name)
+        if worker := self.running.pop(name, None):
+            worker.kill()
+
+    def keep(self, names: set[str]) -> None:
+        """End the workers that no coming turn needs."""
+        for name in set(self.running) - names:
+            self.running.pop(name).close()
+
+    def kill(self) -> None:
+        """End all of them at once."""
+        for worker in self.running.values():
+            worker.kill()
+
+    def _command(self, system: System, batch: int) -> list[str]:
+        settings, engine = self.settings, system.engine
+        dtype = self.dtype if engine == "graft" else PEER_DTYPES[self.dtype]
+        model = settings.gguf if engine == "llama" else self.model
+        given = {
+            "--model": model,
+            "--dtype": dtype,
+            "--device": self.device,
+            "--threads": settings.threads,
+            "--max-model-len": self.room,
+            "--batch": max(settings.batches) if system.per_request else batch,
+        }
+        if not system.per_request:
+            given["--method"] = system.method
+        command = [interpreter(engine, settings.interpreters), str(PEERS / f"{engine}_peer.py")]
+        command += [str(word) for pair in given.items() for word in pair]
+        for peer in self.sharing(system, batch):
+            command += settings.peer_options.get(peer, ())
+        return command

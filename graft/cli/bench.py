@@ -1,0 +1,310 @@
+"""`graft bench`: presets and other engines on the same prompts, in turns; `bench report` again."""
+
+import json as json_module
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graft.cli.failures import INTERRUPTED, REFUSED, fails_in_one_line, one_line
+from graft.cli.options import takes_options
+from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from graft.bench.report import Report
+    from graft.bench.settings import Settings
+
+WIDTH = 100  # of the tables, where there is no terminal
+
+app = typer.Typer(
+    help="Measure presets and other engines on the same prompts, in turns.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+MARKDOWN = Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")]
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+BASELINE = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Ratios are against it; plain if measured.")
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchOptions:
+    """Comma-separated lists as they are typed; what is left out (None) is `Settings`' default."""
+
+    suite: Annotated[str | None, typer.Option(metavar="NAME", help="spec_bench.")] = None
+    data: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="The suite's folder or file of questions.")
+    ] = None
+    draft: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Presets, such as plain,pld,auto.")
+    ] = None
+    peers: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="Of hf,hf-pld,vllm,vllm-ngram,llama,llama-pld."),
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Known name, hub id, folder or GGUF file.")] = (
+        None
+    )
+    dtype: Annotated[
+        str | None, typer.Option(help="fp32, bf16, fp16 or auto; the same for all.")
+    ] = None
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ... or auto.")] = None
+    temperature: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Such as 0,1; each is measured.")
+    ] = None
+    batch: Annotated[
+        str | None, typer.Option(metavar="LIST", help="Prompts at a time, such as 1,4,16.")
+    ] = None
+    limit: Annotated[int | None, typer.Option(help="Prompts per category, evenly spread.")] = None
+    split: Annotated[
+        str | None, typer.Option(help="report (odd numbers, the default), tune (even) or all.")
+    ] = None
+    category: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these, such as rag,qa.")
+    ] = None
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
+    repeats: Annotated[int | None, typer.Option(help="Times each answer is measured.")] = None
+    threads: Annotated[int | None, typer.Option(help="Of every system; all cores.")] = None
+    python_hf: Annotated[
+        str | None, typer.Option(metavar="PY", help="Python with transformers; this one.")
+    ] = None
+    python_vllm: Annotated[str | None, typer.Option(metavar="PY", help="Python with vLLM.")] = None
+    python_llama: Annotated[
+        str | None, typer.Option(metavar="PY", help="Python with llama-cpp-python.")
+    ] = None
+    gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The model's weights for llama.")
+    ] = None
+    peer_options: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="""Such as '{"vllm-ngram": "--lookup-max 4"}'."""),
+    ] = None
+
+    def settings(self) -> "Settings":
+        """Checked; InputError for what cannot be run."""
+        from graft.bench.settings import Settings
+
+        interpreters = {
+            "hf": self.python_hf,
+            "vllm": self.python_vllm,
+            "llama": self.python_llama,
+        }
+        given = {
+            "suite": self.suite,
+            "data": self.data,
+            "drafts": _listed(self.draft),
+            "peers": _listed(self.peers),
+            "model": self.model,
+            "dtype": self.dtype,
+            "device": self.device,
+            "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),
+            "batches": _listed(self.batch, int, "--batch takes whole numbers"),
+            "limit": self.limit,
+            "split": self.split,
+            "categories": _listed(self.category),
+            "max_tokens": self.max_tokens,
+            "repeats": self.repeats,
+            "threads": self.threads,
+            "gguf": self.gguf,
+            "interpreters": {name: path for name, path in interpreters.items() if path},
+            "peer_options": _peer_options(self.peer_options),
+        }
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def _listed(
+    text: str | None, kind: Callable[[str], Any] = str, rule: str = ""
+) -> tuple[Any, ...] | None:
+    """A comma-separated list, each entry once."""
+    if text is None:
+        return None
+    try:
+        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
+    except ValueError:
+        raise InputError(f"{rule}, separated by commas, not {text!r}") from None
+
+
+def _peer_options(text: str | None) -> dict[str, list[str]] | None:
+    if text is None:
+        return None
+    try:
+        return {name: shlex.split(words) for name, words in json_module.loads(text).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(
+            """--peer-options is a JSON object such as '{"vllm-ngram": "--lookup-max 4"}'"""
+        ) from None
+
+
+@app.callback(invoke_without_command=True)
+@fails_in_one_line
+@takes_options
+def bench(  # noqa: PLR0913 (one parameter is one option)
+    context: typer.Context,
+    *,
+    options: BenchOptions,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON lines; the same command goes on with them."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PNG; beside --out if not given.")
+    ] = None,
+    baseline: BASELINE = None,
+    markdown: MARKDOWN = False,
+    json: JSON = False,
+) -> None:
+    """Measure presets and other engines on the same prompts, in turns.
+
+    Example: graft bench --data spec_bench --draft plain,auto --dtype fp32 --limit 10
+    """
+    if context.invoked_subcommand:
+        return
+    settings = options.settings()
+    if baseline is not None and baseline not in (*settings.drafts, *settings.peers):
+        raise InputError(f"--baseline {baseline!r} is not among --draft and --peers")
+    file = out or default_file(settings)
+    complete = measure(settings, file)
+    told = _report(file, baseline)
+    show(told, markdown=markdown, json=json)
+    try:
+        _draw(told, plot or file.with_suffix(".png"))
+    except InputError as error:
+        if plot is not None:
+            raise
+        _say(f"no plot: {one_line(error)}")
+    _say(f"answers: {file}")
+    if not complete:
+        raise typer.Exit(REFUSED)
+
+
+@app.command()
+@fails_in_one_line
+def report(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench.")],
+    *,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PNG, of one result file.")
+    ] = None,
+    baseline: BASELINE = None,
+    markdown: MARKDOWN = False,
+    json: JSON = False,
+) -> None:
+    """Print the tables of result files again."""
+    if plot is not None and len(files) > 1:
+        raise InputError("--plot takes one result file at a time")
+    for file in files:
+        told = _report(file, baseline)
+        show(told, markdown=markdown, json=json)
+        if plot is not None:
+            _draw(told, plot)
+
+
+def default_file(settings: "Settings") -> Path:
+    """Named after what may not change within a file, so that the same command finds it again."""
+    model = Path(settings.model).name
+    return Path("results") / f"{settings.suite}-{model}-{settings.dtype}.jsonl"
+
+
+def measure(settings: "Settings", file: Path) -> bool:
+    """Run with a progress bar; Ctrl-C or SIGTERM ends the workers and says how to go on."""
+    from graft.bench.runner import run
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with Progress() as progress:
+            return run(settings, file, progress)
+    except KeyboardInterrupt:
+        _say(f"stopped; the same command goes on ({file})")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Progress:
+    """A bar on stderr with what is measured now; lines above it for what a reader must know."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            BarColumn(20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}", markup=False),
+            console=Console(stderr=True, highlight=False),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._bar.add_task("reading the prompts", total=None)
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def begin(self, total: int, done: int) -> None:
+        """Show how much of it stands in the file already."""
+        self._bar.reset(self._task, total=total, completed=done)
+
+    def turn(self, text: str) -> None:
+        """What happens now."""
+        self._bar.update(self._task, description=text)
+
+    def advance(self) -> None:
+        """One measurement more."""
+        self._bar.advance(self._task)
+
+    def say(self, line: str) -> None:
+        """A line above the bar."""
+        self._bar.console.print(line, soft_wrap=True, markup=False)
+
+
+def _report(file: Path, baseline: str | None) -> "Report":
+    from graft.bench.records import read_results
+    from graft.bench.report import report as tables
+
+    return tables(read_results(file), baseline)
+
+
+def show(told: "Report", *, markdown: bool, json: bool) -> None:
+    """A report as tables, as Markdown or as one JSON object."""
+    from graft.bench.report import as_markdown, as_tables, heading, legend
+
+    if json:
+        print(json_module.dumps(told.as_dict()))
+        return
+    if markdown:
+        print(as_markdown(told))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console.print(heading(told), style="dim")
+    for table in as_tables(told):
+        console.print(table)
+    for note in told.notes:
+        console.print(f"note: {note}", markup=False)
+    console.print(legend(told), style="dim")
+
+
+def _draw(told: "Report", path: Path) -> None:
+    from graft.bench.plot import plot
+
+    plot(told, path)
+    _say(f"plot: {path}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

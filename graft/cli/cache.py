@@ -1,0 +1,28 @@
+"""`graft cache`: what was read of documents and is kept on disk."""
+
+import json as json_module
+from typing import Annotated
+
+import typer
+
+MEGABYTE = 1e6
+
+
+def cache(
+    *,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Show how much is kept of documents read before, or delete it."""
+    from graft.models.prefix_files import forget, kept, prefix_folder
+
+    folder = prefix_folder()
+    texts, size = kept(folder)
+    if clear:
+        forget(folder)
+    state = {"folder": str(folder), "texts": texts, "bytes": size, "cleared": clear}
+    if json:
+        print(json_module.dumps(state))
+    else:
+        done = "deleted" if clear else "kept"
+        print(f"{texts} texts, {size / MEGABYTE:,.0f} MB {done} in {folder}")

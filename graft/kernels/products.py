@@ -1,0 +1,72 @@
+"""y = x @ weight * scale over panels: the kernel that fits the weight's dtype, chosen by compiling.
+
+Weights of 16 and 32 bits have no scale (an empty one); int8 has one for each output column. Rows
+are prepared once and then multiplied with as many columns as a thread owns.
+"""
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+from graft.kernels.int8_dots import has_dots, multiply_digits, pack_quads, split_rows
+from graft.kernels.panels import LANES, multiply_panels, pack_panels
+
+
+def pack_weight(weight: np.ndarray) -> np.ndarray:
+    """[N, K] -> [ceil(N / 16), K, 16] in the order this machine's kernel reads."""
+    return pack_quads(weight) if weight.dtype == np.int8 and has_dots() else pack_panels(weight)
+
+
+def _by_dots(weight: types.Array) -> bool:
+    return weight.dtype == types.int8 and has_dots()
+
+
+def prepare_rows(x, weight):
+    """What `multiply_columns` takes of x [M, K]; only for compiled callers."""
+    raise NotImplementedError
+
+
+@overload(prepare_rows)
+def _prepare_rows(x, weight):
+    def split(x, weight):
+        return split_rows(x)
+
+    def keep(x, weight):
+        return x, np.empty((x.shape[1], LANES), np.float32)  # room for a widened panel
+
+    return split if _by_dots(weight) else keep
+
+
+def multiply_columns(rows, weight, scale, first, last, y):
+    """Columns of panels first..last of y [M, N] = x @ weight * scale; only for compiled callers."""
+    raise NotImplementedError
+
+
+@overload(multiply_columns)
+def _multiply_columns(rows, weight, scale, first, last, y):
+    def by_dots(rows, weight, scale, first, last, y):
+        multiply_digits(rows[0], rows[1], weight, scale, first, last, y)
+
+    def by_widening(rows, weight, scale, first, last, y):
+        multiply_panels(rows[0], weight, first, last, y, rows[1])
+        if scale.shape[0]:
+            scale_columns(y, scale, first * LANES, last * LANES)
+
+    return by_dots if _by_dots(weight) else by_widening
+
+
+@njit(cache=True, boundscheck=False)
+def scale_columns(y, scale, first, last):
+    """y[:, c] *= scale[c] in columns first..last."""
+    for m in range(y.shape[0]):
+        for c in range(first, last):
+            y[m, c] *= scale[c]
+
+
+@njit(cache=True, boundscheck=False)
+def multiply_share(x, weight, scale, t, threads, y):
+    """Thread t's share of y = x @ weight * scale; the panels first..last it computed."""
+    panels = weight.shape[0]
+    first, last = panels * t // threads, panels * (t + 1) // threads
+    multiply_columns(prepare_rows(x, weight), weight, scale, first, last, y)
+    return first, last

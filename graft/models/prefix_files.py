@@ -1,0 +1,198 @@
+"""Rows of documents on disk, so that the next process need not read them again.
+
+A file holds the rows of one text in blocks, a checksum of each, and the text's tokens; its folder
+is named after everything the rows depend on: weights, dtype, forward. What does not fit or does
+not check is never used, and damaged files are deleted. The longest unused go first when the
+folder is full.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from graft.errors import GraftError
+from graft.home import atomic_file, clean, home
+from graft.models.arena import BLOCK, Arena, Extent
+from graft.models.prefix_cache import common_blocks
+
+log = logging.getLogger(__name__)
+
+FORMAT = "1"  # raise when the layout of the files or the numbers of a forward change
+_WORTH = 2  # blocks that must be new for a file to be written
+_BROKEN = (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError)
+
+
+def rows_key(*parts: str) -> str:
+    """A name for everything rows depend on."""
+    return hashlib.sha256("\n".join((FORMAT, *parts)).encode()).hexdigest()[:24]
+
+
+def prefix_folder() -> Path:
+    """Where the files of all models are."""
+    return home() / "prefixes"
+
+
+def kept(folder: Path) -> tuple[int, int]:
+    """How many files there are below `folder`, and their bytes."""
+    sizes = [size for _, size, _ in _files(folder)]
+    return len(sizes), sum(sizes)
+
+
+def forget(folder: Path) -> int:
+    """Delete all files of all models below `folder`; how many bytes that were."""
+    _, total = kept(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    return total
+
+
+class PrefixFiles:
+    """A shelf (`prefix_cache.Shelf`) in `folder`, for the rows that `key` names.
+
+    `most_bytes` bounds the files of all keys together.
+    """
+
+    def __init__(self, folder: Path, key: str, *, most_bytes: int) -> None:
+        self._root, self._folder, self._key = folder, folder / key, key
+        self._most = most_bytes
+        self._known: dict[tuple[str, int], _File] = {}
+
+    def look(self, tokens: np.ndarray) -> int:
+        """See Shelf."""
+        return self._best(tokens)[1]
+
+    def fetch(self, tokens: np.ndarray, arena: Arena) -> Extent | None:
+        """See Shelf."""
+        file, known = self._best(tokens)
+        if file is None or known < len(tokens):
+            return None
+        extent = arena.reserve(len(tokens))
+        try:
+            file.read(extent, len(tokens) // BLOCK, arena)
+            os.utime(file.path)
+        except _BROKEN as error:
+            log.warning("%s is damaged and is deleted (%s)", file.path, error)
+            arena.release(extent)
+            file.path.unlink(missing_ok=True)
+            return None
+        return extent
+
+    def put(self, tokens: np.ndarray, arena: Arena, extent: Extent) -> None:
+        """See Shelf. A disk that refuses is logged, not raised: the answer is there already."""
+        size = len(tokens) * arena.storage.row_bytes
+        if len(tokens) - self.look(tokens) < _WORTH * BLOCK or size > self._most:
+            return
+        try:
+            self._write(tokens, arena, extent, size)
+            self._make_room()
+        except (GraftError, OSError) as error:
+            log.warning("the document's cache is not kept on disk: %s", error)
+
+    def _write(self, tokens: np.ndarray, arena: Arena, extent: Extent, size: int) -> None:
+        rows = np.concatenate([start + np.arange(count) for start, count in extent.segments])
+        blocks = {
+            _name(i): arena.storage.read(rows[i * BLOCK : (i + 1) * BLOCK]).cpu().contiguous()
+            for i in range(len(tokens) // BLOCK)
+        }
+        text = torch.from_numpy(tokens.copy())
+        sums = [_sum(block) for block in blocks.values()]
+        about = {"key": self._key, "text": _sum(text), "checksums": json.dumps(sums)}
+        covered = [f for f in self._files() if common_blocks(f.tokens, tokens) == len(f.tokens)]
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._root.chmod(0o700)  # whoever reads the rows can guess the document
+        clean(self._folder)
+        name = hashlib.sha256(tokens.tobytes()).hexdigest()[:32]
+        with atomic_file(self._folder / f"{name}.safetensors", needed=size) as temporary:
+            save_file({"tokens": text, **blocks}, temporary, about)
+        for file in covered:
+            file.path.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        """Delete the longest unused files of any model until the rest fits."""
+        files = sorted(_files(self._root))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= self._most:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+
+    def _best(self, tokens: np.ndarray) -> "tuple[_File | None, int]":
+        """The file with the longest beginning of `tokens`, and how long it is."""
+        common = [(common_blocks(file.tokens, tokens), file) for file in self._files()]
+        known, file = max(common, key=lambda each: each[0], default=(0, None))
+        return (file, known) if known else (None, 0)
+
+    def _files(self) -> "list[_File]":
+        """All readable files of this key; their tokens are read once."""
+        known = {}
+        for _, _, path in _files(self._folder):
+            with contextlib.suppress(OSError):
+                place = (path.name, path.stat().st_mtime_ns)
+                known[place] = self._known.get(place) or _open(path, self._key)
+        self._known = known
+        return [file for file in known.values() if file]
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file whose header was sound."""
+
+    path: Path
+    tokens: np.ndarray
+    checksums: list[str]
+
+    def read(self, extent: Extent, blocks: int, arena: Arena) -> None:
+        """Fill the extent with the first blocks, each checked."""
+        with safe_open(self.path, "pt") as opened:
+            for i in range(blocks):
+                content = opened.get_tensor(_name(i))
+                if _sum(content) != self.checksums[i]:
+                    raise ValueError(f"checksum of block {i} is wrong")
+                first = extent.start + i * BLOCK
+                arena.storage.write(np.arange(first, first + BLOCK), content)
+        extent.length = blocks * BLOCK
+
+
+def _open(path: Path, key: str) -> _File | None:
+    """The file's tokens and checksums; a file that is not what it should be is deleted."""
+    try:
+        with safe_open(path, "pt") as opened:
+            about, tokens = opened.metadata(), opened.get_tensor("tokens")
+            checksums = json.loads(about["checksums"])
+            if about["key"] != key:
+                raise ValueError("it belongs to another model")
+            if _sum(tokens) != about["text"] or len(checksums) * BLOCK != len(tokens):
+                raise ValueError("its text does not fit its checksums")
+    except _BROKEN as error:
+        log.warning("%s is damaged and is deleted (%s)", path, error)
+        path.unlink(missing_ok=True)
+        return None
+    return _File(path, tokens.numpy(), checksums)
+
+
+def _files(folder: Path) -> list[tuple[int, int, Path]]:
+    """(last used, size, path) of all files below the folder."""
+    found = []
+    for path in folder.rglob("*.safetensors"):
+        with contextlib.suppress(OSError):
+            state = path.stat()
+            found.append((state.st_mtime_ns, state.st_size, path))
+    return found
+
+
+def _name(block: int) -> str:
+    return f"block.{block}"
+
+
+def _sum(content: torch.Tensor) -> str:
+    return hashlib.sha256(content.contiguous().view(torch.uint8).numpy()).hexdigest()

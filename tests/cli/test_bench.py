@@ -1,0 +1,107 @@
+import json
+
+import pytest
+from made_up_answers import HEADER, answer
+
+from graft.bench import runner
+from graft.bench.records import open_results
+
+
+@pytest.fixture
+def results(tmp_path):
+    """A result file with two answers."""
+    path = tmp_path / "results.jsonl"
+    fixed = {"suite": "spec_bench", "model": "tiny", "dtype": "fp32", "max_tokens": 8, "threads": 2}
+    about = {"hardware": {"cpu": "N1", "gpus": []}, "versions": {"graft": "0.1.0"}, "fixed": fixed}
+    with open_results(path) as (_, writer):
+        writer.header({**HEADER, **about, "options": {"draft": ["plain", "auto"], "peers": []}})
+        for system, seconds in (("plain", 2.0), ("auto", 1.0)):
+            writer.answer(answer(system=system, decode_seconds=seconds, output="a"), [[1, 2]])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("", "spec_bench needs --data: the folder with Spec-Bench's question.jsonl"),
+        ("--data nowhere", "nowhere cannot be read; --data is the folder with question.jsonl"),
+        ("--suite poems", "unknown suite 'poems'; choose one of spec_bench"),
+        ("--draft magic", "unknown draft 'magic'; choose from auto, plain, pld, copy, igpg"),
+        ("--draft ,", "nothing to measure; name presets with --draft or peers with --peers"),
+        ("--peers sglang", "unknown peer 'sglang'; choose from hf, hf-pld, vllm"),
+        ("--peers vllm", "vllm needs --python-vllm: the python of its environment"),
+        ("--peers llama --python-llama x", "llama needs --gguf: the model's weights"),
+        ("--gguf nowhere.gguf", "nowhere.gguf does not exist"),
+        ("--dtype fp8", "unknown dtype 'fp8'; choose from auto, fp32, bf16, fp16"),
+        ("--temperature 0,hot", "--temperature takes numbers, separated by commas, not '0,hot'"),
+        ("--temperature -1", "--temperature takes numbers from 0 to 100, such as 0,1"),
+        ("--batch 1,0", "--batch takes whole numbers from 1 on, such as 1,4,16"),
+        ("--batch 1.5", "--batch takes whole numbers, separated by commas, not '1.5'"),
+        ("--limit 0", "--limit must be at least 1, not 0"),
+        ("--peer-options []", "--peer-options is a JSON object such as"),
+        ("--peer-options {\"hf\":\"-x\"}", "--peer-options names 'hf', which is not among --peers"),
+        ("--baseline hf", "--baseline 'hf' is not among --draft and --peers"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_run_is_one_line(cli, tmp_path, monkeypatch, words, line):
+    monkeypatch.chdir(tmp_path)
+    done = cli("bench", *words.split())
+    assert done.exit_code == 1
+    assert done.stderr.startswith(f"error: {line}")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.glob("results*")) == []
+
+
+def test_report_prints_the_table_again(cli, results):
+    done = cli("bench", "report", results)
+    assert done.exit_code == 0, done.output
+    assert "greedy: qa, 1 prompt" in done.stdout
+    assert "2.00" in done.stdout
+
+
+def test_report_for_documents_and_scripts(cli, results):
+    assert "| qa | 1 | auto |" in cli("bench", "report", results, "--markdown").stdout
+    told = json.loads(cli("bench", "report", results, "--json", "--baseline", "auto").stdout)
+    assert told["baseline"] == "auto"
+    assert told["rows"][0]["decode"]["mean"] == pytest.approx(0.5)
+
+
+def test_report_of_something_else_is_one_line(cli, tmp_path):
+    (tmp_path / "other.jsonl").write_text("{}\n")
+    done = cli("bench", "report", tmp_path / "other.jsonl")
+    assert done.exit_code == 1
+    assert "other.jsonl, line 1 was not written by this version of graft bench" in done.stderr
+
+
+def test_a_run_ends_with_table_plot_and_where_the_answers_are(cli, results, monkeypatch):
+    pytest.importorskip("matplotlib")
+    asked = []
+    monkeypatch.setattr(runner, "run", lambda settings, out, watch: asked.append(settings) or True)
+    words = "--draft plain,auto,auto --temperature 0,1 --batch 1,4 --category rag,qa --limit 3"
+    done = cli("bench", "--data", results.parent, *words.split(), "--out", results)
+    assert done.exit_code == 0, done.output
+    assert "greedy: qa" in done.stdout
+    assert f"answers: {results}" in done.stderr
+    assert results.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    [settings] = asked
+    assert (settings.drafts, settings.temperatures) == (("plain", "auto"), (0.0, 1.0))
+    assert (settings.batches, settings.categories, settings.limit) == ((1, 4), ("rag", "qa"), 3)
+    assert settings.max_tokens == 128
+
+
+def test_a_system_that_failed_shows_in_the_exit_code(cli, results, monkeypatch):
+    monkeypatch.setattr(runner, "run", lambda settings, out, watch: False)
+    assert cli("bench", "--data", results.parent, "--out", results).exit_code == 1
+
+
+def test_an_interruption_says_how_to_go_on(cli, results, monkeypatch):
+    def interrupted(settings, out, watch):
+        watch.begin(10, 2)
+        watch.turn("auto: rag")
+        watch.advance()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run", interrupted)
+    done = cli("bench", "--data", results.parent, "--out", results)
+    assert done.exit_code == 130
+    assert f"stopped; the same command goes on ({results})" in done.stderr

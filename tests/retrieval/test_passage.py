@@ -1,0 +1,60 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graft.retrieval import split
+from graft.retrieval.passage import MOST_CHARACTERS
+
+PIECES = ["word", " ", "\n", "\n\n", "\n# ", ". ", "。", "\t| a | b |\n", "é", "😀", "x" * 90]
+TEXTS = st.lists(st.sampled_from(PIECES), max_size=120).map("".join) | st.text(max_size=300)
+
+
+@given(TEXTS, st.integers(1, 120))
+def test_nothing_is_lost_or_repeated(text, most):
+    passages = split("a.txt", text, most)
+    assert "".join(passage.text for passage in passages) == text
+    place = 0
+    for passage in passages:
+        assert passage.document == "a.txt"
+        assert passage.start == place < passage.end
+        assert text[passage.start : passage.end] == passage.text
+        assert len(passage.text) <= most
+        place = passage.end
+
+
+@given(TEXTS, st.integers(2, 120))
+def test_only_the_last_passage_is_shorter_than_half(text, most):
+    for passage in split("a.txt", text, most)[:-1]:
+        assert len(passage.text) >= most // 2
+
+
+@pytest.mark.parametrize(
+    ("unit", "end"),
+    [
+        ("Some words of a paragraph. And more,\nof it" + " here" * 20 + ".\n\n", ".\n\n"),
+        ("| cell, one. | cell two |\n", "|\n"),
+        ("    call(this. argument)\n", ")\n"),
+        ("One sentence ends. ", ". "),
+        ("日本語の文はここで終わる。", "。"),
+        ("words without an end ", " "),
+    ],
+)
+def test_cuts_are_made_where_the_text_allows_the_best(unit, end):
+    passages = split("a.txt", unit * 200)
+    assert len(passages) > 2
+    assert all(passage.text.endswith(end) for passage in passages)
+    assert all(MOST_CHARACTERS // 2 <= len(passage.text) for passage in passages[:-1])
+
+
+def test_a_section_begins_a_passage():
+    text = "Intro line.\n" * 70 + "# Terms\n\n" + "Term line.\n" * 70
+    assert any(passage.text.startswith("# Terms") for passage in split("a.md", text))
+
+
+def test_a_line_that_ends_a_sentence_is_cut_before_one_that_does_not():
+    text = ("The sentence goes on\nto the next line.\n" * 80).strip()
+    assert all(passage.text.endswith("line.\n") for passage in split("a.txt", text)[:-1])
+
+
+def test_empty_text_has_no_passages():
+    assert split("a.txt", "") == []
