@@ -170,7 +170,8 @@ def _look(model: PreTrainedModel) -> tuple:
 
 
 def _sums(model: PreTrainedModel) -> tuple[int, ...]:
-    return tuple(_sum(tensor) for tensor in _tensors(model))
+    totals = [_sum(tensor).to(model.device) for tensor in _tensors(model)]
+    return tuple(torch.stack(totals).tolist())
 
 
 def _tensors(model: PreTrainedModel) -> Iterator[Tensor]:
@@ -188,11 +189,11 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
         yield from _parts(getattr(tensor, name))
 
 
-def _sum(tensor: Tensor) -> int:
+def _sum(tensor: Tensor) -> Tensor:
     """A tensor's bits added up, row by row, each row times its own odd number."""
     rows = tensor.detach().contiguous()
     rows = rows.reshape(len(rows), -1) if rows.ndim and len(rows) else rows.reshape(1, -1)
     size, width = rows.element_size(), rows.shape[1] * rows.element_size()
     wide = width % 8 == 0 and rows.storage_offset() * size % 8 == 0
     totals = rows.view(torch.int64 if wide else _INTEGERS[size]).sum(1, dtype=torch.int64)
-    return int((totals * torch.arange(1, 2 * len(totals), 2, device=totals.device)).sum())
+    return (totals * torch.arange(1, 2 * len(totals), 2, device=totals.device)).sum()
