@@ -50,23 +50,26 @@ def load(  # noqa: PLR0913  every option by its name
     device: str = "auto",
     draft: str = "auto",
     verifier: str = "walk",
+    invariant: bool = False,
     max_batch: int = 16,
     prefix_cache: int | None = None,
     disk_cache: int = 0,
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
-    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset. Up to
-    `max_batch` requests run at once. `prefix_cache` is how many bytes of texts read before may be
-    kept in memory for prompts that begin the same: 0 for none, None for a tenth of the memory;
-    `disk_cache` how many of those that `Engine.remember` is told to keep may lie on disk.
+    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset.
+    `invariant` makes drafted and plain output the same bit for bit in every dtype, at a cost; the
+    CPU's own kernels always do. Up to `max_batch` requests run at once. `prefix_cache` is how many
+    bytes of texts read before may be kept in memory for prompts that begin the same: 0 for none,
+    None for a tenth of the memory; `disk_cache` how many of those that `Engine.remember` is told to
+    keep may lie on disk.
     """
     if draft not in PRESETS:
         raise InputError(f"unknown draft {draft!r}; choose one of {', '.join(PRESETS)}")
     if verifier not in VERIFIERS:
         raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    loaded = load_model(model, dtype=dtype, device=device)
+    loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
     costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     loaded.model.prefixes.use(
@@ -101,6 +104,7 @@ def _rows_key(loaded: LoadedModel) -> str:
         loaded.checkpoint.fingerprint,
         loaded.dtype,
         loaded.forward_name,
+        type(loaded.model.forward).__name__,
         loaded.device.partition(":")[0],
         version("transformers"),  # it reads the config
     )

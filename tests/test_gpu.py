@@ -26,6 +26,17 @@ def test_drafting_never_changes_the_output_on_a_gpu(forward, params):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["lean", "hook"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_invariant_drafting_never_changes_the_output_in_16_bits(forward, dtype, params):
+    engine = tiny_engine(tiny_network().cuda().to(dtype), forward=forward, invariant=True)
+    plain = engine.generate(PROMPT, params, draft="plain")
+    for preset in PRESETS:
+        assert engine.generate(PROMPT, params, draft=preset).token_ids == plain.token_ids
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_lean_and_hook_agree_in_16_bits_on_a_gpu(dtype):
     tokens = list(range(3, 40))
@@ -35,3 +46,16 @@ def test_lean_and_hook_agree_in_16_bits_on_a_gpu(dtype):
         logits.append(model.prefill(model.open(64), tokens))
     scale = float(logits[0].abs().max())
     assert float((logits[0] - logits[1]).abs().max()) < 0.05 * scale
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["lean", "hook"])
+def test_batches_and_shared_prefixes_change_nothing_on_a_gpu(forward):
+    engine = tiny_engine(tiny_network().cuda(), forward=forward)
+    prompts = [PROMPT * (1 + i % 3) + "the river"[: 2 + i] for i in range(6)]
+    alone = [engine.generate(prompt, SETTINGS["sampled"]).token_ids for prompt in prompts]
+    engine.model.prefixes.use(most_rows=8192)
+    for _ in range(2):
+        together = engine.generate(prompts, SETTINGS["sampled"])
+        assert [result.token_ids for result in together] == alone
+    assert max(result.stats.cached_tokens for result in together) > 0

@@ -248,6 +248,21 @@ def test_drafting_never_changes_the_output_of_other_forwards(other_bench, option
     assert rejected(results) >= 20
 
 
+@pytest.fixture(scope="module", params=["lean", "hook"])
+def invariant_bench(request):
+    network = tiny_network().to(torch.bfloat16)
+    return Bench(network=network, forward=request.param, invariant=True)
+
+
+@pytest.mark.parametrize("draft", [*PRESETS, "oracle"])
+@pytest.mark.parametrize("option", ["greedy", "everything"])
+def test_invariant_drafting_never_changes_the_output_in_bf16(invariant_bench, option, draft):
+    params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
+    results = [invariant_bench.check(prompt, params, draft) for prompt in PROMPTS[:2]]
+    assert accepted(results) >= 5
+    assert rejected(results) >= 5
+
+
 REAL_OPTIONS = {
     "greedy": SamplingParams(max_tokens=48),
     "temperature": SamplingParams(temperature=0.8, seed=11, max_tokens=48),

@@ -109,6 +109,7 @@ def tiny_engine(  # noqa: PLR0913
     network: torch.nn.Module | None = None,
     *,
     forward: str | None = "panels",
+    invariant: bool = False,
     drafters: Mapping[str, Drafter] | None = None,
     context_length: int | None = None,
     eos_ids: frozenset[int] = frozenset({END}),
@@ -120,7 +121,7 @@ def tiny_engine(  # noqa: PLR0913
     the engine's own."""
     torch.set_num_threads(1)  # the products are too small to share
     network = tiny_network() if network is None else network
-    built, name = build_forward(network, name="tiny", kind=forward)
+    built, name = build_forward(network, name="tiny", kind=forward, invariant=invariant)
     model = LanguageModel(
         built,
         vocabulary=network.config.vocab_size,

@@ -48,7 +48,7 @@ class Comparison:
         where = f"numerically different at token {self.same_tokens + 1}"
         if dtype in ("fp32", "float32"):
             return f"{where}; in fp32 this must not happen: please report it"
-        return f"{where}; {dtype} rounds differently when a step has more rows, fp32 does not"
+        return f"{where}; {dtype} rounds differently when a step has more rows; see --invariant"
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""

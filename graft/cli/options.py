@@ -68,6 +68,10 @@ class AnswerOptions:
         typer.Option(help="fp32, bf16, fp16, int8 (weights only; needs torchao) or auto."),
     ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")] = "auto"
+    invariant: Annotated[
+        bool,
+        typer.Option("--invariant", help="Drafted = plain to the last bit in any dtype; slower."),
+    ] = False
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
     temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to P.")] = None
@@ -120,6 +124,7 @@ class AnswerOptions:
                 dtype=self.dtype,
                 device=self.device,
                 draft=self.draft,
+                invariant=self.invariant,
                 prefix_cache=None if remembers else 0,
                 disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
             )

@@ -1,5 +1,7 @@
 """The lean forward of Llama-shaped decoders in PyTorch: few operations, fused projections."""
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -14,9 +16,14 @@ from graft.models.storage import RowStorage
 class LeanForward:
     """Runs over the weights as they are, in their dtype and on their device."""
 
-    def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
+    def __init__(
+        self,
+        shape: LlamaShape,
+        weights: LlamaWeights,
+        attention: Callable[..., Tensor] = tree_attention,
+    ) -> None:
         assert weights.layers[0].scales is None, "int8 products run in panels or the hook"
-        self.shape, self.weights = shape, weights
+        self.shape, self.weights, self.attention = shape, weights, attention
         head = weights.head
         self.storage = RowStorage(
             shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
@@ -60,7 +67,7 @@ class LeanForward:
         keys, values = self.storage.kv[:, index]  # [K, rows, D] each
         keys.index_copy_(1, rows, _rotate(key, rotary).transpose(0, 1))
         values.index_copy_(1, rows, value.transpose(0, 1))
-        attended = tree_attention(
+        attended = self.attention(
             _rotate(query, rotary), keys, values, layout, scale=shape.scale, window=layer.window
         )
         return F.linear(attended.reshape(len(normed), -1), layer.output)

@@ -8,7 +8,7 @@ wrong: `probe.py` refuses them at load.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +35,7 @@ class HookStep:
     rows: Tensor  # [N]
     seen: set[int]  # layers that called
     windowed: set[int]  # those of them that named a window
+    attention: Callable[..., Tensor]
 
 
 def attend(  # noqa: PLR0913  transformers' contract
@@ -61,7 +62,7 @@ def attend(  # noqa: PLR0913  transformers' contract
     keys, values = graft_step.storage.kv[:, layer]
     keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
     values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
-    attended = tree_attention(
+    attended = graft_step.attention(
         query[0].transpose(0, 1),
         keys,
         values,
@@ -114,11 +115,13 @@ class HookedAttention:
 class HookForward:
     """Runs a transformers model through `attend`."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model = model
+    def __init__(
+        self, model: PreTrainedModel, attention: Callable[..., Tensor] = tree_attention
+    ) -> None:
+        self.model, self.attention = model, attention
         config = model.config.get_text_config()
         try:
-            self._attention = HookedAttention(model)
+            self._hooked = HookedAttention(model)
             heads, self.layers = config.num_attention_heads, config.num_hidden_layers
             size = getattr(config, "head_dim", None) or config.hidden_size // heads
             self.windows = has_windows(config)
@@ -133,8 +136,8 @@ class HookForward:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         device = self.model.device
         rows = torch.from_numpy(layout.rows).to(device)
-        step = HookStep(self.storage, layout, rows, set(), set())
-        with self._attention.used():
+        step = HookStep(self.storage, layout, rows, set(), set(), self.attention)
+        with self._hooked.used():
             logits = self.model(
                 input_ids=torch.from_numpy(tokens).to(device)[None],
                 position_ids=torch.from_numpy(layout.positions).to(device)[None],

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
+from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
+from graft.kernels.tree_attention_torch import tree_attention
 from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
 from graft.models.forward_hook import HookForward
 from graft.models.forward_panels import PanelForward
 from graft.models.int8 import quantisation, stored_quantisation
+from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
 from graft.models.language_model import Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
 from graft.models.pretrained import Checkpoint, locate
@@ -37,8 +40,13 @@ class LoadedModel:
     forward_name: str
 
 
-def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> LoadedModel:
-    """Fetch (if need be), read, check and prepare a checkpoint."""
+def load_model(
+    name: str, *, dtype: str = "auto", device: str = "auto", invariant: bool = False
+) -> LoadedModel:
+    """Fetch (if need be), read, check and prepare a checkpoint.
+
+    `invariant`: a node's logits have the same bits whatever else is in the step, in any dtype.
+    """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     where = _device(device)
@@ -53,7 +61,9 @@ def load_model(name: str, *, dtype: str = "auto", device: str = "auto") -> Loade
         raise CheckpointError(f"{name}: {str(error).splitlines()[0][:200]}") from error
     dtype, base = _dtypes(name, dtype, config, where)
     network = _read(checkpoint, config, dtype, dtype_of(base), where)
-    forward, forward_name = build_forward(network, name=name, dtype=dtype_of(base))
+    forward, forward_name = build_forward(
+        network, name=name, dtype=dtype_of(base), invariant=invariant
+    )
     return LoadedModel(
         model=LanguageModel(
             forward,
@@ -93,15 +103,18 @@ def build_forward(
     name: str,
     dtype: torch.dtype | None = None,
     kind: str | None = None,
+    invariant: bool = False,
 ) -> tuple[Forward, str]:
     """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
     Weights that torchao quantised stay int8; the reference is then the quantised network.
-    `kind` insists on one of "panels", "lean", "hook". Without a `dtype` the network is left as
-    it is.
+    `kind` insists on one of "panels", "lean", "hook". Panels are always invariant, the others are
+    made so if asked. Without a `dtype` the network is left as it is.
     """
     if (dtype or network.dtype) not in TOLERANCE:
         raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
+    if invariant:
+        refuse_experts(network.config, name)
     try:
         prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
         expected = reference_logits(network, [prompt + path for path in paths])
@@ -110,31 +123,47 @@ def build_forward(
         raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
     if dtype is not None:
         network = network.to(dtype)
-    return _build(network, expected, kind or _fastest_kind(network), name)
+    kind = kind or _fastest_kind(network, invariant=invariant)
+    return _build(network, expected, kind, name, invariant=invariant)
 
 
-def _build(network: "Any", expected: list[Tensor], kind: str, name: str) -> tuple[Forward, str]:  # noqa: ANN401
-    forward = _forward(network, kind, name)
+def _build(
+    network: "Any",  # noqa: ANN401
+    expected: list[Tensor],
+    kind: str,
+    name: str,
+    *,
+    invariant: bool,
+) -> tuple[Forward, str]:
+    forward = _make(network, kind, name, invariant=invariant)
     try:
         check(forward, expected, name=name, dtype=network.dtype)
+        if invariant and kind != "panels":
+            check_invariant(forward, vocabulary=expected[0].shape[1], name=name)
     except UnsupportedModelError:
         if kind == "hook":
             raise
         log.warning("%s: the %s forward does not agree; using transformers' modules", name, kind)
-        return _build(network, expected, "hook", name)
+        return _build(network, expected, "hook", name, invariant=invariant)
     return forward, kind
 
 
-def _forward(network: "Any", kind: str, name: str) -> Forward:  # noqa: ANN401
-    if kind != "hook":
-        return {"panels": PanelForward, "lean": LeanForward}[kind](*read_llama(network))
+def _make(network: "Any", kind: str, name: str, *, invariant: bool) -> Forward:  # noqa: ANN401
+    if kind == "panels":
+        return PanelForward(*read_llama(network))
+    attention = invariant_attention if invariant else tree_attention
     try:
-        return HookForward(network)
+        forward: Forward = (
+            LeanForward(*read_llama(network), attention)
+            if kind == "lean"
+            else HookForward(network, attention)
+        )
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{name} cannot be used: {error}") from error
+    return InvariantForward(forward, device=network.device) if invariant else forward
 
 
-def _fastest_kind(network: "Any") -> str:  # noqa: ANN401
+def _fastest_kind(network: "Any", *, invariant: bool) -> str:  # noqa: ANN401
     if not is_llama_shaped(network):
         return "hook"
     on_cpu = network.device.type == "cpu"
@@ -142,7 +171,7 @@ def _fastest_kind(network: "Any") -> str:  # noqa: ANN401
         return "panels" if on_cpu else "hook"
     if not on_cpu:
         return "lean"
-    return "panels" if panels_are_faster(network.config, network.dtype) else "lean"
+    return "panels" if invariant or panels_are_faster(network.config, network.dtype) else "lean"
 
 
 def context_length(config: "Any") -> int:  # noqa: ANN401

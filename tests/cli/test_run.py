@@ -34,12 +34,13 @@ def test_options_reach_the_engine(cli, engine, document):
     options = "--temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --seed 3 --max-tokens 9"
     penalties = "--repetition-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3"
     rest = "--stop END --stop DONE --draft pld --dtype bf16 --device cpu --model some/model"
-    words = f"{options} {penalties} {rest}".split()
+    words = f"{options} {penalties} {rest} --invariant".split()
     done = cli("run", "How fast?", *words)
     assert done.exit_code == 0, done.output
     [(name, loading)] = engine.loaded
     assert name == "some/model"
-    assert {"dtype": "bf16", "device": "cpu", "draft": "pld"}.items() <= loading.items()
+    asked = {"dtype": "bf16", "device": "cpu", "draft": "pld", "invariant": True}
+    assert asked.items() <= loading.items()
     _, params, draft = engine.calls[0]
     assert draft == "pld"
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.9, 40, 0.1)

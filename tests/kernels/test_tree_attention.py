@@ -1,4 +1,4 @@
-"""Both tree attentions against a brute-force softmax in float64 written here.
+"""All tree attentions against a brute-force softmax in float64 written here.
 
 The panels version promises more: in one segment a node's result has the same bits as if its path
 had been decoded token by token.
@@ -12,6 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graft.kernels.tree_attention_invariant import see
+from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.kernels.tree_layout import TreeLayout
@@ -93,6 +95,14 @@ def by_torch(step: Step, *, scale=0.3, dtype=torch.float64, **options) -> np.nda
     return tree_attention(*tensors, step.layout, scale=scale, **options).numpy()
 
 
+def by_invariant(step: Step, *, scale=0.3, **options) -> np.ndarray:
+    tensors = [torch.from_numpy(x) for x in (step.query, step.keys, step.values)]
+    if options.get("sinks") is not None:
+        options["sinks"] = torch.from_numpy(options["sinks"])
+    seen = see(step.layout, np.arange(len(step.query)), torch.device("cpu"))
+    return invariant_attention(*tensors, seen, scale=scale, **options).numpy()
+
+
 def by_panels(step: Step, *, scale=0.3, window=None) -> np.ndarray:
     nodes, heads, _ = step.query.shape
     kv_heads, rows, _ = step.keys.shape
@@ -122,6 +132,7 @@ def assert_agrees(step: Step, window: int | None = None) -> None:
     expected = brute_force(step, window=window)
     np.testing.assert_allclose(by_torch(step, window=window), expected, atol=1e-6)
     np.testing.assert_allclose(by_panels(step, window=window), expected, atol=3e-6)
+    np.testing.assert_allclose(by_invariant(step, window=window), expected, atol=3e-6)
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -184,13 +195,15 @@ def test_windows_count_positions_not_rows(context, window):
 @pytest.mark.parametrize("window", [None, 30])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_sinks", [False, True])
-def test_softcap_and_sinks_of_the_torch_version(window, softcap, with_sinks):
+def test_softcap_and_sinks_of_the_torch_versions(window, softcap, with_sinks):
     rng = np.random.default_rng(5)
     sinks = rng.standard_normal(4) if with_sinks else None
     layout = lay_out([([50], random_tree(10, rng)), ([0], random_tree(3, rng))])
     step = random_step(layout, 4, 2, rng)
     options = {"window": window, "softcap": softcap, "sinks": sinks}
-    np.testing.assert_allclose(by_torch(step, **options), brute_force(step, **options), atol=1e-6)
+    expected = brute_force(step, **options)
+    np.testing.assert_allclose(by_torch(step, **options), expected, atol=1e-6)
+    np.testing.assert_allclose(by_invariant(step, **options), expected, atol=3e-6)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 0.05)])

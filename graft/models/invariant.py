@@ -1,0 +1,160 @@
+"""Any PyTorch forward, made to give a node the same bits whatever else is in the step.
+
+A step runs in slabs of exactly `slab` nodes, one after the other through the whole network; the
+last is filled up with nodes that nobody looks at, written to rows of their own. So every product,
+norm and sum always has the same shape and the libraries have no reason to compute it differently.
+Ancestors come first in level order: their keys are in the cache when a later slab needs them.
+Attention is `tree_attention_invariant`. That the bits are in fact the same here, with this
+network, is checked at load (`check_invariant`).
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from graft.errors import UnsupportedModelError
+from graft.kernels.tree_attention_invariant import SeenRows, see
+from graft.kernels.tree_layout import TreeLayout
+from graft.models.arena import Storage
+from graft.models.language_model import Forward, LanguageModel
+from graft.models.probe import probe_paths
+from graft.tree.draft_tree import DraftTree, chain, from_paths
+
+SLABS = {"cpu": 16, "cuda": 64}  # nodes: many waste work on short steps, few need several slabs
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+class SpareRows:
+    """A storage that keeps its last rows for itself."""
+
+    def __init__(self, storage: Storage, spare: int) -> None:
+        self.inner, self.spare = storage, spare
+        self.inner.resize(spare)
+
+    @property
+    def rows(self) -> int:
+        """Rows for others."""
+        return self.inner.rows - self.spare
+
+    @property
+    def row_bytes(self) -> int:
+        """Size of a row."""
+        return self.inner.row_bytes
+
+    def resize(self, rows: int) -> None:
+        """See Storage."""
+        before = np.arange(self.rows, self.inner.rows)
+        self.inner.write(before, torch.zeros_like(self.inner.read(before)))
+        self.inner.resize(rows + self.spare)
+
+    def move(self, source: np.ndarray, target: np.ndarray) -> None:
+        """See Storage."""
+        self.inner.move(source, target)
+
+    def read(self, rows: np.ndarray) -> Tensor:
+        """See Storage."""
+        return self.inner.read(rows)
+
+    def write(self, rows: np.ndarray, content: Tensor) -> None:
+        """See Storage."""
+        self.inner.write(rows, content)
+
+
+class InvariantForward:
+    """Cuts steps into slabs for a forward that was built with the invariant attention."""
+
+    def __init__(self, forward: Forward, *, device: torch.device, slab: int | None = None) -> None:
+        self.forward, self.device = forward, device
+        self.slab = slab or SLABS[device.type]
+        self.storage = SpareRows(forward.storage, self.slab)
+
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+        every, none = np.arange(self.slab), np.arange(0)
+        found = []
+        for nodes, padded, seen in self._slabs(tokens, layout):
+            inside = outputs[(outputs >= nodes[0]) & (outputs <= nodes[-1])] - nodes[0]
+            logits = self.forward.run(padded, seen, every if len(inside) else none)
+            if len(inside):
+                found.append(logits[torch.from_numpy(inside).to(logits.device)])
+        return torch.cat(found)
+
+    def _slabs(
+        self, tokens: np.ndarray, layout: TreeLayout
+    ) -> Iterator[tuple[np.ndarray, np.ndarray, SeenRows]]:
+        """The nodes of each slab, its tokens and what it sees, the last two filled up."""
+        for start in range(0, len(tokens), self.slab):
+            nodes = np.arange(start, min(start + self.slab, len(tokens)))
+            missing = self.slab - len(nodes)
+            padded = np.pad(tokens[nodes], (0, missing))
+            yield nodes, padded, self._fill(see(layout, nodes, self.device), missing)
+
+    def _fill(self, seen: SeenRows, missing: int) -> SeenRows:
+        """Nodes at position 0 that see only themselves."""
+        if not missing:
+            return seen
+        rows = self.storage.rows + np.arange(missing)
+        own = torch.from_numpy(rows.astype(np.int32)).to(self.device)[:, None]
+        return SeenRows(
+            np.concatenate([seen.rows, rows]),
+            np.pad(seen.positions, (0, missing)),
+            torch.cat([seen.seen, own.expand(-1, seen.seen.shape[1])]),
+            torch.cat([seen.last, torch.zeros_like(own, dtype=seen.last.dtype)]),
+        )
+
+
+def refuse_experts(config: PretrainedConfig, name: str) -> None:
+    """Raise for a mixture of experts: their products have as many rows as are routed to them."""
+    text = config.get_text_config()
+    if any((getattr(text, each, None) or 1) > 1 for each in _EXPERTS):
+        raise UnsupportedModelError(
+            f"{name} cannot be run invariant: its experts get another number of rows at every "
+            "step; leave --invariant out"
+        )
+
+
+def check_invariant(forward: InvariantForward, *, vocabulary: int, name: str) -> None:
+    """Raise unless every path of a tree has the same bits however it is scored."""
+    model = LanguageModel(forward, vocabulary=vocabulary, context_length=1 << 20)
+    prompt, paths = probe_paths(vocabulary)
+    tree = from_paths(paths[0][0], [path[1:] for path in paths])
+    expected = _token_by_token(model, prompt, tree)
+    others = _as_a_tree(model, prompt, tree, neighbour=(4 * prompt)[: forward.slab - 3])
+    if not all(torch.equal(expected, other) for other in others):
+        worst = max(float((expected - other).abs().max()) for other in others)
+        raise UnsupportedModelError(
+            f"{name} cannot be run invariant here: what else is in a step changes its logits by "
+            f"{worst:.3g}; leave --invariant out"
+        )
+
+
+def _token_by_token(model: LanguageModel, prompt: list[int], tree: DraftTree) -> Tensor:
+    """Logits of all nodes: a prompt read token by token, then each path on top of it."""
+    logits, ancestors = {}, tree.ancestors()
+    prefix = model.open(len(prompt))
+    for token in prompt:
+        model.prefill_chunk(prefix, [token])
+    for leaf in set(range(len(tree))) - set(tree.parents.tolist()):
+        extent = model.open(len(tree), prefix)
+        for node in np.flatnonzero(ancestors[leaf]).tolist():
+            logits[node] = model.prefill_chunk(extent, [int(tree.tokens[node])])
+        model.close(extent)
+    model.close(prefix)
+    return torch.stack([logits[node] for node in range(len(tree))])
+
+
+def _as_a_tree(
+    model: LanguageModel, prompt: list[int], tree: DraftTree, neighbour: list[int]
+) -> tuple[Tensor, Tensor]:
+    """Logits of the tree alone, and behind a neighbour that shifts it and cuts it in two slabs."""
+    first, second = (model.open(4 * len(prompt)) for _ in range(2))
+    model.prefill(first, 2 * prompt)
+    model.prefill(second, prompt)
+    alone = model.score([second], [tree])[0]
+    beside = model.score([first, second], [chain(neighbour), tree])[1]
+    model.close(first)
+    model.close(second)
+    return alone, beside
