@@ -22,11 +22,13 @@ if TYPE_CHECKING:
     from graft.documents.prompt import document_messages as document_messages
     from graft.documents.read import read_documents as read_documents
     from graft.errors import GraftError as GraftError
+    from graft.integrations.hf.public import generate as generate
     from graft.sampling import SamplingParams as SamplingParams
 
 # Where the public names live; they are imported when first used, because torch takes seconds.
 _HOMES = {
     "load": "graft.assemble",
+    "generate": "graft.integrations.hf.public",
     "Engine": "graft.decode.engine",
     "Request": "graft.decode.request",
     "Stream": "graft.decode.stream",

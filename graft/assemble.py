@@ -14,7 +14,7 @@ from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.pretrained import DEFAULT_MODEL
-from graft.models.step_costs import costs_for
+from graft.models.step_costs import StepCosts, costs_for
 from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
@@ -70,10 +70,7 @@ def load(  # noqa: PLR0913  every option by its name
         raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
-    for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
-        index.warm_up()
     costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
-    drafters = {name: make_drafter(name) for name in PRESETS}
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     loaded.model.prefixes.use(
         most_rows=kept // loaded.model.arena.storage.row_bytes,
@@ -81,6 +78,21 @@ def load(  # noqa: PLR0913  every option by its name
         if disk_cache
         else None,
     )
+    return engine_around(loaded, costs, draft=draft, verifier=verifier, max_batch=max_batch)
+
+
+def engine_around(
+    loaded: LoadedModel,
+    costs: StepCosts,
+    *,
+    draft: str = "auto",
+    verifier: str = "walk",
+    max_batch: int = 16,
+) -> Engine:
+    """An engine with every preset around a model that is there already."""
+    for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
+        index.warm_up()
+    drafters = {name: make_drafter(name) for name in PRESETS}
     return Engine(
         loaded, drafters, VERIFIERS[verifier], costs, default_draft=draft, max_batch=max_batch
     )

@@ -26,8 +26,8 @@ class Request:
     prompt: Prompt
     params: SamplingParams = field(default_factory=SamplingParams)
     draft: str | None = None  # a preset; None is the engine's default
-    documents: Sequence[str] = ()
-    prediction: str | None = None
+    documents: Sequence[str | Sequence[int]] = ()  # or their token ids
+    prediction: str | Sequence[int] | None = None
     process: Process | None = None
     stop_when: StopWhen | None = None
 

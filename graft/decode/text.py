@@ -22,7 +22,7 @@ class EncodedPrompt:
 
 
 class Encoder:
-    """Turns prompts into token ids."""
+    """Turns prompts into token ids; without a tokenizer (None) it takes nothing but ids."""
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:  # noqa: ANN401
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
@@ -32,7 +32,7 @@ class Encoder:
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise InputError("the prompt is empty; write a question")
-            tokens = list(self._tokenizer(prompt, verbose=False).input_ids)
+            tokens = list(self._needed()(prompt, verbose=False).input_ids)
             return EncodedPrompt(tokens, [(0, len(tokens))])
         items = list(prompt)
         if not items:
@@ -41,9 +41,17 @@ class Encoder:
             return self._chat(items)
         return self._ids(items)
 
-    def text(self, text: str) -> list[int]:
-        """Token ids of a drafting text."""
-        return list(self._tokenizer(text, add_special_tokens=False, verbose=False).input_ids)
+    def text(self, text: str | Sequence[int]) -> list[int]:
+        """Token ids of a drafting text, which may be token ids already."""
+        if not isinstance(text, str):
+            return self._ids(list(text)).tokens
+        return list(self._needed()(text, add_special_tokens=False, verbose=False).input_ids)
+
+    def _needed(self) -> Any:  # noqa: ANN401
+        """The tokenizer, where a text cannot do without one."""
+        if self._tokenizer is None:
+            raise InputError("this model came without a tokenizer; pass token ids instead of text")
+        return self._tokenizer
 
     def _ids(self, items: list[Any]) -> EncodedPrompt:
         try:
@@ -71,7 +79,7 @@ class Encoder:
                 raise InputError("a message needs a role and a content, both text")
         if not messages[-1]["content"].strip():
             raise InputError("the prompt is empty; write a question")
-        if not self._tokenizer.chat_template:
+        if not self._needed().chat_template:
             raise InputError("this model has no chat template; pass the prompt as plain text")
         text = self._render(messages)
         encoded = self._tokenizer(
@@ -124,9 +132,14 @@ def _token_spans(
 
 
 class Detokenizer:
-    """Text of a growing output: whole characters only, stop strings found and held back."""
+    """Text of a growing output: whole characters only, stop strings found and held back.
+
+    Without a tokenizer (None) there is no text.
+    """
 
     def __init__(self, tokenizer: Any, stop: tuple[str, ...]) -> None:  # noqa: ANN401
+        if tokenizer is None and stop:
+            raise InputError("stop strings need a tokenizer, and this model came without one")
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = stop
@@ -136,12 +149,14 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """Text that is certain after one more token; sets `stopped` at a stop string."""
+        if self._tokenizer is None:
+            return ""
         self._text += self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
         return self._release(len(self._text) - self._held())
 
     def finish(self, tokens: list[int]) -> str:
         """What is left to show when the output ends, unfinished characters included."""
-        if not self.stopped:
+        if self._tokenizer is not None and not self.stopped:
             whole = self._tokenizer.decode(tokens, skip_special_tokens=True)
             if whole.startswith(self._text):
                 self._text = whole

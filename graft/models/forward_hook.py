@@ -8,7 +8,8 @@ wrong: `probe.py` refuses them at load.
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,12 +78,38 @@ def attend(  # noqa: PLR0913  transformers' contract
 AttentionInterface.register(NAME, attend)
 
 
-def own_configs(model: PreTrainedModel) -> None:
-    """Give a model's modules copies of their configs: others may be built from the same ones."""
-    known: dict[int, Any] = {}
-    for module in model.modules():
-        if isinstance(getattr(module, "config", None), PretrainedConfig):
-            module.config = copy.deepcopy(module.config, known)
+class HookedAttention:
+    """Makes a model use `attend` for a while and puts its own attention back afterwards.
+
+    The name of the attention stands in the config, which other models may share. So copies that
+    name ours are made once, and take the place of the modules' own config objects only while a
+    step runs: between steps, and after any exception, the model is as its owner left it.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._modules = [
+            module
+            for module in model.modules()
+            if isinstance(vars(module).get("config"), PretrainedConfig)
+        ]
+        known: dict[int, Any] = {}
+        self._copies = [copy.deepcopy(module.config, known) for module in self._modules]
+        with self.used():
+            model.set_attn_implementation(NAME)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Our attention inside the block, the model's own after it."""
+        own = [module.config for module in self._modules]
+        try:
+            self._give(self._copies)
+            yield
+        finally:
+            self._give(own)
+
+    def _give(self, configs: list[PretrainedConfig]) -> None:
+        for module, config in zip(self._modules, configs, strict=True):
+            vars(module)["config"] = config  # as nn.Module would, at a tenth of the time
 
 
 class HookForward:
@@ -93,26 +120,31 @@ class HookForward:
     ) -> None:
         self.model, self.attention = model, attention
         config = model.config.get_text_config()
-        heads = config.num_attention_heads
-        size = getattr(config, "head_dim", None) or config.hidden_size // heads
-        self.layers = config.num_hidden_layers
-        self.windows = has_windows(config)
+        try:
+            self._hooked = HookedAttention(model)
+            heads, self.layers = config.num_attention_heads, config.num_hidden_layers
+            size = getattr(config, "head_dim", None) or config.hidden_size // heads
+            self.windows = has_windows(config)
+        except (AttributeError, ValueError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise UnsupportedModelError(f"its attention cannot be replaced ({reason})") from error
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
         self.storage = RowStorage(self.layers, kv_heads, size, model.dtype, model.device)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference mode: what a caller's modules remember must stay trainable
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         device = self.model.device
         rows = torch.from_numpy(layout.rows).to(device)
         step = HookStep(self.storage, layout, rows, set(), set(), self.attention)
-        logits = self.model(
-            input_ids=torch.from_numpy(tokens).to(device)[None],
-            position_ids=torch.from_numpy(layout.positions).to(device)[None],
-            use_cache=False,
-            logits_to_keep=torch.from_numpy(outputs).to(device),
-            graft_step=step,
-        ).logits[0]
+        with self._hooked.used():
+            logits = self.model(
+                input_ids=torch.from_numpy(tokens).to(device)[None],
+                position_ids=torch.from_numpy(layout.positions).to(device)[None],
+                use_cache=False,
+                logits_to_keep=torch.from_numpy(outputs).to(device),
+                graft_step=step,
+            ).logits[0]
         if len(step.seen) != self.layers:
             raise UnsupportedModelError(
                 f"only {len(step.seen)} of {self.layers} layers use replaceable attention"

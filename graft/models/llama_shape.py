@@ -14,6 +14,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from graft.models.int8 import codes_of, is_plain, is_symmetric_int8, scales_of
 
 MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
+PLAIN_MODULES = ("torch.nn.modules.", "transformers.activations", "transformers.models.")
 STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}  # the others change with the length
 
 
@@ -85,7 +86,7 @@ class LlamaShape:
 def is_llama_shaped(model: PreTrainedModel) -> bool:
     """Whether the lean forward computes this model; the load-time probe has the last word."""
     config = model.config
-    if config.model_type not in MODEL_TYPES:
+    if config.model_type not in MODEL_TYPES or not all(map(_is_untouched, model.modules())):
         return False
     attention = model.model.layers[0].self_attn
     sizes = (config.hidden_size, config.intermediate_size, attention.head_dim)
@@ -97,6 +98,19 @@ def is_llama_shaped(model: PreTrainedModel) -> bool:
         and getattr(model.model.layers[0].mlp.down_proj, "bias", None) is None
         and all(type(m) is nn.Linear for m in (attention.q_proj, model.lm_head))
         and _is_stored_evenly(model)
+    )
+
+
+def _is_untouched(module: nn.Module) -> bool:
+    """Whether a module computes what its class in torch or transformers does.
+
+    Adapters, hooks and replaced methods are run by the modules themselves.
+    """
+    return (
+        type(module).__module__.startswith(PLAIN_MODULES)
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and "forward" not in vars(module)
     )
 
 

@@ -13,14 +13,14 @@ from graft.kernels.tree_attention_invariant import tree_attention as invariant_a
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
-from graft.models.forward_hook import NAME, HookForward, own_configs
+from graft.models.forward_hook import HookForward
 from graft.models.forward_panels import PanelForward
 from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
 from graft.models.language_model import Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
 from graft.models.pretrained import Checkpoint, locate
-from graft.models.probe import check, probe_paths, reference_logits
+from graft.models.probe import TOLERANCE, check, probe_paths, reference_logits
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class LoadedModel:
     """A model with everything that belongs to its checkpoint."""
 
     model: LanguageModel
-    tokenizer: Any  # a transformers fast tokenizer
+    tokenizer: Any  # a transformers fast tokenizer, or None: token ids only
     checkpoint: Checkpoint
     eos_ids: frozenset[int]
     dtype: str
@@ -109,16 +109,20 @@ def build_forward(
 
     Weights that torchao quantised stay int8; the reference is then the quantised network.
     `kind` insists on one of "panels", "lean", "hook". Panels are always invariant, the others are
-    made so if asked.
+    made so if asked. Without a `dtype` the network is left as it is.
     """
+    if (dtype or network.dtype) not in TOLERANCE:
+        raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
     if invariant:
         refuse_experts(network.config, name)
-    prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
     try:
+        prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
         expected = reference_logits(network, [prompt + path for path in paths])
-    except (TypeError, RuntimeError, ValueError) as error:
-        raise UnsupportedModelError(f"{name}: its own forward fails: {error}") from error
-    network = network.to(dtype or network.dtype)
+    except (AttributeError, IndexError, TypeError, RuntimeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
+    if dtype is not None:
+        network = network.to(dtype)
     kind = kind or _fastest_kind(network, invariant=invariant)
     return _build(network, expected, kind, name, invariant=invariant)
 
@@ -131,31 +135,31 @@ def _build(
     *,
     invariant: bool,
 ) -> tuple[Forward, str]:
-    attention = network.config._attn_implementation
+    forward = _make(network, kind, name, invariant=invariant)
     try:
-        forward = _make(network, kind, invariant=invariant)
         check(forward, expected, name=name, dtype=network.dtype)
         if invariant and kind != "panels":
             check_invariant(forward, vocabulary=expected[0].shape[1], name=name)
     except UnsupportedModelError:
         if kind == "hook":
-            network.set_attn_implementation(attention)
             raise
         log.warning("%s: the %s forward does not agree; using transformers' modules", name, kind)
         return _build(network, expected, "hook", name, invariant=invariant)
     return forward, kind
 
 
-def _make(network: "Any", kind: str, *, invariant: bool) -> Forward:  # noqa: ANN401
+def _make(network: "Any", kind: str, name: str, *, invariant: bool) -> Forward:  # noqa: ANN401
     if kind == "panels":
         return PanelForward(*read_llama(network))
     attention = invariant_attention if invariant else tree_attention
-    if kind == "lean":
-        forward: Forward = LeanForward(*read_llama(network), attention)
-    else:
-        own_configs(network)
-        network.set_attn_implementation(NAME)
-        forward = HookForward(network, attention)
+    try:
+        forward: Forward = (
+            LeanForward(*read_llama(network), attention)
+            if kind == "lean"
+            else HookForward(network, attention)
+        )
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{name} cannot be used: {error}") from error
     return InvariantForward(forward, device=network.device) if invariant else forward
 
 

@@ -13,13 +13,13 @@ from graft.errors import UnsupportedModelError
 from graft.models.language_model import Forward, LanguageModel
 from graft.tree.draft_tree import chain, from_paths
 
-_TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 3e-2}
+TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 3e-2}
 
 
 def reference_logits(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
     """[n, V] float32 of plain sequences by the model's own forward."""
     results = []
-    with torch.inference_mode():
+    with torch.no_grad():
         for tokens in sequences:
             batch = torch.tensor([tokens], device=model.device)
             results.append(model(input_ids=batch, use_cache=False).logits[0].float().cpu())
@@ -66,7 +66,7 @@ def check(forward: Forward, expected: list[Tensor], *, name: str, dtype: torch.d
         ) from error
     finally:
         model.close(extent)
-    if not worst <= _TOLERANCE[dtype] * scale:
+    if not worst <= TOLERANCE[dtype] * scale:
         raise UnsupportedModelError(
             f"{name} cannot be used: scored as a tree its logits differ by {worst:.3g} "
             f"(of {scale:.3g}) from its own forward; it may keep state outside attention"

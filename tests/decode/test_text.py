@@ -76,3 +76,30 @@ def test_a_prompt_that_cannot_be_used_is_refused_in_one_line(encoder, prompt):
     with pytest.raises(InputError) as refused:
         encoder.prompt(prompt)
     assert "\n" not in str(refused.value)
+
+
+def test_without_a_tokenizer_token_ids_go_in_and_out():
+    encoder = Encoder(None, 128)
+    assert encoder.prompt([5, 6, 7]).tokens == [5, 6, 7]
+    assert encoder.text([8, 9]) == [8, 9]
+    detokenizer = Detokenizer(None, ())
+    assert [detokenizer.push(5), detokenizer.finish([5]), detokenizer.text] == ["", "", ""]
+
+
+@pytest.mark.parametrize("prompt", ["then", [{"role": "user", "content": "then"}]])
+def test_without_a_tokenizer_text_is_refused(prompt):
+    with pytest.raises(InputError, match="without a tokenizer"):
+        Encoder(None, 128).prompt(prompt)
+
+
+def test_without_a_tokenizer_drafting_texts_and_stop_strings_are_refused():
+    with pytest.raises(InputError, match="without a tokenizer"):
+        Encoder(None, 128).text("then")
+    with pytest.raises(InputError, match="stop strings need a tokenizer"):
+        Detokenizer(None, ("end",))
+
+
+def test_a_drafting_text_may_be_token_ids_but_not_wrong_ones(encoder):
+    assert encoder.text([1, 2]) == [1, 2]
+    with pytest.raises(InputError, match="token 200 is not among"):
+        encoder.text([200])

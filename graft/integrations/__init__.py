@@ -1,0 +1,14 @@
+"""Graft inside other libraries; each is imported when it is first named."""
+
+from types import ModuleType
+
+
+def __getattr__(name: str) -> ModuleType:
+    import importlib
+
+    try:
+        return importlib.import_module(f"graft.integrations.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"graft.integrations.{name}":
+            raise
+        raise AttributeError(f"module 'graft.integrations' has no attribute {name!r}") from error
