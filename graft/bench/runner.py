@@ -19,6 +19,8 @@ from graft.bench.workers import PEER_DTYPES, Workers
 from graft.errors import GraftError, InputError
 from graft.models.pretrained import Checkpoint, locate
 
+WARM_UP_PROMPT, WARM_UP = 64, 12  # tokens
+
 
 class Watch(Protocol):
     """Who is told how a run goes on."""
@@ -63,7 +65,7 @@ def run(settings: Settings, out: Path, watch: Watch) -> bool:
         except BaseException:
             workers.kill()
             raise
-        workers.keep(set())
+        workers.close()
     return complete
 
 
@@ -83,7 +85,7 @@ def _settle_dtype(workers: Workers, watch: Watch) -> None:
     """Graft's worker knows what "auto" is here; the peers then take the same."""
     if workers.dtype == "auto":
         watch.turn("starting graft")
-        worker = workers.get(workers.settings.systems[0], 1)
+        worker = workers.get(workers.settings.systems[0])
         workers.dtype = worker.about["settings"]["dtype"]
 
 
@@ -159,12 +161,8 @@ class Session:
         self.watch.begin(len(todo), len(todo) - len(left))
         if left:
             self.writer.header(header)
-        batch = None
         for turn in left:
-            if turn.batch != batch:
-                batch = turn.batch
-                self.workers.keep({system.process(batch) for system in systems})
-            if turn.system.process(batch) not in self.workers.failed:
+            if turn.system.process not in self.workers.failed:
                 self._take(turn)
             self.watch.advance()
         return not self.workers.failed
@@ -186,7 +184,7 @@ class Session:
         try:
             self._measure(turn)
         except WorkerError as error:
-            self.workers.fail(turn.system, turn.batch)
+            self.workers.fail(turn.system)
             self._failed(turn, error, "the other systems go on")
         except RequestError as error:
             self._failed(turn, error, "tried again when the run is continued")
@@ -202,7 +200,7 @@ class Session:
         kind = (turn.system.method, turn.batch, turn.temperature > 0)
         if kind not in worker.warm:
             self.watch.turn(f"{turn.system.name}: warming up")
-            worker.ask(request)
+            worker.ask(_short(request))
             worker.warm.add(kind)
         self.watch.turn(f"{turn.system.name}: {cell}")
         load = round(os.getloadavg()[0], 2)
@@ -211,13 +209,13 @@ class Session:
         self.writer.answer(answer, told["token_ids"])
 
     def _worker(self, turn: Turn) -> Worker:
-        name = turn.system.process(turn.batch)
+        name = turn.system.process
         if name not in self.workers.running:
             self.watch.turn(f"starting {name} (its log: {self.workers.log_of(name)})")
-        worker = self.workers.get(turn.system, turn.batch)
+        worker = self.workers.get(turn.system)
         if name not in self.announced:
             self._refuse_another_version(turn.system, worker)
-            self.writer.worker(self.workers.sharing(turn.system, turn.batch), worker.about)
+            self.writer.worker(self.workers.sharing(turn.system), worker.about)
             self.announced.add(name)
         return worker
 
@@ -250,6 +248,12 @@ class Session:
             "prompt_tokens": sum(len(each.token_ids) for each in turn.prompts),
             "date": _now(),
         }
+
+
+def _short(request: dict[str, Any]) -> dict[str, Any]:
+    """The same with little to read and write."""
+    prompts = [tokens[-WARM_UP_PROMPT:] for tokens in request["prompts"]]
+    return {**request, "prompts": prompts, "max_tokens": min(WARM_UP, request["max_tokens"])}
 
 
 def _measured(turn: Turn, told: dict[str, Any]) -> dict[str, Any]:

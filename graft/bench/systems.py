@@ -14,11 +14,10 @@ class System:
     per_request: bool = True  # the method may change from one request to the next
     batches: bool = True  # several prompts at a time
 
-    def process(self, batch: int) -> str:
-        """Systems of one name share a worker process."""
-        if self.per_request:
-            return self.engine
-        return self.name if batch == 1 else f"{self.name}-{batch}"
+    @property
+    def process(self) -> str:
+        """Systems of one name here share a worker process."""
+        return self.engine if self.per_request else self.name
 
 
 def graft_system(preset: str) -> System:

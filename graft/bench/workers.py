@@ -23,11 +23,11 @@ class Workers:
     running: dict[str, Worker] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
 
-    def get(self, system: System, batch: int) -> Worker:
+    def get(self, system: System) -> Worker:
         """A system's worker."""
-        name = system.process(batch)
+        name = system.process
         if name not in self.running:
-            worker = Worker(self._command(system, batch), self.log_of(name))
+            worker = Worker(self._command(system), self.log_of(name))
             worker.start(environment(system.engine))
             self.running[name] = worker
         return self.running[name]
@@ -36,29 +36,28 @@ class Workers:
         """Where a worker's messages go: beside the result file."""
         return self.out.with_suffix(f".{name}.log")
 
-    def sharing(self, system: System, batch: int) -> list[str]:
+    def sharing(self, system: System) -> list[str]:
         """Names of the systems that a worker serves."""
-        name = system.process(batch)
-        return [each.name for each in self.settings.systems if each.process(batch) == name]
+        return [each.name for each in self.settings.systems if each.process == system.process]
 
-    def fail(self, system: System, batch: int) -> None:
+    def fail(self, system: System) -> None:
         """Give a dead worker's systems no more turns."""
-        name = system.process(batch)
+        name = system.process
         self.failed.add(name)
         if worker := self.running.pop(name, None):
             worker.kill()
 
-    def keep(self, names: set[str]) -> None:
-        """End the workers that no coming turn needs."""
-        for name in set(self.running) - names:
-            self.running.pop(name).close()
+    def close(self) -> None:
+        """Let all of them end."""
+        while self.running:
+            self.running.popitem()[1].close()
 
     def kill(self) -> None:
         """End all of them at once."""
         for worker in self.running.values():
             worker.kill()
 
-    def _command(self, system: System, batch: int) -> list[str]:
+    def _command(self, system: System) -> list[str]:
         settings, engine = self.settings, system.engine
         dtype = self.dtype if engine == "graft" else PEER_DTYPES[self.dtype]
         model = settings.gguf if engine == "llama" else self.model
@@ -68,12 +67,12 @@ class Workers:
             "--device": self.device,
             "--threads": settings.threads,
             "--max-model-len": self.room,
-            "--batch": max(settings.batches) if system.per_request else batch,
+            "--batch": max(settings.batches) if system.batches else 1,
         }
         if not system.per_request:
             given["--method"] = system.method
         command = [interpreter(engine, settings.interpreters), str(PEERS / f"{engine}_peer.py")]
         command += [str(word) for pair in given.items() for word in pair]
-        for peer in self.sharing(system, batch):
+        for peer in self.sharing(system):
             command += settings.peer_options.get(peer, ())
         return command

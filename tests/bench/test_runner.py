@@ -217,7 +217,7 @@ def test_a_peer_of_another_version_is_not_mixed_in(settings, fake_workers, out):
     assert len(answers(out)) == 9 + 3 * 2 + 1  # the others, and one that says why not
 
 
-def test_batches_go_as_one_request_to_a_worker_of_their_size(settings, fake_workers, out):
+def test_batches_go_as_one_request_to_a_worker_for_the_largest(settings, fake_workers, out):
     gguf = out.with_suffix(".gguf")
     gguf.write_bytes(b"")
     vllm = settings(
@@ -242,7 +242,7 @@ def test_batches_go_as_one_request_to_a_worker_of_their_size(settings, fake_work
     }
     assert sizes == {
         ("graft", 1, "2"), ("graft", 2, "2"),
-        ("vllm", 1, "1"), ("vllm", 2, "2"), ("llama", 1, "1"),
+        ("vllm", 1, "2"), ("vllm", 2, "2"), ("llama", 1, "1"),
     }  # fmt: skip
 
 
