@@ -41,6 +41,7 @@ class Run:
     category: str
     session: int
     output: str
+    prompts: int
     tokens: int
     first_tokens: int
     steps: int
@@ -71,6 +72,7 @@ def as_run(repeats: Sequence[Answer]) -> Run:
         category=first.category,
         session=first.session,
         output=first.output,
+        prompts=len(first.question_ids),
         tokens=first.tokens,
         first_tokens=first.first_tokens,
         steps=first.steps or 0,
@@ -140,9 +142,9 @@ def total_speed(runs: Sequence[Run]) -> float | None:
 
 
 def tokens_per_step(runs: Sequence[Run]) -> float | None:
-    """Tokens that a step after the prefill adds to one answer (1 is plain decoding)."""
+    """Tokens that a step after an answer's first adds to it (1 is plain decoding)."""
     steps = sum(run.steps for run in runs)
-    return sum(run.tokens - run.first_tokens for run in runs) / steps if steps else None
+    return sum(run.tokens - run.prompts for run in runs) / steps if steps else None
 
 
 def shares(runs: Sequence[Run]) -> dict[str, float]:

@@ -259,7 +259,7 @@ def _short(request: dict[str, Any]) -> dict[str, Any]:
 def _measured(turn: Turn, told: dict[str, Any]) -> dict[str, Any]:
     """What a worker said, and what follows from it."""
     tokens, steps = sum(map(len, told["token_ids"])), told["steps"]
-    later, prefill = tokens - told["first_tokens"], told["prefill_seconds"]
+    later, prefill = tokens - turn.batch, told["prefill_seconds"]
     accepted = told.get("accepted_by_source")
     if accepted is None:
         accepted = {"lookup": later - steps} if turn.system.drafts else {}

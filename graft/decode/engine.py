@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
 from graft.decode.batch import Batch
@@ -27,8 +28,9 @@ from graft.tree.prune import shallow
 from graft.verify.verdict import Verifier
 
 MOST_NODES = 63  # of one tree, root excluded
-READING_SLOWS = 3  # a step that also reads prompts may take so many times as long as one without
+READING_SLOWS = 3  # a streamed step that also reads prompts may take so many times as long
 LEAST_PIECE = 16  # prompt tokens that are read in it all the same
+LEAST_SHARE = 0.02  # of such a step's time that counts as the writers'
 PATIENCE = 64  # unread tokens after which a stream pauses
 
 
@@ -133,7 +135,7 @@ class Engine:
         pieces = self._batch.pieces(self._readable(writing))
         reading = [sequence for sequence, _ in pieces]
         if reading or writing:
-            trees = self._draft(writing, rows=sum(len(piece) for _, piece in pieces))
+            trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
             logits = self.model.score(
                 [sequence.extent for sequence in [*reading, *writing]],
                 [*(chain(piece) for _, piece in pieces), *trees],
@@ -153,30 +155,41 @@ class Engine:
         self._batch.sweep()
 
     def _readable(self, writing: list[Running]) -> int:
-        """How many prompt tokens the next step may read without keeping those who write."""
-        if not writing:
+        """How many prompt tokens the next step may read without keeping those who stream."""
+        if all(sequence.patience is None for sequence in writing):
             return PREFILL_CHUNK
         seconds = self.costs.beyond(_mean_length(writing), len(writing), PREFILL_CHUNK)
         return max(LEAST_PIECE, int((seconds <= READING_SLOWS * seconds[0]).sum()) - 1)
 
-    def _draft(self, writing: list[Running], *, rows: int) -> list[DraftTree]:
-        """Every drafter proposes for its own sequences, knowing the `rows` already in the step.
+    def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
+        """Every drafter proposes for its own sequences, knowing what else is in the step.
 
         Near a sequence's end trees are no deeper than it may still emit, which also keeps them
         inside the model's context.
         """
         trees = [root_only(sequence.context.root) for sequence in writing]
-        rows += len(writing)  # of the step so far
-        length = _mean_length(writing)
+        rows = read + len(writing)
         for drafter in {id(s.drafter): s.drafter for s in writing}.values():
             mine = [i for i, s in enumerate(writing) if s.drafter is drafter]
-            seconds = self.costs.beyond(length, rows, MOST_NODES * len(mine))
+            seconds = self._seconds(writing, rows, read, MOST_NODES * len(mine))
             budget = Budget(MOST_NODES, seconds, certain=len(writing))
             proposed = drafter.propose([writing[i].context for i in mine], budget)
             for i, tree in zip(mine, proposed, strict=True):
                 trees[i] = shallow(tree, writing[i].room - 1)
                 rows += len(trees[i]) - 1
         return trees
+
+    def _seconds(self, writing: list[Running], rows: int, read: int, nodes: int) -> np.ndarray:
+        """[nodes + 1] what a step of so many rows and 0, 1, ... more costs those who write.
+
+        Prompt tokens are read in any case: their time is not to be shared out among guesses.
+        """
+        length = _mean_length(writing)
+        seconds = self.costs.beyond(length, rows, nodes)
+        if not read:
+            return seconds
+        alone = self.costs.beyond(length, read, 0)[0]
+        return np.maximum(seconds - alone, LEAST_SHARE * seconds)
 
     def _read(self, sequence: Running, count: int, logits: Tensor) -> None:
         """A piece of the prompt is in the cache; after the last one the answer begins."""

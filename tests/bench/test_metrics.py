@@ -68,7 +68,7 @@ def test_decoding_is_compared_by_the_token_and_the_whole_at_equal_lengths():
 
 
 def test_tokens_that_came_with_the_prefill_are_not_decoded():
-    early = run(tokens=11, first_tokens=4, decode_seconds=1.4, steps=7)
+    early = run(tokens=11, first_tokens=4, decode_seconds=1.4, steps=10)
     assert early.pace == pytest.approx(0.2)
     assert tokens_per_step([early]) == 1
     assert decode_speed([early]) == pytest.approx(5)

@@ -49,15 +49,16 @@ def timed(count: int, steps: Iterable[dict[int, list[int]]], end_tokens: list[in
     """Run a generation that hands over each step's new tokens by prompt, and time it.
 
     `steps` must be lazy: the clock starts here. The prefill ends when every prompt has its first
-    token; `first_tokens` came until then. `steps` counts, over all prompts, what came after.
+    token; `first_tokens` came until then. `steps` counts those that gave a prompt more tokens than
+    its first, over all prompts.
     """
     start = time.perf_counter()
     token_ids: list[list[int]] = [[] for _ in range(count)]
     prefill_seconds, first_tokens, later_steps = None, 0, 0
     for step in steps:
         for place, tokens in step.items():
+            later_steps += bool(tokens and token_ids[place])
             token_ids[place] += tokens
-            later_steps += bool(tokens) and prefill_seconds is not None
         if prefill_seconds is None and all(token_ids):
             prefill_seconds = time.perf_counter() - start
             first_tokens = sum(map(len, token_ids))
