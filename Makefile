@@ -31,8 +31,8 @@ setup: sound-venv
 
 # Compiles the kernels (numba keeps them beside their sources) and measures what steps cost here.
 $(WARM): $(wildcard graft/kernels/*.py graft/match/*.py graft/models/*.py)
-	@echo "setup: compiling kernels, about a minute"
-	@$(BIN)/python -c "import graft; graft.load('$(MODEL)', dtype='fp32')"
+	@echo "setup: compiling kernels, about two minutes"
+	@$(BIN)/python -c "import graft; [graft.load('$(MODEL)', dtype=dtype) for dtype in ('fp32', 'bf16')]"
 	@touch $@
 
 demo: setup
