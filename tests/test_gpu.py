@@ -5,6 +5,7 @@ import torch
 from tiny import tiny_engine, tiny_network
 
 from graft.assemble import PRESETS
+from graft.integrations import hf
 from graft.sampling import SamplingParams
 
 PROMPT = "the cat and the hen and the rat in the inn; " * 6
@@ -59,3 +60,15 @@ def test_batches_and_shared_prefixes_change_nothing_on_a_gpu(forward):
         together = engine.generate(prompts, SETTINGS["sampled"])
         assert [result.token_ids for result in together] == alone
     assert max(result.stats.cached_tokens for result in together) > 0
+
+
+@pytest.mark.gpu
+def test_transformers_generate_is_drafted_on_a_gpu():
+    network = tiny_network().cuda()
+    ids = torch.randint(3, 120, (4, 40), generator=torch.Generator().manual_seed(0)).cuda()
+    mask = torch.ones_like(ids)
+    mask[0, :13] = mask[2, :5] = 0
+    options = {"attention_mask": mask, "max_new_tokens": 60, "do_sample": False, "pad_token_id": 0}
+    plain = network.generate(ids, **options)
+    assert torch.equal(network.generate(ids, custom_generate=hf.generate, **options), plain)
+    assert max(stats.tokens_per_step for stats in hf.last_stats(network)) > 1.5
