@@ -178,15 +178,18 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
                 i, qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
                 where, query, cache, layer,
             )  # fmt: skip
-        for task in prange(tasks.shape[0] * kv_heads):
-            t = task // kv_heads
-            split = t - _first_task(blocks, t)
-            result = (partial[0][split], partial[1][split], partial[2][split])
-            sight = (ancestors, positions, windows[layer])
-            attend_split(layer, task % kv_heads, tasks[t], query, cache, sight, scale, result)
-        for task in prange(blocks.shape[0] * kv_heads):
+        for t in prange(threads):  # in turns: long tasks stand together, as of a prompt being read
+            for task in range(t, tasks.shape[0] * kv_heads, threads):
+                place = task // kv_heads
+                split = place - _first_task(blocks, place)
+                result = (partial[0][split], partial[1][split], partial[2][split])
+                sight = (ancestors, positions, windows[layer])
+                head = task % kv_heads
+                attend_split(layer, head, tasks[place], query, cache, sight, scale, result)
+        for t in prange(threads):
             target = attended.reshape(nodes, heads, size)
-            merge_splits(task % kv_heads, blocks[task // kv_heads], partial, target)
+            for task in range(t, blocks.shape[0] * kv_heads, threads):
+                merge_splits(task % kv_heads, blocks[task // kv_heads], partial, target)
         for t in prange(threads):
             weight, units = output[layer], output_scale[layer]
             first, last = multiply_share(attended, weight, units, t, threads, added)
