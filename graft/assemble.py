@@ -72,12 +72,13 @@ def load(  # noqa: PLR0913  every option by its name
     loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
     costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
-    loaded.model.prefixes.use(
-        most_rows=kept // loaded.model.arena.storage.row_bytes,
-        shelf=PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
-        if disk_cache
-        else None,
-    )
+    if kept:
+        loaded.model.prefixes.use(
+            most_rows=kept // loaded.model.arena.storage.row_bytes,
+            shelf=PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
+            if disk_cache
+            else None,
+        )
     return engine_around(loaded, costs, draft=draft, verifier=verifier, max_batch=max_batch)
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.task import Prompt
+from graft.decode.text import Encoder
 from graft.errors import InputError
-from graft.models.load import context_length
+from graft.models.load import context_length, end_tokens
 
 ROOM = 8192  # tokens that peers make room for, if the model reads so many
 
@@ -45,27 +46,17 @@ def encode(folder: Path, prompts: list[Prompt], max_tokens: int) -> Workload:
         generation = GenerationConfig.from_pretrained(folder).eos_token_id
     except OSError:  # many folders have none
         generation = None
-    named = (generation, config.get_text_config().eos_token_id, tokenizer.eos_token_id)
+    ends = end_tokens(generation, config.get_text_config().eos_token_id, tokenizer.eos_token_id)
     longest = max(len(e.token_ids) for e in fitting) + max_tokens
     # The same for any choice of prompts where it can be: vLLM compiles anew for another length.
     room = min(max(longest, ROOM), most)
-    return Workload(fitting, _flat(named), room, len(encoded) - len(fitting))
+    return Workload(fitting, sorted(ends), room, len(encoded) - len(fitting))
 
 
 def token_ids(tokenizer: Any, content: str | list[dict[str, str]]) -> list[int]:  # noqa: ANN401
-    """Text as it is; chat messages through the template, ready for the answer."""
-    if isinstance(content, str):
-        return tokenizer.encode(content)
-    if not tokenizer.chat_template:
+    """As the engine reads it: text as it is, chat messages through the template."""
+    if not isinstance(content, str) and not tokenizer.chat_template:
         raise InputError(
             "the model has no chat template, which this suite needs; take a chat model"
         )
-    return tokenizer.apply_chat_template(content, add_generation_prompt=True, return_dict=False)
-
-
-def _flat(named: tuple[int | list[int] | None, ...]) -> list[int]:
-    ids: set[int] = set()
-    for value in named:
-        if value is not None:
-            ids.update([value] if isinstance(value, int) else value)
-    return sorted(ids)
+    return Encoder(tokenizer, len(tokenizer)).prompt(content).tokens

@@ -17,6 +17,7 @@ from graft.bench.task import Prompt, read_suite, select
 from graft.bench.worker import RequestError, Worker, WorkerError
 from graft.bench.workers import PEER_DTYPES, Workers
 from graft.errors import GraftError, InputError
+from graft.models.load import find_device
 from graft.models.pretrained import Checkpoint, locate
 
 WARM_UP_PROMPT, WARM_UP = 64, 12  # tokens
@@ -71,11 +72,9 @@ def run(settings: Settings, out: Path, watch: Watch) -> bool:
 
 def _kind(settings: Settings, results: Results) -> tuple[str, str]:
     """dtype and device; "auto" goes on with what the file was begun with."""
-    import torch
-
     device = settings.device
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = find_device(device).type
     if settings.dtype == "auto" and results.sessions:
         return results.sessions[0]["fixed"]["dtype"], device
     return settings.dtype, device

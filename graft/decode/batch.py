@@ -73,7 +73,7 @@ class Batch:
         for sequence in self.reading:
             if most <= 0:
                 break
-            taken.append((sequence, sequence.unread_prompt[:most]))
+            taken.append((sequence, sequence.next_piece(most)))
             most -= len(taken[-1][1])
         return taken
 
@@ -83,7 +83,7 @@ class Batch:
         if leader and not leader.done and leader.prompt_logits is None:
             return True
         prefixes = self._model.prefixes
-        if not prefixes.most_rows or not self.reading:
+        if not prefixes.used or not self.reading:
             return False
         known = prefixes.known(sequence.context.prompt)
         return any(_common(sequence, other) > known for other in self.reading)

@@ -86,7 +86,8 @@ def document_prompt(
         )
     alone = _count(engine, document_messages(question, []))
     room = limit - alone
-    return _select(engine, question, documents, tokens, max(room - keep_free, room // 2))
+    room = max(room - keep_free, room // 2)
+    return _select(engine, question, documents, tokens, limit=alone + room, room=room)
 
 
 def rounded(number: int) -> int:
@@ -95,9 +96,16 @@ def rounded(number: int) -> int:
 
 
 def _select(
-    engine: "Engine", question: str, documents: Sequence[Document], tokens: int, room: int
+    engine: "Engine",
+    question: str,
+    documents: Sequence[Document],
+    tokens: int,
+    *,
+    limit: int,
+    room: int,
 ) -> DocumentPrompt:
-    """The best passages of documents with so many `tokens` that take `room` tokens at most."""
+    """The best passages of documents with so many `tokens` that take `room` tokens at most, and
+    with the question `limit`."""
     most = _passage_characters(documents, tokens, room)
     parts = [split(document.name, document.text, most) for document in documents]
     passages = list(chain.from_iterable(parts))
@@ -107,7 +115,6 @@ def _select(
         return len(engine.encoder.text(passages[number].text)) + GAP_TOKENS
 
     taken = fill(ranking(passages, values), size, room)
-    limit = room + _count(engine, document_messages(question, []))
     while taken:
         chosen = _by_document(documents, parts, set(taken))
         messages = document_messages(question, [_shortened(*each) for each in chosen])

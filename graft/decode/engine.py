@@ -1,16 +1,16 @@
 """The loop: draft, score, verify, commit, observe."""
 
 import itertools
-import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Unpack
 
-import numpy as np
 from torch import Tensor
 
 from graft.decode.batch import Batch
-from graft.decode.request import Request, as_request, is_batch
+from graft.decode.pace import readable_tokens, seconds_by_nodes
+from graft.decode.request import Options, Request, as_request, is_batch
 from graft.decode.sequence import Result
 from graft.decode.sequence import Sequence as Running
 from graft.decode.stats import Stats, clock
@@ -19,7 +19,7 @@ from graft.decode.text import Detokenizer, Encoder, Prompt
 from graft.decode.turns import Turns
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import ContextLengthError, InputError
-from graft.models.language_model import PREFILL_CHUNK, TargetStep
+from graft.models.language_model import TargetStep
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import Sampler, SamplingParams, choose_seed
@@ -28,9 +28,6 @@ from graft.tree.prune import shallow
 from graft.verify.verdict import Verifier
 
 MOST_NODES = 63  # of one tree, root excluded
-READING_SLOWS = 3  # a streamed step that also reads prompts may take so many times as long
-LEAST_PIECE = 16  # prompt tokens that are read in it all the same
-LEAST_SHARE = 0.02  # of such a step's time that counts as the writers'
 PATIENCE = 64  # unread tokens after which a stream pauses
 
 
@@ -57,55 +54,38 @@ class Engine:
         self.turns = Turns()
         self._batch = Batch(self.model, most=max_batch, spare_rows=MOST_NODES + 1)
         self._numbers = itertools.count()
-        self._encoding = threading.Lock()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
     def stream(
         self,
         prompt: Prompt | Request,
         params: SamplingParams | None = None,
-        *,
-        draft: str | None = None,
-        documents: Sequence[str] = (),
-        prediction: str | None = None,
+        **options: Unpack[Options],
     ) -> Stream:
         """Answer a prompt (text, token ids or chat messages), token by token.
 
-        `documents` and `prediction` are texts the answer may repeat; they are drafted from but
-        not part of the prompt.
+        `draft` names a preset. `documents` and `prediction` are texts the answer may repeat; they
+        are drafted from but not part of the prompt. A `Request` brings all of these itself.
         """
-        request = as_request(
-            prompt, params, draft=draft, documents=documents, prediction=prediction
-        )
-        return self._submit(request, patience=PATIENCE)
+        return self._submit(as_request(prompt, params, **options), patience=PATIENCE)
 
     def astream(
         self,
         prompt: Prompt | Request,
         params: SamplingParams | None = None,
-        *,
-        draft: str | None = None,
-        documents: Sequence[str] = (),
-        prediction: str | None = None,
+        **options: Unpack[Options],
     ) -> AsyncStream:
         """The same for `async for`; steps run in a thread of their own."""
-        stream = self.stream(
-            prompt, params, draft=draft, documents=documents, prediction=prediction
-        )
-        return AsyncStream(stream, self._executor)
+        return AsyncStream(self.stream(prompt, params, **options), self._executor)
 
     def generate(
         self,
         prompt: Prompt | Request | Sequence[Prompt | Request],
         params: SamplingParams | None = None,
-        *,
-        draft: str | None = None,
-        documents: Sequence[str] = (),
-        prediction: str | None = None,
+        **options: Unpack[Options],
     ) -> Result | list[Result]:
         """The whole answer at once; for a list of prompts or requests a list of answers."""
         together = is_batch(prompt)
-        options = {"draft": draft, "documents": documents, "prediction": prediction}
         requests = [
             as_request(each, params, **options) for each in (prompt if together else [prompt])
         ]
@@ -121,8 +101,7 @@ class Engine:
 
     def remember(self, prompt: Prompt) -> None:
         """Keep what was read of a prompt on disk too, where the engine has a disk cache."""
-        with self._encoding:
-            tokens = self.encoder.prompt(prompt).tokens
+        tokens = self.encoder.prompt(prompt).tokens
         self.turns.exclusively(lambda: self.model.prefixes.shelve(tokens))
 
     def advance(self) -> None:
@@ -132,7 +111,7 @@ class Engine:
         self._batch.sweep()
         self._batch.admit()
         writing = self._batch.writing
-        pieces = self._batch.pieces(self._readable(writing))
+        pieces = self._batch.pieces(readable_tokens(self.costs, writing))
         reading = [sequence for sequence, _ in pieces]
         if reading or writing:
             trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
@@ -144,22 +123,16 @@ class Engine:
             for (sequence, piece), scores in zip(pieces, logits, strict=False):
                 self._read(sequence, len(piece), scores[0])
             self._write(writing, trees, logits[len(reading) :])
+        seconds = clock() - start
         for sequence in reading:
-            sequence.stats.prefill_seconds += clock() - start
+            sequence.stats.prefill_seconds += seconds
         for sequence in writing:
-            sequence.stats.decode_seconds += clock() - start
+            sequence.stats.decode_seconds += seconds
         self._batch.sweep()
 
     def sweep(self) -> None:
         """Let go of what has ended."""
         self._batch.sweep()
-
-    def _readable(self, writing: list[Running]) -> int:
-        """How many prompt tokens the next step may read without keeping those who stream."""
-        if all(sequence.patience is None for sequence in writing):
-            return PREFILL_CHUNK
-        seconds = self.costs.beyond(_mean_length(writing), len(writing), PREFILL_CHUNK)
-        return max(LEAST_PIECE, int((seconds <= READING_SLOWS * seconds[0]).sum()) - 1)
 
     def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
         """Every drafter proposes for its own sequences, knowing what else is in the step.
@@ -169,9 +142,9 @@ class Engine:
         """
         trees = [root_only(sequence.context.root) for sequence in writing]
         rows = read + len(writing)
-        for drafter in {id(s.drafter): s.drafter for s in writing}.values():
-            mine = [i for i, s in enumerate(writing) if s.drafter is drafter]
-            seconds = self._seconds(writing, rows, read, MOST_NODES * len(mine))
+        for drafter, mine in _by_drafter(writing):
+            nodes = MOST_NODES * len(mine)
+            seconds = seconds_by_nodes(self.costs, writing, rows=rows, read=read, nodes=nodes)
             budget = Budget(MOST_NODES, seconds, certain=len(writing))
             proposed = drafter.propose([writing[i].context for i in mine], budget)
             for i, tree in zip(mine, proposed, strict=True):
@@ -179,38 +152,24 @@ class Engine:
                 rows += len(trees[i]) - 1
         return trees
 
-    def _seconds(self, writing: list[Running], rows: int, read: int, nodes: int) -> np.ndarray:
-        """[nodes + 1] what a step of so many rows and 0, 1, ... more costs those who write.
-
-        Prompt tokens are read in any case: their time is not to be shared out among guesses.
-        """
-        length = _mean_length(writing)
-        seconds = self.costs.beyond(length, rows, nodes)
-        if not read:
-            return seconds
-        alone = self.costs.beyond(length, read, 0)[0]
-        return np.maximum(seconds - alone, LEAST_SHARE * seconds)
-
     def _read(self, sequence: Running, count: int, logits: Tensor) -> None:
         """A piece of the prompt is in the cache; after the last one the answer begins."""
         with sequence.guard():
             self.model.commit(sequence.extent, list(range(count)))
-            if not sequence.unread_prompt:
+            if sequence.extent.total == len(sequence.context.prompt):
                 sequence.begin(logits)
 
     def _write(self, writing: list[Running], trees: list[DraftTree], logits: list[Tensor]) -> None:
         """Verify and commit every tree; then the drafters see what became final."""
-        steps: dict[int, list[TargetStep]] = {}
-        for sequence, tree, scores in zip(writing, trees, logits, strict=True):
+        steps: dict[int, TargetStep] = {}
+        for i, (sequence, tree, scores) in enumerate(zip(writing, trees, logits, strict=True)):
             with sequence.guard():
                 verdict = self._verify(tree, scores, sequence.sampler)
                 self.model.commit(sequence.extent, verdict.path)
                 tokens = sequence.emit(tree, verdict, scores)
-                step = TargetStep(sequence.context.sequence, tokens)
-                steps.setdefault(id(sequence.drafter), []).append(step)
-        for drafter in {id(s.drafter): s.drafter for s in writing}.values():
-            if id(drafter) in steps:
-                drafter.observe(steps[id(drafter)])
+                steps[i] = TargetStep(sequence.context.sequence, tokens)
+        for drafter, mine in _by_drafter(writing):
+            drafter.observe([steps[i] for i in mine if i in steps])
 
     def _submit(self, request: Request, *, patience: int | None) -> Stream:
         sequences = self._begin(request)
@@ -224,10 +183,9 @@ class Engine:
         params, name = request.params, request.draft or self.default_draft
         if name not in self.drafters:
             raise InputError(f"unknown draft {name!r}; choose one of {', '.join(self.drafters)}")
-        with self._encoding:
-            encoded = self.encoder.prompt(request.prompt)
-            documents = [self.encoder.text(text) for text in request.documents]
-            predicted = self.encoder.text(request.prediction) if request.prediction else []
+        encoded = self.encoder.prompt(request.prompt)
+        documents = [self.encoder.text(text) for text in request.documents]
+        predicted = self.encoder.text(request.prediction) if request.prediction else []
         count, most = len(encoded.tokens), self.model.context_length
         if count >= most:
             raise ContextLengthError(
@@ -284,5 +242,9 @@ class Engine:
         return list(self.drafters)
 
 
-def _mean_length(writing: list[Running]) -> int:
-    return sum(sequence.extent.total for sequence in writing) // max(len(writing), 1)
+def _by_drafter(writing: list[Running]) -> list[tuple[Drafter, list[int]]]:
+    """Every drafter once, with the places of its sequences."""
+    groups: dict[int, tuple[Drafter, list[int]]] = {}
+    for i, sequence in enumerate(writing):
+        groups.setdefault(id(sequence.drafter), (sequence.drafter, []))[1].append(i)
+    return list(groups.values())

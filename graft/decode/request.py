@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 from torch import Tensor
 
@@ -32,6 +32,14 @@ class Request:
     stop_when: StopWhen | None = None
 
 
+class Options(TypedDict, total=False):
+    """What may be said of a prompt besides its parameters; see `Request`."""
+
+    draft: str | None
+    documents: Sequence[str | Sequence[int]]
+    prediction: str | Sequence[int] | None
+
+
 def is_batch(prompt: Any) -> bool:  # noqa: ANN401
     """Whether this is a list of prompts or requests rather than one (ids or messages)."""
     return isinstance(prompt, list | tuple) and any(
@@ -43,9 +51,9 @@ def as_request(
     prompt: Prompt | Request,
     params: SamplingParams | None,
     *,
-    draft: str | None,
-    documents: Sequence[str],
-    prediction: str | None,
+    draft: str | None = None,
+    documents: Sequence[str | Sequence[int]] = (),
+    prediction: str | Sequence[int] | None = None,
 ) -> Request:
     """A request from a prompt and its options, which a Request brings along itself."""
     if not isinstance(prompt, Request):

@@ -110,10 +110,10 @@ class Sequence:
         """Whether nobody has read its tokens for a while."""
         return self.patience is not None and len(self.events) >= self.patience
 
-    @property
-    def unread_prompt(self) -> list[int]:
-        """Prompt tokens that are not in the cache yet."""
-        return self.context.prompt[self.extent.total :]
+    def next_piece(self, most: int) -> list[int]:
+        """The first prompt tokens that are not in the cache yet."""
+        read = self.extent.total
+        return self.context.prompt[read : read + most]
 
     def emit(self, tree: DraftTree, verdict: Verdict, logits: Tensor) -> list[int]:
         """Take in what a step decided, token by token, until something ends the sequence."""

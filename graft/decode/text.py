@@ -1,5 +1,6 @@
 """Text between the user and the token ids: prompts in, answers out piece by piece."""
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,17 +23,21 @@ class EncodedPrompt:
 
 
 class Encoder:
-    """Turns prompts into token ids; without a tokenizer (None) it takes nothing but ids."""
+    """Turns prompts into token ids; without a tokenizer (None) it takes nothing but ids.
+
+    Threads take turns: tokenizers keep settings between calls.
+    """
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:  # noqa: ANN401
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
+        self._turn = threading.Lock()
 
     def prompt(self, prompt: Prompt) -> EncodedPrompt:
         """Raw text, token ids, or chat messages (through the model's template)."""
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise InputError("the prompt is empty; write a question")
-            tokens = list(self._needed()(prompt, verbose=False).input_ids)
+            tokens = list(self._encoded(prompt).input_ids)
             return EncodedPrompt(tokens, [(0, len(tokens))])
         items = list(prompt)
         if not items:
@@ -45,7 +50,13 @@ class Encoder:
         """Token ids of a drafting text, which may be token ids already."""
         if not isinstance(text, str):
             return self._ids(list(text)).tokens
-        return list(self._needed()(text, add_special_tokens=False, verbose=False).input_ids)
+        return list(self._encoded(text, add_special_tokens=False).input_ids)
+
+    def _encoded(self, text: str, **options: bool) -> Any:  # noqa: ANN401
+        """What the tokenizer makes of a text."""
+        tokenizer = self._needed()
+        with self._turn:
+            return tokenizer(text, verbose=False, **options)
 
     def _needed(self) -> Any:  # noqa: ANN401
         """The tokenizer, where a text cannot do without one."""
@@ -82,9 +93,7 @@ class Encoder:
         if not self._needed().chat_template:
             raise InputError("this model has no chat template; pass the prompt as plain text")
         text = self._render(messages)
-        encoded = self._tokenizer(
-            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
-        )
+        encoded = self._encoded(text, add_special_tokens=False, return_offsets_mapping=True)
         spans = _content_spans(text, self._render(_marked(messages)), messages)
         return EncodedPrompt(
             list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)

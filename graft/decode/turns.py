@@ -20,23 +20,15 @@ class Turns:
 
     def once(self, ready: Callable[[], bool], step: Callable[[], None]) -> None:
         """At most one step, by this thread or by another; none if `ready`."""
-        mine = False
-        try:
-            with self._condition:
-                if ready():
-                    return
-                if self._stepping == threading.get_ident():
-                    raise InputError("an engine cannot be asked from inside its own callbacks")
-                if self._stepping is not None:
-                    self._condition.wait()
-                    return
-                mine, self._stepping = True, threading.get_ident()
-            step()
-        finally:
-            if mine:
-                self._end()
+        if not self.between(lambda: ready() or step()):
+            self._await_end()
 
-    def between(self, action: Callable[[], None]) -> bool:
+    def exclusively(self, action: Callable[[], None]) -> None:
+        """Do something as soon as no step is under way."""
+        while not self.between(action):
+            self._await_end()
+
+    def between(self, action: Callable[[], object]) -> bool:
         """Do something now if no step is under way; whether it was done."""
         mine = False
         try:
@@ -48,15 +40,14 @@ class Turns:
             return True
         finally:
             if mine:
-                self._end()
+                with self._condition:
+                    self._stepping = None
+                    self._condition.notify_all()
 
-    def exclusively(self, action: Callable[[], None]) -> None:
-        """Do something as soon as no step is under way."""
-        while not self.between(action):
-            with self._condition:
-                self._condition.wait_for(lambda: self._stepping is None)
-
-    def _end(self) -> None:
+    def _await_end(self) -> None:
+        """Until the step under way is over, if there still is one."""
         with self._condition:
-            self._stepping = None
-            self._condition.notify_all()
+            if self._stepping == threading.get_ident():
+                raise InputError("an engine cannot be asked from inside its own callbacks")
+            if self._stepping is not None:
+                self._condition.wait()

@@ -21,6 +21,7 @@ from numba import njit, types
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
+from graft.kernels.llvm_loop import along_depth
 from graft.kernels.panels import LANES, address_of, pack_panels
 
 DIGITS = 3
@@ -86,17 +87,6 @@ def _micro_kernel(rows: int) -> Callable:
             digits, panel, sums, depth = arguments
             starts = [builder.gep(digits, [builder.mul(depth, _I64(r))]) for r in range(rows)]
             dot, groups = _dot(builder), LANES // _QUAD
-            before = builder.basic_block
-            loop, after = (builder.append_basic_block(name) for name in ("depth", "store"))
-            builder.branch(loop)
-
-            builder.position_at_end(loop)
-            k = builder.phi(_I64)
-            k.add_incoming(_I64(0), before)
-            carried = [builder.phi(_WORDS) for _ in range(rows * groups)]
-            for total in carried:
-                total.add_incoming(ir.Constant(_WORDS, [0] * _QUAD), before)
-            totals = list(carried)
 
             def load(start: ir.Value, offset: ir.Value) -> ir.Value:
                 pointer = builder.bitcast(builder.gep(start, [offset]), _BYTES.as_pointer())
@@ -104,31 +94,29 @@ def _micro_kernel(rows: int) -> Callable:
                 loaded.align = 1
                 return loaded
 
-            inputs = [builder.bitcast(load(start, k), _WORDS) for start in starts]
-            place = builder.mul(k, _I64(LANES))
-            for quad in range(STEP // _QUAD):
-                lane = ir.Constant(_WORDS, [quad] * _QUAD)
-                values = [
-                    builder.bitcast(
-                        builder.shuffle_vector(each, ir.Constant(_WORDS, ir.Undefined), lane),
-                        _BYTES,
-                    )
-                    for each in inputs
-                ]
-                for group in range(groups):
-                    offset = (quad * groups + group) * STEP
-                    weights = load(panel, builder.add(place, _I64(offset)))
-                    for r, value in enumerate(values):
-                        i = r * groups + group
-                        totals[i] = builder.call(dot, [totals[i], weights, value])
-            following = builder.add(k, _I64(STEP))
-            k.add_incoming(following, loop)
-            for total, summed in zip(carried, totals, strict=True):
-                total.add_incoming(summed, loop)
-            builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+            def advance(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+                totals = list(totals)
+                inputs = [builder.bitcast(load(start, k), _WORDS) for start in starts]
+                place = builder.mul(k, _I64(LANES))
+                for quad in range(STEP // _QUAD):
+                    lane = ir.Constant(_WORDS, [quad] * _QUAD)
+                    values = [
+                        builder.bitcast(
+                            builder.shuffle_vector(each, ir.Constant(_WORDS, ir.Undefined), lane),
+                            _BYTES,
+                        )
+                        for each in inputs
+                    ]
+                    for group in range(groups):
+                        offset = (quad * groups + group) * STEP
+                        weights = load(panel, builder.add(place, _I64(offset)))
+                        for r, value in enumerate(values):
+                            i = r * groups + group
+                            totals[i] = builder.call(dot, [totals[i], weights, value])
+                return totals
 
-            builder.position_at_end(after)
-            for i, summed in enumerate(totals):
+            zeros = [ir.Constant(_WORDS, [0] * _QUAD)] * (rows * groups)
+            for i, summed in enumerate(along_depth(builder, depth, STEP, zeros, advance)):
                 address = builder.gep(sums, [_I64(i * _QUAD)])
                 builder.store(summed, builder.bitcast(address, _WORDS.as_pointer())).align = 4
             return context.get_dummy_value()

@@ -18,6 +18,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from graft.kernels.llvm_loop import along_depth
+
 LANES = 16
 UNROLL = 4  # the depth K of every product must be a multiple of this
 DIRECT_ROWS = 4  # up to here narrow weights are widened in registers; above, once per panel
@@ -78,37 +80,25 @@ def _micro_kernel(rows: int) -> Callable:
             panel = builder.bitcast(panel, ir.VectorType(element, LANES).as_pointer())
             starts = [builder.gep(x, [builder.mul(x_stride, _I64(m))]) for m in range(rows)]
             add = _fused_multiply_add(builder)
-            before = builder.basic_block
-            loop, after = (builder.append_basic_block(name) for name in ("depth", "store"))
-            builder.branch(loop)
 
-            builder.position_at_end(loop)
-            k = builder.phi(_I64)
-            k.add_incoming(_I64(0), before)
-            carried = [builder.phi(_VECTOR) for _ in range(rows)]
-            for total in carried:
-                total.add_incoming(ir.Constant(_VECTOR, [0.0] * LANES), before)
-            totals, inputs = list(carried), []
-            for start in starts:
-                address = builder.bitcast(builder.gep(start, [k]), quad.as_pointer())
-                inputs.append(builder.load(address))
-                inputs[-1].align = 4
-            for step in range(UNROLL):
-                loaded = builder.load(builder.gep(panel, [builder.add(k, _I64(step))]))
-                loaded.align = size
-                weights = _widen(builder, loaded, stored)
-                lane = ir.Constant(ir.VectorType(_I32, LANES), [step] * LANES)
-                for m, quadruple in enumerate(inputs):
-                    value = builder.shuffle_vector(quadruple, ir.Constant(quad, ir.Undefined), lane)
-                    totals[m] = builder.call(add, [value, weights, totals[m]])
-            following = builder.add(k, _I64(UNROLL))
-            k.add_incoming(following, loop)
-            for total, summed in zip(carried, totals, strict=True):
-                total.add_incoming(summed, loop)
-            builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
+            def advance(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+                totals, inputs = list(totals), []
+                for start in starts:
+                    address = builder.bitcast(builder.gep(start, [k]), quad.as_pointer())
+                    inputs.append(builder.load(address))
+                    inputs[-1].align = 4
+                for step in range(UNROLL):
+                    loaded = builder.load(builder.gep(panel, [builder.add(k, _I64(step))]))
+                    loaded.align = size
+                    weights = _widen(builder, loaded, stored)
+                    lane = ir.Constant(ir.VectorType(_I32, LANES), [step] * LANES)
+                    for m, four in enumerate(inputs):
+                        value = builder.shuffle_vector(four, ir.Constant(quad, ir.Undefined), lane)
+                        totals[m] = builder.call(add, [value, weights, totals[m]])
+                return totals
 
-            builder.position_at_end(after)
-            for m, summed in enumerate(totals):
+            zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * rows
+            for m, summed in enumerate(along_depth(builder, depth, UNROLL, zeros, advance)):
                 address = builder.gep(y, [builder.mul(y_stride, _I64(m))])
                 builder.store(summed, builder.bitcast(address, _VECTOR.as_pointer())).align = 4
             return context.get_dummy_value()
@@ -168,19 +158,14 @@ def widen_panel(typing_context, source, target, depth):
         source, target, depth = arguments
         source = builder.bitcast(source, ir.VectorType(element, LANES).as_pointer())
         target = builder.bitcast(target, _VECTOR.as_pointer())
-        before = builder.basic_block
-        loop, after = (builder.append_basic_block(name) for name in ("copy", "copied"))
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        k = builder.phi(_I64)
-        k.add_incoming(_I64(0), before)
-        loaded = builder.load(builder.gep(source, [k]))
-        loaded.align = size
-        builder.store(_widen(builder, loaded, stored), builder.gep(target, [k])).align = 4
-        following = builder.add(k, _I64(1))
-        k.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
-        builder.position_at_end(after)
+
+        def copy(k: ir.Value, nothing: list[ir.Value]) -> list[ir.Value]:
+            loaded = builder.load(builder.gep(source, [k]))
+            loaded.align = size
+            builder.store(_widen(builder, loaded, stored), builder.gep(target, [k])).align = 4
+            return nothing
+
+        along_depth(builder, depth, 1, [], copy)
         return context.get_dummy_value()
 
     return types.void(source, target, depth), generate

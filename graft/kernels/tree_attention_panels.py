@@ -14,9 +14,8 @@ from numba import njit
 
 from graft.kernels.elementwise import exponentiate, fast_exp, largest
 from graft.kernels.panels import LANES, UNROLL, multiply_panel
-from graft.kernels.tree_layout import TreeLayout
+from graft.kernels.tree_layout import SPLIT, TreeLayout
 
-SPLIT = 256  # positions in a split
 WIDTH = 2 * SPLIT  # room for the keys of a split; only very wide trees need more
 BLOCK = 64  # nodes that share a task
 ROWS = 16  # query rows whose scores are held at a time

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+SPLIT = 256  # positions that attention sums up together, wherever bits must not depend on the step
+
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:

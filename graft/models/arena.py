@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from graft.errors import GraftError
-from graft.kernels.tree_attention_panels import SPLIT
+from graft.kernels.tree_layout import SPLIT
 
 ALIGN = 16  # extents start at multiples of this, so that panels of keys belong to one extent
 BLOCK = SPLIT  # sharing whole blocks leaves every sum of attention as it would be without
@@ -64,6 +64,11 @@ class Extent:
         """(first row, committed rows) of what is shared and of this extent, oldest first."""
         own = (self.start, self.length)
         return [*_first(self.prefix.segments, self.shared), own] if self.prefix else [own]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """The cache rows of the committed tokens, in their order."""
+        return np.concatenate([start + np.arange(count) for start, count in self.segments])
 
 
 def _first(segments: list[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:

@@ -17,21 +17,22 @@ from transformers import PretrainedConfig
 from graft.kernels.panels import LANES, UNROLL
 from graft.kernels.products import pack_weight
 from graft.models.forward_panels import COMPUTING, linear, use_threads
+from graft.models.language_model import name_of
 from graft.models.llama_shape import MODEL_TYPES
 from graft.models.panel_weights import bits
 
 ROWS = (1, 2)  # most steps have few rows, also when drafting
 _BYTES = 1 << 26  # read this much a round, so that caches do not hide the memory
-_NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+_NARROW = (torch.bfloat16, torch.float16)
 
 
 def choose_dtype(config: PretrainedConfig) -> str:
     """fp32, or the 16 bits the checkpoint has if they are faster; weights are never rounded."""
     stored = _stored_dtype(config)
-    if stored not in _NAMES:
+    if stored not in _NARROW:
         return "fp32"
     faster = min(_both(config, stored)) < 0.95 * min(_both(config, torch.float32))
-    return _NAMES[stored] if faster else "fp32"
+    return name_of(stored) if faster else "fp32"
 
 
 def _stored_dtype(config: PretrainedConfig) -> torch.dtype | None:

@@ -67,8 +67,8 @@ class LanguageModel:
         """
         shared = length // BLOCK * BLOCK
         forked = self.prefixes.reserve(length - shared + rows, extent if shared else None, shared)
-        held = np.concatenate([start + np.arange(count) for start, count in extent.segments])
-        self.arena.storage.move(held[shared:length], forked.start + np.arange(length - shared))
+        own = forked.start + np.arange(length - shared)
+        self.arena.storage.move(extent.rows[shared:length], own)
         forked.length = length - shared
         return forked
 
@@ -147,6 +147,14 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
     return TreeLayout(first, [extent.segments for extent in extents], rows, positions, ancestors)
 
 
+_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
 def dtype_of(name: str) -> torch.dtype:
     """torch's dtype for the short names options use."""
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    return _DTYPES[name]
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The short name of torch's dtype."""
+    return next(name for name, each in _DTYPES.items() if each == dtype)

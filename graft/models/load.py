@@ -1,13 +1,13 @@
 """From a name to a model that is ready to score trees, checked against its own forward."""
 
 import logging
-import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graft import machine
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
 from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
 from graft.kernels.tree_attention_torch import tree_attention
@@ -49,7 +49,7 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
-    where = _device(device)
+    where = find_device(device)
     checkpoint = locate(name)
     import transformers
 
@@ -188,16 +188,14 @@ def context_length(config: "Any") -> int:  # noqa: ANN401
 
 
 def memory(device: str) -> int:
-    """Bytes of memory the device has."""
+    """Bytes of memory the device has, or some where the system does not say."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_properties(device).total_memory
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not told here
-        return 8 << 30
+    return machine.memory().total or 8 << 30
 
 
-def _device(device: str) -> torch.device:
+def find_device(device: str) -> torch.device:
+    """The device of that name, "auto" decided; InputError where it cannot be used."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -252,12 +250,16 @@ def _read(
 
 
 def _eos_ids(network: "Any", tokenizer: "Any") -> frozenset[int]:  # noqa: ANN401
-    """All end tokens that generation_config, config and tokenizer name."""
-    named = (
-        network.generation_config.eos_token_id if network.generation_config else None,
+    generation = network.generation_config
+    return end_tokens(
+        generation.eos_token_id if generation else None,
         getattr(network.config, "eos_token_id", None),
         tokenizer.eos_token_id,
     )
+
+
+def end_tokens(*named: int | list[int] | None) -> frozenset[int]:
+    """All end tokens that generation config, config and tokenizer name, each in its way."""
     ids: set[int] = set()
     for value in named:
         if value is not None:

@@ -20,11 +20,8 @@ from graft.models.arena import BLOCK, Arena, Extent, OutOfRowsError
 class Shelf(Protocol):
     """A slower place for rows, such as a disk (`prefix_files.py`)."""
 
-    def look(self, tokens: np.ndarray) -> int:
-        """How many of the first tokens it has rows for."""
-
-    def fetch(self, tokens: np.ndarray, arena: Arena) -> Extent | None:
-        """An extent with the rows of these tokens; None if they turn out to be unusable."""
+    def fetch(self, tokens: np.ndarray, known: int, arena: Arena) -> Extent | None:
+        """An extent with rows of the first tokens, if it has sound ones of more than `known`."""
 
     def put(self, tokens: np.ndarray, arena: Arena, extent: Extent) -> None:
         """Keep the rows of these tokens, the first ones of the extent."""
@@ -52,17 +49,21 @@ class _Entry:
 
 
 class PrefixCache:
-    """Shares rows of an arena; keeps at most `most_rows` of ended sequences, 0 = none."""
+    """Shares rows of an arena, once it is told to (`use`)."""
 
-    def __init__(self, arena: Arena, *, most_rows: int = 0, shelf: Shelf | None = None) -> None:
-        self._arena, self._shelf = arena, shelf
-        self.most_rows = most_rows
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self.used = False
+        self._most_rows, self._shelf = 0, None
         self._entries: list[_Entry] = []
         self._clock = itertools.count(1)
 
     def use(self, *, most_rows: int, shelf: Shelf | None = None) -> None:
-        """Change how much is kept and where; what is kept already is forgotten."""
-        self.most_rows, self._shelf = most_rows, shelf
+        """Share from now on, and keep at most `most_rows` of ended sequences, others on `shelf`.
+
+        What is kept already is forgotten.
+        """
+        self.used, self._most_rows, self._shelf = True, most_rows, shelf
         self.clear()
 
     def open(self, tokens: Sequence[int], rows: int) -> Extent:
@@ -95,7 +96,7 @@ class PrefixCache:
 
     def enter(self, tokens: Sequence[int], extent: Extent) -> None:
         """A sequence begins to read `tokens`; others may build on what it has committed."""
-        if self.most_rows:
+        if self.used:
             self._entries.append(_Entry(np.asarray(tokens, np.int32), extent, running=True))
 
     def leave(self, tokens: Sequence[int], extent: Extent) -> None:
@@ -106,7 +107,7 @@ class PrefixCache:
         idle = [entry for entry in self._entries if not entry.running]
         if (
             whole - extent.shared < BLOCK
-            or whole - extent.shared > self.most_rows
+            or whole - extent.shared > self._most_rows
             or any(entry.common(text) == whole for entry in idle)
         ):
             self._arena.release(extent)
@@ -115,7 +116,7 @@ class PrefixCache:
         self._arena.trim(extent)
         self._entries.append(_Entry(text, extent, running=False))
         self._touch(extent)
-        while self._idle_rows() > self.most_rows:
+        while self._idle_rows() > self._most_rows:
             self._drop_oldest()
 
     def shelve(self, tokens: Sequence[int]) -> None:
@@ -132,22 +133,19 @@ class PrefixCache:
 
     def _find(self, tokens: np.ndarray) -> tuple[Extent | None, int]:
         extent, known = self._longest(tokens)
-        if self._shelf and self.most_rows:
-            shelved = self._shelf.look(tokens)
-            if shelved > known:
-                fetched = self._fetch(tokens[:shelved])
-                extent, known = (fetched, shelved) if fetched else (extent, known)
+        if fetched := self._fetch(tokens, known):
+            extent, known = fetched, fetched.total
         if extent:
             self._touch(extent)
         return extent, known
 
-    def _fetch(self, tokens: np.ndarray) -> Extent | None:
+    def _fetch(self, tokens: np.ndarray, known: int) -> Extent | None:
         try:
-            extent = self._shelf.fetch(tokens, self._arena)
+            extent = self._shelf.fetch(tokens, known, self._arena) if self._shelf else None
         except OutOfRowsError:
             return None
         if extent:
-            self._entries.append(_Entry(tokens, extent, running=False))
+            self._entries.append(_Entry(tokens[: extent.total], extent, running=False))
         return extent
 
     def _longest(self, tokens: np.ndarray) -> tuple[Extent | None, int]:

@@ -44,7 +44,7 @@ def prefix_folder() -> Path:
 
 def kept(folder: Path) -> tuple[int, int]:
     """How many files there are below `folder`, and their bytes."""
-    sizes = [size for _, size, _ in _files(folder)]
+    sizes = [size for _, size, _ in _stored(folder)]
     return len(sizes), sum(sizes)
 
 
@@ -66,18 +66,14 @@ class PrefixFiles:
         self._most = most_bytes
         self._known: dict[tuple[str, int], _File] = {}
 
-    def look(self, tokens: np.ndarray) -> int:
+    def fetch(self, tokens: np.ndarray, known: int, arena: Arena) -> Extent | None:
         """See Shelf."""
-        return self._best(tokens)[1]
-
-    def fetch(self, tokens: np.ndarray, arena: Arena) -> Extent | None:
-        """See Shelf."""
-        file, known = self._best(tokens)
-        if file is None or known < len(tokens):
+        file, found = self._best(tokens)
+        if file is None or found <= known:
             return None
-        extent = arena.reserve(len(tokens))
+        extent = arena.reserve(found)
         try:
-            file.read(extent, len(tokens) // BLOCK, arena)
+            file.read(extent, found // BLOCK, arena)
             os.utime(file.path)
         except _BROKEN as error:
             log.warning("%s is damaged and is deleted (%s)", file.path, error)
@@ -89,7 +85,7 @@ class PrefixFiles:
     def put(self, tokens: np.ndarray, arena: Arena, extent: Extent) -> None:
         """See Shelf. A disk that refuses is logged, not raised: the answer is there already."""
         size = len(tokens) * arena.storage.row_bytes
-        if len(tokens) - self.look(tokens) < _WORTH * BLOCK or size > self._most:
+        if len(tokens) - self._best(tokens)[1] < _WORTH * BLOCK or size > self._most:
             return
         try:
             self._write(tokens, arena, extent, size)
@@ -98,7 +94,7 @@ class PrefixFiles:
             log.warning("the document's cache is not kept on disk: %s", error)
 
     def _write(self, tokens: np.ndarray, arena: Arena, extent: Extent, size: int) -> None:
-        rows = np.concatenate([start + np.arange(count) for start, count in extent.segments])
+        rows = extent.rows
         blocks = {
             _name(i): arena.storage.read(rows[i * BLOCK : (i + 1) * BLOCK]).cpu().contiguous()
             for i in range(len(tokens) // BLOCK)
@@ -118,7 +114,7 @@ class PrefixFiles:
 
     def _make_room(self) -> None:
         """Delete the longest unused files of any model until the rest fits."""
-        files = sorted(_files(self._root))
+        files = sorted(_stored(self._root))
         total = sum(size for _, size, _ in files)
         for _, size, path in files:
             if total <= self._most:
@@ -135,7 +131,7 @@ class PrefixFiles:
     def _files(self) -> "list[_File]":
         """All readable files of this key; their tokens are read once."""
         known = {}
-        for _, _, path in _files(self._folder):
+        for _, _, path in _stored(self._folder):
             with contextlib.suppress(OSError):
                 place = (path.name, path.stat().st_mtime_ns)
                 known[place] = self._known.get(place) or _open(path, self._key)
@@ -180,7 +176,7 @@ def _open(path: Path, key: str) -> _File | None:
     return _File(path, tokens.numpy(), checksums)
 
 
-def _files(folder: Path) -> list[tuple[int, int, Path]]:
+def _stored(folder: Path) -> list[tuple[int, int, Path]]:
     """(last used, size, path) of all files below the folder."""
     found = []
     for path in folder.rglob("*.safetensors"):

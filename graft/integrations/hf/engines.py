@@ -23,7 +23,7 @@ from graft.assemble import engine_around
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
 from graft.models.forward_hook import HookForward
-from graft.models.language_model import Forward, LanguageModel
+from graft.models.language_model import Forward, LanguageModel, name_of
 from graft.models.llama_shape import STATIC_ROTARY
 from graft.models.load import LoadedModel, build_forward, context_length
 from graft.models.pretrained import Checkpoint
@@ -31,7 +31,6 @@ from graft.models.step_costs import StepCosts, costs_for
 
 MOST_ROWS = 1 << 12  # of a batch; transformers has no limit
 UNLIMITED = 1 << 40  # positions
-_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -133,12 +132,12 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         vocabulary=model.get_output_embeddings().weight.shape[0],
         context_length=_positions(model.config),
     )
-    target.prefixes.use(most_rows=1)  # rows of a batch share beginnings; nothing is kept after it
+    target.prefixes.use(most_rows=0)  # rows of a batch share beginnings; nothing is kept after it
     kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
     settings = f"{type(model).__name__} {kinds} {model.config.to_dict()}"
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()
     checkpoint = Checkpoint(_name(model), Path(model.config.name_or_path), fingerprint)
-    dtype, device = _NAMES[model.dtype], str(model.device)
+    dtype, device = name_of(model.dtype), str(model.device)
     costs = costs or costs_for(target, fingerprint, dtype, device)
     loaded = LoadedModel(target, None, checkpoint, frozenset(), dtype, device, kind)
     return engine_around(loaded, costs, max_batch=MOST_ROWS)
