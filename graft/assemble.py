@@ -11,6 +11,7 @@ from graft.draft.lookup import LookupDrafter
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.suffix_automaton import SuffixAutomaton
+from graft.models.gpu import hold_rows
 from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.pretrained import DEFAULT_MODEL
@@ -52,6 +53,7 @@ def load(  # noqa: PLR0913  every option by its name
     verifier: str = "walk",
     invariant: bool = False,
     max_batch: int = 16,
+    kv_cache: int | None = None,
     prefix_cache: int | None = None,
     disk_cache: int = 0,
 ) -> Engine:
@@ -59,10 +61,13 @@ def load(  # noqa: PLR0913  every option by its name
 
     `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset.
     `invariant` makes drafted and plain output the same bit for bit in every dtype, at a cost; the
-    CPU's own kernels always do. Up to `max_batch` requests run at once. `prefix_cache` is how many
-    bytes of texts read before may be kept in memory for prompts that begin the same: 0 for none,
-    None for a tenth of the memory; `disk_cache` how many of those that `Engine.remember` is told to
-    keep may lie on disk.
+    CPU's own kernels always do. Up to `max_batch` requests run at once.
+
+    `kv_cache` is how many bytes keys and values may take. A GPU's cache is allocated at once, by
+    default for `max_batch` whole contexts and one more, if there is room; a CPU's grows. In it
+    `prefix_cache` bytes of texts read before may be kept for prompts that begin the same: 0 for
+    none, None for a tenth of the memory. `disk_cache` is how many bytes of those that
+    `Engine.remember` is told to keep may lie on disk.
     """
     if draft not in PRESETS:
         raise InputError(f"unknown draft {draft!r}; choose one of {', '.join(PRESETS)}")
@@ -70,6 +75,7 @@ def load(  # noqa: PLR0913  every option by its name
         raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
+    hold_rows(loaded.model, loaded.device, sequences=max_batch + 1, most_bytes=kv_cache)
     costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     if kept:

@@ -56,6 +56,15 @@ class AnswerOptions:
             "them starts at once; see `graft cache`.",
         ),
     ] = True
+    kv_cache: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            min=0,
+            help="Memory that keys and values may take; on a GPU it is taken at once, by default "
+            "as much as two whole contexts need.",
+        ),
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
@@ -125,6 +134,8 @@ class AnswerOptions:
                 device=self.device,
                 draft=self.draft,
                 invariant=self.invariant,
+                max_batch=1,
+                kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
                 prefix_cache=None if remembers else 0,
                 disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
             )

@@ -6,13 +6,15 @@ of its own sequence, to its ancestors and itself.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numba import njit
 
 SPLIT = 256  # positions that attention sums up together, wherever bits must not depend on the step
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class TreeLayout:
     """Plain arrays; the last segment of a sequence is followed by the rows of its nodes."""
 
@@ -20,10 +22,42 @@ class TreeLayout:
     segments: list[list[tuple[int, int]]]  # per sequence (first row, committed rows)
     rows: np.ndarray  # [N] int64: where the keys and values of a node are written
     positions: np.ndarray  # [N] int64
-    ancestors: np.ndarray  # [N, W] uint8: may node i see node j of its sequence, W >= all counts
+    parents: np.ndarray  # [N] int64, counted within the sequence; -1 for its first node
 
     def __post_init__(self) -> None:
         for b, segments in enumerate(self.segments):
             first, last = self.first_node[b], self.first_node[b + 1]
             tail = sum(segments[-1])
             assert last == first or self.rows[first] == tail, "nodes must follow the last segment"
+
+    @cached_property
+    def ancestors(self) -> np.ndarray:
+        """[N, W] uint8: may node i see node j of its sequence, W = the largest count."""
+        return _closure(self.first_node, self.parents)
+
+    @cached_property
+    def chains(self) -> np.ndarray:
+        """[B] bool: the sequences whose nodes all follow one another."""
+        return _are_chains(self.first_node, self.parents)
+
+
+@njit(cache=True)
+def _closure(first_node, parents):
+    seen = np.zeros((len(parents), np.diff(first_node).max()), np.uint8)
+    for b in range(len(first_node) - 1):
+        base = first_node[b]
+        for i in range(base, first_node[b + 1]):
+            if parents[i] >= 0:
+                seen[i] = seen[base + parents[i]]
+            seen[i, i - base] = 1
+    return seen
+
+
+@njit(cache=True)
+def _are_chains(first_node, parents):
+    chains = np.ones(len(first_node) - 1, np.bool_)
+    for b in range(len(chains)):
+        for i in range(first_node[b], first_node[b + 1]):
+            if parents[i] != i - first_node[b] - 1:
+                chains[b] = False
+    return chains

@@ -90,6 +90,11 @@ class Arena:
         self.most_rows = most_rows
         self._taken: list[Extent] = []  # by start
 
+    def hold(self, rows: int) -> None:
+        """Take so many rows now and never more, so that they stay where they are."""
+        self.most_rows = rows // ALIGN * ALIGN
+        self.storage.resize(self.most_rows)
+
     def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
         """A new extent with room for `rows`, on top of the first `shared` tokens of `prefix`."""
         extent = Extent(self._find(rows), _aligned(rows), prefix=prefix)

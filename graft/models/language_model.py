@@ -137,14 +137,13 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
     """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
     counts = [len(tree) for tree in trees]
     first = np.concatenate([[0], np.cumsum(counts)])
-    ancestors = np.zeros((first[-1], max(counts)), np.uint8)
-    positions, rows = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
+    positions, rows, parents = (np.empty(first[-1], np.int64) for _ in range(3))
     for b, (extent, tree) in enumerate(zip(extents, trees, strict=True)):
         nodes = slice(first[b], first[b + 1])
-        ancestors[nodes, : len(tree)] = tree.ancestors()
         positions[nodes] = extent.total + tree.depths
         rows[nodes] = extent.start + extent.length + np.arange(len(tree))
-    return TreeLayout(first, [extent.segments for extent in extents], rows, positions, ancestors)
+        parents[nodes] = tree.parents
+    return TreeLayout(first, [extent.segments for extent in extents], rows, positions, parents)
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -63,6 +63,7 @@ class LlamaShape:
     kv_heads: int
     head_size: int
     vocabulary: int
+    positions: int  # that the model was made for
     epsilon: float
     scale: float
     rotary_module: nn.Module = field(repr=False)
@@ -74,13 +75,17 @@ class LlamaShape:
         wanted = int(positions.max()) + 1
         if wanted > len(self._cosine):
             known = max(wanted, 2 * len(self._cosine), 512)
-            device = next(self.rotary_module.buffers()).device
-            where = torch.arange(known, device=device)[None]
-            with torch.inference_mode():
-                both = self.rotary_module(torch.empty(1, device=device), where)
-            half = self.head_size // 2
-            self._cosine, self._sine = (x[0, :, :half].cpu().contiguous().numpy() for x in both)
+            self._cosine, self._sine = (x.cpu().numpy() for x in self.rotary_tables(known))
         return self._cosine[positions], self._sine[positions]
+
+    @torch.inference_mode()
+    def rotary_tables(self, positions: int) -> tuple[Tensor, Tensor]:
+        """cosine, sine [positions, D / 2] float32."""
+        device = next(self.rotary_module.buffers()).device
+        where = torch.arange(positions, device=device)[None]
+        both = self.rotary_module(torch.empty(1, device=device), where)
+        cosine, sine = (x[0, :, : self.head_size // 2].contiguous() for x in both)
+        return cosine, sine
 
 
 def is_llama_shaped(model: PreTrainedModel) -> bool:
@@ -146,6 +151,7 @@ def read_llama(model: PreTrainedModel) -> tuple[LlamaShape, LlamaWeights]:
         kv_heads=config.num_key_value_heads,
         head_size=attention.head_dim,
         vocabulary=config.vocab_size,
+        positions=config.max_position_embeddings,
         epsilon=config.rms_norm_eps,
         scale=attention.scaling,
         rotary_module=decoder.rotary_emb,

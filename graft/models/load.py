@@ -10,11 +10,11 @@ from torch import Tensor
 from graft import machine
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
 from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
-from graft.kernels.tree_attention_torch import tree_attention
 from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
 from graft.models.forward_hook import HookForward
 from graft.models.forward_panels import PanelForward
+from graft.models.gpu import fastest_attention, graphed_forward, has_triton
 from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
 from graft.models.language_model import Forward, LanguageModel, dtype_of
@@ -108,8 +108,8 @@ def build_forward(
     """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
     Weights that torchao quantised stay int8; the reference is then the quantised network.
-    `kind` insists on one of "panels", "lean", "hook". Panels are always invariant, the others are
-    made so if asked. Without a `dtype` the network is left as it is.
+    `kind` insists on one of "panels", "graphed", "lean", "hook". Panels are always invariant, the
+    last two are made so if asked. Without a `dtype` the network is left as it is.
     """
     if (dtype or network.dtype) not in TOLERANCE:
         raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
@@ -151,7 +151,9 @@ def _build(
 def _make(network: "Any", kind: str, name: str, *, invariant: bool) -> Forward:  # noqa: ANN401
     if kind == "panels":
         return PanelForward(*read_llama(network))
-    attention = invariant_attention if invariant else tree_attention
+    if kind == "graphed":
+        return graphed_forward(network)
+    attention = invariant_attention if invariant else fastest_attention(network.device)
     try:
         forward: Forward = (
             LeanForward(*read_llama(network), attention)
@@ -170,7 +172,7 @@ def _fastest_kind(network: "Any", *, invariant: bool) -> str:  # noqa: ANN401
     if has_int8_products(network):
         return "panels" if on_cpu else "hook"
     if not on_cpu:
-        return "lean"
+        return "graphed" if has_triton() and not invariant else "lean"
     return "panels" if invariant or panels_are_faster(network.config, network.dtype) else "lean"
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import time
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
@@ -24,6 +25,7 @@ from graft.tree.draft_tree import chain
 
 NODES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (128, 2048)
+GPU_LENGTHS = (128, 2048, 16384, 65536)  # many nodes are free at short contexts, not at long ones
 REFERENCE = Path(__file__).with_name("reference_costs.json")
 _ROUNDS = 3
 
@@ -41,12 +43,12 @@ class StepCosts:
 
         Linear between the measured lengths and beyond them; never below the shortest measured.
         """
-        table, first = self._table, self.lengths[0]
-        if len(self.lengths) == 1 or length <= first:
+        table, lengths = self._table, self.lengths
+        if len(lengths) == 1 or length <= lengths[0]:
             return table[0]
-        second = self.lengths[1]
-        share = (length - first) / (second - first)
-        return table[0] + share * np.maximum(table[1] - table[0], 0)
+        i = min(bisect_right(lengths, length), len(lengths) - 1)
+        share = (length - lengths[i - 1]) / (lengths[i] - lengths[i - 1])
+        return table[i - 1] + share * (table[i] - table[i - 1])
 
     def beyond(self, length: int, rows: int, nodes: int) -> np.ndarray:
         """[nodes + 1] seconds of a step with `rows` rows and 0, 1, ... `nodes` more.
@@ -61,10 +63,11 @@ class StepCosts:
 
     @cached_property
     def _table(self) -> np.ndarray:
-        """Every node count by interpolation, made monotone: more nodes never cost less."""
+        """Every node count by interpolation, made monotone: neither more nodes nor a longer
+        context ever cost less."""
         every = np.arange(self.nodes[-1] + 1)
         rows = [np.interp(every, self.nodes, row) for row in self.seconds]
-        return np.maximum.accumulate(np.array(rows), 1)
+        return np.maximum.accumulate(np.maximum.accumulate(np.array(rows), 1), 0)
 
     def _is_sound(self) -> bool:
         """A full table of positive times, its sizes ascending."""
@@ -101,8 +104,9 @@ class StepCosts:
 def measure(model: LanguageModel) -> StepCosts:
     """Time real steps over an empty cache; the shortest of a few rounds counts."""
     counts = tuple(nodes for nodes in NODES if nodes <= model.context_length)
-    room = model.context_length - counts[-1] - 1
-    lengths = tuple(length for length in LENGTHS if length <= room) or (0,)
+    room = min(model.context_length, model.arena.most_rows or model.context_length) - counts[-1] - 1
+    known = GPU_LENGTHS if getattr(model, "asynchronous", False) else LENGTHS
+    lengths = tuple(length for length in known if length <= room) or (0,)
     best = np.full((len(lengths), len(counts)), np.inf)
     extent = model.open(lengths[-1] + counts[-1] + 1)
     try:
@@ -149,7 +153,7 @@ def _key(fingerprint: str, dtype: str, device: str, model: LanguageModel) -> str
         platform.node(),
         str(torch.get_num_threads()),
         *(version(name) for name in ("torch", "transformers", "numba")),
-        "1",  # raise when the kernels change
+        "2",  # raise when the kernels change
     ]
     if device.startswith("cuda"):
         parts.append(torch.cuda.get_device_name(device))

@@ -1,7 +1,8 @@
-"""The two forms in which an arena keeps its rows.
+"""The forms in which an arena keeps its rows.
 
-`RowStorage` is a plain tensor, for transformers' modules and for GPUs. `PanelStorage` is what the
-CPU kernels read: sixteen keys side by side, values in columns of sixteen.
+`RowStorage` is a plain tensor, for transformers' modules and for GPUs; `LazyRowStorage` leaves
+small moves to the next step, which takes them along. `PanelStorage` is what the CPU kernels read:
+sixteen keys side by side, values in columns of sixteen.
 """
 
 import numpy as np
@@ -50,6 +51,56 @@ class RowStorage:
         """See Storage."""
         place = torch.from_numpy(rows).to(self.kv.device)
         self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
+
+
+class LazyRowStorage(RowStorage):
+    """Rows whose last moves may still be due: a step begins with them, and so does all else here.
+
+    Between two steps a few rows of every sequence move up. Told to the device together with the
+    step, they cost no launch of their own.
+    """
+
+    def __init__(
+        self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        super().__init__(layers, heads, size, dtype, device)
+        self._due: list[tuple[int, int]] = []
+
+    def take_moves(self, most: int) -> np.ndarray:
+        """[n, 2] int64 (source, target): whoever takes them must make them before anything else."""
+        if len(self._due) > most:
+            self._settle()
+        due, self._due = self._due, []
+        return np.array(due, np.int64).reshape(-1, 2)
+
+    def resize(self, rows: int) -> None:
+        """See Storage."""
+        self._settle()
+        super().resize(rows)
+
+    def move(self, source: np.ndarray, target: np.ndarray) -> None:
+        """See Storage."""
+        pairs = list(zip(source.tolist(), target.tolist(), strict=True))
+        written = {target for _, target in self._due}
+        if any(row in written for pair in pairs for row in pair):
+            self._settle()
+        self._due += pairs
+
+    def read(self, rows: np.ndarray) -> Tensor:
+        """See Storage."""
+        self._settle()
+        return super().read(rows)
+
+    def write(self, rows: np.ndarray, content: Tensor) -> None:
+        """See Storage."""
+        self._settle()
+        super().write(rows, content)
+
+    def _settle(self) -> None:
+        """Make the moves that are due."""
+        if self._due:
+            source, target = self.take_moves(len(self._due)).T
+            super().write(target.copy(), super().read(source.copy()))
 
 
 class PanelStorage:

@@ -4,13 +4,12 @@ The panels version promises more: in one segment a node's result has the same bi
 had been decoded token by token.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tree_steps import SIZE, Step, brute_force, lay_out, random_step, random_tree
 
 from graft.kernels.tree_attention_invariant import see
 from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
@@ -18,74 +17,9 @@ from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.storage import PanelStorage
-from graft.tree.draft_tree import DraftTree, chain, in_level_order
+from graft.tree.draft_tree import chain, in_level_order
 
-SIZE = 16  # head size
 CONTEXTS = [0, 1, 15, 16, 17, 240, 254, 255, 256, 257, 271, 510, 511, 512, 513, 767]
-
-
-def random_tree(nodes: int, rng: np.random.Generator, *, width: int = 4) -> DraftTree:
-    """Every node hangs on one of the `width` nodes before it."""
-    parents = np.array([-1] + [rng.integers(max(0, i - width), i) for i in range(1, nodes)])
-    return in_level_order(np.arange(nodes), parents, np.ones(nodes), np.zeros(nodes), ("",))
-
-
-@dataclass
-class Step:
-    """Random numbers for one step: queries [N, H, D], cache rows [K, rows, D]."""
-
-    layout: TreeLayout
-    query: np.ndarray
-    keys: np.ndarray
-    values: np.ndarray
-
-
-def lay_out(sequences: list[tuple[list[int], DraftTree]], shared: int = 0) -> TreeLayout:
-    """Each sequence: lengths of its segments, the first `shared` common to all, and its tree."""
-    counts = [len(tree) for _, tree in sequences]
-    first = np.concatenate([[0], np.cumsum(counts)])
-    segments, rows, positions, end = [], [], [], 16
-    ancestors = np.zeros((first[-1], max(counts)), np.uint8)
-    for b, (lengths, tree) in enumerate(sequences):
-        own = list(segments[0][:shared]) if b else []
-        for length in lengths[len(own) :]:
-            own.append((end, length))
-            end = -(-(end + length + len(tree)) // 16) * 16 + 16 * (b % 2)
-        segments.append(own)
-        rows.append(sum(own[-1]) + np.arange(len(tree)))
-        positions.append(sum(lengths) + tree.depths)
-        ancestors[first[b] : first[b + 1], : len(tree)] = tree.ancestors()
-    return TreeLayout(first, segments, np.concatenate(rows), np.concatenate(positions), ancestors)
-
-
-def random_step(layout: TreeLayout, heads: int, kv_heads: int, rng: np.random.Generator) -> Step:
-    rows = -(-(int(layout.rows.max()) + 1) // 16) * 16
-    shapes = [(len(layout.rows), heads, SIZE), (kv_heads, rows, SIZE), (kv_heads, rows, SIZE)]
-    return Step(layout, *(rng.standard_normal(shape).astype(np.float32) for shape in shapes))
-
-
-def brute_force(step: Step, *, scale=0.3, window=None, softcap=None, sinks=None) -> np.ndarray:
-    """One node, one head, one key at a time, in float64."""
-    layout, result = step.layout, np.zeros(step.query.shape)
-    heads, kv_heads = step.query.shape[1], len(step.keys)
-    for b, segments in enumerate(layout.segments):
-        first, last = layout.first_node[b : b + 2]
-        committed = np.concatenate([row + np.arange(count) for row, count in segments])
-        for i in range(first, last):
-            path = [j for j in range(first, last) if layout.ancestors[i, j - first]]
-            rows = np.concatenate([committed, layout.rows[path]]).astype(int)
-            places = np.concatenate([np.arange(len(committed)), layout.positions[path]])
-            if window is not None:
-                rows = rows[layout.positions[i] - places < window]
-            for h in range(heads):
-                keys, values = (x[h // (heads // kv_heads), rows] for x in (step.keys, step.values))
-                scores = keys.astype(np.float64) @ step.query[i, h] * scale
-                if softcap is not None:
-                    scores = softcap * np.tanh(scores / softcap)
-                exponents = np.exp(scores)
-                total = exponents.sum() + (0 if sinks is None else np.exp(sinks[h]))
-                result[i, h] = exponents @ values / total
-    return result
 
 
 def by_torch(step: Step, *, scale=0.3, dtype=torch.float64, **options) -> np.ndarray:
@@ -277,13 +211,12 @@ def test_neighbouring_sequences_do_not_change_a_bit():
     together = by_panels(step)
     for b, tree in enumerate(trees):
         nodes = slice(layout.first_node[b], layout.first_node[b + 1])
-        ancestors = np.ascontiguousarray(layout.ancestors[nodes])
         alone = TreeLayout(
             np.array([0, len(tree)]),
             [layout.segments[b]],
             layout.rows[nodes],
             layout.positions[nodes],
-            ancestors,
+            layout.parents[nodes],
         )
         result = by_panels(Step(alone, step.query[nodes], step.keys, step.values))
         np.testing.assert_array_equal(together[nodes], result)
@@ -292,4 +225,4 @@ def test_neighbouring_sequences_do_not_change_a_bit():
 def test_nodes_that_do_not_follow_their_segment_are_refused():
     good = lay_out([([5], chain([1, 2]))])
     with pytest.raises(AssertionError, match="must follow"):
-        TreeLayout(good.first_node, good.segments, good.rows + 1, good.positions, good.ancestors)
+        TreeLayout(good.first_node, good.segments, good.rows + 1, good.positions, good.parents)

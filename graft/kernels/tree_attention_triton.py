@@ -1,0 +1,370 @@
+"""Hybrid tree attention on a GPU (LongSpec, section 3.3), as `tree_attention_torch` defines it.
+
+A program takes one task of the plan for one key head: its keys are read once for all queries of
+the head's group. Committed keys need no mask. Nodes of the tree come last, behind the task's last
+committed key; who sees whom is a bit. A row's partial results are merged by their log-sum-exp in
+fp32. No mask over the context is ever made, and everything that changes between steps is read
+from device memory.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from weakref import WeakKeyDictionary
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graft.kernels.tree_layout import TreeLayout
+from graft.kernels.tree_plan import COLUMNS, TreePlan, plan_tree, tile_of
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How a program works: keys at a time, warps, stages of the pipeline; and how many programs
+    a multiprocessor should get."""
+
+    keys: int
+    warps: int
+    stages: int
+    programs: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPlan:
+    """A plan in device memory, filled up with empty tasks where a captured graph needs room."""
+
+    tile: int
+    tasks: Tensor  # [T, COLUMNS] int32
+    parts: Tensor  # [N] int32
+    bits: Tensor  # [N, W] int64
+    positions: Tensor  # [N] int32 or int64
+    most_parts: int
+
+
+def tree_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    layout: TreeLayout,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """See `tree_attention_torch`."""
+    plan = place(layout, query.shape[1] // keys.shape[0], keys)
+    return attend(
+        query, keys, values, plan, scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
+
+
+_placed: "WeakKeyDictionary[TreeLayout, PlacedPlan]" = WeakKeyDictionary()
+
+
+def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedPlan:
+    """The plan of a layout, made once and copied to the device of the keys."""
+    if layout not in _placed:
+        plan = plan_for(layout, group, keys)
+        device = keys.device
+        _placed[layout] = PlacedPlan(
+            plan.tile,
+            torch.from_numpy(plan.tasks).to(device),
+            torch.from_numpy(plan.parts).to(device),
+            torch.from_numpy(plan.bits).to(device),
+            torch.from_numpy(layout.positions).to(device),
+            int(plan.parts.max(initial=1)),
+        )
+    return _placed[layout]
+
+
+def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> TreePlan:
+    """The plan that suits this layout on the device of the keys [K, rows, D]."""
+    most = most_tile(keys.dtype, keys.shape[2])
+    tile = tile_of(layout, group, most)
+    return plan_tree(layout, group=group, tile=tile, tasks=tasks_wanted(tile, keys))
+
+
+def tasks_wanted(tile: int, keys: Tensor) -> int:
+    """How many tasks of so many query rows keep the device busy, for each of the key heads."""
+    programs = tiles_for(tile, keys.shape[2], keys.dtype).programs
+    return max(1, programs * multiprocessors(keys.device) // keys.shape[0])
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the device has; a few where it is no GPU (the interpreter)."""
+    if device.type != "cuda":
+        return 4
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def most_tile(dtype: torch.dtype, size: int) -> int:
+    """Query rows a program can hold."""
+    if dtype == torch.float32:
+        return 32
+    return 64 if size > 128 else 128
+
+
+def tiles_for(rows: int, size: int, dtype: torch.dtype) -> Tiles:
+    """What is fast for tasks of so many query rows and heads of this size."""
+    if dtype == torch.float32:
+        return Tiles(keys=32, warps=4, stages=2, programs=2)
+    if size > 128:
+        return Tiles(keys=32, warps=4, stages=2, programs=1)
+    if rows <= 64:
+        return Tiles(keys=64, warps=4, stages=4, programs=1)
+    return Tiles(keys=64, warps=8, stages=3, programs=1)
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: PlacedPlan,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    tiles: Tiles | None = None,
+) -> Tensor:
+    """[N, H, D] by a plan that is on the device; `tiles` overrides what is thought fast."""
+    nodes, heads, size = query.shape
+    kv_heads = keys.shape[0]
+    assert query.is_contiguous(), "queries must lie in order"
+    assert keys.stride() == values.stride(), "keys and values must lie alike"
+    assert keys.stride()[1:] == (size, 1), "a cache row must lie in order"
+    tiles = tiles or tiles_for(plan.tile, size, query.dtype)
+    result = torch.empty_like(query)
+    parts = plan.most_parts if plan.most_parts > 1 else 0
+    mixed = query.new_empty((parts, nodes, heads, size), dtype=torch.float32)
+    sums = query.new_empty((parts, nodes, heads), dtype=torch.float32)
+    options = dict(
+        HEADS=heads, SIZE=size, PADDED=triton.next_power_of_2(size), HAS_SINKS=sinks is not None
+    )  # fmt: skip
+    _attend[(len(plan.tasks), kv_heads)](
+        query, keys, values, result, mixed, sums, sinks, plan.tasks, plan.bits, plan.positions,
+        keys.stride(0), nodes, plan.bits.shape[1], scale, softcap or 1.0, window or 0,
+        GROUP=heads // kv_heads, TILE=plan.tile, KEYS=tiles.keys, COLUMNS=COLUMNS,
+        HAS_WINDOW=window is not None, HAS_SOFTCAP=softcap is not None,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
+        num_warps=tiles.warps, num_stages=tiles.stages, **options,
+    )  # fmt: skip
+    if parts:
+        _merge[(nodes, heads)](
+            mixed, sums, sinks, plan.parts, result, nodes, PARTS=16, num_warps=4, **options
+        )
+    return result
+
+
+@triton.jit(do_not_specialize=["nodes", "words", "window"])
+def _attend(
+    query, keys, values, result, mixed_parts, sum_parts, sinks, tasks, bits, positions,
+    head_stride, nodes, words, scale, softcap, window,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
+    TILE: tl.constexpr, KEYS: tl.constexpr, COLUMNS: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """One task for one key head; the columns of a task are those of `tree_plan`."""
+    task = tasks + tl.program_id(0) * COLUMNS
+    head = tl.program_id(1)
+    rows = tl.load(task + 1)
+    if rows == 0:
+        return
+    row = tl.load(task) + tl.arange(0, TILE)
+    is_row = tl.arange(0, TILE) < rows
+    node = row // GROUP
+    place = node.to(tl.int64) * HEADS + head * GROUP + row % GROUP  # [TILE] of [N, H]
+    column = tl.arange(0, PADDED)
+    q = tl.load(
+        query + place[:, None] * SIZE + column[None, :],
+        mask=is_row[:, None] & (column < SIZE)[None, :], other=0.0,
+    )  # fmt: skip
+    base = head.to(tl.int64) * head_stride + tl.load(task + 2).to(tl.int64) * SIZE
+    keys += base
+    values += base
+    count = tl.load(task + 3)
+    first_position = tl.load(task + 4)
+    tree = tl.load(task + 5)
+    first = tl.load(task + 6)
+    is_chain = tl.load(task + 7) > 0
+
+    # A row sees `seen` keys from the first on: the committed ones and, in a chain, its own past.
+    seen = count + tl.where((tree > 0) & is_chain & is_row, node - first + 1, 0)
+    most = tl.max(tl.where(is_row, seen, 0), 0)
+    free = tl.min(tl.where(is_row, seen, most), 0)  # these every row sees
+    start = count * 0
+    position = row * 0
+    if HAS_WINDOW:
+        position = tl.load(positions + node, mask=is_row, other=0).to(tl.int32)
+        lowest = tl.min(tl.where(is_row, position, 2147483647), 0) - window + 1 - first_position
+        start = tl.maximum(lowest, 0) // KEYS * KEYS
+        free = start
+
+    best = tl.full((TILE,), float("-inf"), tl.float32)
+    total = tl.zeros((TILE,), tl.float32)
+    mixed = tl.zeros((TILE, PADDED), tl.float32)
+    offset = tl.arange(0, KEYS)
+    for key in tl.range(start, free // KEYS * KEYS, KEYS):
+        best, total, mixed = _take_in_all(
+            q, keys, values, key + offset, best, total, mixed, scale, softcap,
+            SIZE, PADDED, HAS_SOFTCAP, PRECISION,
+        )  # fmt: skip
+    for key in tl.range(tl.maximum(start, free // KEYS * KEYS), most, KEYS, num_stages=1):
+        index = key + offset
+        visible = index[None, :] < seen[:, None]
+        if HAS_WINDOW:
+            visible &= position[:, None] - (first_position + index)[None, :] < window
+        best, total, mixed = _take_in_some(
+            q, keys, values, index, index < most, visible, best, total, mixed, scale, softcap,
+            SIZE, PADDED, HAS_SOFTCAP, PRECISION,
+        )  # fmt: skip
+    # Later nodes are nobody's ancestors.
+    last = tl.where((tree > 0) & ~is_chain, tl.max(tl.where(is_row, node, 0), 0) - first + 1, 0)
+    for key in tl.range(0, last, KEYS, num_stages=1):
+        index = key + offset
+        visible = _ancestors(bits, words, node, index, is_row[:, None] & (index < last)[None, :])
+        if HAS_WINDOW:
+            other = tl.load(positions + first + index, mask=index < last, other=0)
+            visible &= position[:, None] - other.to(tl.int32)[None, :] < window
+        best, total, mixed = _take_in_some(
+            q, keys, values, count + index, index < last, visible, best, total, mixed, scale,
+            softcap, SIZE, PADDED, HAS_SOFTCAP, PRECISION,
+        )  # fmt: skip
+
+    if tl.load(task + 9) == 1:
+        if HAS_SINKS:
+            sink = tl.load(sinks + head * GROUP + row % GROUP, mask=is_row, other=0.0)
+            best, total, mixed = _sink(sink, best, total, mixed)
+        _store(result, place, is_row, mixed, total, SIZE, PADDED)
+    else:
+        place += tl.load(task + 8).to(tl.int64) * nodes * HEADS
+        _store(mixed_parts, place, is_row, mixed, total, SIZE, PADDED)
+        tl.store(sum_parts + place, best + tl.log2(total), mask=is_row)  # -inf where nothing
+
+
+@triton.jit
+def _take_in_all(
+    q, keys, values, index, best, total, mixed, scale, softcap,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Keys that every row sees."""
+    column = tl.arange(0, PADDED)
+    where = index[:, None] * SIZE + column[None, :]
+    inside = None if SIZE == PADDED else (column < SIZE)[None, :]
+    k = tl.load(keys + where, mask=inside)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if HAS_SOFTCAP:
+        scores = _cap(scores, scale, softcap)
+        newest = tl.maximum(best, tl.max(scores, 1))
+        weights = tl.exp2(scores - newest[:, None])
+    else:
+        newest = tl.maximum(best, tl.max(scores, 1) * (scale * _LOG2E))
+        weights = tl.exp2(scores * (scale * _LOG2E) - newest[:, None])
+    faded = tl.exp2(best - newest)
+    v = tl.load(values + where, mask=inside)
+    mixed = tl.dot(weights.to(v.dtype), v, mixed * faded[:, None], input_precision=PRECISION)
+    return newest, total * faded + tl.sum(weights, 1), mixed
+
+
+@triton.jit
+def _take_in_some(
+    q, keys, values, index, exists, visible, best, total, mixed, scale, softcap,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Keys of which a row may see some, or none."""
+    column = tl.arange(0, PADDED)
+    where = index[:, None] * SIZE + column[None, :]
+    inside = exists[:, None] & (column < SIZE)[None, :]
+    k = tl.load(keys + where, mask=inside, other=0.0)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    scores = _cap(scores, scale, softcap) if HAS_SOFTCAP else scores * (scale * _LOG2E)
+    scores = tl.where(visible, scores, float("-inf"))
+    newest = tl.maximum(best, tl.max(scores, 1))
+    finite = tl.where(newest == float("-inf"), 0.0, newest)
+    weights = tl.exp2(scores - finite[:, None])
+    faded = tl.exp2(best - finite)
+    v = tl.load(values + where, mask=inside, other=0.0)
+    mixed = tl.dot(weights.to(v.dtype), v, mixed * faded[:, None], input_precision=PRECISION)
+    return newest, total * faded + tl.sum(weights, 1), mixed
+
+
+@triton.jit
+def _ancestors(bits, words, node, index, inside):
+    """[TILE, KEYS] bool: whether tree node `index` is an ancestor of a row's node, or itself."""
+    place = node[:, None].to(tl.int64) * words + (index // 64)[None, :]
+    return ((tl.load(bits + place, mask=inside, other=0) >> (index % 64)[None, :]) & 1) != 0
+
+
+@triton.jit
+def _store(result, place, is_row, mixed, total, SIZE: tl.constexpr, PADDED: tl.constexpr):
+    """mixed / total; zeros where nothing was seen."""
+    column = tl.arange(0, PADDED)
+    final = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(
+        result + place[:, None] * SIZE + column[None, :],
+        final.to(result.dtype.element_ty), mask=is_row[:, None] & (column < SIZE)[None, :],
+    )  # fmt: skip
+
+
+@triton.jit
+def _cap(scores, scale, softcap):
+    """softcap * tanh(scores * scale / softcap), in powers of two."""
+    doubled = tl.exp2(scores * (2.0 * _LOG2E * scale / softcap))
+    return (softcap * _LOG2E) * (1.0 - 2.0 / (doubled + 1.0))
+
+
+@triton.jit
+def _sink(sink, best, total, mixed):
+    """A weight that takes its share of the sum and gives no value."""
+    sink = sink.to(tl.float32) * _LOG2E
+    newest = tl.maximum(best, sink)
+    faded = tl.exp2(best - newest)
+    return newest, total * faded + tl.exp2(sink - newest), mixed * faded[:, None]
+
+
+@triton.jit(do_not_specialize=["nodes"])
+def _merge(
+    mixed_parts, sum_parts, sinks, parts, result, nodes,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+):  # fmt: skip
+    """The partial results of one node and head into one."""
+    node = tl.program_id(0)
+    head = tl.program_id(1)
+    count = tl.load(parts + node)
+    if count < 2:
+        return
+    place = node.to(tl.int64) * HEADS + head
+    step = nodes.to(tl.int64) * HEADS
+    column = tl.arange(0, PADDED)
+    best = tl.full((1,), float("-inf"), tl.float32)
+    total = tl.zeros((1,), tl.float32)
+    mixed = tl.zeros((1, PADDED), tl.float32)
+    for first in tl.range(0, count, PARTS):
+        part = first + tl.arange(0, PARTS)
+        at = place + part * step
+        sums = tl.load(sum_parts + at, mask=part < count, other=float("-inf"))
+        some = tl.load(
+            mixed_parts + at[:, None] * SIZE + column[None, :],
+            mask=(part < count)[:, None] & (column < SIZE)[None, :], other=0.0,
+        )  # fmt: skip
+        newest = tl.maximum(best, tl.max(sums, 0))
+        finite = tl.where(newest == float("-inf"), 0.0, newest)
+        weights = tl.exp2(sums - finite)
+        faded = tl.exp2(best - finite)
+        total = total * faded + tl.sum(weights, 0)
+        mixed = mixed * faded[:, None] + tl.sum(some * weights[:, None], 0)[None, :]
+        best = newest
+    if HAS_SINKS:
+        best, total, mixed = _sink(tl.load(sinks + head), best, total, mixed)
+    final = mixed / total[:, None]
+    tl.store(
+        result + place * SIZE + column[None, :],
+        final.to(result.dtype.element_ty), mask=(column < SIZE)[None, :],
+    )  # fmt: skip

@@ -1,0 +1,169 @@
+"""The work of one tree attention on a GPU, cut into tasks for a fixed grid of programs.
+
+A task is a tile of query rows (nodes times the heads that share a key head) and a stretch of
+keys. Long contexts are cut so that all multiprocessors have work; what the tasks of a row find is
+merged afterwards. Sequences that stand side by side and build on the same rows read those once.
+Everything that changes from step to step is in these arrays: a captured graph reads them from
+device memory.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+
+from graft.kernels.tree_layout import TreeLayout
+
+# Columns of a task: its first query row (node * group + member) and their number; the cache row
+# of its first key, how many committed keys it sees, the position of the first; how many nodes of
+# the sequence's tree follow them (0: not its business) and the first of those; whether the tree
+# is a chain; which partial result it makes, and of how many (1: it makes the result itself).
+ROW, ROWS, KEY, KEYS, POSITION, TREE, FIRST, CHAIN, PART, PARTS = range(10)
+COLUMNS = 10
+LEAST_KEYS = 256  # shorter stretches are not worth a merge
+KEY_STEP = 128  # stretches are cut at multiples of this
+WORD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TreePlan:
+    """The tasks of a step, and what nodes see of their own tree."""
+
+    tile: int  # query rows of a task
+    tasks: np.ndarray  # [T, COLUMNS] int32
+    parts: np.ndarray  # [N] int32: partial results of a node; 1 where a task makes the result
+    bits: np.ndarray  # [N, W] int64: ancestors of a node and itself; 0 where the tree is a chain
+
+
+def tile_of(layout: TreeLayout, group: int, most: int) -> int:
+    """Rows that hold the queries of any of the sequences, if that is not more than `most`."""
+    rows = int((layout.first_node[1:] - layout.first_node[:-1]).max()) * group
+    return min(max(16, 1 << (rows - 1).bit_length()), most)
+
+
+def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreePlan:
+    """About `tasks` tasks (for one key head) of `tile` rows each."""
+    counts = np.array([len(segments) for segments in layout.segments])
+    first_segment = np.concatenate([[0], np.cumsum(counts)])
+    segments = np.array([pair for each in layout.segments for pair in each], np.int64)
+    chains = layout.chains
+    table, parts = _cut(
+        layout.first_node, first_segment, segments, chains, group, tile, tasks
+    )  # fmt: skip
+    bits = _bits(layout.first_node, layout.parents, chains)
+    return TreePlan(tile, table, parts, bits)
+
+
+@njit(cache=True)
+def _cut(first_node, first_segment, segments, chains, group, tile, wanted):
+    """The tasks [T, COLUMNS] and the parts [N]."""
+    last_use = _last_use(first_segment, segments)
+    stretch, capacity = _stretch(first_node, first_segment, segments, last_use, group, tile, wanted)
+    tasks = np.empty((capacity, COLUMNS), np.int32)
+    made = np.zeros(len(chains), np.int32)  # parts of each sequence so far
+    count = 0
+    for b in range(len(chains)):
+        position = 0
+        for s in range(first_segment[b], first_segment[b + 1]):
+            key, keys = segments[s]
+            own = s + 1 == first_segment[b + 1]
+            if last_use[s] >= b:
+                end = last_use[s] + 1
+                pieces, size = _pieces(keys, own, stretch)
+                for piece in range(pieces):
+                    tree = first_node[b + 1] - first_node[b] if own and piece + 1 == pieces else 0
+                    for row in range(first_node[b] * group, first_node[end] * group, tile):
+                        task = tasks[count]
+                        task[ROW], task[ROWS] = row, min(tile, first_node[end] * group - row)
+                        task[KEY], task[KEYS] = key + piece * size, min(size, keys - piece * size)
+                        task[POSITION] = position + piece * size
+                        task[TREE], task[FIRST], task[CHAIN] = tree, first_node[b], chains[b]
+                        task[PART] = made[b] + piece
+                        task[PARTS] = 1 if own and made[b] == 0 and pieces == 1 else 2
+                        count += 1
+                made[b:end] += pieces
+            position += keys
+    parts = np.empty(first_node[-1], np.int32)
+    for b in range(len(chains)):
+        parts[first_node[b] : first_node[b + 1]] = made[b]
+    return tasks[:count], parts
+
+
+@njit(cache=True)
+def _last_use(first_segment, segments):
+    """[S] for every segment the last sequence that reads it with this one; -1 if one before this
+    one reads it too. Only leading segments are read together, and the last is never shared."""
+    last = np.empty(len(segments), np.int64)
+    for b in range(len(first_segment) - 1):
+        for s in range(first_segment[b], first_segment[b + 1]):
+            last[s] = b
+    for b in range(len(first_segment) - 1):
+        for s in range(first_segment[b], first_segment[b + 1] - 1):
+            if last[s] < b:
+                continue
+            place, other = s - first_segment[b], b + 1
+            while other < len(first_segment) - 1 and _begin_alike(
+                first_segment, segments, b, other, place
+            ):
+                last[first_segment[other] + place] = -1
+                last[s] = other
+                other += 1
+    return last
+
+
+@njit(cache=True)
+def _begin_alike(first_segment, segments, b, other, place):
+    """Whether two sequences share their segments up to `place`."""
+    if first_segment[other] + place + 1 >= first_segment[other + 1]:
+        return False
+    for s in range(place + 1):
+        one, two = segments[first_segment[b] + s], segments[first_segment[other] + s]
+        if one[0] != two[0] or one[1] != two[1]:
+            return False
+    return True
+
+
+@njit(cache=True)
+def _stretch(first_node, first_segment, segments, last_use, group, tile, wanted):
+    """How many keys a task should see at most, and how many tasks there can be."""
+    work, whole = 0, 0
+    for b in range(len(first_segment) - 1):
+        for s in range(first_segment[b], first_segment[b + 1]):
+            if last_use[s] >= b:
+                tiles = -(-(first_node[last_use[s] + 1] - first_node[b]) * group // tile)
+                work += tiles * segments[s, 1]
+                whole += tiles
+    stretch = max(LEAST_KEYS, _up(work / max(wanted, 1)))
+    return stretch, work // stretch + whole
+
+
+@njit(cache=True)
+def _pieces(keys, own, stretch):
+    """How many even pieces to cut a segment into, and their size; its own one is never left out."""
+    pieces = -(-keys // stretch)
+    if pieces == 0:
+        return (1 if own else 0), stretch
+    size = _up(keys / pieces)
+    return -(-keys // size), size
+
+
+@njit(cache=True)
+def _up(keys):
+    """The next multiple of KEY_STEP."""
+    return int(np.ceil(keys / KEY_STEP)) * KEY_STEP
+
+
+@njit(cache=True)
+def _bits(first_node, parents, chains):
+    words = 1
+    for b in range(len(chains)):
+        if not chains[b]:
+            words = max(words, -(-(first_node[b + 1] - first_node[b]) // WORD))
+    bits = np.zeros((len(parents), words), np.int64)
+    for b in range(len(chains)):
+        base = first_node[b]
+        for i in range(base, base if chains[b] else first_node[b + 1]):
+            if parents[i] >= 0:
+                bits[i] = bits[base + parents[i]]
+            bits[i, (i - base) // WORD] |= np.int64(1) << ((i - base) % WORD)
+    return bits

@@ -1,0 +1,118 @@
+"""Steps on a GPU as captured CUDA graphs: one launch for a whole step, plain decoding included.
+
+Launching the kernels of a step one by one takes several times as long as running them. A graph
+runs them all, but always on the same addresses and with the same sizes. So a step is padded to
+the next of a few sizes, whatever changes is read from one buffer, and a graph is captured when a
+size is met for the first time. Large steps (prompts being read) are launched one by one: there
+the kernels take long enough.
+"""
+
+import logging
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graft.kernels.tree_attention_triton import plan_for, tasks_wanted
+from graft.kernels.tree_layout import TreeLayout
+from graft.kernels.tree_plan import TreePlan
+from graft.models.device_step import MOST_MOVES, DeviceStep, StepShape, fit
+from graft.models.forward_triton import TritonLayers
+
+log = logging.getLogger(__name__)
+
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A step of some shape: fill its buffer, then replay its graph, which makes its logits [N, V];
+    without a graph its kernels are launched."""
+
+    step: DeviceStep
+    graph: torch.cuda.CUDAGraph | None = None
+    logits: Tensor | None = None
+
+
+class GraphedForward:
+    """Runs a network by graphs where it can; logits are good until the next run."""
+
+    def __init__(self, layers: TritonLayers) -> None:
+        self.layers, self.storage = layers, layers.storage
+        self.device = layers.storage.kv.device
+        self.asynchronous = self.capturing = self.device.type == "cuda"
+        self._prepared: dict[StepShape, _Prepared] = {}
+        self._pool = None
+        self._cache = 0  # where the rows lay when the graphs were captured
+
+    @torch.inference_mode()
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+        self._keep_valid(int(layout.positions.max()) + 1)
+        plan = plan_for(layout, self.layers.group, self.storage.kv[0, 0])
+        count = len(tokens)
+        wanted = None
+        if len(outputs) < count:
+            wanted = torch.from_numpy(outputs).to(self.device, non_blocking=True)
+        if count > BUCKETS[-1]:
+            step = DeviceStep(fit(plan, count), self.device)
+            step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
+            return self.layers.compute(step, wanted)
+        shape = self._shape(plan)
+        prepared = self._prepared.get(shape) or self._prepare(shape)
+        prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
+        logits = self._compute(prepared)
+        return logits[:count] if wanted is None else logits[wanted]
+
+    def _shape(self, plan: TreePlan) -> StepShape:
+        """Few shapes for many steps: the next of some numbers of nodes; room for the tasks of one
+        sequence of any length, then for twice as many again and again."""
+        nodes = next(size for size in BUCKETS if size >= len(plan.parts))
+        wanted = tasks_wanted(plan.tile, self.storage.kv[0, 0]) + 8
+        tasks = wanted
+        while tasks < len(plan.tasks):
+            tasks *= 2
+        return fit(plan, nodes, tasks=tasks, parts=wanted)
+
+    def _keep_valid(self, positions: int) -> None:
+        """Forget the graphs if what they read lies elsewhere now."""
+        moved = self._cache != self.storage.kv.data_ptr()
+        if self.layers.reach(positions) or moved:
+            self._prepared.clear()
+            self._cache = self.storage.kv.data_ptr()
+
+    def _compute(self, prepared: _Prepared) -> Tensor:
+        if prepared.graph is None:
+            return self.layers.compute(prepared.step, None)
+        prepared.graph.replay()
+        return prepared.logits
+
+    def _prepare(self, shape: StepShape) -> _Prepared:
+        """The graph of a shape, captured over padding alone; none if it cannot be."""
+        step = DeviceStep(shape, self.device)
+        step.clear()
+        prepared = _Prepared(step)
+        if self.capturing:
+            try:
+                self._warm_up(step)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=self._pool):
+                    logits = self.layers.compute(step, None)
+            except RuntimeError as error:
+                self.capturing = False
+                reason = str(error).splitlines()[0][:200]
+                log.warning("steps are launched kernel by kernel, without CUDA graphs: %s", reason)
+            else:
+                self._pool = graph.pool()
+                prepared = _Prepared(step, graph, logits)
+        self._prepared[shape] = prepared
+        return prepared
+
+    def _warm_up(self, step: DeviceStep) -> None:
+        """Whatever is done once only (compiling, handles, workspaces) must not be captured."""
+        stream = torch.cuda.Stream(self.device)
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            self.layers.compute(step, None)
+        torch.cuda.current_stream(self.device).wait_stream(stream)

@@ -1,0 +1,72 @@
+"""What is different on a GPU: kernels in Triton, captured graphs, a cache whose size is fixed."""
+
+import importlib.util
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graft.errors import InputError
+from graft.kernels.tree_attention_torch import tree_attention
+from graft.models.language_model import Forward, LanguageModel
+from graft.models.llama_shape import read_llama
+
+log = logging.getLogger(__name__)
+
+SHARE = 0.8  # of the free memory that the cache may take; the rest is for a step's own numbers
+LEAST_ROWS = 1024
+
+
+def has_triton() -> bool:
+    """Whether Triton is there, which torch for CUDA brings along."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def fastest_attention(device: torch.device) -> Callable[..., Tensor]:
+    """Tree attention for layouts on the host."""
+    if device.type != "cuda":
+        return tree_attention
+    if not has_triton():
+        log.warning("Triton is not installed: attention over long contexts is slow without it")
+        return tree_attention
+    from graft.kernels import tree_attention_triton
+
+    return tree_attention_triton.tree_attention
+
+
+def graphed_forward(network: "Any") -> Forward:  # noqa: ANN401
+    """The forward of a Llama-shaped network by CUDA graphs."""
+    from graft.models.forward_graphed import GraphedForward
+    from graft.models.forward_triton import TritonLayers
+
+    return GraphedForward(TritonLayers(*read_llama(network)))
+
+
+def hold_rows(model: LanguageModel, device: str, *, sequences: int, most_bytes: int | None) -> None:
+    """Take the memory of the cache once and for all: whole contexts for so many sequences, if it
+    has room for them. `most_bytes` sets it; on the CPU, where rows come as needed, that bounds it.
+    """
+    row = model.arena.storage.row_bytes
+    if not device.startswith("cuda"):
+        if most_bytes is not None:
+            model.arena.most_rows = _enough(most_bytes // row, row)
+        return
+    free = int(SHARE * torch.cuda.mem_get_info(device)[0])
+    if most_bytes is not None and most_bytes > free:
+        raise InputError(
+            f"a cache of {most_bytes >> 20} MiB does not fit: {free >> 20} MiB can be had"
+        )
+    wanted = sequences * model.context_length
+    rows = min(wanted, free // row) if most_bytes is None else most_bytes // row
+    model.arena.hold(_enough(rows, row))
+
+
+def _enough(rows: int, row_bytes: int) -> int:
+    if rows < LEAST_ROWS:
+        raise InputError(
+            f"the cache would hold {rows} tokens; give it {LEAST_ROWS * row_bytes >> 20} MiB at "
+            "least, or free memory of the device"
+        )
+    return rows
