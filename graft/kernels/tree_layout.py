@@ -35,11 +35,6 @@ class TreeLayout:
         """[N, W] uint8: may node i see node j of its sequence, W = the largest count."""
         return _closure(self.first_node, self.parents)
 
-    @cached_property
-    def chains(self) -> np.ndarray:
-        """[B] bool: the sequences whose nodes all follow one another."""
-        return _are_chains(self.first_node, self.parents)
-
 
 @njit(cache=True)
 def _closure(first_node, parents):
@@ -54,7 +49,8 @@ def _closure(first_node, parents):
 
 
 @njit(cache=True)
-def _are_chains(first_node, parents):
+def are_chains(first_node, parents):
+    """[B] bool: the sequences whose nodes all follow one another."""
     chains = np.ones(len(first_node) - 1, np.bool_)
     for b in range(len(chains)):
         for i in range(first_node[b], first_node[b + 1]):

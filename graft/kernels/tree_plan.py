@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numba import njit
 
-from graft.kernels.tree_layout import TreeLayout
+from graft.kernels.tree_layout import TreeLayout, are_chains
 
 # Columns of a task: its first query row (node * group + member) and their number; the cache row
 # of its first key, how many committed keys it sees, the position of the first; how many nodes of
@@ -43,15 +43,21 @@ def tile_of(layout: TreeLayout, group: int, most: int) -> int:
 
 def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreePlan:
     """About `tasks` tasks (for one key head) of `tile` rows each."""
-    counts = np.array([len(segments) for segments in layout.segments])
-    first_segment = np.concatenate([[0], np.cumsum(counts)])
+    counts = [len(segments) for segments in layout.segments]
     segments = np.array([pair for each in layout.segments for pair in each], np.int64)
-    chains = layout.chains
-    table, parts = _cut(
-        layout.first_node, first_segment, segments, chains, group, tile, tasks
-    )  # fmt: skip
-    bits = _bits(layout.first_node, layout.parents, chains)
+    table, parts, bits = _plan(
+        layout.first_node, layout.parents, np.array(counts), segments, group, tile, tasks
+    )
     return TreePlan(tile, table, parts, bits)
+
+
+@njit(cache=True)
+def _plan(first_node, parents, counts, segments, group, tile, wanted):
+    first_segment = np.zeros(len(counts) + 1, np.int64)
+    first_segment[1:] = np.cumsum(counts)
+    chains = are_chains(first_node, parents)
+    tasks, parts = _cut(first_node, first_segment, segments, chains, group, tile, wanted)
+    return tasks, parts, _bits(first_node, parents, chains)
 
 
 @njit(cache=True)

@@ -4,10 +4,12 @@ A captured graph always reads the same addresses, so the buffer's parts have roo
 step of their shape; what is left over holds padding: nodes without rows, tasks without queries.
 """
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numba import njit
 
 from graft.kernels.tree_attention_triton import PlacedPlan
 from graft.kernels.tree_layout import TreeLayout
@@ -70,39 +72,69 @@ class DeviceStep:
             self.positions,
             shape.parts,
         )
+        self._stages = itertools.cycle(_Stage(self.buffer) for _ in range(2))
 
     def clear(self) -> None:
         """Padding only: nothing to do."""
-        self.buffer.copy_(torch.from_numpy(self._padding()))
+        nothing = np.empty(0, np.int64)
+        moves, tasks = np.empty((0, 2), np.int64), np.empty((0, COLUMNS), np.int32)
+        words, parts = np.empty((0, self.shape.words), np.int64), np.empty(0, np.int32)
+        self._send((nothing, nothing, nothing, words, moves, parts, tasks))
 
     def fill(
         self, tokens: np.ndarray, layout: TreeLayout, plan: TreePlan, moves: np.ndarray
     ) -> None:
         """Say what is to be done, without waiting for the device."""
-        on_gpu = self.buffer.device.type == "cuda"
-        # The allocator of pinned memory hands it out again only after the copy has been made.
-        host = torch.empty(self.buffer.shape, dtype=torch.int64, pin_memory=on_gpu)
-        content = host.numpy()
-        content[:] = self._padding()
-        values = {
-            "tokens": tokens,
-            "positions": layout.positions,
-            "rows": layout.rows,
-            "bits": plan.bits.ravel(),
-            "moves": moves.ravel(),
-            "moved": np.array([len(moves)]),
-            "parts": plan.parts,
-            "tasks": plan.tasks.ravel(),
-        }
-        first = 0
-        for name, size in self.shape.sizes.items():
-            part = content[first : first + size].view(values[name].dtype)
-            part[: len(values[name])] = values[name]
-            first += size
-        self.buffer.copy_(host, non_blocking=True)
+        self._send(
+            (tokens, layout.positions, layout.rows, plan.bits, moves, plan.parts, plan.tasks)
+        )
 
-    def _padding(self) -> np.ndarray:
-        """The buffer of a step without nodes, without tasks and without moves."""
-        padding = np.zeros(len(self.buffer), np.int64)
-        padding[2 * self.shape.nodes : 3 * self.shape.nodes] = -1  # rows
-        return padding
+    def _send(self, content: tuple[np.ndarray, ...]) -> None:
+        stage = next(self._stages)
+        stage.wait()
+        _write(stage.whole, stage.halves, content, self.shape.nodes, self.shape.words)
+        stage.copy_to(self.buffer)
+
+
+class _Stage:
+    """Memory of the host that the device copies from while the next step is written elsewhere."""
+
+    def __init__(self, like: torch.Tensor) -> None:
+        on_gpu = like.device.type == "cuda"
+        self._memory = torch.empty(like.shape, dtype=like.dtype, pin_memory=on_gpu)
+        self.whole = self._memory.numpy()
+        self.halves = self.whole.view(np.int32)
+        self._copied = torch.cuda.Event() if on_gpu else None
+
+    def wait(self) -> None:
+        """Until the last copy out of it has been made."""
+        if self._copied:
+            self._copied.synchronize()
+
+    def copy_to(self, buffer: torch.Tensor) -> None:
+        """Without waiting."""
+        buffer.copy_(self._memory, non_blocking=True)
+        if self._copied:
+            self._copied.record()
+
+
+@njit(cache=True)
+def _write(whole, halves, content, nodes, words):  # noqa: ANN001, ANN202  (numba)
+    """The parts in the order of `StepShape.sizes`, each filled up with padding."""
+    tokens, positions, rows, bits, moves, parts, tasks = content
+    whole[:] = 0
+    count = len(tokens)
+    whole[:count] = tokens
+    whole[nodes : nodes + count] = positions
+    whole[2 * nodes : 2 * nodes + count] = rows
+    whole[2 * nodes + count : 3 * nodes] = -1
+    place = 3 * nodes
+    whole[place : place + bits.size] = bits.ravel()
+    place += nodes * words
+    whole[place : place + moves.size] = moves.ravel()
+    place += 2 * MOST_MOVES
+    whole[place] = len(moves)
+    place = 2 * (place + 1)
+    halves[place : place + count] = parts
+    place += 2 * -(-nodes // 2)
+    halves[place : place + tasks.size] = tasks.ravel()

@@ -4,6 +4,7 @@ Whatever runs behind it (`forward_panels`, `forward`, `forward_hook`) writes the
 values behind the committed rows and returns logits.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -135,15 +136,15 @@ def tree_slack(tree: DraftTree) -> int:
 
 def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout:
     """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
-    counts = [len(tree) for tree in trees]
-    first = np.concatenate([[0], np.cumsum(counts)])
-    positions, rows, parents = (np.empty(first[-1], np.int64) for _ in range(3))
-    for b, (extent, tree) in enumerate(zip(extents, trees, strict=True)):
-        nodes = slice(first[b], first[b + 1])
-        positions[nodes] = extent.total + tree.depths
-        rows[nodes] = extent.start + extent.length + np.arange(len(tree))
-        parents[nodes] = tree.parents
-    return TreeLayout(first, [extent.segments for extent in extents], rows, positions, parents)
+    first = np.array([0, *itertools.accumulate(len(tree) for tree in trees)])
+    tails = [extent.start + extent.length for extent in extents]
+    return TreeLayout(
+        first,
+        [extent.segments for extent in extents],
+        np.concatenate([t + np.arange(len(each)) for t, each in zip(tails, trees, strict=True)]),
+        np.concatenate([x.total + each.depths for x, each in zip(extents, trees, strict=True)]),
+        np.concatenate([tree.parents for tree in trees], dtype=np.int64),
+    )
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

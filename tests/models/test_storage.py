@@ -1,10 +1,10 @@
-"""Both storages keep, move and grow rows alike."""
+"""All storages keep, move and grow rows alike."""
 
 import numpy as np
 import pytest
 import torch
 
-from graft.models.storage import PanelStorage, RowStorage
+from graft.models.storage import LazyRowStorage, PanelStorage, RowStorage
 
 LAYERS, HEADS, SIZE = 2, 3, 32
 
@@ -12,7 +12,8 @@ LAYERS, HEADS, SIZE = 2, 3, 32
 def storage(kind: str, dtype: torch.dtype = torch.float32):
     if kind == "panels":
         return PanelStorage(LAYERS, HEADS, SIZE)
-    return RowStorage(LAYERS, HEADS, SIZE, dtype, torch.device("cpu"))
+    made = LazyRowStorage if kind == "lazy" else RowStorage
+    return made(LAYERS, HEADS, SIZE, dtype, torch.device("cpu"))
 
 
 def random_rows(count: int, seed: int = 0) -> torch.Tensor:
@@ -20,10 +21,10 @@ def random_rows(count: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(2, LAYERS, HEADS, count, SIZE, generator=generator)
 
 
-both = pytest.mark.parametrize("kind", ["rows", "panels"])
+every = pytest.mark.parametrize("kind", ["rows", "lazy", "panels"])
 
 
-@both
+@every
 def test_what_was_written_is_read_back_in_any_order(kind):
     kept, rows = storage(kind), np.array([5, 0, 47, 16, 15, 31])
     kept.resize(48)
@@ -35,14 +36,14 @@ def test_what_was_written_is_read_back_in_any_order(kind):
     assert kept.read(rows).shape == (2, LAYERS, HEADS, len(rows), SIZE)
 
 
-@both
+@every
 def test_no_rows_can_be_read_and_written(kind):
     kept, nothing = storage(kind), np.empty(0, np.int64)
     kept.write(nothing, random_rows(0))
     assert kept.read(nothing).shape == (2, LAYERS, HEADS, 0, SIZE)
 
 
-@both
+@every
 def test_growing_keeps_rows_and_adds_zeros_and_shrinking_keeps_the_first(kind):
     kept, written = storage(kind), random_rows(32)
     assert kept.rows == 0
@@ -57,7 +58,7 @@ def test_growing_keeps_rows_and_adds_zeros_and_shrinking_keeps_the_first(kind):
     assert torch.equal(kept.read(np.arange(16)), written[:, :, :, :16])
 
 
-@both
+@every
 @pytest.mark.parametrize(
     ("source", "target"),
     [
@@ -95,3 +96,24 @@ def test_rows_travel_between_the_two_storages():
     rows.write(np.arange(32), random_rows(32))
     panels.write(np.arange(32), rows.read(np.arange(32)))
     assert torch.equal(panels.read(np.arange(32)), rows.read(np.arange(32)))
+
+
+def test_moves_left_to_a_step_are_those_that_were_not_made():
+    kept, at_once = storage("lazy"), storage("rows")
+    rng, content = np.random.default_rng(0), random_rows(64)
+    for each in (kept, at_once):
+        each.resize(64)
+        each.write(np.arange(64), content)
+    taken = 0
+    for _ in range(60):
+        source = rng.choice(64, rng.integers(1, 6), replace=False)
+        target = rng.choice(64, len(source), replace=False)
+        kept.move(source, target)
+        at_once.move(source, target)
+        if rng.random() < 0.3:  # as a step does
+            due = kept.take_moves(8)
+            taken += len(due)
+            kept.kv[:, :, :, due[:, 1]] = kept.kv[:, :, :, due[:, 0]].clone()
+            assert torch.equal(kept.kv, at_once.kv)
+    assert taken > 20
+    assert torch.equal(kept.read(np.arange(64)), at_once.read(np.arange(64)))

@@ -1,0 +1,86 @@
+"""The forward for GPUs, its kernels interpreted: what it computes, how it pads, what it captures.
+
+Capturing itself needs a GPU: tests/test_gpu.py.
+"""
+
+import numpy as np
+import pytest
+import torch
+from tiny_architectures import VOCABULARY, build
+
+from graft.models.forward import LeanForward
+from graft.models.language_model import LanguageModel
+from graft.models.llama_shape import read_llama
+from graft.tree.draft_tree import chain, from_paths, root_only
+
+pytest.importorskip("triton", reason="Triton is not installed")
+from graft.models import forward_graphed  # noqa: E402
+from graft.models.forward_graphed import GraphedForward  # noqa: E402
+from graft.models.forward_triton import TritonLayers  # noqa: E402
+
+if torch.cuda.is_available():
+    pytest.skip("compiled there: pytest -m gpu", allow_module_level=True)
+
+pytestmark = pytest.mark.usefixtures("one_thread", "small_buckets")
+TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
+
+
+@pytest.fixture
+def small_buckets(monkeypatch):
+    """Interpreted kernels take long over padding."""
+    monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
+
+
+def models(name: str) -> tuple[LanguageModel, LanguageModel]:
+    """The same network behind the forward for GPUs and behind the plain one."""
+    read = read_llama(build(name))
+    made = (GraphedForward(TritonLayers(*read)), LeanForward(*read))
+    return tuple(LanguageModel(f, vocabulary=VOCABULARY, context_length=2048) for f in made)
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(3, VOCABULARY, count).tolist()
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
+def test_it_computes_what_the_plain_forward_computes(name):
+    both, results = models(name), []
+    for model in both:
+        first, second = model.open(64), model.open(16)
+        logits = [model.prefill(first, tokens(13)), model.prefill(second, tokens(3, 1))]
+        logits += model.score([first, second], [TREE, root_only(8)])
+        model.commit(first, [0, 1, 4])
+        model.commit(second, [0])
+        logits += model.score([second, first], [TREE, chain([9, 10])], last_only=[False, True])
+        rows = np.concatenate([first.rows, second.rows])
+        results.append((logits, model.arena.storage.read(rows)))
+    for ours, plain in zip(results[0][0], results[1][0], strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
+
+
+def test_few_shapes_serve_all_steps_and_growing_forgets_them():
+    model, _ = models("llama")
+    extent = model.open(40)
+    seen = model.forward._prepared
+    model.prefill(extent, tokens(9))
+    assert not seen  # a large step is not padded
+    for nodes in (5, 6, 8):
+        model.score([extent], [chain(tokens(nodes))])
+    assert [shape.nodes for shape in seen] == [8]
+    model.score([extent], [root_only(3)])
+    assert [shape.nodes for shape in seen] == [8, 1]
+    model.open(400)
+    model.score([extent], [root_only(3)])
+    assert [shape.nodes for shape in seen] == [1]
+
+
+def test_padding_leaves_the_cache_alone():
+    model, _ = models("llama")
+    extent = model.open(100)
+    model.prefill(extent, tokens(20))
+    storage = model.arena.storage
+    storage.kv[:, :, :, 20:] = 7.0
+    model.score([extent], [chain(tokens(5))])  # padded to eight
+    assert (storage.kv[:, :, :, 25:] == 7.0).all()
+    assert (storage.kv[:, :, :, 20:25] != 7.0).all()
