@@ -45,7 +45,9 @@ class BenchOptions:
     ] = None
     peers: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Of hf,hf-pld,vllm,vllm-ngram,llama,llama-pld."),
+        typer.Option(
+            metavar="NAMES", help="Of hf,hf-pld,hf-compile,vllm,vllm-ngram,llama,llama-pld."
+        ),
     ] = None
     model: Annotated[str | None, typer.Option(help="Known name, hub id, folder or GGUF file.")] = (
         None
