@@ -1,4 +1,7 @@
-"""`graft bench`: presets and other engines on the same prompts, in turns; `bench report` again."""
+"""`graft bench`: presets and other engines on the same prompts, in turns; `bench report` again.
+
+`bench kernels` is in bench_kernels.py.
+"""
 
 import json as json_module
 import shlex

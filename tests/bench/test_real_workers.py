@@ -45,6 +45,7 @@ def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monk
             assert answer.tokens_per_step is None or answer.tokens_per_step >= 1
 
 
+@pytest.mark.slow
 def test_compiled_transformers_writes_the_same_tokens(settings, tmp_path, monkeypatch):
     if not any(map(shutil.which, ("g++", "clang++", "c++"))):
         pytest.skip("torch.compile needs a C++ compiler")
@@ -62,10 +63,9 @@ def test_compiled_transformers_writes_the_same_tokens(settings, tmp_path, monkey
 
 
 def test_without_a_compiler_hf_compile_is_left_out_with_one_line(settings, tmp_path, monkeypatch):
-    monkeypatch.setenv("GRAFT_COSTS", "reference")
     monkeypatch.setenv("CXX", "no-such-compiler")
     watch = Recorder()
-    asked = settings(limit=1, categories=("qa",), drafts=("plain",), peers=("hf-compile",))
+    asked = settings(limit=1, categories=("qa",), drafts=(), peers=("hf-compile",))
     assert not run(asked, tmp_path / "results.jsonl", watch)
     [line] = watch.lines
     assert "hf-compile needs a compiler, one of g++, clang++, c++" in line
