@@ -30,7 +30,7 @@ def measure_ceilings(settings: KernelSettings) -> Ceilings:
     size = COPIED[device.type]
     source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    how = {"repeats": max(settings.repeats, 5), "device": device}
+    how = {"repeats": settings.repeats, "device": device}
     copying = seconds([lambda: target.copy_(source)], **how)
     side = SQUARE[device.type]
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
