@@ -8,7 +8,7 @@ Token ids are written with the first answer that has them; equal answers repeat 
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -79,23 +79,28 @@ def output_hash(token_ids: list[list[int]]) -> str:
 
 def read_results(path: Path) -> Results:
     """Everything in a file; a last line cut short by an interruption is passed over."""
+    results = Results()
+    read_rows(path, lambda row: _take(results, row))
+    if results.answers and not results.sessions:
+        raise InputError(f"{path} has no header; give a file written by graft bench")
+    return results
+
+
+def read_rows(path: Path, take: Callable[[dict[str, Any]], None]) -> None:
+    """Hand every whole line over; one that `take` cannot use is refused by its number."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read; give a file written by graft bench") from error
-    results = Results()
     for number, line in enumerate(text.splitlines(keepends=True), 1):
         if not line.endswith("\n"):
             break
         try:
-            _take(results, json.loads(line))
+            take(json.loads(line))
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 f"{path}, line {number} was not written by this version of graft bench"
             ) from None
-    if results.answers and not results.sessions:
-        raise InputError(f"{path} has no header; give a file written by graft bench")
-    return results
 
 
 def _take(results: Results, row: dict[str, Any]) -> None:
@@ -141,18 +146,31 @@ class Writer:
         self._write(row)
 
     def _write(self, row: dict[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(row, separators=(",", ":")) + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
+        write_row(self._file, self._path, row)
+
+
+def write_row(file: IO[str], path: Path, row: dict[str, Any]) -> None:
+    """One line, on its way to the disk before anything else is measured."""
+    try:
+        file.write(json.dumps(row, separators=(",", ":")) + "\n")
+        file.flush()
+    except OSError as error:
+        raise _unwritable(path, error) from error
 
 
 @contextmanager
 def open_results(path: Path) -> Iterator[tuple[Results, Writer]]:
-    """What a file holds, and a writer to go on with it; nobody else can meanwhile.
+    """What a file holds, and a writer to go on with it; nobody else can meanwhile."""
+    with held(path) as file:
+        results = read_results(path)
+        yield results, Writer(file, path, set(results.token_ids))
 
-    Half a line at its end, left by an interruption, is cut off.
+
+@contextmanager
+def held(path: Path) -> Iterator[IO[str]]:
+    """A file of lines to append to, for this process alone.
+
+    Half a line at its end, left by an interruption, is cut off; a file without lines is deleted.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,9 +180,8 @@ def open_results(path: Path) -> Iterator[tuple[Results, Writer]]:
     with file:
         _hold(file, path)
         os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
-        results = read_results(path)
         try:
-            yield results, Writer(file, path, set(results.token_ids))
+            yield file
         finally:
             if path.stat().st_size == 0:  # refused before anything was measured
                 path.unlink()

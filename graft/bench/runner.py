@@ -60,7 +60,7 @@ def run(settings: Settings, out: Path, watch: Watch) -> bool:
         try:
             _settle_dtype(workers, watch)
             header = _header(settings, workers, checkpoint, suite)
-            _refuse_mixing(out, results, header["fixed"])
+            refuse_mixing(out, results.sessions, header["fixed"])
             session = Session(settings, workload, results, writer, workers, watch)
             complete = session.run(header)
         except BaseException:
@@ -128,9 +128,9 @@ def _header(
     }
 
 
-def _refuse_mixing(out: Path, results: Results, fixed: dict[str, Any]) -> None:
+def refuse_mixing(out: Path, sessions: list[dict[str, Any]], fixed: dict[str, Any]) -> None:
     """What only one of two sessions has, such as a peer's options, does not disagree."""
-    for session in results.sessions:
+    for session in sessions:
         for name, before in session["fixed"].items():
             if (now := fixed.get(name, before)) != before:
                 raise InputError(

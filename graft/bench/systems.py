@@ -30,6 +30,7 @@ PEERS: dict[str, System] = {
     for peer in (
         System("hf", "hf", "plain", drafts=False),
         System("hf-pld", "hf", "pld", batches=False),
+        System("hf-compile", "hf", "compile", drafts=False, per_request=False),
         System("vllm", "vllm", "plain", drafts=False, per_request=False),
         System("vllm-ngram", "vllm", "ngram", per_request=False),
         System("llama", "llama", "plain", drafts=False, per_request=False, batches=False),

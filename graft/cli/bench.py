@@ -1,4 +1,7 @@
-"""`graft bench`: presets and other engines on the same prompts, in turns; `bench report` again."""
+"""`graft bench`: presets and other engines on the same prompts, in turns; `bench report` again.
+
+`bench kernels` is in bench_kernels.py.
+"""
 
 import json as json_module
 import shlex
@@ -45,7 +48,9 @@ class BenchOptions:
     ] = None
     peers: Annotated[
         str | None,
-        typer.Option(metavar="NAMES", help="Of hf,hf-pld,vllm,vllm-ngram,llama,llama-pld."),
+        typer.Option(
+            metavar="NAMES", help="Of hf,hf-pld,hf-compile,vllm,vllm-ngram,llama,llama-pld."
+        ),
     ] = None
     model: Annotated[str | None, typer.Option(help="Known name, hub id, folder or GGUF file.")] = (
         None

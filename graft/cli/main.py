@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from graft.cli.bench import app as bench
+from graft.cli.bench_kernels import kernels
 from graft.cli.cache import cache
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 for command in (run, chat, models, cache, doctor):
     app.command()(fails_in_one_line(command))
+bench.command()(fails_in_one_line(kernels))
 app.add_typer(bench, name="bench")
 
 

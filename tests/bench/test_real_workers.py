@@ -1,5 +1,9 @@
 """Graft's and transformers' real workers on a tiny model."""
 
+import shutil
+from dataclasses import replace
+
+import pytest
 from made_up_answers import Recorder
 
 from graft.bench.records import read_results
@@ -39,3 +43,29 @@ def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monk
             assert answer.tokens - answer.batch == answer.steps
         if answer.system != "hf":
             assert answer.tokens_per_step is None or answer.tokens_per_step >= 1
+
+
+@pytest.mark.slow
+def test_compiled_transformers_writes_the_same_tokens(settings, tmp_path, monkeypatch):
+    if not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        pytest.skip("torch.compile needs a C++ compiler")
+    monkeypatch.setenv("GRAFT_COSTS", "reference")
+    out = tmp_path / "results.jsonl"
+    asked = settings(limit=1, categories=("rag", "qa"), max_tokens=12, drafts=("plain",))
+    asked = replace(asked, peers=("hf-compile",), batches=(1, 2))
+    assert run(asked, out, Recorder()), out.with_suffix(".hf-compile.log").read_text()
+    results = read_results(out)
+    assert results.workers["hf-compile"]["settings"]["compile_mode"] == "reduce-overhead"
+    told = report(results)
+    assert {row.batch for row in told.rows if row.system == "hf-compile"} == {1, 2}
+    for row in told.rows:
+        assert row.same == row.compared > 0, row
+
+
+def test_without_a_compiler_hf_compile_is_left_out_with_one_line(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    watch = Recorder()
+    asked = settings(limit=1, categories=("qa",), drafts=(), peers=("hf-compile",))
+    assert not run(asked, tmp_path / "results.jsonl", watch)
+    [line] = watch.lines
+    assert "hf-compile needs a compiler, one of g++, clang++, c++" in line

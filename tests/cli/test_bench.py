@@ -28,7 +28,7 @@ def results(tmp_path):
         ("--suite poems", "unknown suite 'poems'; choose one of spec_bench"),
         ("--draft magic", "unknown draft 'magic'; choose from auto, plain, pld, copy, igpg"),
         ("--draft ,", "nothing to measure; name presets with --draft or peers with --peers"),
-        ("--peers sglang", "unknown peer 'sglang'; choose from hf, hf-pld, vllm"),
+        ("--peers sglang", "unknown peer 'sglang'; choose from hf, hf-pld, hf-compile, vllm"),
         ("--peers vllm", "vllm needs --python-vllm: the python of its environment"),
         ("--peers llama --python-llama x", "llama needs --gguf: the model's weights"),
         ("--gguf nowhere.gguf", "nowhere.gguf does not exist"),

@@ -1,8 +1,12 @@
-"""transformers worker: `generate`, plain or with prompt lookup (`pld`)."""
+"""transformers worker: `generate`, plain, with prompt lookup (`pld`) or compiled (`compile`).
+
+A compiled model has a process of its own (`--method compile`); the others are chosen per request.
+"""
 
 import argparse
 import time
 
+import hf_compile
 import protocol
 
 
@@ -11,8 +15,12 @@ def main() -> None:
     options = protocol.parser(__doc__)
     options.add_argument("--attention", default="sdpa")
     options.add_argument("--lookup-tokens", type=int, default=10)
+    options.add_argument("--method", choices=("compile",), help="compile the decoding steps")
+    options.add_argument("--compile-mode", default="reduce-overhead", help="of torch.compile")
     chosen = options.parse_args()
     channel = protocol.private_stdout()
+    if chosen.method:
+        hf_compile.refuse_without_compiler(chosen.device)
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -21,10 +29,12 @@ def main() -> None:
         chosen.model, dtype=getattr(torch, chosen.dtype), attn_implementation=chosen.attention
     )
     model = model.to(chosen.device).eval()
-    names = ("dtype", "device", "threads", "attention", "lookup_tokens")
+    names = ("dtype", "device", "threads", "attention")
+    names += ("compile_mode",) if chosen.method else ("lookup_tokens",)
     settings = {name: getattr(chosen, name) for name in names}
+    compiled = hf_compile.Compiled(model, chosen.compile_mode) if chosen.method else None
     ready = protocol.about(("transformers", "torch"), settings)
-    protocol.serve(lambda request: answer(model, request, chosen), channel, ready)
+    protocol.serve(lambda request: answer(model, request, chosen, compiled), channel, ready)
 
 
 class Clock:
@@ -44,7 +54,12 @@ class Clock:
         """Nothing to flush."""
 
 
-def answer(model: object, request: dict, chosen: argparse.Namespace) -> dict:
+def answer(
+    model: object,
+    request: dict,
+    chosen: argparse.Namespace,
+    compiled: hf_compile.Compiled | None = None,
+) -> dict:
     """Generate; prompts of different lengths are padded on the left."""
     import torch
 
@@ -52,15 +67,17 @@ def answer(model: object, request: dict, chosen: argparse.Namespace) -> dict:
     width = max(map(len, prompts))
     padded = [[ends[0] if ends else 0] * (width - len(p)) + p for p in prompts]
     mask = [[0] * (width - len(p)) + [1] * len(p) for p in prompts]
-    clock, start = Clock(), time.perf_counter()
-    torch.manual_seed(request["seeds"][0])
+    inputs = {
+        "inputs": torch.tensor(padded, device=model.device),
+        "attention_mask": torch.tensor(mask, device=model.device),
+    }
+    wanted = generation_options(request, chosen)
     with torch.inference_mode():
-        output = model.generate(
-            torch.tensor(padded, device=model.device),
-            attention_mask=torch.tensor(mask, device=model.device),
-            streamer=clock,
-            **generation_options(request, chosen),
-        )
+        if compiled:
+            wanted |= compiled.options(inputs, wanted)
+        torch.manual_seed(request["seeds"][0])
+        clock, start = Clock(), time.perf_counter()
+        output = model.generate(**inputs, streamer=clock, **wanted)
     rows = output[:, width:].tolist()
     total_seconds = time.perf_counter() - start
     token_ids = [until_end(row, ends) for row in rows]
@@ -70,7 +87,7 @@ def answer(model: object, request: dict, chosen: argparse.Namespace) -> dict:
         "prefill_seconds": clock.times[1] - start,
         "total_seconds": total_seconds,
         "first_tokens": clock.first_tokens,
-        "steps": steps(token_ids, clock, plain=request["method"] == "plain"),
+        "steps": steps(token_ids, clock, plain=request["method"] != "pld"),
     }
 
 

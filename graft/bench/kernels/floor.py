@@ -1,0 +1,54 @@
+"""How fast it could be at best: two ceilings of the machine, measured, and what they allow.
+
+The copy counts what it reads and what it writes. A kernel that only reads may come a little below
+such a floor where reading is faster than writing, as on many CPUs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from graft.bench.kernels.settings import KernelSettings
+from graft.bench.kernels.shapes import Shape
+from graft.bench.kernels.timing import seconds
+
+COPIED = {"cuda": 1 << 30, "cpu": 1 << 28}  # bytes
+SQUARE = {"cuda": 8192, "cpu": 512}
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Of memory and of the matrix units, per second."""
+
+    bytes: float
+    flops: float
+
+
+def measure_ceilings(settings: KernelSettings) -> Ceilings:
+    """A large copy on the device, and a large square product in the dtype."""
+    device, dtype = settings.device, settings.torch_dtype
+    size = COPIED[device.type]
+    source = torch.randint(0, 255, (size,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    how = {"repeats": settings.repeats, "device": device}
+    copying = seconds([lambda: target.copy_(source)], **how)
+    side = SQUARE[device.type]
+    left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    product = torch.empty_like(left)
+    multiplying = seconds([lambda: torch.mm(left, right, out=product)], **how)
+    return Ceilings(2 * size / copying, 2 * side**3 / multiplying)
+
+
+def attention_floor(
+    shape: Shape, context: int, nodes: int, itemsize: int, ceilings: Ceilings
+) -> float:
+    """Seconds to read the keys and values of one layer once, or to multiply by them all."""
+    rows = context + nodes
+    flops = 4 * nodes * shape.heads * shape.head_size * rows
+    read = shape.kv_numbers(rows) * itemsize
+    return max(read / ceilings.bytes, flops / ceilings.flops)
+
+
+def step_floor(weight_bytes: int, kv_bytes: int, ceilings: Ceilings) -> float:
+    """Seconds to read the weights of a step and its sequence's keys and values once."""
+    return (weight_bytes + kv_bytes) / ceilings.bytes

@@ -1,0 +1,190 @@
+"""Whole steps of a decoder with random weights: as Graft runs it, and eagerly.
+
+Speed depends on sizes, not on what weights say, so nothing is downloaded.
+"""
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from graft.bench.kernels.attention import free_memory
+from graft.bench.kernels.problem import random_tree
+from graft.bench.kernels.settings import KernelSettings
+from graft.bench.kernels.timing import latency
+from graft.errors import InputError
+from graft.kernels.tree_attention_torch import tree_attention
+from graft.models.arena import Extent
+from graft.models.forward import LeanForward
+from graft.models.language_model import Forward, LanguageModel
+from graft.models.llama_shape import read_llama
+from graft.models.load import build_forward
+
+FILLED = 256  # rows of random keys and values written at a time
+GIB = 1 << 30
+
+
+def refuse_too_large(settings: KernelSettings) -> None:
+    """Before minutes are spent: weights (twice, while they are laid out) and the cache."""
+    shape = settings.shape
+    cache = shape.layers * shape.kv_numbers(settings.rows) * settings.itemsize
+    size = settings.itemsize if settings.device.type == "cuda" else 4  # a CPU reads them in fp32
+    needed = 2 * shape.weights * size + cache
+    free = free_memory(settings.device)
+    if needed > free:
+        raise InputError(
+            f"steps of {shape.name} need about {needed / GIB:.1f} GiB and {free / GIB:.1f} are "
+            "free; lower --layers or --contexts, or take --only attention"
+        )
+
+
+def random_network(settings: KernelSettings) -> "Any":  # noqa: ANN401
+    """A Llama of that shape, its weights drawn on the device with a spread of 0.02."""
+    from transformers import AutoModelForCausalLM, LlamaConfig
+
+    shape = settings.shape
+    config = LlamaConfig(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_size,
+        max_position_embeddings=settings.rows + 1,
+        tie_word_embeddings=shape.tied,
+    )
+    on_gpu = settings.device.type == "cuda"
+    torch.manual_seed(0)
+    with settings.device:
+        network = AutoModelForCausalLM.from_config(
+            config,
+            dtype=settings.torch_dtype if on_gpu else torch.float32,
+            attn_implementation="eager",
+        )
+    return network.eval()
+
+
+def fastest(settings: KernelSettings) -> tuple[Forward, str]:
+    """The forward Graft would take, and its name."""
+    network = random_network(settings)
+    return build_forward(network, name=settings.shape.name, dtype=settings.torch_dtype)
+
+
+def eager(settings: KernelSettings) -> tuple[Forward, str]:
+    """The lean forward operation by operation, over the same attention."""
+    attention: Callable[..., torch.Tensor] = tree_attention
+    if settings.device.type == "cuda":
+        try:
+            from graft.kernels.tree_attention_triton import tree_attention as attention
+        except ImportError:
+            pass
+    network = random_network(settings).to(settings.torch_dtype)
+    return LeanForward(*read_llama(network), attention), "eager"
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """What a model takes on the device; `peak` and `reserved` are None on a CPU."""
+
+    weights: int
+    cache: int
+    peak: int | None
+    reserved: int | None
+
+
+@dataclass(slots=True)
+class Stepper:
+    """A model with one sequence whose rows hold random keys and values."""
+
+    settings: KernelSettings
+    name: str
+    model: LanguageModel
+    extent: Extent
+    before: int  # bytes that others had taken
+    opening: int  # bytes at the peak of making the cache, those of others included
+
+    @classmethod
+    def open(
+        cls, settings: KernelSettings, make: Callable[[KernelSettings], tuple[Forward, str]]
+    ) -> "Stepper":
+        """Build the network, make room for the largest point, fill it."""
+        device = settings.device
+        _clear(device)
+        before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+        forward, name = make(settings)
+        _clear(device)  # of the network, whose weights alone the forward keeps
+        model = LanguageModel(
+            forward,
+            vocabulary=settings.shape.vocabulary,
+            context_length=settings.rows + 1,
+        )
+        _forget_peak(device)
+        extent = model.open(settings.rows)
+        opening = _peak(device)
+        _fill(model, extent, settings)
+        return cls(settings, name, model, extent, before, opening)
+
+    def call(self, context: int, nodes: int) -> Callable[[], object]:
+        """One step: a random tree of so many nodes on top of so many tokens."""
+        tree = random_tree(nodes, self.settings.shape.vocabulary, seed=nodes)
+
+        def step() -> object:
+            self.extent.length = context
+            return self.model.score([self.extent], [tree])
+
+        return step
+
+    def time(self, context: int, nodes: int) -> tuple[float, float | None]:
+        """Seconds of a step, and those of the device alone."""
+        settings = self.settings
+        return latency(self.call(context, nodes), repeats=settings.repeats, device=settings.device)
+
+    def read_bytes(self, context: int, nodes: int) -> tuple[int, int]:
+        """Of weights and of keys and values that a step cannot but read."""
+        shape = self.settings.shape
+        kv = self.model.arena.storage.row_bytes * (context + nodes)
+        return shape.read_weights * self.settings.itemsize, kv
+
+    def memory(self) -> Bytes:
+        """At the largest point; what is captured on the way counts."""
+        settings, storage = self.settings, self.model.arena.storage
+        weights = settings.shape.weights * settings.itemsize
+        cache = storage.rows * storage.row_bytes
+        if settings.device.type != "cuda":
+            return Bytes(weights, cache, None, None)
+        _forget_peak(settings.device)
+        step = self.call(max(settings.contexts), max(settings.nodes))
+        for _ in range(3):
+            step()
+        torch.cuda.synchronize(settings.device)
+        peak = max(_peak(settings.device), self.opening) - self.before
+        return Bytes(weights, cache, peak, torch.cuda.max_memory_reserved(settings.device))
+
+
+def _fill(model: LanguageModel, extent: Extent, settings: KernelSettings) -> None:
+    """Random numbers in every row, a piece at a time."""
+    shape, storage = settings.shape, model.arena.storage
+    for first in range(0, settings.rows, FILLED):
+        rows = extent.start + np.arange(first, min(first + FILLED, settings.rows))
+        size = (2, shape.layers, shape.kv_heads, len(rows), shape.head_size)
+        storage.write(rows, torch.randn(size, device=settings.device))
+
+
+def _clear(device: torch.device) -> None:
+    """Give back what nobody uses any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _forget_peak(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak(device: torch.device) -> int:
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
