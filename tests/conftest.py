@@ -3,9 +3,13 @@
 import os
 
 import pytest
+import torch
 from hypothesis import settings
 
 from graft.home import home
+
+if not torch.cuda.is_available():  # Triton reads this when it is first imported
+    os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile("graft", deadline=None)  # a busy machine is not a failure
 settings.load_profile("graft")
@@ -21,8 +25,6 @@ def own_home(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def one_thread():
     """Threads cost tiny networks more than they gain, most of all on a busy machine."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -68,8 +70,6 @@ def smollm2_int8(loaded_smollm2_int8):
 
 
 def use_all_threads():
-    import torch
-
     from graft.models.forward_panels import use_threads
 
     torch.set_num_threads(os.cpu_count() or 1)

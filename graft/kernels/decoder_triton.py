@@ -1,0 +1,213 @@
+"""The small functions of a decoder layer in Triton, each fused to one launch.
+
+A decoding step on a GPU reads the weights once and does little else, so a launch between two
+products costs more than what it computes. All of these can be captured in a CUDA graph: sizes come
+from shapes, whatever changes between steps is read from the device, nothing waits for the host.
+They compute in float32 and round once, where torch rounds after every operation.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MOST_MOVES = 64  # rows that one program of `move_rows` holds in registers
+
+
+def add_norm(hidden: Tensor, change: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
+    """hidden [N, E] += change in place, then its RMS norm times weight [E]."""
+    rows, size = hidden.shape
+    assert hidden.is_contiguous(), "rows must lie side by side"
+    assert change is None or (change.shape == hidden.shape and change.is_contiguous())
+    normed = torch.empty_like(hidden)
+    block = triton.next_power_of_2(size)
+    _add_norm[(rows,)](
+        hidden,
+        hidden if change is None else change,
+        weight,
+        normed,
+        size,
+        epsilon,
+        CHANGED=change is not None,
+        BLOCK=block,
+        num_warps=min(max(block // 256, 1), 16),
+    )
+    return normed
+
+
+@triton.jit
+def _add_norm(
+    hidden, change, weight, normed, size, epsilon, CHANGED: tl.constexpr, BLOCK: tl.constexpr
+):
+    start = tl.program_id(0).to(tl.int64) * size
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    x = tl.load(hidden + start + column, inside, other=0.0)
+    if CHANGED:
+        added = tl.load(change + start + column, inside, other=0.0).to(tl.float32)
+        x = (x.to(tl.float32) + added).to(x.dtype)
+        tl.store(hidden + start + column, x, inside)
+    wide = x.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + epsilon)
+    gain = tl.load(weight + column, inside, other=0.0).to(tl.float32)
+    tl.store(normed + start + column, wide * scale * gain, inside)
+
+
+def rotate_and_store(
+    qkv: Tensor,
+    positions: Tensor,
+    cosine: Tensor,
+    sine: Tensor,
+    rows: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    head_norms: tuple[Tensor, Tensor] | None,
+    epsilon: float,
+) -> Tensor:
+    """Rotated queries [N, H, D] of qkv [N, (H + 2K) * D]; keys and values go into the cache.
+
+    The cache is one layer's [K, rows, D], the tables of cosine and sine [positions, D / 2] are
+    float32 and stay so. A node whose row is negative is padding: nothing of it is stored, yet its
+    position must be one of the table. head_norms are Qwen3's of queries and keys, [D] each.
+    """
+    kv_heads, _, size = keys.shape
+    heads = qkv.shape[1] // size - 2 * kv_heads
+    assert all(x.is_contiguous() for x in (qkv, cosine, sine)), "rows must lie side by side"
+    assert keys.stride() == values.stride(), "keys and values must be laid out alike"
+    assert keys.stride(2) == 1, "a key's numbers must lie side by side"
+    query = qkv.new_empty(len(qkv), heads, size)
+    _rotate_and_store[(len(qkv), heads + 2 * kv_heads)](
+        qkv,
+        positions,
+        cosine,
+        sine,
+        rows,
+        query,
+        keys,
+        values,
+        *(head_norms or (qkv, qkv)),
+        keys.stride(0),
+        keys.stride(1),
+        epsilon,
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        HALF=size // 2,
+        NORMED=head_norms is not None,
+        BLOCK=triton.next_power_of_2(size // 2),
+        num_warps=1,
+    )
+    return query
+
+
+@triton.jit
+def _rotate_and_store(
+    qkv,
+    positions,
+    cosine,
+    sine,
+    rows,
+    query,
+    keys,
+    values,
+    query_norm,
+    key_norm,
+    head_stride,
+    row_stride,
+    epsilon,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    NORMED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One head of one node: of the queries, then of the keys, then of the values."""
+    node, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < HALF
+    source = qkv + (node * (HEADS + 2 * KV_HEADS) + head) * (2 * HALF) + column
+    first = tl.load(source, inside, other=0.0)
+    second = tl.load(source + HALF, inside, other=0.0)
+    row = tl.load(rows + node).to(tl.int64)
+    stored = column < tl.where(row >= 0, HALF, 0)
+    if head >= HEADS + KV_HEADS:
+        place = values + (head - HEADS - KV_HEADS) * head_stride + row * row_stride + column
+        tl.store(place, first, stored)
+        tl.store(place + HALF, second, stored)
+    else:
+        a, b = first.to(tl.float32), second.to(tl.float32)
+        if NORMED:
+            scale = tl.rsqrt(tl.sum(a * a + b * b, 0) / (2 * HALF) + epsilon)
+            if head < HEADS:
+                a *= tl.load(query_norm + column, inside, other=0.0).to(tl.float32) * scale
+                b *= tl.load(query_norm + HALF + column, inside, other=0.0).to(tl.float32) * scale
+            else:
+                a *= tl.load(key_norm + column, inside, other=0.0).to(tl.float32) * scale
+                b *= tl.load(key_norm + HALF + column, inside, other=0.0).to(tl.float32) * scale
+        angle = tl.load(positions + node).to(tl.int64) * HALF + column
+        turn, lift = tl.load(cosine + angle, inside), tl.load(sine + angle, inside)
+        if head < HEADS:
+            place = query + (node * HEADS + head) * (2 * HALF) + column
+            stored = inside
+        else:
+            place = keys + (head - HEADS) * head_stride + row * row_stride + column
+        tl.store(place, a * turn - b * lift, stored)
+        tl.store(place + HALF, b * turn + a * lift, stored)
+
+
+def swiglu(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up [N, F] of both side by side, [N, 2F]."""
+    rows, size = len(gate_up), gate_up.shape[1] // 2
+    assert gate_up.is_contiguous(), "rows must lie side by side"
+    gated = gate_up.new_empty(rows, size)
+    block = min(triton.next_power_of_2(size), 1024)
+    _swiglu[(rows, triton.cdiv(size, block))](gate_up, gated, size, BLOCK=block, num_warps=4)
+    return gated
+
+
+@triton.jit
+def _swiglu(gate_up, gated, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    gate = tl.load(gate_up + row * 2 * size + column, inside).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * size + size + column, inside).to(tl.float32)
+    tl.store(gated + row * size + column, gate * tl.sigmoid(gate) * up, inside)
+
+
+def move_rows(kv: Tensor, moves: Tensor, count: Tensor) -> None:
+    """Copy cache rows of kv [2, L, K, rows, D], as if all were read before any is written.
+
+    moves [M, 2] int32 are (source, target), of which the first count [1] hold; both are read from
+    the device.
+    """
+    _, layers, kv_heads, rows, size = kv.shape
+    assert len(moves) <= MOST_MOVES, f"at most {MOST_MOVES} rows can be moved at once"
+    assert kv.is_contiguous(), "the cache must lie in one piece"
+    assert moves.is_contiguous(), "moves must be pairs side by side"
+    _move_rows[(2 * layers * kv_heads,)](
+        kv,
+        moves,
+        count,
+        rows,
+        SIZE=size,
+        MOVES=triton.next_power_of_2(len(moves)),
+        BLOCK=triton.next_power_of_2(size),
+        num_warps=8,
+    )
+
+
+@triton.jit
+def _move_rows(
+    kv, moves, count, rows, SIZE: tl.constexpr, MOVES: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The keys or values of one head of one layer: no other program touches them."""
+    wanted = tl.load(count)
+    if wanted > 0:
+        slab = kv + tl.program_id(0).to(tl.int64) * rows * SIZE
+        move, column = tl.arange(0, MOVES), tl.arange(0, BLOCK)
+        source = tl.load(moves + 2 * move, move < wanted, other=0).to(tl.int64)
+        target = tl.load(moves + 2 * move + 1, move < wanted, other=0).to(tl.int64)
+        moved = (move < wanted)[:, None] & (column < SIZE)[None, :]
+        content = tl.load(slab + source[:, None] * SIZE + column[None, :], moved)
+        tl.debug_barrier()
+        tl.store(slab + target[:, None] * SIZE + column[None, :], content, moved)
