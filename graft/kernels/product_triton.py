@@ -45,12 +45,12 @@ def plan_product(
         height = 4 if rows == 1 and not gated else 2
         wide = min(triton.next_power_of_2(depth), 2048 // itemsize)
         return ProductPlan(height, wide, splits=1, warps=4, stages=1, dots=False)
-    height = 64 if outputs >= 16384 and not gated else 32
+    height = 16 if outputs < 2048 else 32 if outputs < 16384 or gated else 64
     wide = (128 if depth % 128 == 0 else 64) * 2 // itemsize
     splits = 1
-    while outputs // height * splits < FILLED and depth >= 8 * wide * splits:
+    while outputs // height * splits < FILLED and depth >= 4 * wide * splits:
         splits *= 2
-    return ProductPlan(height, wide, splits, warps=4, stages=4, dots=True)
+    return ProductPlan(height, wide, splits, 2 if height == 16 else 4, stages=4, dots=True)
 
 
 def product(
