@@ -121,6 +121,7 @@ def product(
 @cache
 def _arrivals(device: torch.device) -> Tensor:
     """Programs that have left their sums, for each block of outputs; zero again after each call."""
+    assert not torch.cuda.is_current_stream_capturing(), "make a call before capturing a graph"
     return torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
 
 
