@@ -74,7 +74,8 @@ $(BIN)/python:
 	  $(PYTHON) -m venv $(VENV); \
 	fi
 
-# The torch that is there is pinned to the version it has, so that nothing below replaces it.
+# The torch and triton that are there are pinned to the versions they have, so that nothing below
+# replaces them.
 # If $(PYTHON) belongs to a virtual environment, --system-site-packages does not show its torch: a
 # .pth line does.
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
@@ -88,8 +89,10 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	  $(BIN)/python -m pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
 	    "$$(grep '^torch==' constraints.txt)"; \
 	fi
-	@{ grep -v '^torch==' constraints.txt; $(BIN)/python -c \
-	  "import importlib.metadata as m; print('torch==' + m.version('torch'))"; } \
+	@$(BIN)/python -c "import importlib.metadata as m; \
+	  here = {d.name: d.version for d in [*m.distributions()][::-1] if d.name in ('torch', 'triton')}; \
+	  pins = [line.strip().split('==') for line in open('constraints.txt') if '==' in line]; \
+	  [print(name + '==' + here.get(name, version)) for name, version in pins]" \
 	  > $(VENV)/constraints.txt
 	@echo "setup: installing graft and its packages"
 	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[dev]'

@@ -12,6 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_MOVES = 64  # rows that one program of `move_rows` holds in registers
+ARGMAX_BLOCK = 4096  # numbers of a row that one program of `argmax_rows` compares
 
 
 def add_norm(hidden: Tensor, change: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
@@ -211,3 +212,39 @@ def _move_rows(
         content = tl.load(slab + source[:, None] * SIZE + column[None, :], moved)
         tl.debug_barrier()
         tl.store(slab + target[:, None] * SIZE + column[None, :], content, moved)
+
+
+def argmax_rows(logits: Tensor) -> Tensor:
+    """Index [N] int64 of the largest number of each row of logits [N, V], the first of equals.
+
+    A row is shared out among programs, because one alone takes as long as a layer. As for torch,
+    NaN is larger than anything.
+    """
+    rows, size = logits.shape
+    assert logits.is_contiguous(), "rows must lie side by side"
+    parts = triton.cdiv(size, ARGMAX_BLOCK)
+    best = torch.empty(rows, parts, dtype=torch.int64, device=logits.device)
+    index = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    _best_of_part[(rows, parts)](logits, best, size, BLOCK=ARGMAX_BLOCK, num_warps=8)
+    _best_of_row[(rows,)](best, index, parts, BLOCK=triton.next_power_of_2(parts), num_warps=1)
+    return index
+
+
+@triton.jit
+def _best_of_part(logits, best, size, BLOCK: tl.constexpr):
+    """Value and index in one integer: the larger value, then the smaller index, is larger."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = part * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(logits + row * size + column, column < size, other=float("-inf")).to(tl.float32)
+    x = tl.where(x == 0.0, 0.0, x)  # -0 and 0 are equal
+    bits = x.to(tl.int32, bitcast=True)
+    ordered = tl.where(x != x, 0x7FFFFFFF, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+    key = (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
+    tl.store(best + row * tl.num_programs(1) + part, tl.max(key, 0))
+
+
+@triton.jit
+def _best_of_row(best, index, parts, BLOCK: tl.constexpr):
+    row, part = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    keys = tl.load(best + row * parts + part, part < parts, other=-0x8000000000000000)
+    tl.store(index + row, 0x7FFFFFFF - (tl.max(keys, 0) & 0x7FFFFFFF))

@@ -12,8 +12,10 @@ import torch.nn.functional as F
 pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.kernels.decoder_triton import (
+    ARGMAX_BLOCK,
     MOST_MOVES,
     add_norm,
+    argmax_rows,
     move_rows,
     rotate_and_store,
     swiglu,
@@ -132,3 +134,24 @@ def test_rows_are_read_before_any_is_written(moves, capacity, dtype):
     count = torch.tensor([len(moves)], dtype=torch.int32)
     move_rows(kv, listed.to(DEVICE), count.to(DEVICE))
     assert torch.equal(kv, expected)
+
+
+SIZES = [1, 100, ARGMAX_BLOCK, 2 * ARGMAX_BLOCK + 77]
+
+
+@dtypes
+@pytest.mark.parametrize("size", SIZES)
+def test_argmax_is_torchs(size, dtype):
+    logits = randoms(5, size, dtype=dtype)
+    logits[1] -= 100  # all negative
+    assert torch.equal(argmax_rows(logits), logits.argmax(-1))
+
+
+def test_the_first_of_equal_numbers_is_the_largest():
+    logits = torch.zeros(6, 3 * ARGMAX_BLOCK)
+    logits[1] = float("-inf")
+    logits[2, [10, 20, ARGMAX_BLOCK + 10]] = 5.0
+    logits[3, :9] = -0.0
+    logits[4, [2 * ARGMAX_BLOCK, 2 * ARGMAX_BLOCK + 1]] = float("inf")
+    logits[5, 7], logits[5, 3] = float("nan"), float("inf")
+    assert argmax_rows(logits.to(DEVICE)).tolist() == [0, 0, 10, 0, 2 * ARGMAX_BLOCK, 7]

@@ -1,0 +1,271 @@
+"""Products of a few rows with a large matrix in Triton, with what stands around them fused in.
+
+With few rows a product takes as long as reading its weights. Each program owns some outputs and
+streams their weights once; where that gives too few programs to fill the GPU, several share the
+inputs, leave partial sums behind, and the last to arrive adds them up in a fixed order. So the same
+call gives the same bits every time.
+
+The fused norm costs no pass of its own: y = (x * gain) @ weight.T / rms(x), and the squares are
+summed up on the way. (In float16 x * gain must stay below 65504; bfloat16 and float32 have room.)
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+MOST_ROWS = 64
+MOST_BLOCKS = 8192  # of outputs whose inputs are shared
+FILLED = 256  # programs that keep a GPU busy
+
+
+@dataclass(frozen=True, slots=True)
+class ProductPlan:
+    """How one product is shared out among programs."""
+
+    outputs: int  # of a program
+    depth: int  # inputs it reads at a time
+    splits: int  # programs that share the inputs of the same outputs
+    warps: int
+    stages: int  # blocks of weights on their way
+    dots: bool  # by matrix instructions (16 rows or more), else multiplied and summed
+
+
+def plan_product(
+    rows: int, outputs: int, depth: int, *, gated: bool = False, itemsize: int = 2
+) -> ProductPlan:
+    """A plan for weights [outputs, depth] of numbers of `itemsize` bytes; gated, twice as many.
+
+    Sums keep every thread reading 16 bytes at a time; dots keep about 64 KB on their way.
+    """
+    if rows <= 4:
+        height = 4 if rows == 1 and not gated else 2
+        wide = min(triton.next_power_of_2(depth), 2048 // itemsize)
+        return ProductPlan(height, wide, splits=1, warps=4, stages=1, dots=False)
+    height = 16 if outputs < 2048 else 32 if outputs < 16384 or gated else 64
+    wide = (128 if depth % 128 == 0 else 64) * 2 // itemsize
+    splits = 1
+    while outputs // height * splits < FILLED and depth >= 4 * wide * splits:
+        splits *= 2
+    return ProductPlan(height, wide, splits, 2 if height == 16 else 4, stages=4, dots=True)
+
+
+def product(
+    x: Tensor,
+    weight: Tensor,
+    *,
+    norm: tuple[Tensor, float] | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    gated: bool = False,
+    plan: ProductPlan | None = None,
+) -> Tensor:
+    """x [N, I] @ weight [O, I].T -> [N, O], N at most 64.
+
+    norm is (weight [I], epsilon) of an RMS norm of x. A residual [N, O] is added to in place and
+    returned. With `gated`, weight is gates and ups [2F, I] and the result silu(gate) * up [N, F].
+    Calls on one device must follow each other, and the first must not be captured in a graph.
+    """
+    rows, depth = x.shape
+    outputs = len(weight) // 2 if gated else len(weight)
+    assert rows <= MOST_ROWS, f"at most {MOST_ROWS} rows; more are the business of a library"
+    assert x.is_contiguous(), "rows must lie side by side"
+    assert weight.is_contiguous(), "rows must lie side by side"
+    assert residual is None or (residual.shape == (rows, outputs) and residual.is_contiguous())
+    assert bias is None or not gated, "gates and ups have no bias"
+    plan = plan or plan_product(rows, outputs, depth, gated=gated, itemsize=x.itemsize)
+    padded = triton.next_power_of_2(max(rows, 16) if plan.dots else rows)
+    blocks, blocks_deep = triton.cdiv(outputs, plan.outputs), triton.cdiv(depth, plan.depth)
+    y = x.new_empty(rows, outputs) if residual is None else residual
+    sums = squares = arrived = y
+    if plan.splits > 1:
+        assert blocks <= MOST_BLOCKS, "so many outputs need no splits"
+        width, parts = blocks * plan.outputs, 2 if gated else 1
+        sums = x.new_empty(parts, plan.splits, padded, width, dtype=torch.float32)
+        squares = x.new_empty(plan.splits, padded, blocks, dtype=torch.float32)
+        arrived = _arrivals(x.device)
+    gain, epsilon = norm or (x, 0.0)
+    _product[(blocks, plan.splits)](
+        x,
+        weight,
+        gain,
+        x if bias is None else bias,
+        y,
+        sums,
+        squares,
+        arrived,
+        rows,
+        outputs,
+        depth,
+        epsilon,
+        ROWS=padded,
+        OUTPUTS=plan.outputs,
+        DEPTH=plan.depth,
+        STEPS=triton.cdiv(blocks_deep, plan.splits),
+        SPLITS=plan.splits,
+        STAGES=plan.stages,
+        DOTS=plan.dots,
+        EVEN=depth % (plan.depth * plan.splits) == 0,
+        NORMED=norm is not None,
+        BIASED=bias is not None,
+        ADDED=residual is not None,
+        GATED=gated,
+        num_warps=plan.warps,
+    )
+    return y
+
+
+@cache
+def _arrivals(device: torch.device) -> Tensor:
+    """Programs that have left their sums, for each block of outputs; zero again after each call."""
+    assert not torch.cuda.is_current_stream_capturing(), "make a call before capturing a graph"
+    return torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _product(
+    x,
+    weight,
+    gain,
+    bias,
+    y,
+    sums,
+    squares,
+    arrived,
+    rows,
+    outputs,
+    depth,
+    epsilon,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STEPS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    STAGES: tl.constexpr,
+    DOTS: tl.constexpr,
+    EVEN: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    GATED: tl.constexpr,
+):
+    """A block of outputs, over all inputs or one split of them."""
+    block, blocks, split = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
+    row, output = tl.arange(0, ROWS), block * OUTPUTS + tl.arange(0, OUTPUTS)
+    # What lies beyond the last row or output reads the last one and is not stored.
+    x_at = x + tl.minimum(row, rows - 1)[:, None] * depth
+    weight_at = weight + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * depth
+    first = split * STEPS * DEPTH
+    gate, up, mean = _multiply(
+        x_at, weight_at, gain, first, outputs, depth, ROWS, OUTPUTS, DEPTH, STEPS, STAGES, DOTS,
+        EVEN, NORMED, GATED,
+    )  # fmt: skip
+    if SPLITS > 1:
+        sum_at = sums + (row[:, None] * blocks * OUTPUTS + output[None, :])
+        mean_at = squares + row * blocks + block
+        sum_step, mean_step = ROWS * blocks * OUTPUTS, ROWS * blocks
+        tl.store(sum_at + split * sum_step, gate)
+        if GATED:
+            tl.store(sum_at + (SPLITS + split) * sum_step, up)
+        if NORMED:
+            tl.store(mean_at + split * mean_step, mean)
+        tl.debug_barrier()
+        if tl.atomic_add(arrived + block, 1, sem="acq_rel") < SPLITS - 1:
+            return
+        tl.store(arrived + block, 0)
+        gate = _sum_splits(sum_at, sum_step, SPLITS)
+        if GATED:
+            up = _sum_splits(sum_at + SPLITS * sum_step, sum_step, SPLITS)
+        if NORMED:
+            mean = _sum_splits(mean_at, mean_step, SPLITS)
+
+    if NORMED:
+        scale = tl.rsqrt(mean + epsilon)[:, None]
+        gate, up = gate * scale, up * scale
+    if GATED:
+        gate *= tl.sigmoid(gate) * up
+    known = (row < rows)[:, None] & (output < outputs)[None, :]
+    _store(gate, y, bias, known, row[:, None], output[None, :], outputs, BIASED, ADDED)
+
+
+@triton.jit
+def _multiply(
+    x_at,
+    weight_at,
+    gain,
+    first,
+    outputs,
+    depth,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STEPS: tl.constexpr,
+    STAGES: tl.constexpr,
+    DOTS: tl.constexpr,
+    EVEN: tl.constexpr,
+    NORMED: tl.constexpr,
+    GATED: tl.constexpr,
+):
+    """Products with gates (or all there is) and ups [ROWS, OUTPUTS], sum of squares / depth."""
+    column = tl.arange(0, DEPTH)[None, :]
+    if DOTS:
+        gate = tl.zeros([ROWS, OUTPUTS], tl.float32)
+        square = tl.zeros([ROWS, DEPTH], tl.float32)
+    else:  # three axes from the start, so that all blocks are spread over the threads alike
+        x_at, weight_at, column = x_at[:, None, :], weight_at[None, :, :], column[None, :, :]
+        gate = tl.zeros([ROWS, OUTPUTS, DEPTH], tl.float32)
+        square = tl.zeros([ROWS, 1, DEPTH], tl.float32)
+    up = gate
+    up_at = weight_at + outputs.to(tl.int64) * depth
+    for step in tl.range(0, STEPS, num_stages=STAGES):
+        at = first + step * DEPTH + column
+        x = _read(x_at + at, at < depth, EVEN)
+        if NORMED:
+            wide = x.to(tl.float32)
+            square += wide * wide
+            x = (wide * _read(gain + at, at < depth, EVEN).to(tl.float32)).to(x.dtype)
+        gate = _accumulate(gate, x, _read(weight_at + at, at < depth, EVEN), DOTS)
+        if GATED:
+            up = _accumulate(up, x, _read(up_at + at, at < depth, EVEN), DOTS)
+    if not DOTS:
+        gate, up, square = tl.sum(gate, 2), tl.sum(up, 2), tl.sum(square, 2)
+    return gate, up, tl.sum(square, 1) / depth
+
+
+@triton.jit
+def _read(place, inside, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(place)
+    else:
+        return tl.load(place, inside, other=0.0)
+
+
+@triton.jit
+def _accumulate(total, x, weight, DOTS: tl.constexpr):
+    """total + x times weight: dots, or single products to be summed later."""
+    if DOTS:
+        return tl.dot(x, tl.trans(weight), total, input_precision="ieee")
+    else:
+        return total + x.to(tl.float32) * weight.to(tl.float32)
+
+
+@triton.jit
+def _sum_splits(place, step, SPLITS: tl.constexpr):
+    """What all splits left, in their order; read past the nearest cache, which may be stale."""
+    total = tl.load(place, cache_modifier=".cg")
+    for split in tl.static_range(1, SPLITS):
+        total += tl.load(place + split * step, cache_modifier=".cg")
+    return total
+
+
+@triton.jit
+def _store(result, y, bias, known, row, output, outputs, BIASED: tl.constexpr, ADDED: tl.constexpr):
+    place = y + row * outputs + output
+    if BIASED:
+        result += tl.load(bias + output, output < outputs, other=0.0).to(tl.float32)
+    if ADDED:
+        result += tl.load(place, known, other=0.0).to(tl.float32)
+    tl.store(place, result, known)
