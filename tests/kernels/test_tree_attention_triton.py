@@ -1,4 +1,4 @@
-"""The Triton kernel against brute force: interpreted here, compiled on a GPU (test_gpu.py)."""
+"""The Triton kernel against brute force: interpreted here, compiled on a GPU (tests/gpu)."""
 
 import numpy as np
 import pytest

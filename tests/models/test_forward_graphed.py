@@ -1,6 +1,6 @@
 """The forward for GPUs, its kernels interpreted: what it computes, how it pads, what it captures.
 
-Capturing itself needs a GPU: tests/test_gpu.py.
+Capturing itself needs a GPU: tests/gpu.
 """
 
 import numpy as np
