@@ -39,18 +39,35 @@ def plan_product(
 ) -> ProductPlan:
     """A plan for weights [outputs, depth] of numbers of `itemsize` bytes; gated, twice as many.
 
-    Sums keep every thread reading 16 bytes at a time; dots keep about 64 KB on their way.
+    Measured on an H200 (benchmarks/decoder_kernels.py). A row or two are multiplied and summed,
+    four in small matrices too; more are the matrix units' business.
     """
-    if rows <= 4:
-        height = 4 if rows == 1 and not gated else 2
-        wide = min(triton.next_power_of_2(depth), 2048 // itemsize)
-        return ProductPlan(height, wide, splits=1, warps=4, stages=1, dots=False)
-    height = 16 if outputs < 2048 else 32 if outputs < 16384 or gated else 64
+    few = rows <= 2 or (rows <= 4 and outputs < 2048)
+    if few:
+        return _plan_sums(rows, outputs, depth, itemsize, gated=gated)
+    return _plan_dots(outputs, depth, itemsize, gated=gated)
+
+
+def _plan_sums(rows: int, outputs: int, depth: int, itemsize: int, *, gated: bool) -> ProductPlan:
+    """Every thread reads 16 bytes at a time."""
+    height, wide, warps, stages = 2, 2048 // itemsize, 4, 1
+    if rows == 1 and depth < 8192:
+        height, stages = 2 if gated else 4, 3
+    elif rows == 1:
+        height = 2 if gated else 8
+    elif rows == 2 and (gated or outputs >= 2048):
+        wide, warps = wide // 2, 2
+    return ProductPlan(height, wide, 1, warps, stages, dots=False)
+
+
+def _plan_dots(outputs: int, depth: int, itemsize: int, *, gated: bool) -> ProductPlan:
+    """Inputs are shared out until the GPU is full, but none reads less than two blocks."""
+    height, stages = (64, 4) if outputs >= 4096 and not gated else (32, 5)
     wide = (128 if depth % 128 == 0 else 64) * 2 // itemsize
-    splits = 1
-    while outputs // height * splits < FILLED and depth >= 4 * wide * splits:
+    blocks, steps, splits = triton.cdiv(outputs, height), triton.cdiv(depth, wide), 1
+    while 2 * splits * blocks < FILLED and steps >= 4 * splits:
         splits *= 2
-    return ProductPlan(height, wide, splits, 2 if height == 16 else 4, stages=4, dots=True)
+    return ProductPlan(height, wide, splits, 4, stages, dots=True)
 
 
 def product(
@@ -121,7 +138,8 @@ def product(
 @cache
 def _arrivals(device: torch.device) -> Tensor:
     """Programs that have left their sums, for each block of outputs; zero again after each call."""
-    assert not torch.cuda.is_current_stream_capturing(), "make a call before capturing a graph"
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    assert not capturing, "make a call before capturing a graph"
     return torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
 
 

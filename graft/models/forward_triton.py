@@ -1,14 +1,19 @@
-"""Llama-shaped decoders on a GPU: the library's products, and few launches between them."""
+"""Llama-shaped decoders on a GPU in few launches: for few rows everything is part of a product,
+for many the library's products do the work and small kernels stand between them.
+"""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from graft.kernels.decoder_triton import add_norm, move_rows, rotate_and_store, swiglu
+from graft.kernels.product_triton import product
 from graft.kernels.tree_attention_triton import attend
 from graft.models.device_step import DeviceStep
 from graft.models.llama_shape import LayerWeights, LlamaShape, LlamaWeights
 from graft.models.storage import LazyRowStorage
 
+FEW = 16  # rows up to which our own products, which do more at once, are faster than the library's
 TABLE = 1 << 17  # positions whose angles are kept from the start, if the model has as many
 
 
@@ -41,26 +46,42 @@ class TritonLayers:
         """Move the rows that are due, write keys and values, and give the logits [M, V] float32
         of the nodes `outputs`, None for all."""
         move_rows(self.storage.kv, step.moves, step.moved)
-        hidden, change = F.embedding(step.tokens, self.weights.embedding), None  # [N, E]
-        for i, layer in enumerate(self.weights.layers):
-            normed = self._add_norm(hidden, change, layer.attention_norm)
-            change = self._attend(step, i, layer, normed)
-            normed = self._add_norm(hidden, change, layer.mlp_norm)
-            change = F.linear(swiglu(F.linear(normed, layer.gate_up)), layer.down)
-        normed = self._add_norm(hidden, change, self.weights.final_norm)
+        hidden = F.embedding(step.tokens, self.weights.embedding)  # [N, E]
+        few = len(hidden) <= FEW and hidden.dtype != torch.float16
+        run_layers = self._run_fused if few else self._run_apart
+        normed = run_layers(step, hidden)
         wanted = normed if outputs is None else normed[outputs]
         return F.linear(wanted, self.weights.head).float()
 
-    def _add_norm(self, hidden: Tensor, change: Tensor | None, weight: Tensor) -> Tensor:
-        return add_norm(hidden, change, weight, self.shape.epsilon)
+    def _run_fused(self, step: DeviceStep, hidden: Tensor) -> Tensor:
+        """All layers and the last norm; norms, gates and sums are part of the products."""
+        epsilon = self.shape.epsilon
+        for i, layer in enumerate(self.weights.layers):
+            norm = (layer.attention_norm, epsilon)
+            qkv = product(hidden, layer.qkv, norm=norm, bias=layer.qkv_bias)
+            product(self._attend(step, i, layer, qkv), layer.output, residual=hidden)
+            gated = product(hidden, layer.gate_up, norm=(layer.mlp_norm, epsilon), gated=True)
+            product(gated, layer.down, residual=hidden)
+        return add_norm(hidden, None, self.weights.final_norm, epsilon)
 
-    def _attend(self, step: DeviceStep, index: int, layer: LayerWeights, normed: Tensor) -> Tensor:
+    def _run_apart(self, step: DeviceStep, hidden: Tensor) -> Tensor:
+        """The same by the library's products."""
+        epsilon, change = self.shape.epsilon, None
+        for i, layer in enumerate(self.weights.layers):
+            normed = add_norm(hidden, change, layer.attention_norm, epsilon)
+            attended = self._attend(step, i, layer, F.linear(normed, layer.qkv, layer.qkv_bias))
+            normed = add_norm(hidden, F.linear(attended, layer.output), layer.mlp_norm, epsilon)
+            change = F.linear(swiglu(F.linear(normed, layer.gate_up)), layer.down)
+        return add_norm(hidden, change, self.weights.final_norm, epsilon)
+
+    def _attend(self, step: DeviceStep, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:
+        """[N, H * D] of qkv [N, (H + 2K) * D]."""
         keys, values = self.storage.kv[:, index]  # [K, rows, D] each
         query = rotate_and_store(
-            F.linear(normed, layer.qkv, layer.qkv_bias), step.positions, *self._rotary, step.rows,
-            keys, values, layer.head_norms, self.shape.epsilon,
+            qkv, step.positions, *self._rotary, step.rows, keys, values, layer.head_norms,
+            self.shape.epsilon,
         )  # fmt: skip
         attended = attend(
             query, keys, values, step.plan, scale=self.shape.scale, window=layer.window
         )
-        return F.linear(attended.view(len(normed), -1), layer.output)
+        return attended.view(len(qkv), -1)

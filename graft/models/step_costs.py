@@ -105,7 +105,7 @@ def measure(model: LanguageModel) -> StepCosts:
     """Time real steps over an empty cache; the shortest of a few rounds counts."""
     counts = tuple(nodes for nodes in NODES if nodes <= model.context_length)
     room = min(model.context_length, model.arena.most_rows or model.context_length) - counts[-1] - 1
-    known = GPU_LENGTHS if getattr(model, "asynchronous", False) else LENGTHS
+    known = GPU_LENGTHS if getattr(model.forward, "asynchronous", False) else LENGTHS
     lengths = tuple(length for length in known if length <= room) or (0,)
     best = np.full((len(lengths), len(counts)), np.inf)
     extent = model.open(lengths[-1] + counts[-1] + 1)
