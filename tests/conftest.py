@@ -7,7 +7,7 @@ from hypothesis import settings
 
 from graft.home import home
 
-settings.register_profile("graft", deadline=None)  # a busy machine is not a failure
+settings.register_profile("graft", deadline=None, max_examples=50)  # a busy machine is no failure
 settings.load_profile("graft")
 
 USERS_HOME = home()  # before any test changes it
