@@ -138,7 +138,7 @@ CHANGES = {
 
 # Lean and panels notice changes by the same sums; the hook runs the model's own modules.
 CASES = [("panels", change) for change in CHANGES]
-CASES += [("lean", change) for change in ("one number", "new parameter", "adapter")]
+CASES += [("lean", change) for change in ("training step", "other weights", "adapter")]
 CASES += [("hook", change) for change in ("one number", "more tokens", "adapter", "config")]
 
 
