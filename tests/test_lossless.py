@@ -62,17 +62,13 @@ class Bench:
         self._plain = {}
 
     def plain(self, prompt, params):
-        key = repr((prompt, params))
+        key = repr((prompt, params, sorted(self.engine.loaded.eos_ids)))
         if key not in self._plain:
             self._plain[key] = run(self.engine, prompt, params, "plain")
         tokens = tuple(self.engine.encoder.prompt(prompt).tokens)
         for drafter in (self.oracle, self.adversary):
             drafter.answers[tokens] = self._plain[key][0].token_ids
         return self._plain[key]
-
-    def forget(self):
-        """Plain's answers are no longer valid: the engine was changed."""
-        self._plain.clear()
 
     def check(self, prompt, params, draft, **more):
         """Answer with a drafter, insist that it is plain's answer, return it."""
@@ -100,6 +96,11 @@ def assert_same(result, expected):
     assert result.finish_reason == expected.finish_reason
 
 
+def two_prompts(option):
+    """The first or the last two of the four: the options take turns."""
+    return PROMPTS[2:] if list(OPTIONS).index(option) % 2 else PROMPTS[:2]
+
+
 def accepted(results):
     return sum(result.stats.num_accepted_draft_tokens for result in results)
 
@@ -118,7 +119,7 @@ def bench():
 def test_drafting_never_changes_the_output(bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
     bench.watch.side_branches = 0
-    results = [bench.check(prompt, params, draft) for prompt in PROMPTS]
+    results = [bench.check(prompt, params, draft) for prompt in two_prompts(option)]
     if draft == "adversary":
         assert accepted(results) == 0
     else:
@@ -183,11 +184,9 @@ def test_an_end_token_inside_an_accepted_run_ends_the_text(endings, monkeypatch)
     for place in new_at(tokens)[:8]:
         ends = frozenset({END, tokens[place], 1, 2})
         monkeypatch.setattr(engine, "loaded", replace(engine.loaded, eos_ids=ends))
-        endings.bench.forget()
         result = endings.check()
         assert result.token_ids == tokens[: place + 1]
         assert result.finish_reason == "stop"
-    endings.bench.forget()
     assert endings.inside >= 1
 
 
@@ -239,11 +238,17 @@ def other_bench(request):
     return Bench(forward=request.param)
 
 
-@pytest.mark.parametrize("draft", DRAFTERS)
-@pytest.mark.parametrize("option", ["greedy", "everything"])
+# Logits depend on the shape of the tree, not on what is drawn from them: every drafter, but not
+# with every option.
+FORWARD_CASES = [*(("greedy", draft) for draft in DRAFTERS), ("everything", "auto"),
+                 ("everything", "oracle")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("option", "draft"), FORWARD_CASES)
 def test_drafting_never_changes_the_output_of_other_forwards(other_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
-    results = [other_bench.check(prompt, params, draft) for prompt in PROMPTS]
+    prompts = PROMPTS[:2] if option == "greedy" else PROMPTS[2:]
+    results = [other_bench.check(prompt, params, draft) for prompt in prompts]
     assert accepted(results) == 0 if draft == "adversary" else accepted(results) >= 20
     assert rejected(results) >= 20
 
@@ -254,10 +259,9 @@ def invariant_bench(request):
     return Bench(network=network, forward=request.param, invariant=True)
 
 
-@pytest.mark.parametrize("draft", DRAFTERS)
-@pytest.mark.parametrize("option", ["greedy", "everything"])
+@pytest.mark.parametrize(("option", "draft"), FORWARD_CASES)
 def test_invariant_drafting_never_changes_the_output_in_bf16(invariant_bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
     result = invariant_bench.check(PROMPTS[0], params, draft)
     if draft == "oracle":
         assert accepted([result]) >= 20
@@ -267,7 +271,7 @@ def test_invariant_drafting_never_changes_the_output_in_bf16(invariant_bench, op
 
 REAL_OPTIONS = {
     "greedy": SamplingParams(max_tokens=48),
-    "temperature": SamplingParams(temperature=0.8, seed=11, max_tokens=48),
+    "temperature": SamplingParams(temperature=0.8, seed=11, max_tokens=32),
 }
 
 

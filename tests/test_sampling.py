@@ -46,21 +46,26 @@ def test_one_stop_string_may_stand_alone():
     assert SamplingParams(stop="end").stop == ("end",)
 
 
+FILTERS = {"temperature": 1.7, "top_k": 6, "top_p": 0.9, "min_p": 0.05}
+
+
 @pytest.mark.parametrize(
-    "options",
+    ("over", "options"),
     [
-        {},
-        {"temperature": 0.6},
-        {"top_k": 3},
-        {"top_p": 0.8},
-        {"min_p": 0.2},
-        {"temperature": 1.7, "top_k": 6, "top_p": 0.9, "min_p": 0.05},
-        {"presence_penalty": 1.0, "repetition_penalty": 1.3, "logit_bias": {7: 3.0, 0: -1.0}},
+        ("places", {}),
+        ("places", {"temperature": 0.6}),
+        ("places", {"top_k": 3}),
+        ("places", {"top_p": 0.8}),
+        ("places", {"min_p": 0.2}),
+        ("places", FILTERS),
+        ("places", {"presence_penalty": 1.0, "repetition_penalty": 1.3,
+                    "logit_bias": {7: 3.0, 0: -1.0}}),
+        ("seeds", {}),
+        ("seeds", FILTERS),
     ],
     ids=str,
-)
-@pytest.mark.parametrize("over", ["seeds", "places"])
-def test_draws_have_the_processed_distribution(options, over):
+)  # fmt: skip
+def test_draws_have_the_processed_distribution(over, options):
     options = {"temperature": 1.0, **options}
     counts, draws = np.zeros(len(LOGITS)), 1500
     one = sampler([0, 2], seed=5, **options)

@@ -38,8 +38,11 @@ def test_forwards_are_steps_for_eight_ragged_prompts(engine, draft):
         assert engine.model.steps - before == GREEDY.max_tokens
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("draft", PRESETS)
+@pytest.mark.parametrize(
+    ("draft", "params"),
+    [*((draft, GREEDY) for draft in PRESETS), ("copy", SAMPLED), ("auto", SAMPLED)],
+    ids=[*PRESETS, "copy sampled", "auto sampled"],
+)
 def test_everybody_writes_what_they_write_alone(engine, draft, params):
     alone = [engine.generate(prompt, params, draft=draft) for prompt in RAGGED]
     together = engine.generate(RAGGED, params, draft=draft)

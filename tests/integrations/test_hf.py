@@ -54,10 +54,13 @@ OPTIONS = {
     "static cache": {"cache_implementation": "static", "disable_compile": True},
 }
 
+# Options act on scores and ends, whoever computed them; the caller's own modules see only these.
+CASES = [("panels", option) for option in OPTIONS]
+CASES += [("hook", option) for option in ("plain", "both", "row ends", "no cache", "static cache")]
+
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("kind", ["panels", "hook"])
+@pytest.mark.parametrize(("kind", "option"), CASES)
 def test_greedy_tokens_are_those_of_transformers(kind, option, shape, made):
     model = made[kind]
     settings = {"do_sample": False, "max_new_tokens": 48, **SHAPES[shape]}
@@ -107,14 +110,18 @@ def test_no_inputs_start_from_the_beginning_of_text(unchanged):
     assert_same(unchanged, bos_token_id=5, max_new_tokens=20, do_sample=False)
 
 
+SCORED = [("panels", option) for option in ("plain", "repetition", "row ends", "many end tokens")]
+
+
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("option", ["plain", "repetition", "row ends", "many end tokens"])
-def test_scores_and_logits_are_those_of_transformers(unchanged, option, shape):
+@pytest.mark.parametrize(("kind", "option"), [*SCORED, ("lean", "plain"), ("hook", "row ends")])
+def test_scores_and_logits_are_those_of_transformers(kind, option, shape, made):
+    model = made[kind]
     options = {
         "do_sample": False, "max_new_tokens": 32, **SHAPES[shape], **OPTIONS[option],
         "return_dict_in_generate": True, "output_scores": True, "output_logits": True,
     }  # fmt: skip
-    expected, found = unchanged.generate(**fresh(options)), drafted(unchanged, **fresh(options))
+    expected, found = model.generate(**fresh(options)), drafted(model, **fresh(options))
     assert type(found) is type(expected)
     assert found.sequences.tolist() == expected.sequences.tolist()
     width = options["input_ids"].shape[1]
@@ -127,7 +134,7 @@ def test_scores_and_logits_are_those_of_transformers(unchanged, option, shape):
                 torch.testing.assert_close(one[row], other[row], rtol=1e-4, atol=1e-4)
             for padding in ours[stats.tokens :]:
                 assert padding[row].softmax(-1)[PAD] == 1
-    sums = unchanged.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
+    sums = model.compute_transition_scores(found.sequences, found.scores, normalize_logits=True)
     assert sums.isfinite().all()
 
 

@@ -21,18 +21,21 @@ from graft.models import load
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture(params=["eval", "train"])
-def noisy(request, model):
-    """A model with dropout, training or not, some of its weights frozen."""
+@pytest.fixture
+def noisy(model):
+    """A model with dropout in training, some of its weights frozen, one module not training."""
     for layer in model.model.layers:
         layer.self_attn.attention_dropout = 0.5
     model.model.layers[0].requires_grad_(requires_grad=False)
-    model.train(request.param == "train")
+    model.train()
     model.model.layers[1].mlp.eval()
     return model
 
 
-def test_the_model_is_given_back_as_it_was(noisy):
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_the_model_is_given_back_as_it_was(noisy, training):
+    if not training:
+        noisy.eval()
     with torch.no_grad():
         noisy(input_ids=torch.tensor([[5, 6, 7]]))
     before = snapshot(noisy)
@@ -133,8 +136,15 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_weights_that_changed_between_calls_count(model, change):
+# Lean and panels notice changes by the same sums; the hook runs the model's own modules.
+CASES = [("panels", change) for change in CHANGES]
+CASES += [("lean", change) for change in ("training step", "other weights", "adapter")]
+CASES += [("hook", change) for change in ("one number", "more tokens", "adapter", "config")]
+
+
+@pytest.mark.parametrize(("kind", "change"), CASES)
+def test_weights_that_changed_between_calls_count(kind, change):
+    model = make(kind)
     options = {**SHAPES["ragged"], "max_new_tokens": 30, "do_sample": False}
     assert_same(model, **options)
     CHANGES[change](model)

@@ -18,20 +18,20 @@ def test_samples_repeat_with_the_seed_whoever_drafts(unchanged, shape):
     texts = []
     for seed, draft in [(1, "plain"), (1, "copy"), (1, "auto"), (2, "plain")]:
         torch.manual_seed(seed)
-        texts.append(drafted(unchanged, draft, **SHAPES[shape], **SAMPLED, num_return_sequences=3))
+        texts.append(drafted(unchanged, draft, **SHAPES[shape], **SAMPLED, num_return_sequences=2))
     assert texts[0].tolist() == texts[1].tolist() == texts[2].tolist() != texts[3].tolist()
-    rows = 3 * len(SHAPES[shape]["input_ids"])
+    rows = 2 * len(SHAPES[shape]["input_ids"])
     assert texts[0].shape[0] == rows
     assert len({tuple(row) for row in texts[0].tolist()}) == rows
 
 
-def test_watermarks_that_remember_every_row_stay_exact(unchanged):
+def test_watermarks_that_remember_every_row_stay_exact(made):
     mark = SynthIDTextWatermarkingConfig(ngram_len=3, keys=[11, 22, 33, 44])
     options = {**SAMPLED, "max_new_tokens": 24, "watermarking_config": mark, "eos_token_id": None}
 
     def texts(draft, inputs):
         torch.manual_seed(0)
-        return drafted(unchanged, draft, **inputs, **options).tolist()
+        return drafted(made["panels"], draft, **inputs, **options).tolist()
 
     together = texts("copy", SHAPES["ragged"])
     assert together == texts("plain", SHAPES["ragged"])

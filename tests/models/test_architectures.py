@@ -65,8 +65,10 @@ def test_sixteen_bits_stay_near_thirty_two(kind, dtype, tolerance):
     assert 0 < float((logits - exact).abs().max()) < tolerance * float(exact.abs().max())
 
 
-@pytest.mark.parametrize("name", LLAMA_SHAPED)
-@pytest.mark.parametrize(("faster", "kind"), [(True, "panels"), (False, "lean")])
+@pytest.mark.parametrize(
+    ("name", "faster", "kind"),
+    [*((name, True, "panels") for name in LLAMA_SHAPED), ("llama", False, "lean")],
+)
 def test_llama_shaped_models_get_the_forward_that_is_faster_here(name, faster, kind, monkeypatch):
     monkeypatch.setattr(load, "panels_are_faster", lambda config, dtype: faster)
     assert build_forward(build(name), name=name)[1] == kind

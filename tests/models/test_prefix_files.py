@@ -1,6 +1,8 @@
 """Rows on disk: another process finds them; nothing wrong, foreign or broken is ever used."""
 
 import logging
+from functools import cache
+from shutil import copytree
 
 import pytest
 from tiny import tiny_engine, tiny_network
@@ -35,6 +37,25 @@ def remember(folder, tokens=FIRST, **options):
     engine.remember(tokens)
 
 
+@pytest.fixture(scope="module")
+def remembered(tmp_path_factory):
+    """A folder where FIRST is kept; nobody changes it."""
+    folder = tmp_path_factory.mktemp("remembered")
+    remember(folder)
+    return folder
+
+
+@pytest.fixture
+def shelf(remembered, tmp_path):
+    """A copy for a test to use and damage."""
+    return copytree(remembered, tmp_path / "shelf")
+
+
+@cache
+def answer_without_files():
+    return tiny_engine().generate(SECOND, PARAMS).token_ids
+
+
 @pytest.mark.parametrize("forward", ["panels", "lean", "hook"])
 def test_another_process_finds_the_document(tmp_path, forward):
     remember(tmp_path, forward=forward)
@@ -47,17 +68,15 @@ def test_another_process_finds_the_document(tmp_path, forward):
     assert again.stats.cached_tokens == 3 * BLOCK
 
 
-def test_rows_come_back_bit_for_bit(tmp_path):
-    remember(tmp_path)
+def test_rows_come_back_bit_for_bit(shelf):
     logged = SamplingParams(max_tokens=20, ignore_eos=True, logprobs=5)
-    with_files = list(engine_with(tmp_path).stream(SECOND, logged))
+    with_files = list(engine_with(shelf).stream(SECOND, logged))
     assert [e.top for e in with_files] == [e.top for e in tiny_engine().stream(SECOND, logged)]
 
 
-def test_a_text_that_only_begins_the_same_takes_the_beginning(tmp_path):
-    remember(tmp_path)
+def test_a_text_that_only_begins_the_same_takes_the_beginning(shelf):
     other = [*DOCUMENT[: 2 * BLOCK + 9], *[7] * 300]
-    result = engine_with(tmp_path).generate(other, PARAMS)
+    result = engine_with(shelf).generate(other, PARAMS)
     assert result.stats.cached_tokens == 2 * BLOCK
     assert result.token_ids == tiny_engine().generate(other, PARAMS).token_ids
 
@@ -78,46 +97,42 @@ def test_a_file_moved_into_another_models_folder_is_not_used(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("place", [0.02, 0.5, 0.999])
-def test_a_damaged_file_is_never_used(tmp_path, caplog, place):
-    remember(tmp_path)
-    [file] = files(tmp_path)
+def test_a_damaged_file_is_never_used(shelf, caplog, place):
+    [file] = files(shelf)
     content = bytearray(file.read_bytes())
     content[int(len(content) * place)] ^= 0x10
     file.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        result = engine_with(tmp_path).generate(SECOND, PARAMS)
+        result = engine_with(shelf).generate(SECOND, PARAMS)
     assert result.stats.cached_tokens == 0
-    assert result.token_ids == tiny_engine().generate(SECOND, PARAMS).token_ids
+    assert result.token_ids == answer_without_files()
     assert "damaged" in caplog.text
-    assert not files(tmp_path)
+    assert not files(shelf)
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 100])
-def test_a_file_that_is_none_of_ours_is_never_used(tmp_path, content):
-    remember(tmp_path)
-    [file] = files(tmp_path)
+def test_a_file_that_is_none_of_ours_is_never_used(shelf, content):
+    [file] = files(shelf)
     file.write_bytes(content)
-    assert engine_with(tmp_path).generate(SECOND, PARAMS).stats.cached_tokens == 0
+    assert engine_with(shelf).generate(SECOND, PARAMS).stats.cached_tokens == 0
 
 
-def test_a_truncated_file_is_never_used(tmp_path):
-    remember(tmp_path)
-    [file] = files(tmp_path)
+def test_a_truncated_file_is_never_used(shelf):
+    [file] = files(shelf)
     file.write_bytes(file.read_bytes()[:-1000])
-    assert engine_with(tmp_path).generate(SECOND, PARAMS).stats.cached_tokens == 0
+    assert engine_with(shelf).generate(SECOND, PARAMS).stats.cached_tokens == 0
 
 
-def test_nothing_is_written_twice_and_a_longer_text_replaces_a_shorter(tmp_path):
-    remember(tmp_path)
-    [file] = files(tmp_path)
+def test_nothing_is_written_twice_and_a_longer_text_replaces_a_shorter(shelf):
+    [file] = files(shelf)
     stamp = file.stat().st_mtime_ns
-    engine = engine_with(tmp_path)
+    engine = engine_with(shelf)
     engine.generate(SECOND, PARAMS)
     engine.remember(SECOND)
-    assert files(tmp_path) == [file]
+    assert files(shelf) == [file]
     assert file.stat().st_mtime_ns > stamp  # used just now
-    remember(tmp_path, [*DOCUMENT, *range(3, 120)] * 2)
-    [longer] = files(tmp_path)
+    remember(shelf, [*DOCUMENT, *range(3, 120)] * 2)
+    [longer] = files(shelf)
     assert longer != file
 
 
@@ -137,9 +152,8 @@ def test_the_longest_unused_file_goes_when_there_is_no_room(tmp_path):
     assert not files(tmp_path)
 
 
-def test_a_killed_write_leaves_the_old_files_as_they_were(tmp_path, monkeypatch):
-    remember(tmp_path)
-    before = {file: file.read_bytes() for file in files(tmp_path)}
+def test_a_killed_write_leaves_the_old_files_as_they_were(shelf, monkeypatch):
+    before = {file: file.read_bytes() for file in files(shelf)}
 
     def killed(tensors, path, about):
         path.write_bytes(b"half")
@@ -147,9 +161,9 @@ def test_a_killed_write_leaves_the_old_files_as_they_were(tmp_path, monkeypatch)
 
     monkeypatch.setattr(prefix_files, "save_file", killed)
     with pytest.raises(KeyboardInterrupt):
-        remember(tmp_path, [*DOCUMENT, *range(3, 120)] * 2)
-    assert {file: file.read_bytes() for file in files(tmp_path)} == before
-    assert engine_with(tmp_path).generate(SECOND, PARAMS).stats.cached_tokens == 3 * BLOCK
+        remember(shelf, [*DOCUMENT, *range(3, 120)] * 2)
+    assert {file: file.read_bytes() for file in files(shelf)} == before
+    assert engine_with(shelf).generate(SECOND, PARAMS).stats.cached_tokens == 3 * BLOCK
 
 
 def test_a_disk_that_refuses_costs_no_answer(tmp_path, monkeypatch, caplog):
