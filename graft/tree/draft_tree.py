@@ -45,9 +45,18 @@ class DraftTree:
     def children(self) -> list[dict[int, int]]:
         """For every node its children, token -> node."""
         known: list[dict[int, int]] = [{} for _ in range(len(self))]
-        for i in range(1, len(self)):
-            known[self.parents[i]][int(self.tokens[i])] = i
+        pairs = zip(self.parents.tolist(), self.tokens.tolist(), strict=True)
+        for i, (parent, token) in enumerate(pairs):
+            if i:
+                known[parent][token] = i
         return known
+
+    def paths(self) -> list[list[int]]:
+        """For every node the tokens that lead to it from the root, which is not among them."""
+        paths: list[list[int]] = [[]]
+        for parent, token in zip(self.parents[1:].tolist(), self.tokens[1:].tolist(), strict=True):
+            paths.append([*paths[parent], token])
+        return paths
 
     def source(self, node: int) -> str:
         """Who guessed a node."""
