@@ -22,9 +22,15 @@ PREFILL_CHUNK = 256
 
 
 class Forward(Protocol):
-    """A network with its cache rows."""
+    """A network with its cache rows.
+
+    One that is `asynchronous` returns while its device still computes. Its logits may be read until
+    the next run, which may be asked for before this one is through: what both use, the forward
+    itself must keep apart.
+    """
 
     storage: Storage
+    asynchronous: bool
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
@@ -55,6 +61,11 @@ class LanguageModel:
         self.arena = Arena(forward.storage, most_rows=most_rows)
         self.prefixes = PrefixCache(self.arena)
         self.steps = 0  # forward passes made
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether `score` returns while the device still computes; see Forward."""
+        return self.forward.asynchronous
 
     def open(self, tokens: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
         """Start a sequence that will hold about `tokens` besides the first `shared` of `prefix`."""
@@ -87,17 +98,32 @@ class LanguageModel:
 
         Trees marked in `last_only` (pieces of a prompt) get logits [1, V] of their last node.
         """
+        logits, counts = self.score_all(extents, trees, last_only=last_only)
+        return list(logits.split(counts))
+
+    def score_all(
+        self,
+        extents: Sequence[Extent],
+        trees: Sequence[DraftTree],
+        *,
+        last_only: Sequence[bool] | None = None,
+    ) -> tuple[Tensor, list[int]]:
+        """The same as one tensor [M, V], and how many of its rows each tree has."""
         ends = np.cumsum([len(tree) for tree in trees])
         wanted = [
             np.arange(end - (1 if last else len(tree)), end)
             for end, tree, last in zip(ends, trees, last_only or [False] * len(trees), strict=True)
         ]
         logits = self._run(extents, trees, np.concatenate(wanted))
-        return list(logits.split([len(nodes) for nodes in wanted]))
+        return logits, [len(nodes) for nodes in wanted]
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """The nodes of `path` (root first, of the last scored tree) become final."""
-        self.arena.commit(extent, path)
+        self.arena.commit([(extent, path)])
+
+    def commit_all(self, paths: Sequence[tuple[Extent, list[int]]]) -> None:
+        """The same for several sequences at once."""
+        self.arena.commit(paths)
 
     def prefill(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """Read tokens into the cache; the logits [V] after the last of them."""
@@ -110,7 +136,7 @@ class LanguageModel:
     def prefill_chunk(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """One forward over a piece of the prompt, committed whole; logits [V] after it."""
         (logits,) = self.score([extent], [chain(tokens)], last_only=[True])
-        self.arena.commit(extent, list(range(len(tokens))))
+        self.commit(extent, list(range(len(tokens))))
         return logits[0]
 
     def _run(

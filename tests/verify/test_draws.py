@@ -77,7 +77,9 @@ def test_nodes_nobody_can_foresee_are_left_to_the_walk():
     processed = Sampler(SamplingParams(), [], V, process=lambda _, logits: -logits)
     tree = from_paths(1, [[2, 3]])
     logits = random_logits(5, 0)
-    drawn = Draws([(processed, tree), (None, root_only(0)), (Sampler(SamplingParams(), [], V), root_only(0))], logits).wait()  # fmt: skip
+    greedy = Sampler(SamplingParams(), [], V)
+    asked = [(processed, tree), (None, root_only(0)), (greedy, root_only(0))]
+    drawn = Draws(asked, logits).wait()
     assert drawn == [[NOT_DRAWN] * 3, [NOT_DRAWN], [int(logits[4].argmax())]]
     assert walk(tree, logits[:3], processed, drawn[0]).next_token == int(logits[0].argmin())
 
