@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -213,7 +212,8 @@ class _Used:
     def counts(self, ahead: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
         """How often each token was used [n, V], `ahead` included, and whether at all, the prompt
         included."""
-        self._in_prompt, self._counts = self._in_prompt.to(device), self._counts.to(device)
+        self._in_prompt = upload(self._in_prompt, device)
+        self._counts = upload(self._counts, device)
         _count(self._counts, self._new)
         self._new.clear()
         counts, width = self._counts.repeat(len(ahead), 1), len(self._counts)
@@ -224,7 +224,7 @@ class _Used:
 def _count(counts: Tensor, places: list[int]) -> None:
     """Add one at every place, as often as it is named."""
     if places:
-        where = upload(np.array(places), counts.device)
+        where = upload(torch.tensor(places), counts.device)
         counts.index_add_(0, where, torch.ones_like(where, dtype=counts.dtype))
 
 
@@ -237,7 +237,8 @@ class _Bias:
 
     def add_to(self, scores: Tensor) -> None:
         """Change scores [n, V] in place."""
-        self._tokens, self._values = self._tokens.to(scores.device), self._values.to(scores.device)
+        self._tokens = upload(self._tokens, scores.device)
+        self._values = upload(self._values, scores.device)
         scores[:, self._tokens] += self._values
 
 
@@ -249,10 +250,9 @@ def _penalised(scores: Tensor, counts: Tensor, known: Tensor, params: SamplingPa
     return scores - (params.frequency_penalty * counts + params.presence_penalty * (counts > 0))
 
 
-def upload(values: np.ndarray, device: torch.device) -> Tensor:
-    """An array on a device, without waiting for what that is doing."""
-    tensor = torch.from_numpy(values)
-    if device.type != "cuda":
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, without waiting for what that is doing."""
+    if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 

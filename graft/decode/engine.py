@@ -21,7 +21,7 @@ from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import Sampler, SamplingParams, choose_seed
-from graft.tree.draft_tree import DraftTree, chain, root_only
+from graft.tree.draft_tree import DraftTree, chain
 from graft.tree.prune import shallow
 from graft.verify.draws import Draws
 from graft.verify.verdict import Verifier
@@ -135,7 +135,9 @@ class Engine:
         self._batch.sweep()
         self._batch.admit()
         writing = self._batch.writing
-        pieces = self._batch.pieces(readable_tokens(self.costs, writing))
+        pieces = []
+        if self._batch.reading:
+            pieces = self._batch.pieces(readable_tokens(self.costs, writing))
         if not pieces and not writing:
             return None
         trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
@@ -161,7 +163,7 @@ class Engine:
         Near a sequence's end trees are no deeper than it may still emit, which also keeps them
         inside the model's context.
         """
-        trees = [root_only(sequence.context.root) for sequence in writing]
+        trees: list[DraftTree | None] = [None] * len(writing)
         rows = read + len(writing)
         for drafter, mine in by_drafter(writing):
             nodes = MOST_NODES * len(mine)

@@ -6,6 +6,7 @@ values behind the committed rows and returns logits.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -109,13 +110,15 @@ class LanguageModel:
         last_only: Sequence[bool] | None = None,
     ) -> tuple[Tensor, list[int]]:
         """The same as one tensor [M, V], and how many of its rows each tree has."""
-        ends = np.cumsum([len(tree) for tree in trees])
-        wanted = [
-            np.arange(end - (1 if last else len(tree)), end)
-            for end, tree, last in zip(ends, trees, last_only or [False] * len(trees), strict=True)
-        ]
-        logits = self._run(extents, trees, np.concatenate(wanted))
-        return logits, [len(nodes) for nodes in wanted]
+        sizes = [len(tree) for tree in trees]
+        flags = last_only or [False] * len(trees)
+        counts = [1 if last else size for size, last in zip(sizes, flags, strict=True)]
+        outputs = np.arange(sum(sizes))
+        if any(flags):
+            ends = accumulate(sizes)
+            spans = zip(ends, counts, strict=True)
+            outputs = np.concatenate([outputs[end - count : end] for end, count in spans])
+        return self._run(extents, trees, outputs), counts
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """The nodes of `path` (root first, of the last scored tree) become final."""
@@ -162,15 +165,19 @@ def tree_slack(tree: DraftTree) -> int:
 def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout:
     """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
     counts = [len(tree) for tree in trees]
-    first = np.concatenate([[0], np.cumsum(counts)])
-    ancestors = np.zeros((first[-1], max(counts)), np.uint8)
-    positions, rows = np.empty(first[-1], np.int64), np.empty(first[-1], np.int64)
-    for b, (extent, tree) in enumerate(zip(extents, trees, strict=True)):
-        nodes = slice(first[b], first[b + 1])
-        ancestors[nodes, : len(tree)] = tree.ancestors()
-        positions[nodes] = extent.total + tree.depths
-        rows[nodes] = extent.start + extent.length + np.arange(len(tree))
-    return TreeLayout(first, [extent.segments for extent in extents], rows, positions, ancestors)
+    first = list(accumulate(counts, initial=0))
+    rows = np.array([extent.start + extent.length for extent in extents])
+    positions = np.array([extent.total for extent in extents])
+    if len(counts) == first[-1]:  # roots alone
+        ancestors = np.ones((len(counts), 1), np.uint8)
+    else:
+        rows = np.repeat(rows - first[:-1], counts) + np.arange(first[-1])
+        positions = np.repeat(positions, counts) + np.concatenate([tree.depths for tree in trees])
+        ancestors = np.zeros((first[-1], max(counts)), np.uint8)
+        for start, count, tree in zip(first, counts, trees, strict=False):
+            ancestors[start : start + count, :count] = tree.ancestors()
+    segments = [extent.segments for extent in extents]
+    return TreeLayout(np.array(first), segments, rows, positions, ancestors)
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

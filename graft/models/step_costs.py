@@ -41,30 +41,39 @@ class StepCosts:
 
         Linear between the measured lengths and beyond them; never below the shortest measured.
         """
-        table, first = self._table, self.lengths[0]
-        if len(self.lengths) == 1 or length <= first:
-            return table[0]
-        second = self.lengths[1]
-        share = (length - first) / (second - first)
-        return table[0] + share * np.maximum(table[1] - table[0], 0)
+        return self.beyond(length, 0, self.nodes[-1])
 
     def beyond(self, length: int, rows: int, nodes: int) -> np.ndarray:
         """[nodes + 1] seconds of a step with `rows` rows and 0, 1, ... `nodes` more.
 
         Past the largest measured step every row costs what the last measured ones did.
         """
-        known = self.at(length)
-        wanted, last = np.arange(rows, rows + nodes + 1), len(known) - 1
-        half = max(last // 2, 1)
-        slope = (known[last] - known[half]) / max(last - half, 1)
-        return known[np.minimum(wanted, last)] + slope * np.maximum(wanted - last, 0)
+        shortest, rise = self._lines(rows + nodes + 1)
+        wanted = slice(rows, rows + nodes + 1)
+        if length <= self.lengths[0]:
+            return shortest[wanted]
+        first, second = self.lengths[0], self.lengths[:2][-1]
+        share = (length - first) / (second - first or 1)
+        return shortest[wanted] + share * rise[wanted]
+
+    def _lines(self, count: int) -> np.ndarray:
+        """[2, at least count]: seconds by nodes at the first length; what the second adds."""
+        if count > self._longest[0].shape[1]:
+            self._longest[0] = _extended(self._measured, 2 * count)
+        return self._longest[0]
 
     @cached_property
-    def _table(self) -> np.ndarray:
-        """Every node count by interpolation, made monotone: more nodes never cost less."""
+    def _longest(self) -> list[np.ndarray]:
+        """The lines as far as they were ever wanted."""
+        return [self._measured]
+
+    @cached_property
+    def _measured(self) -> np.ndarray:
+        """The lines by interpolation, made monotone: more nodes never cost less."""
         every = np.arange(self.nodes[-1] + 1)
-        rows = [np.interp(every, self.nodes, row) for row in self.seconds]
-        return np.maximum.accumulate(np.array(rows), 1)
+        rows = [np.interp(every, self.nodes, row) for row in self.seconds[:2]]
+        table = np.maximum.accumulate(np.array(rows), 1)
+        return np.array([table[0], np.maximum(table[-1] - table[0], 0)])
 
     def _is_sound(self) -> bool:
         """A full table of positive times, its sizes ascending."""
@@ -96,6 +105,14 @@ class StepCosts:
         if not costs._is_sound():
             raise InputError(f"{path} is not a table of step costs: sizes or values do not fit")
         return costs
+
+
+def _extended(lines: np.ndarray, count: int) -> np.ndarray:
+    """Lines [2, n] made longer: past the end every row adds what the last measured ones did."""
+    last = lines.shape[1] - 1
+    half = max(last // 2, 1)
+    slope = (lines[:, last:] - lines[:, half : half + 1]) / max(last - half, 1)
+    return np.concatenate([lines, lines[:, last:] + slope * np.arange(1, count - last)], 1)
 
 
 def measure(model: LanguageModel) -> StepCosts:

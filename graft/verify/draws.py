@@ -83,7 +83,7 @@ def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
     if sampler.params.greedy:
         return logits.argmax(-1)
     filters = _Filters([sampler.params for sampler, _ in alike], logits.shape[1])
-    numbers = upload(_numbers(alike), logits.device)
+    numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
     drawn = [
         _draw_noisy(*each, filters)
         for each in zip(logits.split(ROWS_AT_ONCE), numbers.split(ROWS_AT_ONCE, 1), strict=True)
