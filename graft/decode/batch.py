@@ -96,9 +96,11 @@ class Batch:
         if leader and leader.extent and leader.prompt_logits is not None:
             sequence.extent = model.fork(leader.extent, len(prompt), rows)
             sequence.stats.cached_tokens = len(prompt)
-            with sequence.guard():
-                sequence.begin(leader.prompt_logits)
-                sequence.start_drafter()
+            try:
+                with sequence.guard():
+                    sequence.begin(leader.prompt_logits)
+                    sequence.start_drafter()
+            finally:
                 sequence.tell()
         else:
             sequence.extent = model.prefixes.open(prompt, rows)

@@ -28,7 +28,7 @@ from graft.sampling import (
 from graft.tree.draft_tree import DraftTree
 
 NOT_DRAWN = -1
-ROWS_AT_ONCE = 128  # noise takes 8 bytes for every token of the vocabulary, several times over
+ROWS_AT_ONCE = 64  # noise takes 8 bytes for every token of the vocabulary, several times over
 
 Asked = tuple[Sampler | None, DraftTree]  # None: nobody wants to know
 
@@ -42,7 +42,7 @@ class Draws:
         self._tokens = drawn.to("cpu", non_blocking=True)  # pinned, if it comes from a device
         self._arrived = torch.cuda.Event() if drawn.is_cuda else None
         if self._arrived:
-            self._arrived.record()
+            self._arrived.record(torch.cuda.current_stream(drawn.device))
 
     def wait(self) -> list[list[int]]:
         """For each tree the tokens drawn at its nodes."""

@@ -157,6 +157,20 @@ def test_events_made_before_a_failure_are_read_before_it(at_once, late):
         assert stream.result.token_ids[:17] == tokens
 
 
+@pytest.mark.parametrize("last", [0, 3])
+def test_a_callback_that_fails_for_one_of_n_answers_ends_the_request(at_once, late, last):
+    def fail(tokens, _):
+        if len(tokens) > 3 + last:
+            raise ZeroDivisionError
+        return False
+
+    for engine in (at_once, late):
+        request = Request([5, 6, 7], replace(SAMPLED, n=3), "auto", stop_when=fail)
+        with pytest.raises(ZeroDivisionError):
+            engine.generate(request)
+        assert engine.model.arena.taken == 0
+
+
 def test_an_interrupt_ends_one_answer_and_the_others_go_on(at_once, late):
     def interrupt(tokens, _):
         if len(tokens) > 12:
