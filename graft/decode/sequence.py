@@ -101,7 +101,7 @@ class Sequence:
     untold: deque[_Landed] = field(default_factory=deque)  # taken in, no events yet
     extent: Extent | None = None
     drafted: bool = False  # its drafter knows of it
-    prompt_logits: Tensor | None = None  # [V] after the prompt, kept for the other choices
+    prompt_logits: Tensor | None = None  # [1, V] after the prompt, kept for the other choices
     finish_reason: str | None = None
     error: BaseException | None = None
     cancelled: bool = False
@@ -151,7 +151,7 @@ class Sequence:
     def begin(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
         """The prompt has been read, `logits` [1, V] follow it: the first token, unless it has been
         `drawn` already."""
-        if self.sampler.params.n > 1:
+        if self.sampler.params.n > 1 and self.leader is None:
             self.prompt_logits = logits.clone()  # the next step may overwrite them
         verdict = walk(_FIRST, logits, self.sampler, drawn)
         self._take(_Landed(None, verdict.path), [verdict.next_token], logits)

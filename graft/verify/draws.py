@@ -75,11 +75,11 @@ def _kind(asked: Asked) -> tuple[bool, bool, int]:
 
 
 def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
-    sampler, tree = alike[0]
+    sampler, _ = alike[0]
     if sampler is None or not sampler.foreseeable:
         return torch.full((len(logits),), NOT_DRAWN, dtype=torch.int64, device=logits.device)
     if sampler.adjusts:
-        logits = sampler.adjusted(logits, tree.paths())
+        logits = sampler.adjusted(logits, [path for _, tree in alike for path in tree.paths()])
     if sampler.params.greedy:
         return logits.argmax(-1)
     filters = _Filters([sampler.params for sampler, _ in alike], logits.shape[1])

@@ -84,6 +84,15 @@ def test_nodes_nobody_can_foresee_are_left_to_the_walk():
     assert walk(tree, logits[:3], processed, drawn[0]).next_token == int(logits[0].argmin())
 
 
+def test_a_penalised_sampler_may_have_several_trees():
+    sampler = Sampler(SamplingParams(presence_penalty=3.0), [], V)
+    asked = [(sampler, from_paths(1, [[2, 3]])), (sampler, from_paths(1, [[4], [5, 6]]))]
+    logits = random_logits(7, 3)
+    drawn = Draws(asked, logits).wait()
+    for (_, tree), own, part in zip(asked, logits.split([3, 4]), drawn, strict=True):
+        assert part == node_by_node(sampler, tree, own)
+
+
 def test_a_nucleus_that_is_too_wide_is_left_to_the_walk():
     vocabulary = 3 * NEAR_TOP
     sampler = Sampler(SamplingParams(temperature=1.0, top_p=0.9, seed=1), [], vocabulary)
