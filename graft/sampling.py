@@ -10,6 +10,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from graft.errors import InputError
 
 GREEDY_BELOW = 1e-5
 DRAW, ACCEPT, RESIDUAL = 0, 1, 2  # noise streams: the walk; the rejection rule's coin and residual
-_NEAR_TOP = 1024  # top-p looks at this many tokens first; sorting a vocabulary is slow
+NEAR_TOP = 1024  # top-p looks at this many tokens first; sorting a vocabulary is slow
 _WORD = (1 << 64) - 1
 
 # (prompt and output so far, raw logits [V]) -> logits [V]: a caller's change of the distribution
@@ -121,45 +122,45 @@ class Sampler:
         self.seed = choose_seed() if params.seed is None else params.seed
         self.choice = choice
         self.index = 0  # tokens generated so far
-        self._in_prompt = torch.zeros(vocabulary, dtype=torch.bool)
-        self._counts = torch.zeros(vocabulary, dtype=torch.int32)
-        if params.penalised:
-            self._in_prompt[torch.tensor(prompt, dtype=torch.int64)] = True
         unknown = [token for token in params.logit_bias if not 0 <= token < vocabulary]
         if unknown:
             raise InputError(f"logit_bias names token {unknown[0]}; the model has {vocabulary}")
+        self._used = _Used(prompt, vocabulary) if params.penalised else None
+        self._bias = _Bias(params.logit_bias) if params.logit_bias else None
+
+    @property
+    def foreseeable(self) -> bool:
+        """Whether a draw depends on logits and tokens alone, not on a caller's `process`."""
+        return self._process is None
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether penalties or a bias change the logits."""
+        return self._used is not None or self._bias is not None
 
     def record(self, tokens: list[int]) -> None:
         """These tokens were emitted."""
         self.index += len(tokens)
         if self._process:
             self._history += tokens
-        if self.params.penalised and tokens:
-            where = torch.tensor(tokens, dtype=torch.int64)
-            self._counts.index_add_(0, where, torch.ones(len(tokens), dtype=torch.int32))
+        if self._used:
+            self._used.add(tokens)
 
     def scores(self, logits: Tensor, ahead: list[int]) -> Tensor:
         """Processed, penalised and biased logits [V] for the token after `ahead` (drawn, not yet
         recorded)."""
         if self._process:
             logits = self._process([*self._history, *ahead], logits.float())
-        if not self.params.penalised and not self.params.logit_bias:
-            return logits
-        params, scores = self.params, logits.float().clone()
-        if params.penalised:
-            counts = self._counts.to(scores.device)
-            if ahead:
-                where = torch.tensor(ahead, dtype=torch.int64, device=scores.device)
-                more = torch.ones(len(ahead), dtype=torch.int32, device=scores.device)
-                counts = counts.clone().index_add_(0, where, more)
-            if params.repetition_penalty != 1:
-                used = self._in_prompt.to(scores.device) | (counts > 0)
-                penalty = params.repetition_penalty
-                factor = torch.where(scores > 0, 1 / penalty, penalty)
-                scores = torch.where(used, scores * factor, scores)
-            scores -= params.frequency_penalty * counts + params.presence_penalty * (counts > 0)
-        for token, bias in params.logit_bias.items():
-            scores[token] += bias
+        return self.adjusted(logits[None], [ahead])[0] if self.adjusts else logits
+
+    def adjusted(self, logits: Tensor, ahead: list[list[int]]) -> Tensor:
+        """Penalised and biased logits [n, V], each row for the token after its own `ahead`."""
+        scores = logits.float().clone()
+        if self._used:
+            counts, known = self._used.counts(ahead, scores.device)
+            scores = _penalised(scores, counts, known, self.params)
+        if self._bias:
+            self._bias.add_to(scores)
         return scores
 
     def draw(self, logits: Tensor, ahead: list[int]) -> int:
@@ -183,7 +184,7 @@ class Sampler:
 
     def draw_from(self, log_weights: Tensor, tokens: Tensor, ahead: int, stream: int) -> int:
         """Draw one of `tokens` with probability proportional to exp(log_weights)."""
-        noise = gumbel(self.key(ahead, stream), tokens)
+        noise = gumbel(as_signed(self.key(ahead, stream)), tokens)
         return int(tokens[(log_weights.double() + noise).argmax()])
 
     def uniform(self, ahead: int, stream: int) -> float:
@@ -192,15 +193,77 @@ class Sampler:
 
     def key(self, ahead: int, stream: int) -> int:
         """Noise key of the token after `ahead` more."""
-        key = _mix(self.seed & _WORD)
-        for part in (self.choice, stream, self.index + ahead):
-            key = _mix(key ^ (part + 1))  # not symmetric: (1, 0) and (0, 1) differ
-        return key
+        return _mix(_stream_key(self.seed, self.choice, stream) ^ (self.index + ahead + 1))
+
+
+class _Used:
+    """Which tokens the prompt has, and how often the output has each; kept where logits are."""
+
+    def __init__(self, prompt: list[int], vocabulary: int) -> None:
+        self._in_prompt = torch.zeros(vocabulary, dtype=torch.bool)
+        self._in_prompt[torch.tensor(prompt, dtype=torch.int64)] = True
+        self._counts = torch.zeros(vocabulary, dtype=torch.int32)
+        self._new: list[int] = []  # emitted, not counted yet
+
+    def add(self, tokens: list[int]) -> None:
+        """These were emitted."""
+        self._new += tokens
+
+    def counts(self, ahead: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+        """How often each token was used [n, V], `ahead` included, and whether at all, the prompt
+        included."""
+        self._in_prompt = upload(self._in_prompt, device)
+        self._counts = upload(self._counts, device)
+        _count(self._counts, self._new)
+        self._new.clear()
+        counts, width = self._counts.repeat(len(ahead), 1), len(self._counts)
+        _count(counts.view(-1), [i * width + t for i, some in enumerate(ahead) for t in some])
+        return counts, self._in_prompt | (counts > 0)
+
+
+def _count(counts: Tensor, places: list[int]) -> None:
+    """Add one at every place, as often as it is named."""
+    if places:
+        where = upload(torch.tensor(places), counts.device)
+        counts.index_add_(0, where, torch.ones_like(where, dtype=counts.dtype))
+
+
+class _Bias:
+    """What is added to some tokens' logits; kept where the logits are."""
+
+    def __init__(self, bias: Mapping[int, float]) -> None:
+        self._tokens = torch.tensor(list(bias), dtype=torch.int64)
+        self._values = torch.tensor(list(bias.values()), dtype=torch.float32)
+
+    def add_to(self, scores: Tensor) -> None:
+        """Change scores [n, V] in place."""
+        self._tokens = upload(self._tokens, scores.device)
+        self._values = upload(self._values, scores.device)
+        scores[:, self._tokens] += self._values
+
+
+def _penalised(scores: Tensor, counts: Tensor, known: Tensor, params: SamplingParams) -> Tensor:
+    if params.repetition_penalty != 1:
+        penalty = params.repetition_penalty
+        factor = torch.where(scores > 0, 1 / penalty, penalty)
+        scores = torch.where(known, scores * factor, scores)
+    return scores - (params.frequency_penalty * counts + params.presence_penalty * (counts > 0))
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on a device, without waiting for what that is doing."""
+    if device.type != "cuda" or tensor.is_cuda:
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def surviving(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Token ids left by top-k, top-p and min-p, and their scores / temperature."""
-    scaled = scores.float() / params.temperature
+    """Token ids left by top-k, top-p and min-p, and their scores / temperature.
+
+    Of equal scores at the border of top-k or top-p all are left.
+    """
+    # A tensor, for CUDA multiplies by the reciprocal of a number instead: another last bit.
+    scaled = scores.float() / torch.full((), params.temperature, device=scores.device)
     tokens = None
     if params.top_k and params.top_k < len(scaled):
         least = scaled.topk(params.top_k).values[-1]
@@ -209,7 +272,7 @@ def surviving(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
         tokens = (scaled > -math.inf).nonzero()[:, 0]
     kept = scaled if tokens is None else scaled[tokens]
     if params.top_p < 1:
-        inside = _nucleus(kept, params.top_p)
+        inside = (kept >= _nucleus_border(kept, params.top_p)).nonzero()[:, 0]
         tokens = inside if tokens is None else tokens[inside]
         kept = kept[inside]
     if params.min_p > 0:
@@ -219,16 +282,26 @@ def surviving(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
     return tokens, kept
 
 
-def _nucleus(scaled: Tensor, top_p: float) -> Tensor:
-    """Indices of the smallest set of most likely entries that holds `top_p` of the mass."""
-    total = scaled.logsumexp(-1)
-    for count in (min(_NEAR_TOP, len(scaled)), len(scaled)):
-        top = scaled.topk(count)
-        mass = (top.values - total).exp().cumsum(-1)
-        if mass[-1] >= top_p or count == len(scaled):
+def _nucleus_border(scaled: Tensor, top_p: float) -> Tensor:
+    """The least of the most likely entries that hold `top_p` of the mass."""
+    for count in (min(NEAR_TOP, len(scaled)), len(scaled)):
+        border, reached = nucleus_borders(scaled[None], scaled[None].topk(count).values, top_p)
+        if count == len(scaled) or reached:
             break
-    before = torch.cat([mass.new_zeros(1), mass[:-1]])
-    return top.indices[before < top_p].sort().values
+    return border[0]
+
+
+def nucleus_borders(scaled: Tensor, top: Tensor, top_p: float | Tensor) -> tuple[Tensor, Tensor]:
+    """For rows [n, V] and their best entries [n, t], falling: the least entry [n, 1] of each one's
+    nucleus, and whether the best entries hold all of it [n, 1].
+
+    Sums are in float64, so that their order changes nothing.
+    """
+    best = top[:, :1]
+    wanted = top_p * (scaled - best).exp().sum(-1, dtype=torch.float64, keepdim=True)
+    mass = (top - best).exp().cumsum(-1, dtype=torch.float64)
+    inside = (mass[:, :-1] < wanted).sum(-1, keepdim=True)  # the entry that reaches it is in too
+    return top.gather(1, inside), mass[:, -1:] >= wanted
 
 
 def _mix(x: int) -> int:
@@ -239,19 +312,31 @@ def _mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def gumbel(key: int, tokens: Tensor) -> Tensor:
-    """Standard Gumbel noise [n] float64 for these token ids: splitmix64 of key + id."""
+@lru_cache(maxsize=4096)
+def _stream_key(seed: int, choice: int, stream: int) -> int:
+    key = _mix(seed & _WORD)
+    for part in (choice, stream):
+        key = _mix(key ^ (part + 1))  # not symmetric: (1, 0) and (0, 1) differ
+    return key
+
+
+def gumbel(key: int | Tensor, tokens: Tensor) -> Tensor:
+    """Standard Gumbel noise [n] float64 for these token ids: splitmix64 of key + id.
+
+    The key is 64 bits `as_signed`, or a tensor of such keys.
+    """
 
     def shifted(x: Tensor, places: int) -> Tensor:
         return (x >> places) & ((1 << (64 - places)) - 1)  # int64 shifts keep the sign
 
-    x = (tokens + 1) * _signed(0x9E3779B97F4A7C15) + _signed(key)
-    x = (x ^ shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    x = (tokens + 1) * as_signed(0x9E3779B97F4A7C15) + key
+    x = (x ^ shifted(x, 30)) * as_signed(0xBF58476D1CE4E5B9)
+    x = (x ^ shifted(x, 27)) * as_signed(0x94D049BB133111EB)
     x = x ^ shifted(x, 31)
     uniform = (shifted(x, 11).double() + 0.5) * 2.0**-53
     return -torch.log(-torch.log(uniform))
 
 
-def _signed(word: int) -> int:
+def as_signed(word: int) -> int:
+    """The int64 with these 64 bits."""
     return word - (1 << 64) if word >> 63 else word

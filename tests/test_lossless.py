@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from late import Late
 from tiny import END, VOCABULARY, tiny_engine, tiny_network, tiny_tokenizer
 from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -267,6 +268,20 @@ def test_invariant_drafting_never_changes_the_output_in_bf16(invariant_bench, op
         assert accepted([result]) >= 20
     if draft == "adversary":
         assert rejected([result]) >= 20
+
+
+@pytest.fixture(scope="module")
+def late_bench():
+    return Bench(wrap=Late)
+
+
+@pytest.mark.parametrize("draft", ["auto", "oracle", "adversary"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_drafting_never_changes_the_output_of_a_step_in_flight(bench, late_bench, option, draft):
+    params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
+    for prompt in PROMPTS[2:]:
+        result = late_bench.check(prompt, params, draft)
+        assert_same(result, bench.plain(prompt, params)[0])
 
 
 REAL_OPTIONS = {

@@ -5,7 +5,7 @@ next: output falls into cycles (drafts are accepted) and leaves them now and the
 rejected), greedy because the layers see the whole context, sampled because the draw jumps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from graft.assemble import PRESETS, make_drafter
 from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
-from graft.models.language_model import LanguageModel
+from graft.models.language_model import CHUNK, Forward, LanguageModel
 from graft.models.load import LoadedModel, build_forward
 from graft.models.pretrained import Checkpoint
 from graft.models.step_costs import REFERENCE, StepCosts
@@ -115,6 +115,7 @@ def tiny_engine(  # noqa: PLR0913
     eos_ids: frozenset[int] = frozenset({END}),
     verify: Verifier = walk,
     most_rows: int | None = None,
+    wrap: Callable[[Forward], Forward] = lambda forward: forward,
     **options: Any,
 ) -> Engine:
     """An engine with every preset, and `drafters` besides, around a tiny network; `options` are
@@ -123,11 +124,12 @@ def tiny_engine(  # noqa: PLR0913
     network = tiny_network() if network is None else network
     built, name = build_forward(network, name="tiny", kind=forward, invariant=invariant)
     model = LanguageModel(
-        built,
+        wrap(built),
         vocabulary=network.config.vocab_size,
         context_length=context_length or network.config.max_position_embeddings,
         most_rows=most_rows,
     )
+    model.chunk = CHUNK  # as many steps on every device
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
     presets = {name: make_drafter(name) for name in PRESETS}

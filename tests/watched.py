@@ -62,8 +62,8 @@ class WatchedWalk:
     def __init__(self) -> None:
         self.side_branches = 0
 
-    def __call__(self, tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
-        verdict = walk(tree, logits, sampler)
+    def __call__(self, tree: DraftTree, logits: Tensor, sampler: Sampler, drawn=None) -> Verdict:
+        verdict = walk(tree, logits, sampler, drawn)
         children = tree.children()
         for parent, node in pairwise(verdict.path):
             self.side_branches += node != next(iter(children[parent].values()))

@@ -43,12 +43,12 @@ class Batch:
 
     def sweep(self) -> None:
         """Let go of those that ended."""
-        for sequence in [each for each in self._running if each.done]:
+        for sequence in [each for each in self._running if each.over]:
             self._running.remove(sequence)
             self._release(sequence)
         with self._door:
-            if any(each.done for each in self._waiting):
-                self._waiting = deque(each for each in self._waiting if not each.done)
+            if any(each.over for each in self._waiting):
+                self._waiting = deque(each for each in self._waiting if not each.over)
 
     def admit(self) -> None:
         """Give rows to those who wait, while there is room for them."""
@@ -80,7 +80,7 @@ class Batch:
     def _should_wait(self, sequence: Sequence) -> bool:
         """Whether a prompt that is being read now will spare this one a part of its own."""
         leader = sequence.leader
-        if leader and not leader.done and leader.prompt_logits is None:
+        if leader and not leader.over and leader.prompt_logits is None:
             return True
         prefixes = self._model.prefixes
         if not prefixes.used or not self.reading:
@@ -96,8 +96,12 @@ class Batch:
         if leader and leader.extent and leader.prompt_logits is not None:
             sequence.extent = model.fork(leader.extent, len(prompt), rows)
             sequence.stats.cached_tokens = len(prompt)
-            with sequence.guard():
-                sequence.begin(leader.prompt_logits)
+            try:
+                with sequence.guard():
+                    sequence.begin(leader.prompt_logits)
+                    sequence.start_drafter()
+            finally:
+                sequence.tell()
         else:
             sequence.extent = model.prefixes.open(prompt, rows)
             sequence.stats.cached_tokens = sequence.extent.total

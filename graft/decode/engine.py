@@ -6,9 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Unpack
 
-from torch import Tensor
-
 from graft.decode.batch import Batch
+from graft.decode.flight import Flight, Part, by_drafter
 from graft.decode.pace import readable_tokens, seconds_by_nodes
 from graft.decode.request import Options, Request, as_request, is_batch
 from graft.decode.sequence import Result
@@ -19,12 +18,12 @@ from graft.decode.text import Detokenizer, Encoder, Prompt
 from graft.decode.turns import Turns
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import ContextLengthError, InputError
-from graft.models.language_model import TargetStep
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import Sampler, SamplingParams, choose_seed
-from graft.tree.draft_tree import DraftTree, chain, root_only
+from graft.tree.draft_tree import DraftTree, chain
 from graft.tree.prune import shallow
+from graft.verify.draws import Draws
 from graft.verify.verdict import Verifier
 
 MOST_NODES = 63  # of one tree, root excluded
@@ -53,6 +52,7 @@ class Engine:
         self.encoder = Encoder(loaded.tokenizer, self.model.vocabulary)
         self.turns = Turns()
         self._batch = Batch(self.model, most=max_batch, spare_rows=MOST_NODES + 1)
+        self._flight: Flight | None = None  # the step under way
         self._numbers = itertools.count()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
@@ -106,33 +106,56 @@ class Engine:
 
     def advance(self) -> None:
         """One forward for everybody: a tree for each answer being written, and the next piece of
-        the prompts being read."""
-        start = clock()
+        the prompts being read.
+
+        Where the device computes by itself, the next step is sent as soon as the last one has
+        landed; texts and events are made, and read by callers, while it is on its way.
+        """
+        flight = self._flight or self._send()
+        self._flight = None
+        if flight:
+            try:
+                flight.land(self.model, self._verify)
+                if self.model.asynchronous:
+                    self._flight = self._send()
+            finally:
+                flight.tell()
+            flight.charge(until=self._flight.since if self._flight else clock())
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Let go of what has ended, and of a step that nobody waits for any more."""
+        if self._flight and not self._flight.wanted:
+            self._flight = None
+        self._batch.sweep()
+
+    def _send(self) -> Flight | None:
+        """Draft, and have everything scored; None where nobody wants anything."""
+        since = clock()
         self._batch.sweep()
         self._batch.admit()
         writing = self._batch.writing
-        pieces = self._batch.pieces(readable_tokens(self.costs, writing))
-        reading = [sequence for sequence, _ in pieces]
-        if reading or writing:
-            trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
-            logits = self.model.score(
-                [sequence.extent for sequence in [*reading, *writing]],
-                [*(chain(piece) for _, piece in pieces), *trees],
-                last_only=[True] * len(reading) + [False] * len(writing),
-            )
-            for (sequence, piece), scores in zip(pieces, logits, strict=False):
-                self._read(sequence, len(piece), scores[0])
-            self._write(writing, trees, logits[len(reading) :])
-        seconds = clock() - start
-        for sequence in reading:
-            sequence.stats.prefill_seconds += seconds
-        for sequence in writing:
-            sequence.stats.decode_seconds += seconds
-        self._batch.sweep()
-
-    def sweep(self) -> None:
-        """Let go of what has ended."""
-        self._batch.sweep()
+        pieces = []
+        if self._batch.reading:
+            pieces = self._batch.pieces(readable_tokens(self.costs, writing, self.model.chunk))
+        if not pieces and not writing:
+            return None
+        trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
+        parts = [
+            *(Part(sequence, chain(piece), reads=True) for sequence, piece in pieces),
+            *(Part(sequence, tree) for sequence, tree in zip(writing, trees, strict=True)),
+        ]
+        logits, counts = self.model.score_all(
+            [part.sequence.extent for part in parts],
+            [part.tree for part in parts],
+            last_only=[part.reads for part in parts],
+        )
+        ahead = self.model.asynchronous or logits.is_cuda
+        draws = Draws([part.asked for part in parts], logits) if ahead else None
+        for sequence, _ in pieces:  # the index of its prompt is built while the device reads it
+            with sequence.guard():
+                sequence.start_drafter()
+        return Flight(parts, list(logits.split(counts)), draws, since)
 
     def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
         """Every drafter proposes for its own sequences, knowing what else is in the step.
@@ -140,9 +163,9 @@ class Engine:
         Near a sequence's end trees are no deeper than it may still emit, which also keeps them
         inside the model's context.
         """
-        trees = [root_only(sequence.context.root) for sequence in writing]
+        trees: list[DraftTree | None] = [None] * len(writing)
         rows = read + len(writing)
-        for drafter, mine in _by_drafter(writing):
+        for drafter, mine in by_drafter(writing):
             nodes = MOST_NODES * len(mine)
             seconds = seconds_by_nodes(self.costs, writing, rows=rows, read=read, nodes=nodes)
             budget = Budget(MOST_NODES, seconds, certain=len(writing))
@@ -151,25 +174,6 @@ class Engine:
                 trees[i] = shallow(tree, writing[i].room - 1)
                 rows += len(trees[i]) - 1
         return trees
-
-    def _read(self, sequence: Running, count: int, logits: Tensor) -> None:
-        """A piece of the prompt is in the cache; after the last one the answer begins."""
-        with sequence.guard():
-            self.model.commit(sequence.extent, list(range(count)))
-            if sequence.extent.total == len(sequence.context.prompt):
-                sequence.begin(logits)
-
-    def _write(self, writing: list[Running], trees: list[DraftTree], logits: list[Tensor]) -> None:
-        """Verify and commit every tree; then the drafters see what became final."""
-        steps: dict[int, TargetStep] = {}
-        for i, (sequence, tree, scores) in enumerate(zip(writing, trees, logits, strict=True)):
-            with sequence.guard():
-                verdict = self._verify(tree, scores, sequence.sampler)
-                self.model.commit(sequence.extent, verdict.path)
-                tokens = sequence.emit(tree, verdict, scores)
-                steps[i] = TargetStep(sequence.context.sequence, tokens)
-        for drafter, mine in _by_drafter(writing):
-            drafter.observe([steps[i] for i in mine if i in steps])
 
     def _submit(self, request: Request, *, patience: int | None) -> Stream:
         sequences = self._begin(request)
@@ -240,11 +244,3 @@ class Engine:
     def presets(self) -> list[str]:
         """Names `draft` may take."""
         return list(self.drafters)
-
-
-def _by_drafter(writing: list[Running]) -> list[tuple[Drafter, list[int]]]:
-    """Every drafter once, with the places of its sequences."""
-    groups: dict[int, tuple[Drafter, list[int]]] = {}
-    for i, sequence in enumerate(writing):
-        groups.setdefault(id(sequence.drafter), (sequence.drafter, []))[1].append(i)
-    return list(groups.values())

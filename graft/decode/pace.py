@@ -3,7 +3,6 @@
 import numpy as np
 
 from graft.decode.sequence import Sequence
-from graft.models.language_model import PREFILL_CHUNK
 from graft.models.step_costs import StepCosts
 
 READING_SLOWS = 3  # a streamed step that also reads prompts may take so many times as long
@@ -11,11 +10,12 @@ LEAST_PIECE = 16  # prompt tokens that are read in it all the same
 LEAST_SHARE = 0.02  # of such a step's time that counts as the writers'
 
 
-def readable_tokens(costs: StepCosts, writing: list[Sequence]) -> int:
-    """How many prompt tokens the next step may read without keeping those who stream."""
+def readable_tokens(costs: StepCosts, writing: list[Sequence], most: int) -> int:
+    """How many prompt tokens, `most` at most, the next step may read without keeping those who
+    stream."""
     if all(sequence.patience is None for sequence in writing):
-        return PREFILL_CHUNK
-    seconds = costs.beyond(_mean_length(writing), len(writing), PREFILL_CHUNK)
+        return most
+    seconds = costs.beyond(_mean_length(writing), len(writing), most)
     return max(LEAST_PIECE, int((seconds <= READING_SLOWS * seconds[0]).sum()) - 1)
 
 

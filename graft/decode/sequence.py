@@ -1,8 +1,9 @@
 """One request on its way: everything the loop knows of it."""
 
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
 import torch
@@ -15,8 +16,13 @@ from graft.draft.drafter import DraftContext, Drafter
 from graft.errors import GraftError
 from graft.models.arena import Extent
 from graft.sampling import Sampler
-from graft.tree.draft_tree import DraftTree
+from graft.tree.draft_tree import DraftTree, root_only
 from graft.verify.verdict import Verdict
+from graft.verify.walk import walk
+
+Scores = tuple[float | None, float | None, tuple[tuple[int, float], ...]]
+_NO_SCORES: Scores = (None, None, ())
+_FIRST = root_only(0)  # what the first token is drawn at: the end of the prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +59,32 @@ class Result:
     choices: "tuple[Result, ...]" = ()
 
 
+@dataclass(slots=True)
+class _Landed:
+    """What a step gave a sequence, until it is told; `tree` is None for the first token.
+
+    `texts` and `scores` are there only where they had to be made at once.
+    """
+
+    tree: DraftTree | None
+    path: list[int]
+    tokens: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    scores: list[Scores] = field(default_factory=list)
+
+    def sources(self) -> list[str]:
+        """Who guessed the tokens."""
+        guessed = [self.tree.source(node) for node in self.path[1:]] if self.tree else []
+        return [*guessed, ""][: len(self.tokens)]
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request's state; `context.tokens` are the emitted tokens, the last one the root.
 
     It has rows (`extent`) from its admission to its end. `leader` is the first of the n answers to
-    the same prompt: only that one reads it.
+    the same prompt: only that one reads it. What a step decides is taken in at once (`begin`,
+    `take`), so that the next step can be sent; texts and events are made after that (`tell`).
     """
 
     context: DraftContext
@@ -72,16 +98,23 @@ class Sequence:
     leader: "Sequence | None" = None
     patience: int | None = None  # unread events after which it pauses; None: never
     events: deque[TokenEvent] = field(default_factory=deque)  # not yet read by the caller
+    untold: deque[_Landed] = field(default_factory=deque)  # taken in, no events yet
     extent: Extent | None = None
-    prompt_logits: Tensor | None = None  # [V] after the prompt, kept for the other choices
+    drafted: bool = False  # its drafter knows of it
+    prompt_logits: Tensor | None = None  # [1, V] after the prompt, kept for the other choices
     finish_reason: str | None = None
     error: BaseException | None = None
     cancelled: bool = False
 
     @property
-    def done(self) -> bool:
-        """Whether nothing more will come."""
+    def over(self) -> bool:
+        """Whether it gets no more tokens."""
         return self.cancelled or self.finish_reason is not None or self.error is not None
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will come: over, and everything told."""
+        return self.cancelled or (self.over and not self.untold)
 
     def cancel(self) -> None:
         """Nothing more is wanted of it; its rows are freed at the next sweep."""
@@ -99,11 +132,11 @@ class Sequence:
             self.error = GraftError("interrupted in the middle of a step")
             raise
 
-    def begin(self, logits: Tensor) -> None:
-        """The prompt has been read, `logits` [V] follow it: draw the first token."""
-        self.prompt_logits = logits
-        self._take(self.sampler.draw(logits, []), "", logits)
-        self.drafter.start(self.context)
+    def start_drafter(self) -> None:
+        """Once, as soon as its prompt is being read."""
+        if not self.drafted:
+            self.drafted = True
+            self.drafter.start(self.context)
 
     @property
     def paused(self) -> bool:
@@ -115,57 +148,72 @@ class Sequence:
         read = self.extent.total
         return self.context.prompt[read : read + most]
 
-    def emit(self, tree: DraftTree, verdict: Verdict, logits: Tensor) -> list[int]:
+    def begin(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
+        """The prompt has been read, `logits` [1, V] follow it: the first token, unless it has been
+        `drawn` already."""
+        if self.sampler.params.n > 1 and self.leader is None:
+            self.prompt_logits = logits.clone()  # the next step may overwrite them
+        verdict = walk(_FIRST, logits, self.sampler, drawn)
+        self._take(_Landed(None, verdict.path), [verdict.next_token], logits)
+        return verdict.next_token
+
+    def take(self, tree: DraftTree, verdict: Verdict, logits: Tensor) -> list[int]:
         """Take in what a step decided, token by token, until something ends the sequence."""
-        tokens = [int(tree.tokens[node]) for node in verdict.path[1:]] + [verdict.next_token]
-        sources = [tree.source(node) for node in verdict.path[1:]] + [""]
-        accepted = 0
-        for i, (token, source) in enumerate(zip(tokens, sources, strict=True)):
-            accepted += i < len(tokens) - 1
-            self._take(token, source, logits[verdict.path[i]])
-            if self.finish_reason:
-                break
-        self.stats.per_step_drafted.append(len(tree) - 1)
-        self.stats.per_step_accepted.append(accepted)
-        self.stats.accepted_by_source.update(sources[:accepted])
-        self.stats.accepted_by_position.update(range(1, accepted + 1))
-        self.stats.drafted_by_source.update(Counter(tree.source(n) for n in range(1, len(tree))))
-        return tokens[: i + 1]
+        guessed = tree.tokens[verdict.path[1:]].tolist() if len(verdict.path) > 1 else []
+        landed = _Landed(tree, verdict.path)
+        self._take(landed, [*guessed, verdict.next_token], logits)
+        return landed.tokens
 
-    def _take(self, token: int, source: str, logits: Tensor) -> None:
-        self.context.tokens.append(token)
-        self.sampler.record([token])
-        self.stats.tokens += 1
-        self.room -= 1
-        text = self.detokenizer.push(token)
-        if token in self.end_tokens or self.detokenizer.stopped:
-            self.finish_reason = "stop"
-        elif self.stop_when and self.stop_when(
-            [*self.context.prompt, *self.context.tokens], logits
-        ):
-            self.finish_reason = "stop"
-        elif self.room <= 0:
-            self.finish_reason = "length"
-        if self.finish_reason:
-            text += self.detokenizer.finish(self.context.tokens)
-            if self.detokenizer.stopped:
+    def _take(self, landed: _Landed, tokens: list[int], logits: Tensor) -> None:
+        self.untold.append(landed)
+        for node, token in zip(landed.path, tokens, strict=True):
+            self.context.tokens.append(token)
+            self.sampler.record([token])
+            self.room -= 1
+            if self._stops(token, logits, node, landed):
                 self.finish_reason = "stop"
-        scores = self._scores(token, logits)
-        choice = self.sampler.choice
-        self.events.append(TokenEvent(token, text, source, self.stats.steps, choice, *scores))
+            elif self.room <= 0:
+                self.finish_reason = "length"
+            landed.tokens.append(token)
+            if self.finish_reason:
+                return
 
-    def _scores(
-        self, token: int, logits: Tensor
-    ) -> tuple[float | None, float | None, tuple[tuple[int, float], ...]]:
-        wanted = self.sampler.params.logprobs
-        if wanted is None:
-            return None, None, ()
-        log_probs = torch.log_softmax(logits.float(), -1)
-        probs = log_probs.exp()
-        entropy = -(probs * log_probs.clamp(min=-1e9)).sum()
-        best = log_probs.topk(wanted) if wanted else None
-        top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)) if best else ()
-        return float(probs[token]), float(entropy), top
+    def _stops(self, token: int, logits: Tensor, node: int, landed: _Landed) -> bool:
+        """Whether a token is the last, which may depend on its text or its logits.
+
+        Both are looked at here only where that is so, or where logits are to be reported.
+        """
+        params = self.sampler.params
+        if params.logprobs is not None:
+            landed.scores.append(_scores(token, logits[node], params.logprobs))
+        if params.stop:
+            landed.texts.append(self.detokenizer.push(token))
+        if token in self.end_tokens or self.detokenizer.stopped:
+            return True
+        text = [*self.context.prompt, *self.context.tokens] if self.stop_when else []
+        return bool(self.stop_when and self.stop_when(text, logits[node]))
+
+    def tell(self) -> None:
+        """Make the events of what was taken in, and count it."""
+        try:
+            for landed in self.untold:
+                self._tell(landed)
+        finally:
+            self.untold.clear()
+
+    def _tell(self, landed: _Landed) -> None:
+        step, choice, sources = self.stats.steps, self.sampler.choice, landed.sources()
+        for i, (token, source) in enumerate(zip(landed.tokens, sources, strict=True)):
+            text = landed.texts[i] if landed.texts else self.detokenizer.push(token)
+            if self.finish_reason and i == len(sources) - 1:
+                text += self.detokenizer.finish(self.context.tokens)
+                if self.detokenizer.stopped:
+                    self.finish_reason = "stop"
+            scores = landed.scores[i] if landed.scores else _NO_SCORES
+            self.events.append(TokenEvent(token, text, source, step, choice, *scores))
+        self.stats.tokens += len(sources)
+        if landed.tree is not None:
+            self.stats.count_step(landed.tree, sources[: len(landed.path) - 1])
 
     def result(self) -> Result:
         """The answer so far."""
@@ -176,3 +224,12 @@ class Sequence:
             self.sampler.seed,
             self.stats,
         )
+
+
+def _scores(token: int, logits: Tensor, wanted: int) -> Scores:
+    log_probs = torch.log_softmax(logits.float(), -1)
+    probs = log_probs.exp()
+    entropy = -(probs * log_probs.clamp(min=-1e9)).sum()
+    best = log_probs.topk(wanted) if wanted else None
+    top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)) if best else ()
+    return float(probs[token]), float(entropy), top

@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from graft.tree.draft_tree import DraftTree
+
 clock = time.perf_counter  # the one place where time comes in
 
 
@@ -22,6 +24,14 @@ class Stats:
     accepted_by_source: Counter[str] = field(default_factory=Counter)
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_position: Counter[int] = field(default_factory=Counter)
+
+    def count_step(self, tree: DraftTree, accepted: list[str]) -> None:
+        """A step put `tree` before the target, which agreed to nodes of these sources, in order."""
+        self.per_step_drafted.append(len(tree) - 1)
+        self.per_step_accepted.append(len(accepted))
+        self.accepted_by_source.update(accepted)
+        self.accepted_by_position.update(range(1, len(accepted) + 1))
+        self.drafted_by_source.update([tree.source(node) for node in range(1, len(tree))])
 
     @property
     def steps(self) -> int:

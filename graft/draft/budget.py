@@ -27,6 +27,8 @@ def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
     """For each tree how many of its nodes (best first) are worth their time, all trees weighed
     together: in a batch a node of one sequence costs time that all of them wait."""
     capped = [each[: budget.nodes] for each in scores]
+    if len(capped) == 1:
+        return [paying_nodes(capped[0], budget)]
     pooled = np.concatenate(capped)
     order = np.argsort(-pooled, kind="stable")
     owners = np.repeat(np.arange(len(capped)), [len(each) for each in capped])[order]

@@ -17,6 +17,7 @@ PRIOR = np.array([
     0.86, 0.86, 0.87, 0.88, 0.89, 0.90, 0.92, 0.95,
 ])  # fmt: skip
 PRIOR_WEIGHT = 3.0  # observations the prior is worth
+_PRIOR_HITS = PRIOR * PRIOR_WEIGHT
 DECAY = 0.96  # weight of an observation one step later
 SPREAD = 0.35  # how much a hit at one length says about its neighbours
 
@@ -25,13 +26,13 @@ class Calibration:
     """Hit rates by match length for one sequence."""
 
     def __init__(self) -> None:
-        self._hits = np.zeros(LONGEST + 1)
-        self._tries = np.zeros(LONGEST + 1)
+        self._hits = [0.0] * (LONGEST + 1)  # lists: a few numbers change at a time
+        self._tries = [0.0] * (LONGEST + 1)
 
     def confidence(self) -> np.ndarray:
         """[LONGEST + 1] float32: estimated hit rate by match length, not falling with length."""
-        rate = (PRIOR * PRIOR_WEIGHT + self._hits) / (PRIOR_WEIGHT + self._tries)
-        return np.clip(rate, 0.01, 0.995).astype(np.float32)
+        rate = (_PRIOR_HITS + self._hits) / (np.array(self._tries) + PRIOR_WEIGHT)
+        return np.minimum(np.maximum(rate, 0.01), 0.995).astype(np.float32)
 
     def observe(self, matches: Matches, emitted: list[int]) -> None:
         """Hold a proposal, as it was before any cutting, against the tokens that came.
@@ -39,8 +40,8 @@ class Calibration:
         So guesses are tested whether or not the target was shown them, and trust returns as soon
         as copying would pay again. At each position the guesses of the longest match stand trial.
         """
-        self._hits *= DECAY
-        self._tries *= DECAY
+        self._hits = [DECAY * count for count in self._hits]
+        self._tries = [DECAY * count for count in self._tries]
         children = _children(matches)
         node = -1
         for token in emitted:
@@ -55,10 +56,10 @@ class Calibration:
                 return
 
     def _count(self, length: int, *, hit: bool) -> None:
-        near = slice(max(1, length - 2), min(LONGEST, length + 2) + 1)
-        weights = SPREAD ** np.abs(np.arange(near.start, near.stop) - length)
-        self._tries[near] += weights
-        self._hits[near] += weights * hit
+        for near in range(max(1, length - 2), min(LONGEST, length + 2) + 1):
+            weight = SPREAD ** abs(near - length)
+            self._tries[near] += weight
+            self._hits[near] += weight * hit
 
 
 def _children(matches: Matches) -> dict[int, dict[int, int]]:

@@ -40,7 +40,8 @@ class Drafter(Protocol):
     """One signature for all; each ignores what it does not use."""
 
     def start(self, context: DraftContext) -> None:
-        """A sequence begins; its prompt has been read."""
+        """A sequence begins. Its prompt may still be being read: then there are no tokens yet, and
+        the first one is observed like all others."""
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """A tree for each sequence, rooted at its last token; one budget for all of them."""

@@ -5,6 +5,7 @@ build on its first committed rows, which then stay as they are; it may go on gro
 Where the rows are kept, and how, is the storage's business (`storage.py`).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -114,14 +115,17 @@ class Arena:
         if not self._stretch(extent, least, wanted):
             self._move(extent, least, wanted)
 
-    def commit(self, extent: Extent, path: list[int]) -> None:
-        """Scratch rows `path` (ascending) become the tail of the committed rows."""
-        first = extent.start + extent.length
-        moved = [(first + node, first + i) for i, node in enumerate(path) if node != i]
+    def commit(self, paths: Iterable[tuple[Extent, list[int]]]) -> None:
+        """For each extent scratch rows `path` (ascending) become the tail of the committed ones."""
+        moved = []
+        for extent, path in paths:
+            if path[-1:] != [len(path) - 1]:
+                first = extent.start + extent.length
+                moved += [(first + node, first + i) for i, node in enumerate(path) if node != i]
+            extent.length += len(path)
         if moved:
             source, target = np.array(moved).T
             self.storage.move(source, target)
-        extent.length += len(path)
 
     def truncate(self, extent: Extent, length: int) -> None:
         """Forget the committed rows behind `length`."""

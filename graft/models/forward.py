@@ -25,6 +25,7 @@ class LeanForward:
         assert weights.layers[0].scales is None, "int8 products run in panels or the hook"
         self.shape, self.weights, self.attention = shape, weights, attention
         head = weights.head
+        self.asynchronous = head.is_cuda
         self.storage = RowStorage(
             shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
         )

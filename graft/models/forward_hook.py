@@ -115,6 +115,8 @@ class HookedAttention:
 class HookForward:
     """Runs a transformers model through `attend`."""
 
+    asynchronous = False
+
     def __init__(
         self, model: PreTrainedModel, attention: Callable[..., Tensor] = tree_attention
     ) -> None:

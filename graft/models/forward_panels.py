@@ -30,6 +30,8 @@ _THREADS_PAY = 1 << 20  # fewer weights than this are read before a second threa
 class PanelForward:
     """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract."""
 
+    asynchronous = False
+
     def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
         self.shape = shape
         self.weights = pack_weights(weights)

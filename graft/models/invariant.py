@@ -69,6 +69,8 @@ class SpareRows:
 class InvariantForward:
     """Cuts steps into slabs for a forward that was built with the invariant attention."""
 
+    asynchronous = False
+
     def __init__(
         self,
         forward: Forward,

@@ -4,9 +4,9 @@ Whatever runs behind it (`forward_panels`, `forward`, `forward_hook`) writes the
 values behind the committed rows and returns logits.
 """
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import numpy as np
@@ -19,13 +19,19 @@ from graft.models.arena import BLOCK, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
 from graft.tree.draft_tree import DraftTree, chain
 
-PREFILL_CHUNK = 256
+CHUNK, DEVICE_CHUNK = 256, 2048  # prompt tokens read at once; a device of its own wants more
 
 
 class Forward(Protocol):
-    """A network with its cache rows."""
+    """A network with its cache rows.
+
+    One that is `asynchronous` returns while its device still computes. Its logits may be read until
+    the next run, which may be asked for before this one is through: what both use, the forward
+    itself must keep apart.
+    """
 
     storage: Storage
+    asynchronous: bool
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
@@ -55,7 +61,13 @@ class LanguageModel:
         self.context_length = context_length
         self.arena = Arena(forward.storage, most_rows=most_rows)
         self.prefixes = PrefixCache(self.arena)
+        self.chunk = DEVICE_CHUNK if forward.asynchronous else CHUNK
         self.steps = 0  # forward passes made
+
+    @property
+    def asynchronous(self) -> bool:
+        """Whether `score` returns while the device still computes; see Forward."""
+        return self.forward.asynchronous
 
     def open(self, tokens: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
         """Start a sequence that will hold about `tokens` besides the first `shared` of `prefix`."""
@@ -88,30 +100,47 @@ class LanguageModel:
 
         Trees marked in `last_only` (pieces of a prompt) get logits [1, V] of their last node.
         """
-        ends = np.cumsum([len(tree) for tree in trees])
-        wanted = [
-            np.arange(end - (1 if last else len(tree)), end)
-            for end, tree, last in zip(ends, trees, last_only or [False] * len(trees), strict=True)
-        ]
-        logits = self._run(extents, trees, np.concatenate(wanted))
-        return list(logits.split([len(nodes) for nodes in wanted]))
+        logits, counts = self.score_all(extents, trees, last_only=last_only)
+        return list(logits.split(counts))
+
+    def score_all(
+        self,
+        extents: Sequence[Extent],
+        trees: Sequence[DraftTree],
+        *,
+        last_only: Sequence[bool] | None = None,
+    ) -> tuple[Tensor, list[int]]:
+        """The same as one tensor [M, V], and how many of its rows each tree has."""
+        sizes = [len(tree) for tree in trees]
+        flags = last_only or [False] * len(trees)
+        counts = [1 if last else size for size, last in zip(sizes, flags, strict=True)]
+        outputs = np.arange(sum(sizes))
+        if any(flags):
+            ends = accumulate(sizes)
+            spans = zip(ends, counts, strict=True)
+            outputs = np.concatenate([outputs[end - count : end] for end, count in spans])
+        return self._run(extents, trees, outputs), counts
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """The nodes of `path` (root first, of the last scored tree) become final."""
-        self.arena.commit(extent, path)
+        self.arena.commit([(extent, path)])
+
+    def commit_all(self, paths: Sequence[tuple[Extent, list[int]]]) -> None:
+        """The same for several sequences at once."""
+        self.arena.commit(paths)
 
     def prefill(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """Read tokens into the cache; the logits [V] after the last of them."""
         logits = None
-        for start in range(0, len(tokens), PREFILL_CHUNK):
-            logits = self.prefill_chunk(extent, tokens[start : start + PREFILL_CHUNK])
+        for start in range(0, len(tokens), self.chunk):
+            logits = self.prefill_chunk(extent, tokens[start : start + self.chunk])
         assert logits is not None, "nothing to prefill"
         return logits
 
     def prefill_chunk(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """One forward over a piece of the prompt, committed whole; logits [V] after it."""
         (logits,) = self.score([extent], [chain(tokens)], last_only=[True])
-        self.arena.commit(extent, list(range(len(tokens))))
+        self.commit(extent, list(range(len(tokens))))
         return logits[0]
 
     def _run(
@@ -136,15 +165,18 @@ def tree_slack(tree: DraftTree) -> int:
 
 def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout:
     """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
-    first = np.array([0, *itertools.accumulate(len(tree) for tree in trees)])
-    tails = [extent.start + extent.length for extent in extents]
-    return TreeLayout(
-        first,
-        [extent.segments for extent in extents],
-        np.concatenate([t + np.arange(len(each)) for t, each in zip(tails, trees, strict=True)]),
-        np.concatenate([x.total + each.depths for x, each in zip(extents, trees, strict=True)]),
-        np.concatenate([tree.parents for tree in trees], dtype=np.int64),
-    )
+    counts = [len(tree) for tree in trees]
+    first = list(accumulate(counts, initial=0))
+    rows = np.array([extent.start + extent.length for extent in extents])
+    positions = np.array([extent.total for extent in extents])
+    if len(counts) == first[-1]:  # roots alone
+        parents = np.full(len(counts), -1)
+    else:
+        rows = np.repeat(rows - first[:-1], counts) + np.arange(first[-1])
+        positions = np.repeat(positions, counts) + np.concatenate([tree.depths for tree in trees])
+        parents = np.concatenate([tree.parents for tree in trees], dtype=np.int64)
+    segments = [extent.segments for extent in extents]
+    return TreeLayout(np.array(first), segments, rows, positions, parents)
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -43,28 +43,36 @@ class StepCosts:
 
         Linear between the measured lengths and beyond them; never below the shortest measured.
         """
-        table, lengths = self._table, self.lengths
-        if len(lengths) == 1 or length <= lengths[0]:
-            return table[0]
-        i = min(bisect_right(lengths, length), len(lengths) - 1)
-        share = (length - lengths[i - 1]) / (lengths[i] - lengths[i - 1])
-        return table[i - 1] + share * (table[i] - table[i - 1])
+        return self.beyond(length, 0, self.nodes[-1])
 
     def beyond(self, length: int, rows: int, nodes: int) -> np.ndarray:
         """[nodes + 1] seconds of a step with `rows` rows and 0, 1, ... `nodes` more.
 
         Past the largest measured step every row costs what the last measured ones did.
         """
-        known = self.at(length)
-        wanted, last = np.arange(rows, rows + nodes + 1), len(known) - 1
-        half = max(last // 2, 1)
-        slope = (known[last] - known[half]) / max(last - half, 1)
-        return known[np.minimum(wanted, last)] + slope * np.maximum(wanted - last, 0)
+        wanted, lengths = slice(rows, rows + nodes + 1), self.lengths
+        lines = self._lines(wanted.stop)
+        if length <= lengths[0] or len(lengths) == 1:
+            return lines[0, wanted]
+        i = min(bisect_right(lengths, length), len(lengths) - 1)
+        share = (length - lengths[i - 1]) / (lengths[i] - lengths[i - 1])
+        return lines[i - 1, wanted] + share * (lines[i, wanted] - lines[i - 1, wanted])
+
+    def _lines(self, count: int) -> np.ndarray:
+        """[lengths, at least count]: seconds by nodes at the measured lengths."""
+        if count > self._longest[0].shape[1]:
+            self._longest[0] = _extended(self._measured, 2 * count)
+        return self._longest[0]
 
     @cached_property
-    def _table(self) -> np.ndarray:
-        """Every node count by interpolation, made monotone: neither more nodes nor a longer
-        context ever cost less."""
+    def _longest(self) -> list[np.ndarray]:
+        """The lines as far as they were ever wanted."""
+        return [self._measured]
+
+    @cached_property
+    def _measured(self) -> np.ndarray:
+        """The lines by interpolation, made monotone: neither more nodes nor a longer context ever
+        cost less."""
         every = np.arange(self.nodes[-1] + 1)
         rows = [np.interp(every, self.nodes, row) for row in self.seconds]
         return np.maximum.accumulate(np.maximum.accumulate(np.array(rows), 1), 0)
@@ -101,11 +109,19 @@ class StepCosts:
         return costs
 
 
+def _extended(lines: np.ndarray, count: int) -> np.ndarray:
+    """Lines [lengths, n] made longer: past the end a row adds what the last measured ones did."""
+    last = lines.shape[1] - 1
+    half = max(last // 2, 1)
+    slope = (lines[:, last:] - lines[:, half : half + 1]) / max(last - half, 1)
+    return np.concatenate([lines, lines[:, last:] + slope * np.arange(1, count - last)], 1)
+
+
 def measure(model: LanguageModel) -> StepCosts:
     """Time real steps over an empty cache; the shortest of a few rounds counts."""
     counts = tuple(nodes for nodes in NODES if nodes <= model.context_length)
     room = min(model.context_length, model.arena.most_rows or model.context_length) - counts[-1] - 1
-    known = GPU_LENGTHS if getattr(model.forward, "asynchronous", False) else LENGTHS
+    known = GPU_LENGTHS if model.asynchronous else LENGTHS
     lengths = tuple(length for length in known if length <= room) or (0,)
     best = np.full((len(lengths), len(counts)), np.inf)
     extent = model.open(lengths[-1] + counts[-1] + 1)

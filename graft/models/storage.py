@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graft.kernels.panels import LANES
+from graft.sampling import upload
 
 
 class RowStorage:
@@ -45,11 +46,11 @@ class RowStorage:
 
     def read(self, rows: np.ndarray) -> Tensor:
         """See Storage."""
-        return self.kv.index_select(3, torch.from_numpy(rows).to(self.kv.device))
+        return self.kv.index_select(3, upload(torch.from_numpy(rows), self.kv.device))
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
         """See Storage."""
-        place = torch.from_numpy(rows).to(self.kv.device)
+        place = upload(torch.from_numpy(rows), self.kv.device)
         self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
 
 

@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
+from graft.tree.relations import ancestors, depths
+
 
 @dataclass(frozen=True)
 class DraftTree:
@@ -33,40 +35,41 @@ class DraftTree:
     @cached_property
     def depths(self) -> np.ndarray:
         """[N] int64: steps from the root."""
-        return _depths(self.parents)
+        return depths(self.parents)
 
     def ancestors(self) -> np.ndarray:
         """[N, N] uint8: row i is 1 at i and at its ancestors, the nodes i may attend to."""
-        closure = np.eye(len(self), dtype=np.uint8)
-        for i in range(1, len(self)):
-            closure[i] |= closure[self.parents[i]]
-        return closure
+        return ancestors(self.parents)
 
     def children(self) -> list[dict[int, int]]:
         """For every node its children, token -> node."""
         known: list[dict[int, int]] = [{} for _ in range(len(self))]
-        for i in range(1, len(self)):
-            known[self.parents[i]][int(self.tokens[i])] = i
+        pairs = zip(self.parents.tolist(), self.tokens.tolist(), strict=True)
+        for i, (parent, token) in enumerate(pairs):
+            if i:
+                known[parent][token] = i
         return known
+
+    def paths(self) -> list[list[int]]:
+        """For every node the tokens that lead to it from the root, which is not among them."""
+        paths: list[list[int]] = [[]]
+        for parent, token in zip(self.parents[1:].tolist(), self.tokens[1:].tolist(), strict=True):
+            paths.append([*paths[parent], token])
+        return paths
 
     def source(self, node: int) -> str:
         """Who guessed a node."""
         return self.source_names[self.sources[node]]
 
 
-def _depths(parents: np.ndarray) -> np.ndarray:
-    """[N] int64: steps from node 0, for nodes whose parents come first."""
-    depths = np.zeros(len(parents), np.int64)
-    for i in range(1, len(parents)):
-        depths[i] = depths[parents[i]] + 1
-    return depths
+_NO_PARENT = np.array([-1], np.int32)
+_CERTAIN = np.ones(1, np.float32)
+_NO_SOURCE = np.zeros(1, np.int16)
 
 
 def root_only(token: int) -> DraftTree:
     """No guess: plain decoding."""
-    return DraftTree(
-        np.array([token]), np.array([-1], np.int32), np.ones(1, np.float32), np.zeros(1, np.int16)
-    )
+    return DraftTree(np.array([token]), _NO_PARENT, _CERTAIN, _NO_SOURCE)
 
 
 def chain(tokens: Sequence[int], source: str = "", probs: Tensor | None = None) -> DraftTree:
@@ -90,7 +93,7 @@ def in_level_order(
     source_names: tuple[str, ...],
 ) -> DraftTree:
     """A tree from nodes in any order in which parents come first; node 0 is the root."""
-    order = np.argsort(_depths(parents), kind="stable")
+    order = np.argsort(depths(parents), kind="stable")
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     moved = parents[order]

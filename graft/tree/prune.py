@@ -39,6 +39,8 @@ def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
 
 def shallow(tree: DraftTree, depth: int) -> DraftTree:
     """The nodes at most `depth` below the root."""
+    if len(tree) == 1:
+        return tree
     count = int(np.searchsorted(tree.depths, depth, side="right"))  # level order: depths never fall
     return tree if count == len(tree) else keep(tree, list(range(count)))
 

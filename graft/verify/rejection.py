@@ -6,6 +6,8 @@ distribution but is not the text plain decoding draws with the same seed; at tem
 Nodes without q are tested by the walk's rule.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,22 +17,24 @@ from graft.verify.verdict import Verdict
 from graft.verify.walk import walk
 
 
-def rejection(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
+def rejection(
+    tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
+) -> Verdict:
     """See Verifier."""
     if tree.probs is None or sampler.params.greedy:
-        return walk(tree, logits, sampler)
+        return walk(tree, logits, sampler, drawn)
     if any(tree.parents[i] != i - 1 for i in range(len(tree))):
         raise ValueError("the rejection rule needs a chain: siblings drawn from one q are biased")
-    path, drawn = [0], []
+    path, kept = [0], []
     for child in range(1, len(tree)):
-        p = sampler.distribution(logits[path[-1]], drawn)
+        p = sampler.distribution(logits[path[-1]], kept)
         q = tree.probs[path[-1]].to(p)
         token = int(tree.tokens[child])
-        if sampler.uniform(len(drawn), ACCEPT) * float(q[token]) >= float(p[token]):
-            return Verdict(path, _draw_residual(p, q, sampler, len(drawn)))
+        if sampler.uniform(len(kept), ACCEPT) * float(q[token]) >= float(p[token]):
+            return Verdict(path, _draw_residual(p, q, sampler, len(kept)))
         path.append(child)
-        drawn.append(token)
-    return Verdict(path, sampler.draw(logits[path[-1]], drawn))
+        kept.append(token)
+    return Verdict(path, sampler.draw(logits[path[-1]], kept))
 
 
 def _draw_residual(p: Tensor, q: Tensor, sampler: Sampler, ahead: int) -> int:

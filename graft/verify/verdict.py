@@ -1,7 +1,8 @@
 """What verification decides."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import Tensor
 
@@ -17,5 +18,11 @@ class Verdict:
     next_token: int
 
 
-# (tree, logits [N, V] of its nodes, sampler) -> what to keep; pure
-Verifier = Callable[[DraftTree, Tensor, Sampler], Verdict]
+class Verifier(Protocol):
+    """Decides what to keep of a tree; pure."""
+
+    def __call__(
+        self, tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
+    ) -> Verdict:
+        """Logits are [N, V]; `drawn` has the token that the sampler draws at each node, where that
+        is known (`draws.py`)."""

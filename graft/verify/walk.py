@@ -5,21 +5,29 @@ and stop. The emitted tokens are drawn exactly as plain decoding draws them, pos
 so the tree decides only how many of them one forward pass yields.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree
+from graft.verify.draws import NOT_DRAWN
 from graft.verify.verdict import Verdict
 
 
-def walk(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Verdict:
+def walk(
+    tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
+) -> Verdict:
     """See Verifier."""
     children = tree.children()
-    path, drawn = [0], []
+    path, ahead = [0], []
     while True:
-        token = sampler.draw(logits[path[-1]], drawn)
-        child = children[path[-1]].get(token)
+        node = path[-1]
+        token = NOT_DRAWN if drawn is None else drawn[node]
+        if token == NOT_DRAWN:
+            token = sampler.draw(logits[node], ahead)
+        child = children[node].get(token)
         if child is None:
             return Verdict(path, token)
         path.append(child)
-        drawn.append(token)
+        ahead.append(token)

@@ -4,6 +4,7 @@ import asyncio
 import threading
 
 import pytest
+from late import Late
 from tiny import tiny_engine
 
 from graft.decode.request import Request
@@ -19,9 +20,9 @@ GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
 LONG = [3 + i * 7 % 120 for i in range(2 * BLOCK + 50)]
 
 
-@pytest.fixture(scope="module")
-def engine():
-    return tiny_engine()
+@pytest.fixture(scope="module", params=[lambda forward: forward, Late], ids=["at once", "late"])
+def engine(request):
+    return tiny_engine(wrap=request.param)
 
 
 def ids(results):
@@ -75,13 +76,13 @@ def test_replacing_one_prompt_changes_no_other_output(engine, replaced):
 
 def test_no_more_run_at_once_than_fit_and_the_next_enters_when_one_leaves():
     engine = tiny_engine(max_batch=3)
-    widths, score = [], engine.model.score
+    widths, score = [], engine.model.score_all
 
     def watched(extents, trees, **options):
         widths.append(len(extents))
         return score(extents, trees, **options)
 
-    engine.model.score = watched
+    engine.model.score_all = watched
     lengths = [5, 30, 9, 17, 1, 24, 12, 3]
     requests = [
         Request(prompt, SamplingParams(max_tokens=most, ignore_eos=True))
@@ -125,7 +126,7 @@ def test_n_answers_share_the_rows_of_their_prompt(engine, prompt, draft):
         assert [event.token for event in events if event.choice == i] == choice.token_ids
     count = choices[0].stats.prompt_tokens
     assert max(rows) < 4 * (count % BLOCK + 100) + count // BLOCK * BLOCK
-    pieces = -(-count // BLOCK)
+    pieces = -(-count // engine.model.chunk)
     assert engine.model.steps - before == pieces + max(c.stats.steps for c in choices)
     single = engine.generate(prompt, SamplingParams(temperature=1.0, seed=5, max_tokens=20,
                                                     ignore_eos=True), draft=draft)  # fmt: skip

@@ -1,6 +1,7 @@
 """The engine: bookkeeping, freeing rows, ends of the context, bad input, streams side by side."""
 
 import pytest
+from late import Late
 from tiny import tiny_engine
 
 from graft.errors import ContextLengthError, InputError
@@ -11,9 +12,9 @@ PROMPT = "the end and the answer"
 GREEDY = SamplingParams(max_tokens=60, ignore_eos=True)
 
 
-@pytest.fixture(scope="module")
-def engine():
-    return tiny_engine()
+@pytest.fixture(scope="module", params=[lambda forward: forward, Late], ids=["at once", "late"])
+def engine(request):
+    return tiny_engine(wrap=request.param)
 
 
 @pytest.mark.parametrize("draft", PRESETS)

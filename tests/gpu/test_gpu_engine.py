@@ -6,7 +6,9 @@ from tiny import tiny_engine, tiny_network
 
 from graft.assemble import PRESETS
 from graft.integrations import hf
-from graft.sampling import SamplingParams
+from graft.sampling import Sampler, SamplingParams
+from graft.tree.draft_tree import from_paths
+from graft.verify.draws import Draws
 
 PROMPT = "the cat and the hen and the rat in the inn; " * 6
 SETTINGS = {
@@ -35,6 +37,35 @@ def test_invariant_drafting_never_changes_the_output_in_16_bits(forward, dtype, 
     plain = engine.generate(PROMPT, params, draft="plain")
     for preset in PRESETS:
         assert engine.generate(PROMPT, params, draft=preset).token_ids == plain.token_ids
+
+
+@pytest.fixture
+def no_waiting():
+    """Anything that makes the host wait for the device is an error."""
+    torch.cuda.set_sync_debug_mode("error")
+    yield
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.gpu
+def test_draws_are_started_without_waiting_for_the_device(no_waiting):
+    vocabulary, trees = 50_000, [from_paths(3, [[4, 5, 6], [7, 8]]), from_paths(4, [[9] * 9])]
+    more = dict(top_k=40, top_p=0.9, min_p=0.01, presence_penalty=0.5, logit_bias={9: 1.0})
+    ways = [*SETTINGS.values(), SamplingParams(temperature=1.0, seed=5, **more)]
+    samplers = [Sampler(params, [1, 2, 3], vocabulary) for params in ways]
+    asked = [(sampler, tree) for sampler in samplers for tree in trees]
+    counts = [len(tree) for _, tree in asked]
+    generator = torch.Generator("cuda").manual_seed(0)
+    logits = 4 * torch.randn(sum(counts), vocabulary, device="cuda", generator=generator)
+    draws = Draws(asked, logits)
+    for sampler in samplers:
+        sampler.record([4])
+    again = Draws(asked, logits)
+    torch.cuda.set_sync_debug_mode("default")
+    for (sampler, tree), own, drawn in zip(asked, logits.split(counts), again.wait(), strict=True):
+        paths = zip(own, tree.paths(), strict=True)
+        assert drawn == [sampler.draw(row, path) for row, path in paths]
+    assert draws.wait() != again.wait()
 
 
 @pytest.mark.gpu

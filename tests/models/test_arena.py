@@ -74,7 +74,7 @@ class Naive:
         self.next += nodes
         put(self.arena, extent.start + extent.length + np.arange(nodes), fresh)
         path = sorted(self.rng.choice(nodes, self.rng.integers(0, nodes + 1), replace=False))
-        self.arena.commit(extent, [int(node) for node in path])
+        self.arena.commit([(extent, [int(node) for node in path])])
         numbers += [fresh[node] for node in path]
 
     def truncate(self) -> None:
@@ -167,7 +167,7 @@ def test_the_last_extent_moves_into_an_earlier_gap_when_the_end_is_reached():
     arena = Arena(row_storage(), most_rows=96)
     gone, last = arena.reserve(64), arena.reserve(32)
     put(arena, last.start + np.arange(3), [7, 8, 9])
-    arena.commit(last, [0, 2])
+    arena.commit([(last, [0, 2])])
     arena.release(gone)
     arena.ensure(last, 40)
     assert (last.start, content(arena, last)) == (0, [7, 9])
@@ -188,16 +188,16 @@ def test_what_others_build_on_stays_and_its_owner_may_grow_behind_it():
     arena = Arena(row_storage())
     owner = arena.reserve(16)
     put(arena, owner.start + np.arange(5), [1, 2, 3, 4, 5])
-    arena.commit(owner, [0, 1, 2, 3, 4])
+    arena.commit([(owner, [0, 1, 2, 3, 4])])
     other = arena.reserve(16, owner, shared=3)
     put(arena, other.start + np.arange(1), [9])
-    arena.commit(other, [0])
+    arena.commit([(other, [0])])
     assert (other.total, content(arena, other)) == (4, [1, 2, 3, 9])
     with pytest.raises(AssertionError):
         arena.truncate(owner, 2)
     arena.truncate(owner, 3)
     put(arena, owner.start + 3 + np.arange(1), [6])
-    arena.commit(owner, [0])
+    arena.commit([(owner, [0])])
     arena.ensure(owner, 300)  # moves it
     assert content(arena, owner) == [1, 2, 3, 6]
     assert content(arena, other) == [1, 2, 3, 9]
@@ -209,7 +209,7 @@ def test_a_trimmed_extent_gives_back_the_rows_behind_its_last():
     arena = Arena(row_storage())
     extent = arena.reserve(160)
     put(arena, extent.start + np.arange(3), [1, 2, 3])
-    arena.commit(extent, [0, 1, 2])
+    arena.commit([(extent, [0, 1, 2])])
     arena.trim(extent)
     assert (arena.taken, content(arena, extent)) == (16, [1, 2, 3])
 

@@ -1,0 +1,114 @@
+"""A step on its way: what was sent to the device, and what is done with what comes back.
+
+Between sending and landing nothing in a sequence changes, so a flight may be dropped at any time:
+it is then as if it had never been sent.
+"""
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graft.decode.sequence import Sequence
+from graft.draft.drafter import Drafter
+from graft.models.language_model import LanguageModel, TargetStep
+from graft.tree.draft_tree import DraftTree, root_only
+from graft.verify.draws import Asked, Draws
+from graft.verify.verdict import Verifier
+
+Settled = tuple[Sequence, list[int], list[int]]  # whose, the nodes kept, the tokens now final
+_AFTER_PROMPT = root_only(0)  # a piece of a prompt has logits after its last token alone
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One sequence's share of a step: a tree, or the next piece of its prompt as a chain."""
+
+    sequence: Sequence
+    tree: DraftTree
+    reads: bool = False
+
+    @property
+    def asked(self) -> Asked:
+        """Where to draw, and for whom."""
+        if not self.reads:
+            return self.sequence.sampler, self.tree
+        return self.sequence.sampler if self._ends_prompt else None, _AFTER_PROMPT
+
+    def settle(
+        self, logits: Tensor, drawn: Several[int] | None, verify: Verifier
+    ) -> tuple[list[int], list[int]]:
+        """The nodes to keep and the tokens that became final."""
+        sequence = self.sequence
+        if not self.reads:
+            verdict = verify(self.tree, logits, sequence.sampler, drawn)
+            return verdict.path, sequence.take(self.tree, verdict, logits)
+        tokens = [sequence.begin(logits, drawn)] if self._ends_prompt else []
+        return list(range(len(self.tree))), tokens
+
+    @property
+    def _ends_prompt(self) -> bool:
+        return self.sequence.extent.total + len(self.tree) == len(self.sequence.context.prompt)
+
+
+@dataclass(slots=True)
+class Flight:
+    """`logits` are those of each part; `draws` of all of them, where they are made ahead; its time
+    counts from `since`."""
+
+    parts: list[Part]
+    logits: list[Tensor]
+    draws: Draws | None
+    since: float
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody still waits for what it brings."""
+        return any(not part.sequence.over for part in self.parts)
+
+    def land(self, model: LanguageModel, verify: Verifier) -> None:
+        """Wait for the outcome, verify and commit; then the drafters see what became final.
+
+        Those who left meanwhile are passed over.
+        """
+        settled: list[Settled] = []
+        try:
+            self._settle(verify, settled)
+        finally:  # an interrupt is no reason to lose what others have already taken in
+            model.commit_all([(sequence.extent, path) for sequence, path, _ in settled])
+            for drafter, places in by_drafter([sequence for sequence, _, _ in settled]):
+                drafter.observe([_shown(*settled[i]) for i in places if settled[i][2]])
+
+    def _settle(self, verify: Verifier, settled: list[Settled]) -> None:
+        """Decide for everybody, one after the other."""
+        drawn = self.draws.wait() if self.draws else [None] * len(self.parts)
+        for part, logits, known in zip(self.parts, self.logits, drawn, strict=True):
+            if not part.sequence.over:
+                with part.sequence.guard():
+                    settled.append((part.sequence, *part.settle(logits, known, verify)))
+
+    def tell(self) -> None:
+        """Make texts, events and statistics of what has landed."""
+        for part in self.parts:
+            with part.sequence.guard():
+                part.sequence.tell()
+
+    def charge(self, until: float) -> None:
+        """Its time is counted whole for each of those who shared it."""
+        for part in self.parts:
+            if part.reads:
+                part.sequence.stats.prefill_seconds += until - self.since
+            else:
+                part.sequence.stats.decode_seconds += until - self.since
+
+
+def _shown(sequence: Sequence, _: list[int], tokens: list[int]) -> TargetStep:
+    return TargetStep(sequence.context.sequence, tokens)
+
+
+def by_drafter(sequences: list[Sequence]) -> list[tuple[Drafter, list[int]]]:
+    """Every drafter once, with the places of its sequences."""
+    groups: dict[int, tuple[Drafter, list[int]]] = {}
+    for i, sequence in enumerate(sequences):
+        groups.setdefault(id(sequence.drafter), (sequence.drafter, []))[1].append(i)
+    return list(groups.values())

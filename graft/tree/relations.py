@@ -1,0 +1,25 @@
+"""What follows from the parents of a tree's nodes, compiled: every step asks for it."""
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def depths(parents: np.ndarray) -> np.ndarray:
+    """[N] int64: steps from node 0, for nodes whose parents come first."""
+    found = np.zeros(len(parents), np.int64)
+    for i in range(1, len(parents)):
+        found[i] = found[parents[i]] + 1
+    return found
+
+
+@njit(cache=True)
+def ancestors(parents: np.ndarray) -> np.ndarray:
+    """[N, N] uint8: row i is 1 at i and at its ancestors, for nodes whose parents come first."""
+    found = np.zeros((len(parents), len(parents)), np.uint8)
+    for i in range(len(parents)):
+        if i > 0:
+            above = parents[i]
+            found[i, : above + 1] = found[above, : above + 1]
+        found[i, i] = 1
+    return found

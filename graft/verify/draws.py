@@ -1,0 +1,141 @@
+"""Draws for every node of a step at once, made where the logits are.
+
+What a sampler draws at a node follows from the node's logits, its path and its noise key alone, so
+it is known before the walk has got there. A device draws at all nodes with a few operations over
+whole rows, and the walk then goes over plain numbers: one wait for the device, not one per node.
+The tokens are those that `Sampler.draw` would draw; at nodes where only it can tell, the result is
+`NOT_DRAWN`: under a caller's `process`, and where top-p reaches beyond the tokens looked at.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graft.sampling import (
+    DRAW,
+    NEAR_TOP,
+    Sampler,
+    SamplingParams,
+    as_signed,
+    gumbel,
+    nucleus_borders,
+    upload,
+)
+from graft.tree.draft_tree import DraftTree
+
+NOT_DRAWN = -1
+ROWS_AT_ONCE = 64  # noise takes 8 bytes for every token of the vocabulary, several times over
+
+Asked = tuple[Sampler | None, DraftTree]  # None: nobody wants to know
+
+
+class Draws:
+    """The tokens of a step on their way to the host."""
+
+    def __init__(self, asked: Sequence[Asked], logits: Tensor) -> None:
+        self._counts = [len(tree) for _, tree in asked]
+        drawn = draw_all(asked, logits)
+        self._tokens = drawn.to("cpu", non_blocking=True)  # pinned, if it comes from a device
+        self._arrived = torch.cuda.Event() if drawn.is_cuda else None
+        if self._arrived:
+            self._arrived.record(torch.cuda.current_stream(drawn.device))
+
+    def wait(self) -> list[list[int]]:
+        """For each tree the tokens drawn at its nodes."""
+        if self._arrived:
+            self._arrived.synchronize()
+        tokens, first, parts = self._tokens.tolist(), 0, []
+        for count in self._counts:
+            parts.append(tokens[first : first + count])
+            first += count
+        return parts
+
+
+def draw_all(asked: Sequence[Asked], logits: Tensor) -> Tensor:
+    """Tokens [M] int64 for the nodes of all trees, side by side as in `logits` [M, V]."""
+    first, drawn = 0, []
+    for _, group in groupby(asked, key=_kind):
+        alike = list(group)
+        count = sum(len(tree) for _, tree in alike)
+        drawn.append(_draw(alike, logits[first : first + count]))
+        first += count
+    return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+
+
+def _kind(asked: Asked) -> tuple[bool, bool, int]:
+    """Neighbours of one kind are drawn together: (not at all, greedily, on their own)."""
+    sampler, _ = asked
+    if sampler is None or not sampler.foreseeable:
+        return True, False, 0
+    return False, sampler.params.greedy, id(sampler) if sampler.adjusts else 0
+
+
+def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
+    sampler, _ = alike[0]
+    if sampler is None or not sampler.foreseeable:
+        return torch.full((len(logits),), NOT_DRAWN, dtype=torch.int64, device=logits.device)
+    if sampler.adjusts:
+        logits = sampler.adjusted(logits, [path for _, tree in alike for path in tree.paths()])
+    if sampler.params.greedy:
+        return logits.argmax(-1)
+    filters = _Filters([sampler.params for sampler, _ in alike], logits.shape[1])
+    numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
+    drawn = [
+        _draw_noisy(*each, filters)
+        for each in zip(logits.split(ROWS_AT_ONCE), numbers.split(ROWS_AT_ONCE, 1), strict=True)
+    ]
+    return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+
+
+def _numbers(alike: list[Asked]) -> np.ndarray:
+    """[5, M] int64: each node's noise key and top-k; the bits of its temperature, top-p and the
+    logarithm of its min-p."""
+    whole, fractions = [], []
+    for sampler, tree in alike:
+        params, depths = sampler.params, tree.depths.tolist()
+        keys = [as_signed(sampler.key(depth, DRAW)) for depth in range(depths[-1] + 1)]
+        whole += [(keys[depth], params.top_k) for depth in depths]
+        min_p = math.log(params.min_p) if params.min_p else -math.inf
+        fractions += [(params.temperature, params.top_p, min_p)] * len(depths)
+    return np.concatenate([np.array(whole).T, np.array(fractions).T.copy().view(np.int64)])
+
+
+class _Filters:
+    """Which of the filters some row uses, and how many of the best entries they look at."""
+
+    def __init__(self, params: list[SamplingParams], vocabulary: int) -> None:
+        self.top_k = max(p.top_k if p.top_k < vocabulary else 0 for p in params)
+        self.top_p = any(p.top_p < 1 for p in params)
+        self.min_p = any(p.min_p > 0 for p in params)
+        self.looks_at = min(max(self.top_k, NEAR_TOP * self.top_p), vocabulary)
+
+
+def _draw_noisy(scores: Tensor, numbers: Tensor, filters: _Filters) -> Tensor:
+    """Tokens [n] for scores [n, V] that nothing but temperature, filters and noise change."""
+    keys, top_k, fractions = numbers[0][:, None], numbers[1][:, None], numbers[2:]
+    temperature, top_p, min_p = fractions.contiguous().view(torch.float64)[..., None]
+    scaled = scores.float() / temperature.float()
+    best = scaled.topk(filters.looks_at).values if filters.looks_at else scaled
+    certain = None
+    if filters.top_k:
+        border = best.gather(1, (top_k - 1).clamp(0, best.shape[1] - 1))
+        border.masked_fill_((top_k == 0) | (top_k >= scaled.shape[1]), -math.inf)
+        scaled, best = _at_least(border, scaled), _at_least(border, best)
+    if filters.top_p:
+        border, reached = nucleus_borders(scaled, best, top_p)
+        border.masked_fill_(top_p == 1, -math.inf)
+        certain = reached | (top_p == 1) if best.shape[1] < scaled.shape[1] else None
+        scaled = _at_least(border, scaled)
+    if filters.min_p:
+        scaled = _at_least(scaled.amax(-1, keepdim=True) + min_p.float(), scaled)
+    noise = gumbel(keys, torch.arange(scaled.shape[1], device=scaled.device))
+    drawn = (scaled.double() + noise).argmax(-1)
+    return drawn if certain is None else torch.where(certain[:, 0], drawn, NOT_DRAWN)
+
+
+def _at_least(border: Tensor, scaled: Tensor) -> Tensor:
+    return scaled.masked_fill(scaled < border, -math.inf)

@@ -1,0 +1,244 @@
+"""One step in flight: the device is never waited for in vain, and nothing else changes."""
+
+from dataclasses import replace
+
+import pytest
+from late import Counted, Device, Late
+from tiny import tiny_engine
+
+from graft.decode.request import Request
+from graft.draft.drafter import NoDraft
+from graft.models.arena import BLOCK
+from graft.sampling import SamplingParams
+
+PRESETS = ["plain", "pld", "copy", "igpg", "auto"]
+WORDS = "the end and the answer in an inn on the river where another one was then there "
+RAGGED = [WORDS[: 5 + 9 * i] for i in range(8)]
+LONG = [3 + i * 7 % 120 for i in range(2 * BLOCK + 50)]
+GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
+SAMPLED = replace(GREEDY, temperature=0.9, seed=7)
+OPTIONS = {
+    "greedy": GREEDY,
+    "ending": replace(GREEDY, ignore_eos=False, stop_token_ids=(30, 40, 50, 60)),
+    "temperature": SAMPLED,
+    "filters": replace(SAMPLED, top_k=20, top_p=0.95, min_p=0.02),
+    "penalties": replace(SAMPLED, repetition_penalty=1.1, presence_penalty=0.2, logit_bias={50: 1}),
+    "logprobs": replace(SAMPLED, logprobs=2),
+    "stop strings": replace(SAMPLED, stop=("e", "0q", "u)", "W")),
+    "n answers": replace(SAMPLED, n=3),
+}
+
+
+@pytest.fixture(scope="module")
+def at_once():
+    return tiny_engine()
+
+
+@pytest.fixture(scope="module")
+def late():
+    return tiny_engine(wrap=Late)
+
+
+def answers(engine, request):
+    """Everything a caller can see of an answer but its times."""
+    stream = engine.stream(request)
+    events = list(stream)
+    return sorted(events, key=lambda event: event.choice), [
+        (result.text, result.token_ids, result.finish_reason, _counts(result.stats))
+        for result in stream.result.choices or [stream.result]
+    ]
+
+
+def _counts(stats):
+    return {key: value for key, value in stats.as_dict().items() if "second" not in key}
+
+
+@pytest.mark.parametrize("draft", PRESETS)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_answers_events_statistics_and_steps_are_the_same(at_once, late, option, draft):
+    for prompt in (RAGGED[4], LONG):
+        request = Request(prompt, OPTIONS[option], draft)
+        before = at_once.model.steps, late.model.steps
+        assert answers(late, request) == answers(at_once, request)
+        assert late.model.steps - before[1] == at_once.model.steps - before[0]  # none in vain
+    assert late.model.arena.taken == 0
+
+
+def test_all_kinds_of_requests_share_steps(at_once, late):
+    requests = [
+        Request(prompt, params, draft)
+        for prompt, params, draft in zip(
+            [*RAGGED[:7], LONG], OPTIONS.values(), PRESETS + PRESETS[2:], strict=True
+        )
+    ]
+    texts = [[r.text for r in engine.generate(requests)] for engine in (late, at_once)]
+    assert texts[0] == texts[1] == [at_once.generate(request).text for request in requests]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [OPTIONS[name] for name in ("greedy", "temperature", "filters", "penalties")],
+    ids=["greedy", "temperature", "filters", "penalties"],
+)
+def test_the_host_waits_once_per_step(params):
+    engine = tiny_engine(wrap=Counted)
+    Device.waits.clear()
+    requests = [Request(prompt, params, draft) for prompt in RAGGED for draft in ("copy", "plain")]
+    results = engine.generate(requests)
+    assert sum(result.stats.num_accepted_draft_tokens for result in results) > 10
+    assert Device.waits == {"tolist": engine.model.steps}
+
+
+def test_a_step_is_on_its_way_while_the_caller_has_the_token(at_once, late):
+    for engine, steps in ((at_once, 1), (late, 2)):
+        before = engine.model.steps
+        stream = engine.stream(RAGGED[2], GREEDY, draft="plain")
+        next(stream)
+        assert engine.model.steps - before == steps
+        stream.close()
+
+
+def test_one_who_leaves_in_flight_frees_its_rows_and_disturbs_nobody(at_once, late):
+    alone = at_once.generate(RAGGED[5], SAMPLED).token_ids
+    endless = replace(GREEDY, max_tokens=500)
+    staying, leaving = late.stream(RAGGED[5], SAMPLED), late.stream(RAGGED[2], endless)
+    next(staying)
+    next(leaving)
+    both = late.model.arena.taken
+    leaving.close()
+    assert 0 < late.model.arena.taken < both
+    assert [late.generate(RAGGED[i], GREEDY).token_ids for i in (1, 3)] == [
+        at_once.generate(RAGGED[i], GREEDY).token_ids for i in (1, 3)
+    ]  # in the rows that became free
+    assert staying.finish().token_ids == alone
+    assert late.model.arena.taken == 0
+
+
+def test_a_step_that_nobody_waits_for_is_dropped(late):
+    streams = [late.stream(prompt, GREEDY) for prompt in RAGGED[:3]]
+    next(streams[0])
+    steps = late.model.steps
+    for stream in streams:
+        stream.close()
+    late.advance()
+    assert late.model.steps == steps
+    assert late.model.arena.taken == 0
+
+
+@pytest.mark.parametrize("callback", ["process", "stop_when"])
+def test_a_failing_callback_fails_its_request_alone(at_once, late, callback):
+    def fail(tokens, logits):
+        assert not logits.isnan().any()
+        if len(tokens) > 20:
+            raise ZeroDivisionError("in the caller's own code")
+        return logits if callback == "process" else False
+
+    alone = at_once.generate(RAGGED[3], SAMPLED).token_ids
+    for engine in (at_once, late):
+        bad = engine.stream(Request([5, 6, 7], SAMPLED, "copy", **{callback: fail}))
+        good = engine.stream(RAGGED[3], SAMPLED)
+        with pytest.raises(ZeroDivisionError, match="own code"):
+            list(bad)
+        assert good.finish().token_ids == alone
+        assert engine.model.arena.taken == 0
+
+
+def test_events_made_before_a_failure_are_read_before_it(at_once, late):
+    def fail(tokens, _):
+        if len(tokens) > 20:
+            raise ZeroDivisionError
+        return False
+
+    for engine in (at_once, late):
+        stream = engine.stream(Request([5, 6, 7], SAMPLED, "copy", stop_when=fail))
+        tokens = [next(stream).token for _ in range(17)]
+        with pytest.raises(ZeroDivisionError):
+            next(stream)
+        assert stream.result.token_ids[:17] == tokens
+
+
+@pytest.mark.parametrize("last", [0, 3])
+def test_a_callback_that_fails_for_one_of_n_answers_ends_the_request(at_once, late, last):
+    def fail(tokens, _):
+        if len(tokens) > 3 + last:
+            raise ZeroDivisionError
+        return False
+
+    for engine in (at_once, late):
+        request = Request([5, 6, 7], replace(SAMPLED, n=3), "auto", stop_when=fail)
+        with pytest.raises(ZeroDivisionError):
+            engine.generate(request)
+        assert engine.model.arena.taken == 0
+
+
+def test_an_interrupt_ends_one_answer_and_the_others_go_on(at_once, late):
+    def interrupt(tokens, _):
+        if len(tokens) > 12:
+            raise KeyboardInterrupt
+        return False
+
+    alone = at_once.generate(RAGGED[3], SAMPLED).token_ids
+    good = late.stream(RAGGED[3], SAMPLED)
+    bad = late.stream(Request([5, 6, 7], SAMPLED, "plain", stop_when=interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        bad.finish()
+    assert good.finish().token_ids == alone
+    bad.close()
+    assert late.model.arena.taken == 0
+
+
+def test_a_failing_forward_loses_no_token_that_was_there_before(at_once):
+    engine = tiny_engine(wrap=Late)
+    expected = at_once.generate(RAGGED[3], SAMPLED).token_ids
+    stream, run = engine.stream(RAGGED[3], SAMPLED, draft="plain"), engine.model.forward.run
+    tokens = [next(stream).token for _ in range(5)]
+
+    def fail(*_):
+        raise MemoryError("of the device")
+
+    engine.model.forward.run = fail
+    with pytest.raises(MemoryError):
+        next(stream)  # the step in flight lands, the next cannot be sent
+    engine.model.forward.run = run
+    tokens += [event.token for event in stream]
+    assert tokens == expected
+
+
+def test_texts_read_before_are_shared_and_kept_while_a_step_is_in_flight(at_once):
+    engine = tiny_engine(wrap=Late)
+    engine.model.prefixes.use(most_rows=4096)
+    first = engine.stream(LONG, SAMPLED)
+    next(first)
+    engine.remember(LONG)
+    second = engine.generate([*LONG, 5, 6], GREEDY)
+    assert second.stats.cached_tokens == 2 * BLOCK
+    assert second.token_ids == at_once.generate([*LONG, 5, 6], GREEDY).token_ids
+    assert first.finish().token_ids == at_once.generate(LONG, SAMPLED).token_ids
+
+
+class Diary(NoDraft):
+    """Writes down what it is told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def start(self, context):
+        self.lines.append(("start", list(context.tokens)))
+
+    def observe(self, steps):
+        self.lines += [("observe", step.tokens) for step in steps]
+
+    def finish(self, sequence):
+        self.lines.append(("finish",))
+
+
+@pytest.mark.parametrize("prompt", [RAGGED[3], LONG], ids=["short", "long"])
+def test_drafters_are_started_once_and_shown_every_token(prompt):
+    diary = Diary()
+    engine = tiny_engine(wrap=Late, drafters={"diary": diary})
+    tokens = engine.generate(prompt, replace(GREEDY, max_tokens=5), draft="diary").token_ids
+    assert diary.lines == [
+        ("start", []),
+        *(("observe", [token]) for token in tokens),
+        ("finish",),
+    ]

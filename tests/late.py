@@ -1,0 +1,61 @@
+"""A CPU forward that behaves like a device's: its logits are gone with the next step."""
+
+from collections import Counter
+
+import numpy as np
+import torch
+
+from graft.kernels.tree_layout import TreeLayout
+from graft.models.language_model import Forward
+
+WAITS = {
+    "item",
+    "tolist",
+    "numpy",
+    "cpu",
+    "nonzero",
+    "__bool__",
+    "__int__",
+    "__float__",
+    "__index__",
+}
+
+
+class Late:
+    """Says it is asynchronous, and spoils the logits it gave as soon as it is run again."""
+
+    asynchronous = True
+
+    def __init__(self, inner: Forward) -> None:
+        self.inner, self.storage = inner, inner.storage
+        self._given = torch.zeros(0)
+
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
+        self._given.fill_(torch.nan)
+        self._given = self.inner.run(tokens, layout, outputs).clone()
+        return self._given
+
+
+class Device(torch.Tensor):
+    """A tensor that counts how often the host would have to wait for it, and what comes of it."""
+
+    waits: Counter[str] = Counter()
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in WAITS or (name == "__getitem__" and _is_mask(args[1])):
+            cls.waits[name] += 1
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def _is_mask(index) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, torch.Tensor) and part.dtype == torch.bool for part in parts)
+
+
+class Counted(Late):
+    """The same, with logits that count."""
+
+    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
+        return super().run(tokens, layout, outputs).as_subclass(Device)
