@@ -20,17 +20,17 @@ def caching_engine(rows=20 * BLOCK, **options):
 
 def read_rows(engine, request):
     """The answer, and how many prompt tokens were read for it."""
-    read, score = [], engine.model.score
+    read, score = [], engine.model.score_all
 
     def watched(extents, trees, *, last_only):
         read.extend(len(t) for t, last in zip(trees, last_only, strict=True) if last)
         return score(extents, trees, last_only=last_only)
 
-    engine.model.score = watched
+    engine.model.score_all = watched
     try:
         return engine.generate(request), sum(read)
     finally:
-        engine.model.score = score
+        engine.model.score_all = score
 
 
 @pytest.mark.parametrize(
