@@ -28,15 +28,18 @@ PAIRED = ("rag", "summarization")
 
 def main() -> None:
     """Measure, print, write."""
-    options = _options()
+    options, start = _options(), time.perf_counter()
     engine = graft.load(options.model, dtype="bf16", device=options.device, prefix_cache=0)
     suite = read_suite("spec_bench", options.data.parent)
     runs = Runs(engine, options)
+    print(f"loaded in {time.perf_counter() - start:.0f} s", flush=True)
     for batch in options.batches:
         runs.against_transformers(select(suite, limit=4, split="report", categories=()), batch)
+        runs.write()
     for category in PAIRED:
         chosen = select(suite, limit=options.prompts, split="report", categories=(category,))
         runs.drafted(chosen, category)
+        runs.write()
     runs.report()
 
 
@@ -46,6 +49,7 @@ class Runs:
     def __init__(self, engine: graft.Engine, options: argparse.Namespace) -> None:
         self.engine, self.options = engine, options
         self.rows: list[dict[str, Any]] = []
+        self.written = 0
         self.network = transformers.AutoModelForCausalLM.from_pretrained(
             engine.loaded.checkpoint.folder, dtype=torch.bfloat16
         ).to(options.device)
@@ -136,11 +140,14 @@ class Runs:
         self.rows.append(row)
         return row
 
-    def report(self) -> None:
-        """The lines to the file, the table to the terminal."""
+    def write(self) -> None:
+        """What is not in the file yet."""
         with self.options.out.open("a") as file:
-            for row in self.rows:
-                file.write(json.dumps(row) + "\n")
+            file.writelines(json.dumps(row) + "\n" for row in self.rows[self.written :])
+        self.written = len(self.rows)
+
+    def report(self) -> None:
+        """The table."""
         counted = [row for row in self.rows if row["turn"]]
         cells: dict[tuple, list[dict[str, Any]]] = defaultdict(list)
         for row in counted:

@@ -84,30 +84,32 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedPlan:
 
 def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> TreePlan:
     """The plan that suits this layout on the device of the keys [K, rows, D]."""
-    most = most_tile(keys.dtype, keys.shape[2])
-    tile = tile_of(layout, group, most)
-    return plan_tree(layout, group=group, tile=tile, tasks=tasks_wanted(tile, keys))
-
-
-def tasks_wanted(tile: int, keys: Tensor) -> int:
-    """How many tasks of so many query rows keep the device busy, for each of the key heads."""
-    programs = tiles_for(tile, keys.shape[2], keys.dtype).programs
-    return max(1, programs * multiprocessors(keys.device) // keys.shape[0])
+    tile = tile_of(layout, group, tiles_of(keys.dtype, keys.shape[2]))
+    wanted = tasks_wanted(tile, keys.shape[0], keys.shape[2], keys.dtype, keys.device)
+    return plan_tree(layout, group=group, tile=tile, tasks=wanted)
 
 
 @cache
-def multiprocessors(device: torch.device) -> int:
+def tasks_wanted(
+    tile: int, kv_heads: int, size: int, dtype: torch.dtype, device: torch.device
+) -> int:
+    """How many tasks of so many query rows keep the device busy, for each of the key heads."""
+    programs = tiles_for(tile, size, dtype).programs
+    return max(1, programs * _multiprocessors(device) // kv_heads)
+
+
+def _multiprocessors(device: torch.device) -> int:
     """How many the device has; a few where it is no GPU (the interpreter)."""
     if device.type != "cuda":
         return 4
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def most_tile(dtype: torch.dtype, size: int) -> int:
-    """Query rows a program can hold."""
+def tiles_of(dtype: torch.dtype, size: int) -> tuple[int, ...]:
+    """Query rows of a task; between 16 and 64 the matrix units have nothing to offer."""
     if dtype == torch.float32:
-        return 32
-    return 64 if size > 128 else 128
+        return 16, 32
+    return (16, 64) if size > 128 else (16, 64, 128)
 
 
 def tiles_for(rows: int, size: int, dtype: torch.dtype) -> Tiles:

@@ -7,6 +7,7 @@ Everything that changes from step to step is in these arrays: a captured graph r
 device memory.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,10 +36,10 @@ class TreePlan:
     bits: np.ndarray  # [N, W] int64: ancestors of a node and itself; 0 where the tree is a chain
 
 
-def tile_of(layout: TreeLayout, group: int, most: int) -> int:
-    """Rows that hold the queries of any of the sequences, if that is not more than `most`."""
+def tile_of(layout: TreeLayout, group: int, tiles: Sequence[int]) -> int:
+    """The first of these tiles that holds the queries of any of the sequences, else the last."""
     rows = int((layout.first_node[1:] - layout.first_node[:-1]).max()) * group
-    return min(max(16, 1 << (rows - 1).bit_length()), most)
+    return next((tile for tile in tiles if tile >= rows), tiles[-1])
 
 
 def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreePlan:

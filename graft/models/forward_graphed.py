@@ -44,13 +44,13 @@ class GraphedForward:
         self.asynchronous = self.capturing = self.device.type == "cuda"
         self._prepared: dict[StepShape, _Prepared] = {}
         self._pool = None
-        self._cache = 0  # where the rows lay when the graphs were captured
+        self._keys = self.storage.kv[0, 0]  # of the first layer, where they lay at the last step
 
     @torch.inference_mode()
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         self._keep_valid(int(layout.positions.max()) + 1)
-        plan = plan_for(layout, self.layers.group, self.storage.kv[0, 0])
+        plan = plan_for(layout, self.layers.group, self._keys)
         count = len(tokens)
         wanted = None
         if len(outputs) < count:
@@ -69,7 +69,8 @@ class GraphedForward:
         """Few shapes for many steps: the next of some numbers of nodes; room for the tasks of one
         sequence of any length, then for twice as many again and again."""
         nodes = next(size for size in BUCKETS if size >= len(plan.parts))
-        wanted = tasks_wanted(plan.tile, self.storage.kv[0, 0]) + 8
+        kv_heads, _, size = self._keys.shape
+        wanted = tasks_wanted(plan.tile, kv_heads, size, self._keys.dtype, self.device) + 8
         tasks = wanted
         while tasks < len(plan.tasks):
             tasks *= 2
@@ -77,10 +78,12 @@ class GraphedForward:
 
     def _keep_valid(self, positions: int) -> None:
         """Forget the graphs if what they read lies elsewhere now."""
-        moved = self._cache != self.storage.kv.data_ptr()
+        kv, keys = self.storage.kv, self._keys
+        moved = keys.data_ptr() != kv.data_ptr() or keys.shape[1] != kv.shape[3]
         if self.layers.reach(positions) or moved:
             self._prepared.clear()
-            self._cache = self.storage.kv.data_ptr()
+            self._pool = None  # it went with the last graph
+            self._keys = self.storage.kv[0, 0]
 
     def _compute(self, prepared: _Prepared) -> Tensor:
         if prepared.graph is None:

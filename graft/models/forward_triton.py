@@ -38,7 +38,8 @@ class TritonLayers:
         """Make the tables reach so many positions; whether they were made anew."""
         if positions <= len(self._rotary[0]):
             return False
-        tables = self.shape.rotary_tables(max(positions, min(self.shape.positions, TABLE)))
+        wanted = max(positions, min(self.shape.positions, TABLE), 2 * len(self._rotary[0]))
+        tables = self.shape.rotary_tables(wanted)
         self._rotary = tuple(table.to(self.weights.head.device) for table in tables)
         return True
 

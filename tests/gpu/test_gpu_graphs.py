@@ -77,7 +77,7 @@ def test_graphs_are_captured_once_and_serve_every_length():
     rng, model = np.random.default_rng(3), model_of("graphed")
     extent = model.open(3000)
     model.prefill(extent, random_tokens(10, rng))
-    for _ in range(40):
+    for _ in range(30):
         model.prefill_chunk(extent, random_tokens(60, rng))
         model.score([extent], [root_only(3)])
     assert {shape.nodes for shape in model.forward._prepared} == {64, 1, 16}

@@ -156,10 +156,10 @@ def test_the_tiling_is_a_matter_of_speed_only(tiles):
     shared=st.integers(0, 2),
     group=st.integers(1, 7),
     tasks=st.integers(1, 70),
-    most=st.sampled_from([16, 64, 128]),
+    tiles=st.sampled_from([(16,), (16, 64), (16, 64, 128)]),
     seed=st.integers(0, 1000),
 )
-def test_every_row_sees_every_key_once(sequences, shared, group, tasks, most, seed):
+def test_every_row_sees_every_key_once(sequences, shared, group, tasks, tiles, seed):
     """The plan, by brute force: who reads which keys as which part."""
     rng = np.random.default_rng(seed)
     shared = min(shared, min(len(lengths) for lengths, _ in sequences) - 1)
@@ -167,7 +167,7 @@ def test_every_row_sees_every_key_once(sequences, shared, group, tasks, most, se
     layout = lay_out(
         [(common + lengths[shared:], random_tree(n, rng)) for lengths, n in sequences], shared
     )
-    plan = plan_tree(layout, group=group, tile=tile_of(layout, group, most), tasks=tasks)
+    plan = plan_tree(layout, group=group, tile=tile_of(layout, group, tiles), tasks=tasks)
     for b, segments in enumerate(layout.segments):
         first, last = layout.first_node[b : b + 2]
         expected = np.concatenate([row + np.arange(count) for row, count in segments])
