@@ -70,6 +70,10 @@ def examine() -> dict[str, Any]:
     for name, use in OPTIONAL.items():
         if report["packages"][name] is None:
             notes.append(f"{use} needs {name}; type: pip install {name}")
+    if report["torch"] and report["torch"]["gpus"] and package_version("triton") is None:
+        notes.append(
+            "GPUs run far below their speed without triton; type: pip install triton"
+        )
     if report["home"]["free"] < SMALL_DISK:
         notes.append("little disk space for models; free some or set GRAFT_HOME to another disk")
     return report

@@ -3,7 +3,6 @@
 import importlib.util
 import logging
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +10,7 @@ from torch import Tensor
 from graft.errors import InputError
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.models.language_model import Forward, LanguageModel
-from graft.models.llama_shape import read_llama
+from graft.models.llama_shape import LlamaShape, LlamaWeights
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +35,12 @@ def fastest_attention(device: torch.device) -> Callable[..., Tensor]:
     return tree_attention_triton.tree_attention
 
 
-def graphed_forward(network: "Any") -> Forward:  # noqa: ANN401
+def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
     """The forward of a Llama-shaped network by CUDA graphs."""
     from graft.models.forward_graphed import GraphedForward
     from graft.models.forward_triton import TritonLayers
 
-    return GraphedForward(TritonLayers(*read_llama(network)))
+    return GraphedForward(TritonLayers(shape, weights))
 
 
 def hold_rows(model: LanguageModel, device: str, *, sequences: int, most_bytes: int | None) -> None:

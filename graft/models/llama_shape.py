@@ -4,6 +4,7 @@ Llama, Mistral, Qwen2, Qwen3 and SmolLM differ in biases, head norms and windows
 else (other norms, activations, scalings, experts) is left to transformers' own modules.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -141,8 +142,13 @@ def _products(layer: nn.Module) -> list[nn.Linear]:
     ]  # fmt: skip
 
 
-def read_llama(model: PreTrainedModel) -> tuple[LlamaShape, LlamaWeights]:
-    """Shape and (fused) weights of a model for which `is_llama_shaped` holds."""
+def read_llama(
+    model: PreTrainedModel, *, in_place: bool = False
+) -> tuple[LlamaShape, LlamaWeights]:
+    """Shape and (fused) weights of a model for which `is_llama_shaped` holds.
+
+    `in_place`: its own projections become parts of the fused ones, and no weight is there twice.
+    """
     config, decoder = model.config, model.model
     attention = decoder.layers[0].self_attn
     shape = LlamaShape(
@@ -158,14 +164,14 @@ def read_llama(model: PreTrainedModel) -> tuple[LlamaShape, LlamaWeights]:
     )
     weights = LlamaWeights(
         embedding=decoder.embed_tokens.weight.detach(),
-        layers=[_read_layer(layer, config) for layer in decoder.layers],
+        layers=[_read_layer(layer, config, in_place=in_place) for layer in decoder.layers],
         final_norm=decoder.norm.weight.detach(),
         head=model.lm_head.weight.detach(),
     )
     return shape, weights
 
 
-def _read_layer(layer: nn.Module, config: PretrainedConfig) -> LayerWeights:
+def _read_layer(layer: nn.Module, config: PretrainedConfig, *, in_place: bool) -> LayerWeights:
     attention = layer.self_attn
     # Qwen's layers know their own window, Mistral's ask the config, Llama's have none.
     everywhere = config.sliding_window if config.model_type == "mistral" else None
@@ -175,6 +181,9 @@ def _read_layer(layer: nn.Module, config: PretrainedConfig) -> LayerWeights:
         scales = ProductScales(*_fused([scales_of(weight) for weight in weights]))
         weights = [codes_of(weight) for weight in weights]
     qkv, output, gate_up, down = _fused(weights)
+    if in_place and scales is None:
+        _share(projections, qkv)
+        _share((layer.mlp.gate_proj, layer.mlp.up_proj), gate_up)
     biased = projections[0].bias is not None
     normed = hasattr(attention, "q_norm")
     return LayerWeights(
@@ -191,6 +200,15 @@ def _read_layer(layer: nn.Module, config: PretrainedConfig) -> LayerWeights:
         window=getattr(attention, "sliding_window", everywhere),
         scales=scales,
     )
+
+
+def _share(projections: Iterable[nn.Linear], fused: Tensor) -> None:
+    """Let the projections' weights be rows of the fused one."""
+    first = 0
+    for projection in projections:
+        last = first + projection.weight.shape[0]
+        projection.weight.data = fused[first:last]
+        first = last
 
 
 def _fused(parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -123,19 +123,21 @@ def build_forward(
         raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
     if dtype is not None:
         network = network.to(dtype)
-    kind = kind or _fastest_kind(network, invariant=invariant)
-    return _build(network, expected, kind, name, invariant=invariant)
+    owned = dtype is not None
+    kind = kind or _fastest_kind(network, name, invariant=invariant)
+    return _build(network, expected, kind, name, invariant=invariant, owned=owned)
 
 
-def _build(
+def _build(  # noqa: PLR0913
     network: "Any",  # noqa: ANN401
     expected: list[Tensor],
     kind: str,
     name: str,
     *,
     invariant: bool,
+    owned: bool,
 ) -> tuple[Forward, str]:
-    forward = _make(network, kind, name, invariant=invariant)
+    forward = _make(network, kind, name, invariant=invariant, owned=owned)
     try:
         check(forward, expected, name=name, dtype=network.dtype)
         if invariant and kind != "panels":
@@ -144,19 +146,26 @@ def _build(
         if kind == "hook":
             raise
         log.warning("%s: the %s forward does not agree; using transformers' modules", name, kind)
-        return _build(network, expected, "hook", name, invariant=invariant)
+        return _build(network, expected, "hook", name, invariant=invariant, owned=owned)
     return forward, kind
 
 
-def _make(network: "Any", kind: str, name: str, *, invariant: bool) -> Forward:  # noqa: ANN401
+def _make(
+    network: "Any",  # noqa: ANN401
+    kind: str,
+    name: str,
+    *,
+    invariant: bool,
+    owned: bool,
+) -> Forward:
     if kind == "panels":
         return PanelForward(*read_llama(network))
     if kind == "graphed":
-        return graphed_forward(network)
+        return graphed_forward(*read_llama(network, in_place=owned))
     attention = invariant_attention if invariant else fastest_attention(network.device)
     try:
         forward: Forward = (
-            LeanForward(*read_llama(network), attention)
+            LeanForward(*read_llama(network, in_place=owned), attention)
             if kind == "lean"
             else HookForward(network, attention)
         )
@@ -165,15 +174,28 @@ def _make(network: "Any", kind: str, name: str, *, invariant: bool) -> Forward: 
     return InvariantForward(forward, device=network.device) if invariant else forward
 
 
-def _fastest_kind(network: "Any", *, invariant: bool) -> str:  # noqa: ANN401
+def _fastest_kind(network: "Any", name: str, *, invariant: bool) -> str:  # noqa: ANN401
+    if network.device.type == "cpu":
+        if not is_llama_shaped(network):
+            return "hook"
+        panels = invariant or has_int8_products(network)
+        return "panels" if panels or panels_are_faster(network.config, network.dtype) else "lean"
+    reason = _why_not_graphed(network, invariant=invariant)
+    if reason is None:
+        return "graphed"
+    log.warning("%s: steps are launched kernel by kernel, without CUDA graphs: %s", name, reason)
+    return "lean" if is_llama_shaped(network) and not has_int8_products(network) else "hook"
+
+
+def _why_not_graphed(network: "Any", *, invariant: bool) -> str | None:  # noqa: ANN401
+    """What keeps a network on a GPU from running by CUDA graphs; None if nothing does."""
     if not is_llama_shaped(network):
-        return "hook"
-    on_cpu = network.device.type == "cpu"
+        return "only Llama-shaped decoders can be captured"
     if has_int8_products(network):
-        return "panels" if on_cpu else "hook"
-    if not on_cpu:
-        return "graphed" if has_triton() and not invariant else "lean"
-    return "panels" if invariant or panels_are_faster(network.config, network.dtype) else "lean"
+        return "int8 weights are multiplied by torchao"
+    if invariant:
+        return "invariant mode computes in slabs"
+    return None if has_triton() else "Triton is not installed"
 
 
 def context_length(config: "Any") -> int:  # noqa: ANN401

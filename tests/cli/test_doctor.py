@@ -26,6 +26,14 @@ def test_a_torch_that_cannot_be_imported_is_a_problem_with_a_remedy(cli, monkeyp
     assert "pip install" in done.stdout
 
 
+def test_a_gpu_without_triton_is_noted(cli, monkeypatch):
+    state = {"threads": 1, "cuda": "13.0", "gpus": [{"name": "H200", "memory": 1 << 37}]}
+    monkeypatch.setattr(doctor, "torch_state", lambda problems: state)
+    assert "pip install triton" not in " ".join(json.loads(cli("doctor", "--json").stdout)["notes"])
+    monkeypatch.setattr(doctor, "package_version", lambda name: None if name == "triton" else "1")
+    assert "pip install triton" in " ".join(json.loads(cli("doctor", "--json").stdout)["notes"])
+
+
 def test_packages_that_are_not_there_have_no_version():
     assert doctor.package_version("no-such-distribution") is None
 

@@ -116,8 +116,8 @@ def test_a_lean_forward_that_disagrees_gives_way_to_transformers_modules(monkeyp
     monkeypatch.setattr(load, "panels_are_faster", lambda config, dtype: False)
     read = load.read_llama
 
-    def misread(model):
-        shape, weights = read(model)
+    def misread(model, **options):
+        shape, weights = read(model, **options)
         shape.scale *= 3
         return shape, weights
 

@@ -11,6 +11,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from graft.errors import CheckpointError, GraftError, InputError, UnsupportedModelError
+from graft.models import load
+from graft.models.gpu import hold_rows
+from graft.models.language_model import LanguageModel
+from graft.models.llama_shape import read_llama
 from graft.models.load import LoadedModel, context_length, load_model
 from graft.models.probe import reference_logits
 from graft.tree.draft_tree import from_paths
@@ -206,3 +210,45 @@ def test_a_folder_that_is_not_there_is_one_line():
     with pytest.raises(GraftError, match="nowhere") as error:
         load_model("./nowhere")
     one_line(error)
+
+
+def test_fusing_in_place_leaves_one_copy_of_every_weight():
+    network = build("qwen2")
+    tokens = list(range(3, 20))
+    expected = reference_logits(network, [tokens])[0]
+    _, weights = read_llama(network, in_place=True)
+    layer, own = weights.layers[0], network.model.layers[0]
+    assert own.self_attn.q_proj.weight.data_ptr() == layer.qkv.data_ptr()
+    assert own.self_attn.v_proj.weight.untyped_storage().data_ptr() == layer.qkv.data_ptr()
+    assert own.mlp.up_proj.weight.untyped_storage().data_ptr() == layer.gate_up.data_ptr()
+    torch.testing.assert_close(reference_logits(network, [tokens])[0], expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "triton", "says"),
+    [
+        ("llama", {}, True, None),
+        ("llama", {"invariant": True}, True, "slabs"),
+        ("llama", {}, False, "Triton"),
+        ("phi3", {}, True, "Llama-shaped"),
+    ],
+)
+def test_why_a_network_is_not_captured_is_said_by_name(name, options, triton, says, monkeypatch):
+    monkeypatch.setattr(load, "has_triton", lambda: triton)
+    reason = load._why_not_graphed(build(name), **({"invariant": False} | options))
+    assert reason is None if says is None else says in reason
+
+
+def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
+    def model() -> LanguageModel:
+        forward = load.build_forward(build("llama"), name="tiny", kind="lean")[0]
+        return LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
+
+    free, bounded = model(), model()
+    row = bounded.arena.storage.row_bytes
+    hold_rows(free, "cpu", sequences=3, most_bytes=None)
+    hold_rows(bounded, "cpu", sequences=3, most_bytes=2000 * row)
+    assert free.arena.most_rows is None
+    assert bounded.arena.most_rows == 2000
+    with pytest.raises(InputError, match="give it .* MiB at least"):
+        hold_rows(bounded, "cpu", sequences=3, most_bytes=100 * row)
