@@ -12,6 +12,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def trees() -> Iterator[dict[str, Any]]:
             found = []
             for tile, tiles in tilings(nodes * GROUP):
                 plan = placed(layout, tile, tiles.programs)
-                ms = milliseconds(lambda: attend(query, keys, values, plan, scale=0.1, tiles=tiles))
+                call = partial(attend, query, keys, values, plan, scale=0.1, tiles=tiles)
+                ms = milliseconds(call)
                 found.append({"context": context, "nodes": nodes, "tile": tile, "ms": ms,
                               "keys": tiles.keys, "warps": tiles.warps, "stages": tiles.stages,
                               "programs": tiles.programs})  # fmt: skip
@@ -70,7 +72,8 @@ def prompts() -> Iterator[dict[str, Any]]:
                                random(KV_HEADS, context + count + 16))  # fmt: skip
         plan = placed(layout, 128, 1)
         tiles = Tiles(keys=64, warps=8, stages=3, programs=1)
-        ways = {"triton": lambda: attend(query, keys, values, plan, scale=0.1, tiles=tiles)}
+        ours = partial(attend, query, keys, values, plan, scale=0.1, tiles=tiles)
+        ways: dict[str, Callable[[], Tensor]] = {"triton": ours}
         ways |= rivals(query, keys[:, 16:], values[:, 16:], context)
         for name, way in ways.items():
             row = {"context": context, "prompt": count, "what": name, "ms": milliseconds(way, 4)}
