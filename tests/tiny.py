@@ -17,7 +17,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from graft.assemble import PRESETS, make_drafter
 from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
-from graft.models.language_model import CHUNK, Forward, LanguageModel
+from graft.models.language_model import Forward, LanguageModel
 from graft.models.load import LoadedModel, build_forward
 from graft.models.pretrained import Checkpoint
 from graft.models.step_costs import REFERENCE, StepCosts
@@ -129,7 +129,6 @@ def tiny_engine(  # noqa: PLR0913
         context_length=context_length or network.config.max_position_embeddings,
         most_rows=most_rows,
     )
-    model.chunk = CHUNK  # as many steps on every device
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
     presets = {name: make_drafter(name) for name in PRESETS}

@@ -71,9 +71,7 @@ def examine() -> dict[str, Any]:
         if report["packages"][name] is None:
             notes.append(f"{use} needs {name}; type: pip install {name}")
     if report["torch"] and report["torch"]["gpus"] and package_version("triton") is None:
-        notes.append(
-            "GPUs run far below their speed without triton; type: pip install triton"
-        )
+        notes.append("GPUs run far below their speed without triton; type: pip install triton")
     if report["home"]["free"] < SMALL_DISK:
         notes.append("little disk space for models; free some or set GRAFT_HOME to another disk")
     return report

@@ -59,8 +59,9 @@ def tree_attention(
     """See `tree_attention_torch`."""
     plan = place(layout, query.shape[1] // keys.shape[0], keys)
     return attend(
-        query, keys, values, plan, scale=scale, window=window, softcap=softcap, sinks=sinks
-    )
+        query.contiguous(), keys, values, plan,
+        scale=scale, window=window, softcap=softcap, sinks=sinks,
+    )  # fmt: skip
 
 
 _placed: "WeakKeyDictionary[TreeLayout, PlacedPlan]" = WeakKeyDictionary()

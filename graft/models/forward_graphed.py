@@ -101,7 +101,8 @@ class GraphedForward:
             try:
                 self._warm_up(step)
                 graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph, pool=self._pool):
+                # What other threads do with the device meanwhile is no business of this graph.
+                with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                     logits = self.layers.compute(step, None)
             except RuntimeError as error:
                 self.capturing = False

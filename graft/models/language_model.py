@@ -19,7 +19,7 @@ from graft.models.arena import BLOCK, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
 from graft.tree.draft_tree import DraftTree, chain
 
-CHUNK, DEVICE_CHUNK = 256, 2048  # prompt tokens read at once; a device of its own wants more
+CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens that are best read at once
 
 
 class Forward(Protocol):
@@ -55,13 +55,13 @@ class LanguageModel:
         vocabulary: int,
         context_length: int,
         most_rows: int | None = None,
+        chunk: int = CHUNKS["cpu"],
     ) -> None:
-        self.forward = forward
+        self.forward, self.chunk = forward, chunk
         self.vocabulary = vocabulary
         self.context_length = context_length
         self.arena = Arena(forward.storage, most_rows=most_rows)
         self.prefixes = PrefixCache(self.arena)
-        self.chunk = DEVICE_CHUNK if forward.asynchronous else CHUNK
         self.steps = 0  # forward passes made
 
     @property

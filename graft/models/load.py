@@ -17,7 +17,7 @@ from graft.models.forward_panels import PanelForward
 from graft.models.gpu import fastest_attention, graphed_forward, has_triton
 from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
-from graft.models.language_model import Forward, LanguageModel, dtype_of
+from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
 from graft.models.pretrained import Checkpoint, locate
 from graft.models.probe import TOLERANCE, check, probe_paths, reference_logits
@@ -69,6 +69,7 @@ def load_model(
             forward,
             vocabulary=network.get_output_embeddings().weight.shape[0],
             context_length=context_length(config),
+            chunk=CHUNKS[where.type],
         ),
         tokenizer=tokenizer,
         checkpoint=checkpoint,

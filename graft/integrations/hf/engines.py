@@ -23,7 +23,8 @@ from graft.assemble import engine_around
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
 from graft.models.forward_hook import HookForward
-from graft.models.language_model import Forward, LanguageModel, name_of
+from graft.models.gpu import fastest_attention
+from graft.models.language_model import CHUNKS, Forward, LanguageModel, name_of
 from graft.models.llama_shape import STATIC_ROTARY
 from graft.models.load import LoadedModel, build_forward, context_length
 from graft.models.pretrained import Checkpoint
@@ -73,7 +74,8 @@ def engine_for(model: PreTrainedModel) -> Iterator[Engine]:
             held.close()  # it has its own weights and takes requests from any thread
             yield kept.engine
         else:
-            yield _engine(model, HookForward(model), "hook", kept.costs)
+            attention = fastest_attention(model.device)
+            yield _engine(model, HookForward(model, attention), "hook", kept.costs)
 
 
 def _lock_of(model: PreTrainedModel) -> Any:  # noqa: ANN401
@@ -131,6 +133,7 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         forward,
         vocabulary=model.get_output_embeddings().weight.shape[0],
         context_length=_positions(model.config),
+        chunk=CHUNKS.get(model.device.type, CHUNKS["cpu"]),
     )
     target.prefixes.use(most_rows=0)  # rows of a batch share beginnings; nothing is kept after it
     kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
