@@ -8,8 +8,9 @@ token, stands between documents, so nothing matches or continues across them.
 A frequent match has more places than can be looked at. `SAMPLE` of them are taken, evenly spaced
 over the suffix array. Those are not random places: they are in the order of what follows. But just
 therefore every continuation, of any length up to the depth of the sort, is a contiguous stretch of
-them and is met in proportion, wrong by less than one place (a random sample of 256 is wrong by 8 in
-a half). REST takes the first ones instead, which are the continuations with small token ids.
+each shard's and is met in proportion, wrong by less than one place a shard (random samples of 256
+are wrong by 8 where half of them goes on alike). REST takes the first places instead, which are the
+continuations with small token ids.
 """
 
 from dataclasses import dataclass
@@ -204,18 +205,25 @@ class RecentTokens:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self.tokens = np.empty(0, dtype=np.int32)
+        self._recent: list[int] = []
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The last tokens, at most `LONGEST`."""
+        return np.array(self._recent, dtype=np.int32)
 
     def extend(self, tokens: np.ndarray) -> None:
         """Append tokens; an id that the store's tokenizer does not have is a border."""
-        recent = np.concatenate([self.tokens, np.asarray(tokens[-LONGEST:], dtype=np.int32)])
-        recent = recent[-LONGEST:]
-        unknown = np.flatnonzero((recent < 0) | (recent >= self._store.border))
-        self.tokens = recent[unknown[-1] + 1 :] if len(unknown) else recent
+        for token in tokens[-LONGEST:].tolist():
+            if 0 <= token < self._store.border:
+                self._recent.append(token)
+            else:
+                self._recent.clear()
+        del self._recent[:-LONGEST]
 
     def border(self) -> None:
         """End a document."""
-        self.tokens = self.tokens[:0]
+        self._recent.clear()
 
 
 class StoreIndex(RecentTokens):
