@@ -34,7 +34,7 @@ from graft.match.store_files import (
 from graft.match.suffix_sort import suffix_array
 
 PART = 1 << 18  # characters of a document that are stored together
-BATCH = 1 << 22  # characters that are tokenized at a time
+BATCH = 1 << 22  # characters that are tokenized at a time, or as many as a shard has tokens
 PIECE = 1 << 23  # tokens after which work is safe
 MOST_TOKENS = 1 << 26  # of a merged shard: some 800 MB of memory to sort
 MOST_SHARDS = 8  # that additions leave behind
@@ -65,7 +65,7 @@ class StoreWriter:
 
     def add(self, texts: Iterable[str], encode: Encode, report: Callable[[Progress], None]) -> None:
         """Add documents, but for those the store has; told of progress after every batch."""
-        for batch in _batches(self._new_parts(texts), BATCH):
+        for batch in _batches(self._new_parts(texts), min(BATCH, self._piece)):
             ids = encode([part for part, _ in batch])
             for tokens, (_, digest) in zip(ids, batch, strict=True):
                 self._take(tokens, digest)
