@@ -175,8 +175,8 @@ def query(
         print(json_module.dumps(found, indent=2, ensure_ascii=False))
         return
     print(
-        f"{found['match_length']} tokens match in {found['hits']:,} places "
-        f"({found['microseconds']:.0f} µs)"
+        f"matching tokens: {found['match_length']}; places: {found['hits']:,}; "
+        f"{found['microseconds']:.0f} µs"
     )
     for each in found["continuations"][:SHOWN]:
         print(f"{each['count']:6} of {found['sampled']}  {each['text']!r}")

@@ -7,17 +7,14 @@ left out.
 
 import gzip
 import json
-import logging
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from graft.documents.find import find_files
-from graft.documents.read import read_document
+from graft.documents.read import read_document, warn_of_skipped
 from graft.errors import InputError
-
-logger = logging.getLogger(__name__)
 
 FIELD = "text"
 LINES = (".jsonl", ".ndjson")
@@ -30,13 +27,15 @@ def read_texts(paths: Iterable[str | Path], field: str = FIELD) -> Iterator[str]
 
     A file named itself must be readable; others in a folder or pattern are skipped with a warning.
     """
+    refusals: list[str] = []
     for file in find_files(paths):
         try:
             yield from _texts_of(file.path, field)
         except InputError as error:
             if file.named:
                 raise
-            logger.warning("skipped: %s", error)
+            refusals.append(str(error))
+    warn_of_skipped(refusals)
 
 
 def _texts_of(path: Path, field: str) -> Iterator[str]:

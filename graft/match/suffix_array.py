@@ -162,6 +162,16 @@ class Store:
         """A TokenIndex that answers from the store, for one running text."""
         return StoreIndex(self)
 
+    def warm_up(self) -> None:
+        """Compile all of it, or load it from the cache, so that the first request need not."""
+        text = np.array([0, 0, 0, 0, self.border], dtype=self.manifest.dtype)
+        suffixes = np.arange(4, dtype=np.uint32)
+        for array in (text, suffixes):
+            array.flags.writeable = False  # as mapped files are
+        index = Store(self.manifest, [ShardArrays(text, suffixes)]).index()
+        index.extend(np.zeros(3, dtype=np.int32))
+        index.lookup(4, np.ones(2))
+
     def search(self, pattern: np.ndarray, *, shortest: int = SHORTEST) -> Hits:
         """Where the longest end of the pattern (int32 ids, up to `LONGEST`) stands."""
         best, ranks, found = 0, [], np.zeros(2, dtype=np.int64)

@@ -32,7 +32,7 @@ def tokenizer_fingerprint(tokenizer: Any) -> str:  # noqa: ANN401
     """Hex digest of all tokens with their ids, and of how a difficult text is cut into them."""
     backend = tokenizer.backend_tokenizer
     vocabulary = sorted(backend.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
-    content = [vocabulary, backend.encode(PROBE, add_special_tokens=False).ids]
+    content = [vocabulary, tokenizer(PROBE, add_special_tokens=False).input_ids]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
 
@@ -44,6 +44,8 @@ def vocabulary_size(tokenizer: Any) -> int:  # noqa: ANN401
 def batch_encoder(tokenizer: Any) -> Callable[[list[str]], list[np.ndarray]]:  # noqa: ANN401
     """Texts to ids, many at a time on the tokenizer's own threads, without special tokens."""
     backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
 
     def encode(texts: list[str]) -> list[np.ndarray]:
         encodings = backend.encode_batch_fast(texts, add_special_tokens=False)

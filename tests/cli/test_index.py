@@ -89,10 +89,10 @@ def test_a_query_says_what_followed(index, store, cli):
     assert RAIN.startswith("the rain in the plain" + longest["text"])
     assert longest["count"] == 1
     assert found["microseconds"] > 0
-    several = index("query", store, "--text", " in the ")
+    several = index("query", store, "--text", " in the")
     assert several["hits"] == 2
-    assert {each["text"][0] for each in several["continuations"]} == {"p", "w"}
-    assert "2 places" in cli("index", "query", store, "--text", " in the ").stdout
+    assert {" p", " w"} <= {each["text"] for each in several["continuations"]}
+    assert "places: 2;" in cli("index", "query", store, "--text", " in the").stdout
     assert index("query", store, "--text", "0123456789")["continuations"] == []
 
 

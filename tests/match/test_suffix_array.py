@@ -218,7 +218,9 @@ def test_an_empty_store_answers_nothing(tmp_path):
     folder = tmp_path / "store"
     with writing(folder):
         StoreWriter(folder, begin_store(folder, Manifest("tok", "m", 9))).finish()
-    index = open_store(folder, "tok").index()
+    store = open_store(folder, "tok")
+    store.warm_up()
+    index = store.index()
     index.extend(np.array([1, 2, 3], np.int32))
     assert len(index.lookup(4, TRUST)) == 0
 
@@ -259,6 +261,25 @@ def test_merging_keeps_answers_and_leaves_no_files_behind(tmp_path):
     pattern = np.array([1, 2, 3], np.int32)
     # The one opened before goes on with the files it has mapped.
     assert before.search(pattern).count == after.search(pattern).count == 10
+
+
+def test_a_merge_cut_short_leaves_the_store_as_it_was(tmp_path, monkeypatch):
+    folder = tmp_path / "store"
+    write(folder, [[1, 2, 3], [1, 2, 0]], shard=1)
+    before = read_manifest(folder)
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, writing(folder):
+        patch.setattr(store_build, "write_manifest", killed)
+        with pytest.raises(KeyboardInterrupt):
+            StoreWriter(folder, before).merge()
+    assert len(list(folder.glob("*.tokens"))) == 3
+    assert read_manifest(folder) == before
+    assert open_store(folder, "tok").search(np.array([1, 2], np.int32)).count == 2
+    with writing(folder):
+        assert len(list(folder.glob("*.tokens"))) == 2
 
 
 def test_writers_take_turns(tmp_path):
