@@ -11,6 +11,7 @@ choose up to 48 nodes, from Python, after as many other queries have warmed the 
 import argparse
 import json
 import multiprocessing
+import os
 import platform
 import shutil
 import tempfile
@@ -198,7 +199,8 @@ def _peak() -> int:
 def _about() -> dict[str, Any]:
     return {
         "machine": platform.machine(),
-        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],  # of other work too, if it exceeds the cores
         "date": str(date.today()),
     }
 
