@@ -24,7 +24,10 @@ PACKAGES = (
     "html-to-markdown",
     "pypdfium2",
 )
-OPTIONAL = {"torchao": "--dtype int8"}  # packages, and what needs them
+OPTIONAL = {
+    "torchao": "--dtype int8",
+    "pyarrow": "graft index of parquet files",
+}  # packages, and what needs them
 GIGABYTE = 1e9
 SMALL_DISK = 2 * GIGABYTE
 

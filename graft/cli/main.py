@@ -11,6 +11,7 @@ from graft.cli.cache import cache
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
 from graft.cli.failures import fails_in_one_line
+from graft.cli.index import app as index
 from graft.cli.models import models
 from graft.cli.run import run
 
@@ -27,6 +28,7 @@ for command in (run, chat, models, cache, doctor):
     app.command()(fails_in_one_line(command))
 bench.command()(fails_in_one_line(kernels))
 app.add_typer(bench, name="bench")
+app.add_typer(index, name="index")
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001 (typer's callback signature)

@@ -74,10 +74,20 @@ def read_documents(paths: Iterable[str | Path]) -> list[Document]:
             if file.named:
                 raise
             refusals.append(str(error))
-    told = "; ".join(refusals[:MOST_REASONS])
-    more = ", ..." if len(refusals) > MOST_REASONS else ""
     if refusals and not documents:
-        raise InputError(f"none of {len(refusals)} files can be read: {told}{more}")
-    if refusals:
-        logger.warning("skipped %d files that cannot be read: %s%s", len(refusals), told, more)
+        raise InputError(f"none of {len(refusals)} files can be read: {_reasons(refusals)}")
+    warn_of_skipped(refusals)
     return documents
+
+
+def warn_of_skipped(refusals: list[str]) -> None:
+    """One warning for all files that could not be read, with the first reasons."""
+    if refusals:
+        logger.warning(
+            "skipped %d files that cannot be read: %s", len(refusals), _reasons(refusals)
+        )
+
+
+def _reasons(refusals: list[str]) -> str:
+    more = ", ..." if len(refusals) > MOST_REASONS else ""
+    return "; ".join(refusals[:MOST_REASONS]) + more

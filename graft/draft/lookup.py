@@ -17,7 +17,7 @@ from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
-SOURCES = ("", "document", "prediction", "prompt", "output")
+SOURCES = ("", "document", "prediction", "prompt", "output", "store")
 Choose = Callable[[Sequence[np.ndarray], Budget], list[int]]  # how many of each tree's best nodes
 
 
@@ -44,7 +44,13 @@ class _Text:
             self.length += 1
 
     def sources(self, positions: np.ndarray) -> list[int]:
-        return [self.names[bisect_right(self.starts, place) - 1] for place in positions.tolist()]
+        return [self._source(place) for place in positions.tolist()]
+
+    def _source(self, place: int) -> int:
+        """What stands at a place of the indexed text; what stands in none is from a datastore."""
+        if place < 0:
+            return SOURCES.index("store")
+        return self.names[bisect_right(self.starts, place) - 1]
 
 
 class LookupDrafter:

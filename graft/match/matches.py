@@ -21,7 +21,7 @@ class Matches:
     counts: np.ndarray  # [M] int32
     totals: np.ndarray  # [M] int32
     scores: np.ndarray  # [M] float32
-    positions: np.ndarray  # [M] int32, where in the indexed text the token stands
+    positions: np.ndarray  # [M] int32, where in the indexed text the token stands; -1: elsewhere
 
     def __len__(self) -> int:
         return len(self.tokens)

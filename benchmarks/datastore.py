@@ -1,0 +1,234 @@
+"""How long datastores take to build, open and answer, by their size.
+
+    python benchmarks/datastore.py FILES --out datastore.jsonl --plot datastore.png
+
+FILES are what `graft index build` takes. One in a hundred pieces of text is held out; queries are
+16 tokens from anywhere in those. Each store is built by a process of its own, whose peak memory is
+noted, and what of it was there before. A query is timed as decoding makes it: search, count and
+choose up to 48 nodes, from Python, after as many other queries have warmed the caches. Seconds of
+the processor are given beside those of the clock, for machines that have other work too.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from graft.documents.records import read_texts
+from graft.draft.calibration import Calibration
+from graft.match.store_build import StoreWriter, begin_store
+from graft.match.store_files import Manifest, read_manifest, writing
+from graft.match.suffix_array import LONGEST, open_store
+from graft.models.pretrained import DEFAULT_MODEL
+from graft.models.tokenizer import (
+    batch_encoder,
+    read_tokenizer,
+    tokenizer_fingerprint,
+    vocabulary_size,
+)
+
+MILLION = 1_000_000
+PIECE = 1 << 18  # characters
+HELD_OUT = 100  # one piece in so many
+LIMIT = 48
+KILOBYTE = 1024
+
+
+@dataclass(frozen=True)
+class Work:
+    """One store to build."""
+
+    files: list[str]
+    fields: dict[str, str]
+    model: str
+    tokens: int
+    folder: Path
+
+
+def main() -> None:
+    """Build, measure, print, write."""
+    options = _options()
+    work = dict(files=options.files, fields=dict(options.field), model=options.model)
+    queries = _queries(Work(**work, tokens=0, folder=Path()), options.queries)
+    rows = []
+    for size in options.sizes:
+        folder = Path(tempfile.mkdtemp(prefix="graft-store-", dir=options.folder))
+        try:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                built = pool.apply(
+                    build, (Work(**work, tokens=int(size * MILLION), folder=folder),)
+                )
+            rows.append({**built, **measure(folder, queries), **_about()})
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(json.dumps(rows[-1]), flush=True)
+        if options.out:
+            with options.out.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
+    if options.plot:
+        plot(rows, options.plot)
+
+
+def build(work: Work) -> dict[str, Any]:
+    """Build a store of the first so many tokens; in a process of its own."""
+    tokenizer = read_tokenizer(work.model)
+    encode, left = batch_encoder(tokenizer), work.tokens
+    manifest = Manifest(tokenizer_fingerprint(tokenizer), work.model, vocabulary_size(tokenizer))
+
+    def some(texts: list[str]) -> list[np.ndarray]:
+        nonlocal left
+        arrays = []
+        for array in encode(texts):
+            arrays.append(array[:left])
+            left -= len(arrays[-1])
+        return arrays
+
+    def until_enough() -> Iterator[str]:
+        for text in pieces(work, held_out=False):
+            if left <= 0:
+                return
+            yield text
+
+    libraries = _peak()
+    started, worked = time.perf_counter(), time.process_time()
+    with writing(work.folder):
+        writer = StoreWriter(work.folder, begin_store(work.folder, manifest))
+        writer.add(until_enough(), some, lambda _: None)
+        read = time.perf_counter()
+        writer.merge()
+        writer.finish()
+    ended = time.perf_counter()
+    return {
+        "tokens": writer.manifest.tokens,
+        "documents": writer.manifest.documents,
+        "shards": len(writer.manifest.shards),
+        "build_seconds": ended - started,
+        "build_cpu_seconds": time.process_time() - worked,
+        "merge_seconds": ended - read,
+        "peak_bytes": _peak(),
+        "libraries_bytes": libraries,
+        "disk_bytes": writer.manifest.bytes,
+    }
+
+
+def measure(folder: Path, queries: np.ndarray) -> dict[str, Any]:
+    """Open and ask the store."""
+    fingerprint, opening = read_manifest(folder).tokenizer, []
+    for _ in range(5):
+        started = time.perf_counter()
+        store = open_store(folder, fingerprint)
+        opening.append(time.perf_counter() - started)
+    index, trust = store.index(), Calibration().confidence()
+    times, worked, lengths, hits = [], [], [], []
+    for query in queries:
+        index.extend(query)
+        started, ran = time.perf_counter(), time.thread_time()
+        index.lookup(LIMIT, trust)
+        worked.append(time.thread_time() - ran)
+        times.append(time.perf_counter() - started)
+        found = store.search(query)
+        lengths.append(found.length)
+        hits.append(found.count)
+    warm, cpu = (np.array(each[len(each) // 2 :]) * 1e6 for each in (times, worked))
+    return {
+        "open_ms": float(np.median(opening)) * 1e3,
+        "query_us_p50": float(np.percentile(warm, 50)),
+        "query_us_p99": float(np.percentile(warm, 99)),
+        "query_us_mean": float(warm.mean()),
+        "query_cpu_us_p50": float(np.percentile(cpu, 50)),
+        "query_cpu_us_p99": float(np.percentile(cpu, 99)),
+        "match_length_mean": float(np.mean(lengths)),
+        "no_match": float(np.mean(np.array(lengths) == 0)),
+        "hits_p50": float(np.median(hits)),
+        "queries": len(warm),
+    }
+
+
+def pieces(work: Work, *, held_out: bool) -> Iterator[str]:
+    """The files' text in pieces: one in a hundred, or all the others."""
+    number = 0
+    for file in work.files:
+        for text in read_texts([file], work.fields.get(file, "text")):
+            for start in range(0, len(text), PIECE):
+                number += 1
+                if (number % HELD_OUT == 0) == held_out:
+                    yield text[start : start + PIECE]
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Building and asking over the number of tokens."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    tokens = [row["tokens"] / MILLION for row in rows]
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 3.5), layout="constrained")
+    left.plot(tokens, [row["build_seconds"] for row in rows], "o-", label="build, s")
+    left.plot(tokens, [row["peak_bytes"] / 1e7 for row in rows], "s--", label="peak memory, 10 MB")
+    left.plot(tokens, [row["disk_bytes"] / 1e7 for row in rows], "^:", label="on disk, 10 MB")
+    right.plot(tokens, [row["query_us_p50"] for row in rows], "o-", label="query p50, µs")
+    right.plot(tokens, [row["query_us_p99"] for row in rows], "s--", label="query p99, µs")
+    for axes in (left, right):
+        axes.set_xlabel("tokens, millions")
+        axes.set_ylim(bottom=0)
+        axes.legend()
+    figure.savefig(path, dpi=150)
+
+
+def _queries(work: Work, count: int) -> np.ndarray:
+    """[2 count, LONGEST] ids from anywhere in the held-out pieces."""
+    encode = batch_encoder(read_tokenizer(work.model))
+    held = np.concatenate(encode(list(pieces(work, held_out=True)))).astype(np.int32)
+    starts = np.random.default_rng(0).integers(0, len(held) - LONGEST, 2 * count)
+    return held[starts[:, None] + np.arange(LONGEST)]
+
+
+def _peak() -> int:
+    """Most bytes this process held; getrusage would count those of the one that started it."""
+    [line] = [each for each in Path("/proc/self/status").open() if each.startswith("VmHWM")]
+    return int(line.split()[1]) * KILOBYTE
+
+
+def _about() -> dict[str, Any]:
+    return {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg()[0],  # of other work too, if it exceeds the cores
+        "date": str(date.today()),
+    }
+
+
+def _field(given: str) -> tuple[str, str]:
+    file, _, name = given.rpartition("=")
+    return file, name
+
+
+def _options() -> argparse.Namespace:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("files", nargs="+")
+    options.add_argument("--sizes", type=float, nargs="+", default=[1, 5, 20, 50], help="millions")
+    options.add_argument(
+        "--field", type=_field, action="append", default=[], help="FILE=FIELD of its records"
+    )
+    options.add_argument("--model", default=DEFAULT_MODEL)
+    options.add_argument("--queries", type=int, default=2000)
+    options.add_argument("--folder", type=Path, help="where stores are built")
+    options.add_argument("--out", type=Path)
+    options.add_argument("--plot", type=Path)
+    return options.parse_args()
+
+
+if __name__ == "__main__":
+    main()

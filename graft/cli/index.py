@@ -1,0 +1,303 @@
+"""`graft index`: datastores of documents to draft from; build, add, compact, info, query."""
+
+import json as json_module
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from graft.cli.failures import fails_in_one_line
+from graft.cli.show import Waiting
+
+if TYPE_CHECKING:
+    from graft.match.store_build import Progress, StoreWriter
+    from graft.match.store_files import Manifest
+    from graft.match.suffix_array import Store
+
+MEGABYTE = 1e6
+MICRO = 1e-6
+SHOWN = 10  # continuations of a query
+
+app = typer.Typer(
+    help="Datastores of documents to draft from.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+)
+
+STORE = Annotated[Path, typer.Argument(metavar="STORE", help="The datastore's folder.")]
+FILES = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILES...",
+        help="Text, Markdown, HTML, PDF, JSON lines, parquet, also gzipped: files, folders or "
+        "quoted patterns.",
+    ),
+]
+FIELD = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="Where records of JSON lines and parquet have their text; a.b nests."
+    ),
+]
+SHARD = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS", min=1, help="Longest merged shard; sorting takes 12 bytes a token."
+    ),
+]
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+
+
+@app.command()
+@fails_in_one_line
+def build(
+    store: STORE,
+    files: FILES,
+    *,
+    model: Annotated[
+        str | None, typer.Option(help="Whose tokenizer: known name, hub id, folder or GGUF file.")
+    ] = None,
+    field: FIELD = "text",
+    shard_tokens: SHARD = None,
+    json: JSON = False,
+) -> None:
+    """Make a datastore of documents. After an interruption the same command goes on."""
+    from graft.match.store_build import begin_store
+    from graft.match.store_files import Manifest, writing
+    from graft.models.pretrained import DEFAULT_MODEL
+    from graft.models.tokenizer import tokenizer_fingerprint, vocabulary_size
+
+    name = model or DEFAULT_MODEL
+    tokenizer = _tokenizer(name)
+    new = Manifest(tokenizer_fingerprint(tokenizer), name, vocabulary_size(tokenizer))
+    with writing(store):
+        writer = _writer(store, begin_store(store, new), shard_tokens)
+        _take(writer, tokenizer, files, field)
+        _merge(writer, beyond=1)
+        writer.finish()
+    _report(writer, json=json)
+
+
+@app.command()
+@fails_in_one_line
+def add(
+    store: STORE,
+    files: FILES,
+    *,
+    field: FIELD = "text",
+    shard_tokens: SHARD = None,
+    json: JSON = False,
+) -> None:
+    """Add documents to a datastore; those it has already are left out."""
+    from graft.match.store_build import MOST_SHARDS
+    from graft.match.store_files import check_tokenizer, read_manifest, writing
+    from graft.models.tokenizer import tokenizer_fingerprint
+
+    tokenizer = _tokenizer(read_manifest(store).model)
+    with writing(store):
+        manifest = read_manifest(store)
+        check_tokenizer(store, manifest, tokenizer_fingerprint(tokenizer))
+        writer = _writer(store, manifest, shard_tokens)
+        _take(writer, tokenizer, files, field)
+        _merge(writer, beyond=MOST_SHARDS)
+    _report(writer, json=json)
+
+
+@app.command()
+@fails_in_one_line
+def compact(store: STORE, *, shard_tokens: SHARD = None, json: JSON = False) -> None:
+    """Merge small shards, as far as fits: a search visits every one of them."""
+    from graft.match.store_files import read_manifest, writing
+
+    read_manifest(store)  # a misspelt name is refused before a folder is made of it
+    with writing(store):
+        writer = _writer(store, read_manifest(store), shard_tokens)
+        _merge(writer, beyond=1)
+    _report(writer, json=json)
+
+
+@app.command()
+@fails_in_one_line
+def info(
+    store: STORE,
+    *,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare every file with its checksum.")
+    ] = False,
+    json: JSON = False,
+) -> None:
+    """Say what is in a datastore."""
+    from graft.match.store_files import check_files, describe, open_arrays
+
+    manifest, _ = open_arrays(store, None)
+    if check:
+        with Waiting("comparing checksums"):
+            for _ in check_files(store, manifest):
+                pass
+    state = {"store": str(store), **describe(manifest), "checked": check}
+    if json:
+        print(json_module.dumps(state, indent=2))
+        return
+    print(f"{_contents(state)} for {state['model']}")
+    if not state["complete"]:
+        print("not complete: the command that builds it runs or was interrupted; type it again")
+    if check:
+        print("every file agrees with its checksum")
+
+
+@app.command()
+@fails_in_one_line
+def query(
+    store: STORE,
+    *,
+    text: Annotated[str, typer.Option(help="What goes before; its last 16 tokens count.")],
+    model: Annotated[
+        str | None, typer.Option(help="Whose tokenizer; that of the model it was made with.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Most nodes of the draft.")] = 32,
+    json: JSON = False,
+) -> None:
+    """Show what followed a text: the draft that a model would be given."""
+    from graft.match.store_files import read_manifest
+    from graft.match.suffix_array import open_store
+    from graft.models.tokenizer import tokenizer_fingerprint
+
+    tokenizer = _tokenizer(model or read_manifest(store).model)
+    opened = open_store(store, tokenizer_fingerprint(tokenizer))
+    found = _answer(opened, tokenizer, text, limit)
+    if json:
+        print(json_module.dumps(found, indent=2, ensure_ascii=False))
+        return
+    print(
+        f"matching tokens: {found['match_length']}; places: {found['hits']:,}; "
+        f"{found['microseconds']:.0f} µs"
+    )
+    for each in found["continuations"][:SHOWN]:
+        print(f"{each['count']:6} of {found['sampled']}  {each['text']!r}")
+
+
+def _tokenizer(name: str) -> Any:  # noqa: ANN401 (a transformers fast tokenizer)
+    import os
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "true"
+    from graft.models.tokenizer import read_tokenizer
+
+    with Waiting("reading the tokenizer"):
+        return read_tokenizer(name)
+
+
+def _writer(store: Path, manifest: "Manifest", shard_tokens: int | None) -> "StoreWriter":
+    from graft.match.store_build import MOST_TOKENS, StoreWriter
+
+    return StoreWriter(store, manifest, most_tokens=shard_tokens or MOST_TOKENS)
+
+
+def _take(
+    writer: "StoreWriter",
+    tokenizer: Any,  # noqa: ANN401
+    files: list[str],
+    field: str,
+) -> None:
+    """Add the files, showing how far it is."""
+    from graft.documents.records import read_texts
+    from graft.models.tokenizer import batch_encoder
+
+    try:
+        with _progress() as report:
+            writer.add(read_texts(files, field), batch_encoder(tokenizer), report)
+    except KeyboardInterrupt:
+        done = writer.manifest
+        print(
+            f"{done.documents:,} documents are safe; the same command goes on from there",
+            file=sys.stderr,
+        )
+        raise
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[Progress], None]]":
+    """A line on a terminal's stderr: documents, tokens, tokens per second."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    started = time.monotonic()
+    console = Console(stderr=True)
+    with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("reading")
+
+        def report(done: "Progress") -> None:
+            speed = done.tokens / (time.monotonic() - started)
+            line = f"{done.documents:,} documents, {done.tokens:,} tokens, {speed:,.0f} tokens/s"
+            bar.update(task, description=line)
+
+        yield report
+
+
+def _merge(writer: "StoreWriter", *, beyond: int) -> None:
+    with Waiting("merging shards"):
+        writer.merge(beyond=beyond)
+
+
+def _report(writer: "StoreWriter", *, json: bool) -> None:
+    """What was done and what there is now: a line for a person, an object for a script."""
+    from dataclasses import asdict
+
+    from graft.match.store_files import describe
+
+    state = {"store": str(writer.folder), **describe(writer.manifest)}
+    state["added"] = asdict(writer.progress)
+    if json:
+        print(json_module.dumps(state, indent=2))
+        return
+    added = writer.progress
+    print(
+        f"added {added.documents:,} documents, {added.tokens:,} tokens; "
+        f"{added.duplicates:,} were there already\n{_contents(state)}"
+    )
+
+
+def _contents(state: dict[str, Any]) -> str:
+    return (
+        f"{state['store']}: {state['documents']:,} documents, {state['tokens']:,} tokens, "
+        f"{state['bytes'] / MEGABYTE:,.1f} MB, shards: {state['shards']}"
+    )
+
+
+def _answer(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, Any]:  # noqa: ANN401
+    """The draft after a text, each node with its path, and how long looking it up took."""
+    import numpy as np
+
+    from graft.draft.calibration import Calibration
+    from graft.match.suffix_array import SAMPLE
+
+    index, confidence = store.index(), Calibration().confidence()
+    index.extend(np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32))
+    index.lookup(limit, confidence)  # compiles, and reads what is not in memory
+    started = time.perf_counter()
+    matches = index.lookup(limit, confidence)
+    seconds = time.perf_counter() - started
+    hits = store.search(index.tokens)
+    paths: list[list[int]] = []
+    for token, parent in zip(matches.tokens.tolist(), matches.parents.tolist(), strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+    return {
+        "match_length": hits.length,
+        "match": tokenizer.decode(index.tokens[len(index.tokens) - hits.length :].tolist()),
+        "hits": hits.count,
+        "sampled": min(hits.count, SAMPLE),
+        "microseconds": seconds / MICRO,
+        "continuations": [
+            {"tokens": path, "text": tokenizer.decode(path), "count": count, "score": score}
+            for path, count, score in zip(
+                paths, matches.counts.tolist(), matches.scores.tolist(), strict=True
+            )
+        ],
+    }

@@ -1,0 +1,147 @@
+"""A trie of what followed, counted place by place, and its most probable nodes.
+
+One trie is filled again for every search, so its arrays are made once. A child is found by hashing
+(parent, token): places may come in any order and from several texts, the counts are the same.
+"""
+
+import numpy as np
+
+from graft.match.hash_table import compiled, pair_slot
+from graft.match.matches import Matches, as_matches
+
+UNSEEN = 0.05  # what continuations not seen yet count for
+MIN_SCORE = 0.01  # nodes less probable than this are never offered
+ELSEWHERE = -1  # the position of a token that does not stand in the running text
+
+# Columns of a node; node 0 is the root, the end of the running text.
+TOKEN, PARENT, COUNT, TOTAL, DEPTH = range(5)
+
+
+@compiled
+def _clear(used: np.ndarray, nodes: np.ndarray, slots: np.ndarray) -> None:
+    used[0] = 1
+    nodes[0, COUNT] = nodes[0, TOTAL] = nodes[0, DEPTH] = 0
+    for slot in range(len(slots)):
+        slots[slot] = 0
+
+
+@compiled
+def _child(used: np.ndarray, nodes: np.ndarray, slots: np.ndarray, parent: int, token: int) -> int:
+    """The child of a node by a token, made if need be."""
+    mask = len(slots) - 1
+    slot = pair_slot(parent, token, mask)
+    while slots[slot] != 0:
+        node = slots[slot]
+        if nodes[node, PARENT] == parent and nodes[node, TOKEN] == token:
+            return node
+        slot = (slot + 1) & mask
+    node = used[0]
+    used[0] += 1
+    slots[slot] = node
+    nodes[node, TOKEN], nodes[node, PARENT] = token, parent
+    nodes[node, COUNT] = nodes[node, TOTAL] = 0
+    nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
+    return node
+
+
+@compiled
+def count_place(trie: tuple, text: np.ndarray, start: int, length: int, border: int) -> None:
+    """Count what stands from `start` on, up to `length` tokens, no further than the border."""
+    used, nodes, slots = trie
+    node = 0
+    for at in range(start, min(start + length, len(text))):
+        if text[at] == border:
+            return
+        nodes[node, TOTAL] += 1
+        node = _child(used, nodes, slots, node, text[at])
+        nodes[node, COUNT] += 1
+
+
+@compiled
+def _score(
+    nodes: np.ndarray,
+    size: int,
+    matched: int,
+    confidence: np.ndarray,
+    scores: np.ndarray,
+    listed: np.ndarray,
+) -> int:
+    """Score all nodes and list those worth offering; returns how many."""
+    scores[0] = 1.0
+    count = 0
+    for node in range(1, size):
+        parent = nodes[node, PARENT]
+        trust = confidence[min(matched + nodes[parent, DEPTH], len(confidence) - 1)]
+        share = nodes[node, COUNT] / (nodes[parent, TOTAL] + UNSEEN)
+        scores[node] = scores[parent] * trust * share
+        if scores[node] >= MIN_SCORE:
+            listed[count] = node
+            count += 1
+    return count
+
+
+@compiled
+def _best(
+    trie: tuple, matched: int, confidence: np.ndarray, work: tuple, fields: np.ndarray
+) -> int:
+    """Fill the columns of `fields` with the best nodes, by falling score; returns how many.
+
+    The nodes themselves are left at the beginning of the work array `listed`.
+    """
+    used, nodes, _ = trie
+    scores, listed, ranks = work
+    count = _score(nodes, used[0], matched, confidence, scores, listed)
+    found = min(count, fields.shape[1])
+    for at in range(found):
+        best = at
+        for other in range(at + 1, count):
+            # Of equals the node made first, so that parents come before their children.
+            better = scores[listed[other]] - scores[listed[best]]
+            if better > 0 or (better == 0 and listed[other] < listed[best]):
+                best = other
+        listed[at], listed[best] = listed[best], listed[at]
+        node = listed[at]
+        parent = nodes[node, PARENT]
+        ranks[node] = at
+        fields[0, at] = nodes[node, TOKEN]
+        fields[1, at] = ranks[parent] if parent > 0 else -1
+        fields[2, at] = matched + nodes[parent, DEPTH]
+        fields[3, at] = nodes[node, COUNT]
+        fields[4, at] = nodes[parent, TOTAL]
+        fields[5, at] = ELSEWHERE
+    return found
+
+
+class Continuations:
+    """Room for the continuations, up to `length` tokens each, of so many `places`."""
+
+    def __init__(self, places: int, length: int) -> None:
+        room = 1 + places * length
+        self.length = length
+        self.arrays = (
+            np.ones(1, dtype=np.int64),  # nodes used
+            np.zeros((room, 5), dtype=np.int32),
+            np.zeros(1 << (2 * room - 1).bit_length(), dtype=np.int32),  # 0: free
+        )
+        self._work = (
+            np.empty(room, dtype=np.float64),
+            np.empty(room, dtype=np.int32),
+            np.empty(room, dtype=np.int32),
+        )
+
+    @property
+    def nodes(self) -> np.ndarray:
+        """[n, 5] TOKEN, PARENT, COUNT, TOTAL, DEPTH of the nodes there are, the root first."""
+        return self.arrays[1][: self.arrays[0][0]]
+
+    def clear(self) -> None:
+        """Forget all places."""
+        _clear(*self.arrays)
+
+    def best(self, limit: int, matched: int, confidence: np.ndarray) -> Matches:
+        """The `limit` most probable nodes after `matched` tokens of context."""
+        fields = np.empty((6, limit), dtype=np.int32)
+        trust = np.array(confidence, dtype=np.float64)
+        size = _best(self.arrays, matched, trust, self._work, fields)
+        scores, listed, _ = self._work
+        return as_matches(fields, scores[listed[:size]].astype(np.float32), size)

@@ -1,0 +1,251 @@
+"""A datastore: "what followed this before?" over texts on disk, any number and size of them.
+
+Texts and their suffix arrays are mapped, not read: opening takes milliseconds, and what a search
+does not touch stays on disk. The longest end of the running text, up to `LONGEST` tokens, that
+stands in the store with something after it is found by binary search; a border, greater than every
+token, stands between documents, so nothing matches or continues across them.
+
+A frequent match has more places than can be looked at. `SAMPLE` of them are taken, evenly spaced
+over the suffix array. Those are not random places: they are in the order of what follows. But just
+therefore every continuation, of any length up to the depth of the sort, is a contiguous stretch of
+each shard's and is met in proportion, wrong by less than one place a shard (random samples of 256
+are wrong by 8 where half of them goes on alike). REST takes the first places instead, which are the
+continuations with small token ids.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from graft.match.continuations import Continuations, count_place
+from graft.match.hash_table import compiled
+from graft.match.matches import Matches
+from graft.match.store_files import Manifest, ShardArrays, open_arrays
+
+LONGEST = 16
+SHORTEST = 2
+SAMPLE = 256
+LENGTH = 16
+
+
+@compiled
+def _order(text: np.ndarray, start: int, pattern: np.ndarray, first: int) -> int:
+    """-1, 0 or 1: whether the text at `start` is less than, begins with or exceeds the pattern."""
+    for at in range(first, len(pattern)):
+        place = start + at - first
+        if place >= len(text) or text[place] > pattern[at]:
+            return 1
+        if text[place] < pattern[at]:
+            return -1
+    return 0
+
+
+@compiled
+def _first_place(text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, first: int) -> int:
+    """The rank of the first suffix that is not less than the end of the pattern."""
+    low, high = 0, len(suffixes)
+    while low < high:
+        middle = (low + high) >> 1
+        if _order(text, suffixes[middle], pattern, first) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _after_last(
+    text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, first: int, bounds: tuple
+) -> int:
+    """The rank behind the last suffix with that beginning and, before a border, more."""
+    low, border = bounds
+    step, size = 1, len(pattern) - first
+    high = low
+    while high < len(suffixes) and _goes_on(text, suffixes[high], pattern, first, size, border):
+        low, high, step = high + 1, high + step, 2 * step
+    high = min(high, len(suffixes))
+    while low < high:
+        middle = (low + high) >> 1
+        if _goes_on(text, suffixes[middle], pattern, first, size, border):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _goes_on(
+    text: np.ndarray, start: int, pattern: np.ndarray, first: int, size: int, border: int
+) -> bool:
+    after = start + size
+    if after >= len(text) or text[after] == border:
+        return False
+    return _order(text, start, pattern, first) == 0
+
+
+@compiled
+def _longest(
+    text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, bounds: tuple, found: np.ndarray
+) -> int:
+    """The longest end of the pattern, `least` or more, with a continuation; 0 if there is none.
+
+    A shorter end stands wherever a longer one does, so lengths are searched by halving too.
+    `found` gets the first rank and that behind the last.
+    """
+    least, border = bounds
+    length, low, high = 0, least, len(pattern)
+    while low <= high:
+        middle = (low + high + 1) >> 1 if length else low
+        first = len(pattern) - middle
+        rank = _first_place(text, suffixes, pattern, first)
+        if rank < len(suffixes) and _goes_on(text, suffixes[rank], pattern, first, middle, border):
+            length, low = middle, middle + 1
+            found[0] = rank
+        else:
+            high = middle - 1
+    if length:
+        first = len(pattern) - length
+        found[1] = _after_last(text, suffixes, pattern, first, (found[0], border))
+    return length
+
+
+@compiled
+def _count_sample(trie: tuple, arrays: tuple, ranks: tuple, sample: tuple, reading: tuple) -> None:
+    """Count the continuations of those of a shard's places that the sample takes.
+
+    The sample takes place (2 i + 1) hits / (2 taken) of all hits; the shard has those from `before`
+    on.
+    """
+    text, suffixes = arrays
+    first, last = ranks
+    hits, taken, before = sample
+    matched, length, border = reading
+    # The least i whose place is not before the shard's.
+    i = max(0, (2 * taken * before // hits - 1) // 2)
+    while (2 * i + 1) * hits // (2 * taken) < before:
+        i += 1
+    while i < taken:
+        rank = first + (2 * i + 1) * hits // (2 * taken) - before
+        if rank >= last:
+            return
+        count_place(trie, text, suffixes[rank] + matched, length, border)
+        i += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """Where the longest match stands: per shard the first rank and that behind the last."""
+
+    length: int = 0
+    ranks: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """In how many places."""
+        return sum(last - first for first, last in self.ranks)
+
+
+class Store:
+    """An opened datastore; it stays what it was when opened, whatever is added meanwhile."""
+
+    def __init__(self, manifest: Manifest, shards: list[ShardArrays]) -> None:
+        self.manifest = manifest
+        self._shards = [(shard.text, shard.suffixes) for shard in shards]
+
+    @property
+    def border(self) -> int:
+        """The id between documents; all tokens are less."""
+        return self.manifest.vocabulary
+
+    def index(self) -> "StoreIndex":
+        """A TokenIndex that answers from the store, for one running text."""
+        return StoreIndex(self)
+
+    def warm_up(self) -> None:
+        """Compile all of it, or load it from the cache, so that the first request need not."""
+        text = np.array([0, 0, 0, 0, self.border], dtype=self.manifest.dtype)
+        suffixes = np.arange(4, dtype=np.uint32)
+        for array in (text, suffixes):
+            array.flags.writeable = False  # as mapped files are
+        index = Store(self.manifest, [ShardArrays(text, suffixes)]).index()
+        index.extend(np.zeros(3, dtype=np.int32))
+        index.lookup(4, np.ones(2))
+
+    def search(self, pattern: np.ndarray, *, shortest: int = SHORTEST) -> Hits:
+        """Where the longest end of the pattern (int32 ids, up to `LONGEST`) stands."""
+        best, ranks, found = 0, [], np.zeros(2, dtype=np.int64)
+        for text, suffixes in self._shards:
+            bounds = (max(best, shortest), self.border)
+            length = _longest(text, suffixes, pattern, bounds, found)
+            if length > best:
+                best, ranks = length, [(0, 0)] * len(ranks)
+            ranks.append(tuple(found.tolist()) if length else (0, 0))
+        return Hits(best, tuple(ranks))
+
+    def count(self, hits: Hits, trie: Continuations, *, sample: int) -> int:
+        """Fill the trie with what follows the hits, or an even sample of them; how many."""
+        trie.clear()
+        total = hits.count
+        taken, before = min(total, sample), 0
+        reading = (hits.length, trie.length, self.border)
+        for arrays, ranks in zip(self._shards, hits.ranks, strict=True):
+            if ranks[0] < ranks[1]:
+                _count_sample(trie.arrays, arrays, ranks, (total, taken, before), reading)
+                before += ranks[1] - ranks[0]
+        return taken
+
+    def count_first(self, hits: Hits, trie: Continuations, *, most: int) -> None:
+        """Fill the trie with what follows the first `most` hits of every shard, as REST does."""
+        trie.clear()
+        reading = (hits.length, trie.length, self.border)
+        for arrays, (first, last) in zip(self._shards, hits.ranks, strict=True):
+            if taken := min(last - first, most):
+                ranks = (first, first + taken)
+                _count_sample(trie.arrays, arrays, ranks, (taken, taken, 0), reading)
+
+
+def open_store(path: str | Path, tokenizer_fingerprint: str | None) -> Store:
+    """Open a datastore that was made with this tokenizer (None: whichever it was)."""
+    return Store(*open_arrays(Path(path).expanduser(), tokenizer_fingerprint))
+
+
+class RecentTokens:
+    """The end of a running text since the last border: all that a store is asked about."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._recent: list[int] = []
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The last tokens, at most `LONGEST`."""
+        return np.array(self._recent, dtype=np.int32)
+
+    def extend(self, tokens: np.ndarray) -> None:
+        """Append tokens; an id that the store's tokenizer does not have is a border."""
+        for token in tokens[-LONGEST:].tolist():
+            if 0 <= token < self._store.border:
+                self._recent.append(token)
+            else:
+                self._recent.clear()
+        del self._recent[:-LONGEST]
+
+    def border(self) -> None:
+        """End a document."""
+        self._recent.clear()
+
+
+class StoreIndex(RecentTokens):
+    """A TokenIndex over a store: the longest match's continuations as a trie, best first."""
+
+    def __init__(self, store: Store, *, sample: int = SAMPLE, length: int = LENGTH) -> None:
+        super().__init__(store)
+        self._sample = sample
+        self._trie = Continuations(sample, length)
+
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """At most `limit` nodes; the positions are -1, outside the running text."""
+        hits = self._store.search(self.tokens)
+        self._store.count(hits, self._trie, sample=self._sample)
+        return self._trie.best(limit, hits.length, confidence)

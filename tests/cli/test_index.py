@@ -1,0 +1,259 @@
+"""Datastores from the command line: made, added to, merged, asked, damaged and interrupted."""
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tiny import tiny_network, tiny_tokenizer
+
+from graft.documents import records
+from graft.match.store_files import read_manifest
+
+RAIN = "the rain in the plain is wet and the sand in the wind is dry and warm\n"
+SEA = "an hour on the other shore and then the water was there again and again\n"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A model's folder; only its tokenizer is read."""
+    folder = tmp_path_factory.mktemp("tiny-model")
+    tiny_network(layers=1).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    (folder / "rain.txt").write_text(RAIN)
+    (folder / "again.md").write_text(RAIN)
+    (folder / "page.html").write_text(f"<html><body><p>{SEA}</p></body></html>")
+    return folder
+
+
+@pytest.fixture
+def index(cli):
+    """Runs `graft index ... --json` and returns what it printed."""
+
+    def run(*arguments):
+        done = cli("index", *arguments, "--json")
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture
+def store(index, files, model, tmp_path):
+    """Two documents, for three files of which two are the same."""
+    index("build", tmp_path / "store", files, "--model", model)
+    return tmp_path / "store"
+
+
+def refused(done):
+    assert done.exit_code == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_build_drops_what_is_there_twice_and_info_tells(index, store, cli, model):
+    state = index("info", store)
+    assert (state["documents"], state["shards"], state["complete"]) == (2, 1, True)
+    assert (state["model"], state["vocabulary"], state["id_bytes"]) == (str(model), 128, 2)
+    assert (
+        state["bytes"]
+        == sum(
+            file.stat().st_size
+            for file in store.iterdir()
+            if file.suffix in (".tokens", ".suffixes")
+        )
+        + 2 * 16
+    )
+    assert cli("index", "info", store).stdout.startswith(f"{store}: 2 documents, ")
+
+
+def test_a_query_says_what_followed(index, store, cli):
+    found = index("query", store, "--text", "where the rain in the plain")
+    assert found["hits"] == found["sampled"] == 1
+    assert (found["match_length"], found["match"]) == (12, " rain in the plain")
+    longest = max(found["continuations"], key=lambda each: len(each["tokens"]))
+    assert longest["text"].startswith(" is wet and")
+    assert RAIN.startswith("the rain in the plain" + longest["text"])
+    assert longest["count"] == 1
+    assert found["microseconds"] > 0
+    several = index("query", store, "--text", " in the")
+    assert several["hits"] == 2
+    assert {" p", " w"} <= {each["text"] for each in several["continuations"]}
+    assert "places: 2;" in cli("index", "query", store, "--text", " in the").stdout
+    assert index("query", store, "--text", "0123456789")["continuations"] == []
+
+
+def test_add_and_compact(index, store, tmp_path):
+    lines = tmp_path / "more.jsonl.gz"
+    talks = [
+        {"talk": {"turns": [{"role": "user", "content": "is the sea warm?"}, {"content": SEA}]}},
+        {"talk": {"turns": None}},
+        {"talk": {"turns": "is the sand dry?"}},
+    ]
+    lines.write_bytes(gzip.compress("\n".join(map(json.dumps, talks)).encode()))
+    added = index("add", store, lines, "--field", "talk.turns")
+    assert (added["added"]["documents"], added["added"]["duplicates"]) == (2, 1)
+    again = index("add", store, lines, "--field", "talk.turns")
+    assert (again["added"]["documents"], again["added"]["duplicates"]) == (0, 3)
+    assert again["shards"] == 2
+    before = index("query", store, "--text", "is the s")
+    merged = index("compact", store)
+    assert (merged["shards"], merged["documents"]) == (1, 4)
+    after = index("query", store, "--text", "is the s")
+    assert before["hits"] == after["hits"] == 2
+    assert before["continuations"] == after["continuations"]
+    assert index("info", store, "--check")["checked"]
+
+
+def test_many_additions_are_merged_by_themselves(index, store, tmp_path):
+    for at in range(9):
+        (tmp_path / f"{at}.txt").write_text(f"the number {at} and no other\n")
+        state = index("add", store, tmp_path / f"{at}.txt")
+    assert state["documents"] == 11
+    assert state["shards"] < 9
+
+
+def test_parquet(index, cli, store, tmp_path, monkeypatch):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    file = tmp_path / "more.parquet"
+    parquet.write_table(pyarrow.table({"n": [1, 2], "body": ["is the sea warm?", None]}), file)
+    assert "has no field 'text': there are n, body" in refused(cli("index", "add", store, file))
+    assert index("add", store, file, "--field", "body")["added"]["documents"] == 1
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "pip install pyarrow" in refused(cli("index", "add", store, file, "--field", "body"))
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ('{"text": "a"}\n{"text": \n', "line 2, is not JSON"),
+        ('{"body": "a"}\n', "has no field 'text': there are body; --field names one"),
+        ('{"text": 3}\n', "holds no text"),
+        ("[1]\n", "it is no object"),
+    ],
+)
+def test_records_that_cannot_be_read(cli, store, tmp_path, content, told):
+    (tmp_path / "bad.jsonl").write_text(content)
+    before = read_manifest(store)
+    assert told in refused(cli("index", "add", store, tmp_path / "bad.jsonl"))
+    assert read_manifest(store) == before
+
+
+def test_what_is_not_a_store_or_one_already_is_refused(cli, store, files, model, tmp_path):
+    for command in ("info", "compact", "add", "query"):
+        more = {"add": [files], "query": ["--text", "x"]}.get(command, [])
+        assert "is not a datastore" in refused(cli("index", command, tmp_path / "none", *more))
+    assert not (tmp_path / "none").exists()
+    line = refused(cli("index", "build", store, files, "--model", model))
+    assert "already" in line
+
+
+def test_another_tokenizer_is_refused(cli, store, tmp_path):
+    other = tmp_path / "other-model"
+    tiny_network(layers=1).save_pretrained(other)
+    changed = tiny_tokenizer().backend_tokenizer.to_str().replace('"<|unused1|>"', '"<|new|>"')
+    tiny_tokenizer().save_pretrained(other)
+    (other / "tokenizer.json").write_text(changed)
+    line = refused(cli("index", "query", store, "--text", "x", "--model", other))
+    assert "another one" in line
+
+
+@pytest.mark.parametrize("ending", [".tokens", ".suffixes", ".documents"])
+def test_damage_is_found(cli, store, ending):
+    [file] = store.glob(f"*{ending}")
+    whole = file.read_bytes()
+    file.write_bytes(bytes([whole[0] ^ 1]) + whole[1:])
+    assert cli("index", "info", store).exit_code == 0
+    assert "checksum is wrong" in refused(cli("index", "info", store, "--check"))
+    file.write_bytes(whole[:-1])
+    assert f"bytes instead of {len(whole)}" in refused(cli("index", "info", store))
+    file.unlink()
+    assert "lacks" in refused(cli("index", "info", store))
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 99, "shards": []}'])
+def test_a_manifest_that_is_none(cli, store, content):
+    (store / "store.json").write_text(content)
+    told = refused(cli("index", "info", store))
+    assert "build" in told
+    assert "anew" in told
+
+
+def test_suffixes_out_of_range_do_no_harm(index, store):
+    [file] = store.glob("*.suffixes")
+    file.write_bytes(b"\xff" * file.stat().st_size)
+    assert index("query", store, "--text", RAIN)["continuations"] == []
+
+
+DROPS = [f"{at} drops of rain and {at * at} in the sea\n" for at in range(80)]
+
+
+def resumed(index, store, file, model):
+    """Build again from a file with all DROPS, after a first attempt that was cut short."""
+    state = index("info", store, "--check")
+    assert 0 < state["documents"] < len(DROPS)
+    assert not state["complete"]
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in DROPS))
+    done = index("build", store, file, "--model", model, "--shard-tokens", 500)
+    assert (done["complete"], done["documents"]) == (True, len(DROPS))
+    assert done["added"]["documents"] == len(DROPS) - state["documents"]
+    assert index("query", store, "--text", "and 5929")["hits"] == 1
+    assert not list(store.glob(".tmp-*"))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes with names")
+def test_a_killed_build_is_usable_and_goes_on(index, model, tmp_path):
+    """Fed through a pipe, so that it is in the middle of the work when it is killed."""
+    store, pipe = tmp_path / "store", tmp_path / "feed.jsonl"
+    os.mkfifo(pipe)
+    words = ["build", store, pipe, "--model", model, "--shard-tokens", 500]
+    process = subprocess.Popen([sys.executable, "-m", "graft", "index", *map(str, words)])
+    with pipe.open("w") as feed:
+        feed.writelines(json.dumps({"text": text}) + "\n" for text in DROPS[:50])
+        feed.flush()
+        _wait_for_a_shard(store, process)
+        process.kill()
+        assert process.wait(timeout=60) == -signal.SIGKILL
+    pipe.unlink()
+    resumed(index, store, pipe, model)
+
+
+def test_an_interrupted_build_says_how_to_go_on(cli, index, model, tmp_path, monkeypatch):
+    def interrupted(*_):
+        yield from DROPS[:50]
+        raise KeyboardInterrupt
+
+    store = tmp_path / "store"
+    words = ["index", "build", store, "feed", "--model", model, "--shard-tokens", 500]
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "read_texts", interrupted)
+        done = cli(*words)
+    assert done.exit_code == 130
+    safe = index("info", store)["documents"]
+    assert done.stderr.startswith(f"{safe} documents are safe; the same command goes on")
+    resumed(index, store, tmp_path / "feed.jsonl", model)
+
+
+def _wait_for_a_shard(store: Path, process: subprocess.Popen) -> None:
+    """Until a manifest names one, or the process is gone."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if (store / "store.json").exists() and read_manifest(store).shards:
+            return
+        time.sleep(0.02)
+    pytest.fail("no shard was written")

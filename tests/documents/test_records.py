@@ -1,0 +1,52 @@
+"""Texts of many files: records one by one, whole documents, and what cannot be read."""
+
+import logging
+
+import pytest
+
+from graft.documents.records import read_texts
+from graft.errors import InputError
+
+
+def test_records_and_documents_come_in_the_order_named(tmp_path):
+    (tmp_path / "a.ndjson").write_text('{"text": "one"}\n\n{"text": ["two", " ", "three"]}\n')
+    (tmp_path / "b.md").write_text("four\n")
+    (tmp_path / "c.jsonl").write_text('{"text": {"value": "five"}}\n')
+    names = ("c.jsonl", "a.ndjson", "b.md")
+    texts = list(read_texts(tmp_path / name for name in names))
+    assert texts == ["five", "one", "two", "three", "four\n"]
+
+
+def test_records_are_read_as_they_are_asked_for(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\nnot JSON\n')
+    texts = read_texts([tmp_path / "a.jsonl"])
+    assert next(texts) == "one"
+    with pytest.raises(InputError, match="line 2"):
+        next(texts)
+
+
+def test_what_a_folder_has_besides_is_skipped_with_one_warning(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("one")
+    (tmp_path / "b.jsonl").write_text('{"body": "two"}\n')
+    (tmp_path / "c.bin").write_bytes(b"\0\1\2")
+    with caplog.at_level(logging.WARNING):
+        assert list(read_texts([tmp_path])) == ["one"]
+    [record] = caplog.records
+    assert "skipped 2 files" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.jsonl.gz", b"\x1f\x8bnot gzip"), ("a.parquet", b"not parquet")]
+)
+def test_damaged_files_are_named(tmp_path, name, content):
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        list(read_texts([tmp_path / name]))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    for name in ("a.jsonl", "a.txt", "a.parquet"):
+        with pytest.raises(InputError, match=name):
+            list(read_texts([tmp_path / name]))

@@ -1,0 +1,36 @@
+"""Drafts from a datastore: right in an engine, and marked as what they are."""
+
+import numpy as np
+from tiny import VOCABULARY, tiny_engine
+
+from graft import SamplingParams
+from graft.draft.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.lookup import LookupDrafter
+from graft.match.rest import RestIndex
+from graft.match.store_build import StoreWriter, begin_store
+from graft.match.store_files import Manifest, writing
+from graft.match.suffix_array import open_store
+
+
+def store_of(folder, tokens):
+    with writing(folder):
+        writer = StoreWriter(folder, begin_store(folder, Manifest("tok", "tiny", VOCABULARY)))
+        writer.add(["answer"], lambda _: [np.array(tokens, np.uint32)], lambda _: None)
+        writer.finish()
+    return open_store(folder, "tok")
+
+
+def test_an_answer_in_the_store_is_written_faster_and_the_same(tmp_path):
+    params = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
+    plain = tiny_engine().generate("the rain in the plain", params, draft="plain")
+    store = store_of(tmp_path / "store", plain.token_ids)
+    drafters = {
+        "store": LookupDrafter(store.index, as_many_as_pay, nodes=48, calibrated=True),
+        "rest": LookupDrafter(lambda: RestIndex(store), as_many_as_fit, nodes=64, calibrated=False),
+    }
+    engine = tiny_engine(drafters=drafters)
+    for name in drafters:
+        drafted = engine.generate("the rain in the plain", params, draft=name)
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.stats.steps < plain.stats.steps / 2
+        assert set(drafted.stats.accepted_by_source) == {"store"}
