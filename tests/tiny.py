@@ -140,13 +140,14 @@ def tiny_engine(  # noqa: PLR0913
     return Engine(loaded, presets, verify, StepCosts.read(REFERENCE), **options)
 
 
-def tiny_helper(
+def tiny_helper(  # noqa: PLR0913
     *,
     noise: float = 0.15,
     vocab: int = VOCABULARY,
     cost: float = 0.1,
     most_rows: int | None = None,
     context_length: int = 2048,
+    wrap: Callable[[Forward], Forward] = lambda forward: forward,
 ) -> Helper:
     """A draft model that agrees with the tiny target sometimes: its network with noise on all
     weights, in steps that take `cost` of the target's time."""
@@ -159,8 +160,9 @@ def tiny_helper(
         network.resize_token_embeddings(vocab, mean_resizing=False)
     built, _ = build_forward(network, name="tiny draft", kind="panels")
     model = LanguageModel(
-        built, vocabulary=vocab, context_length=context_length, most_rows=most_rows
+        wrap(built), vocabulary=vocab, context_length=context_length, most_rows=most_rows
     )
+    model.chunk = CHUNK
     costs = StepCosts.read(REFERENCE)
     cheap = tuple(tuple(cost * second for second in row) for row in costs.seconds)
     return Helper(model, replace(costs, seconds=cheap), VOCABULARY)

@@ -7,7 +7,9 @@ one more level: expected tokens per second of all of it. A level is drafted only
 for which that rises, the most promising first. So a poor or slow draft model is soon left alone,
 and a good one goes as deep as pays.
 
-What is left alone is tried again as often as `TRIAL_SHARE` of the time allows: texts change.
+What is left alone is tried again as often as `TRIAL_SHARE` of the time allows: texts change. It
+then has to read what it missed, so where reading along would take more than that share it stays
+alone until the request ends.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ from graft.draft.budget import MARGIN
 from graft.draft.drafter import Budget
 from graft.models.step_costs import StepCosts
 
-TRIAL_SHARE = 0.02  # of plain decoding's time that goes into drafts which are not expected to pay
+TRIAL_SHARE = 0.03  # of plain decoding's time that goes into drafts which are not expected to pay
 
 
 class Account:
@@ -63,8 +65,9 @@ class Account:
         drafting = [self.price(each) for each in np.cumsum(np.array(rows)[order]).tolist()]
         rates = tokens / (self._spent + np.array(drafting) + self._budget.seconds[nodes])
         now = self._tokens / (self._spent + float(self._budget.seconds[self._nodes]))
+        least = now if self._spent else MARGIN * now  # not to draft at all is the safe way
         best = int(np.argmax(rates))
-        return order[: best + 1].tolist() if rates[best] > MARGIN * now else []
+        return order[: best + 1].tolist() if rates[best] > least else []
 
 
 class Unlimited:
