@@ -150,12 +150,14 @@ class ModelDrafter:
         return [pieces[place][0].guess for place in complete], logits[complete]
 
     def _chosen(self, ready: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
-        """Whom to draft for: prompts are read in any case; then those for whom it pays, and those
+        """Whom to draft for: those whose prompts are to be read, those for whom it pays, and those
         whose turn it is to be tried again."""
+        chosen = [each for each in ready if each.reader.in_prompt]
+        if chosen and not account.promising(self._growth.depth, len(ready)):
+            chosen = []
         others = [each for each in ready if not each.reader.in_prompt]
         rows = [each.reader.missing for each in others]
         paying = set(account.paying([each.trust.hope for each in others], rows))
-        chosen = [each for each in ready if each.reader.in_prompt]
         for place, each in enumerate(others):
             each.credit += account.trial_seconds
             if place in paying or each.credit >= account.price(rows[place]):

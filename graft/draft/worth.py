@@ -7,6 +7,7 @@ one more level: expected tokens per second of all of it. A level is drafted only
 for which that rises, the most promising first. So a poor or slow draft model is soon left alone,
 and a good one goes as deep as pays.
 
+The prompt is read without asking what it costs, but only if drafts that all came true would pay.
 What is left alone is tried again as often as `TRIAL_SHARE` of the time allows: texts change. It
 then has to read what it missed, so where reading along would take more than that share it stays
 alone until the request ends.
@@ -42,6 +43,15 @@ class Account:
     def trial_seconds(self) -> float:
         """What a plain step of one sequence adds to what its next trial may cost."""
         return TRIAL_SHARE * float(self._budget.seconds[0]) / self._budget.certain
+
+    def promising(self, depth: int, sequences: int) -> bool:
+        """Whether drafts of some depth, up to `depth`, for so many sequences would pay if all of
+        them came true."""
+        levels = np.arange(1, depth + 1)
+        nodes = np.minimum(sequences * levels, len(self._budget.seconds) - 1)
+        tokens = self._budget.certain + sequences * levels
+        rates = tokens / (levels * self.price(sequences) + self._budget.seconds[nodes])
+        return bool(rates.max() > MARGIN * self._budget.certain / self._budget.seconds[0])
 
     def weigh(self, scores: Sequence[np.ndarray]) -> None:
         """Note what the best guesses so far (path probabilities of each tree) would yield."""
@@ -81,6 +91,10 @@ class Unlimited:
 
     def pay(self, rows: int) -> None:
         """See Account."""
+
+    def promising(self, depth: int, sequences: int) -> bool:  # noqa: ARG002
+        """See Account."""
+        return True
 
     def weigh(self, scores: Sequence[np.ndarray]) -> None:
         """See Account."""

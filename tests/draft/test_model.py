@@ -236,8 +236,8 @@ def test_a_good_and_cheap_draft_model_is_used():
 
 def test_one_as_slow_as_the_target_is_left_alone():
     steps, result = drafted_steps(tiny_helper(noise=0.0, cost=1.0))
-    assert result.stats.num_draft_tokens <= 6
-    assert steps <= 6  # the prompt, and trials for two in a hundred of the time
+    assert result.stats.num_draft_tokens == 0
+    assert steps == 0  # not even the prompt is read
 
 
 def test_one_that_is_never_right_is_left_alone():

@@ -56,6 +56,16 @@ def test_what_is_worth_a_node_is_found_among_all():
     assert not each.paying([0.3], [1])
 
 
+@pytest.mark.parametrize(("seconds", "depth", "hopeful"), [
+    (0.1, 1, True), (0.9, 8, True), (0.97, 8, False), (1.0, 8, False), (2.0, 8, False),
+])  # fmt: skip
+def test_a_draft_model_that_could_not_pay_if_it_were_always_right_has_no_hope(
+    seconds, depth, hopeful
+):
+    assert account(seconds).promising(depth, 1) == hopeful
+    assert Unlimited().promising(depth, 1)
+
+
 def test_trials_take_their_share_of_a_plain_steps_time():
     assert account(0.1).trial_seconds == pytest.approx(TRIAL_SHARE)
     four = Budget(63, np.ones(64), certain=4)
