@@ -49,6 +49,10 @@ class _Followed:
     trust: Trust
     credit: float = 0.0  # seconds that its next trial may cost
     guess: Guess | None = None
+    tree: DraftTree | None = None  # of the guess, before it was cut
+
+    def forget_guess(self) -> None:
+        self.guess = self.tree = None
 
 
 class ModelDrafter:
@@ -69,11 +73,13 @@ class ModelDrafter:
         """See Drafter."""
         followed = [self._followed[context.sequence] for context in contexts]
         for each in followed:
-            each.guess = None
+            each.forget_guess()
         if budget.nodes:
             self._draft([each for each in followed if self._prepare(each)], budget)
+        for each in followed:
+            each.tree = each.guess.tree() if each.guess else None
         whole = [
-            each.guess.tree() if each.guess else root_only(context.root)
+            each.tree or root_only(context.root)
             for each, context in zip(followed, contexts, strict=True)
         ]
         falling = [-np.sort(-tree.scores[1:]) for tree in whole]
@@ -84,9 +90,9 @@ class ModelDrafter:
         """See Drafter."""
         for step in steps:
             each = self._followed[step.sequence]
-            if each.guess:
-                each.trust.observe(each.guess.tree(), each.guess.shares, step.tokens)
-                each.guess = None
+            if each.tree:
+                each.trust.observe(each.tree, each.guess.shares, step.tokens)
+                each.forget_guess()
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
@@ -96,8 +102,8 @@ class ModelDrafter:
 
     def first_tokens(self, sequence: int) -> list[int]:
         """What the model held likeliest after the root, in the draft just proposed."""
-        guess = self._followed[sequence].guess
-        return list(guess.tree().children()[0]) if guess else []
+        tree = self._followed[sequence].tree
+        return tree.tokens[tree.parents == 0].tolist() if tree else []
 
     def _prepare(self, each: _Followed) -> bool:
         return each.reader.prepare(self._growth.depth, self._growth.scratch)

@@ -322,6 +322,21 @@ def test_a_prompt_read_before_is_not_read_again():
     assert rows[1] <= rows[0] - 500
 
 
+def test_answers_to_one_long_prompt_share_what_the_draft_model_read():
+    helper = tiny_helper()
+    helper.model.prefixes.use(most_rows=0)
+    engine = tiny_engine(helper=helper)
+    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))
+    prompt = [40 + i % 50 for i in range(700)]
+    params = SamplingParams(temperature=0.5, seed=2, max_tokens=30, n=3, ignore_eos=True)
+    plain = engine.generate(prompt, params, draft="plain")
+    drafted = engine.generate(prompt, params, draft="sd")
+    for one, other in zip(plain.choices, drafted.choices, strict=True):
+        assert one.token_ids == other.token_ids
+        assert other.stats.num_accepted_draft_tokens > 0
+    assert helper.model.arena.taken == 0
+
+
 def watch_rows(model):
     """Rows of every forward from now on."""
     seen, run = [], type(model.forward).run
