@@ -1,7 +1,7 @@
 """Several drafters, one tree: each proposes, the trees are grafted onto one another.
 
-Drafters are asked in turn, and each knows what those before it found (`Budget.after`): where a
-lookup is sure of itself, a draft model need not be run. Lookups come first, for they take
+Drafters are asked in turn, and each knows what those before it found that pays (`Budget.after`):
+where a lookup is sure of itself, a draft model need not be run. Lookups come first, for they take
 microseconds; a thread for them would cost more than it hides.
 
 How the trees are pruned makes the method: CASD takes everything that fits, RASD only retrieved
@@ -40,11 +40,13 @@ class Combined:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        left, proposed = budget, []
-        for drafter in self._drafters:
-            proposed.append(drafter.propose(contexts, left))
-            left = left.after(proposed[-1])
-        return self._prune(contexts, [list(trees) for trees in zip(*proposed, strict=True)], budget)
+        proposed: list[list[DraftTree]] = [[] for _ in contexts]
+        for place, drafter in enumerate(self._drafters):
+            found = what_pays(contexts, proposed, budget) if place else []
+            left = budget.after(found)
+            for trees, tree in zip(proposed, drafter.propose(contexts, left), strict=True):
+                trees.append(tree)
+        return self._prune(contexts, proposed, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

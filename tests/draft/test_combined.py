@@ -76,11 +76,20 @@ def test_everyone_hears_of_everything():
 
 
 def test_each_knows_what_those_before_it_promise():
+    first, second, third = Told([[3, 4]], score=0.5), Told([[3]], score=0.5), Told([[5]])
+    combined = Combined([first, second, third], prune=everything)
+    combined.propose(contexts(7, 8), BUDGET)
+    for left in second.heard + third.heard:  # the second has nothing new
+        assert left.certain == pytest.approx(1 + 2 * 0.75)
+        np.testing.assert_array_equal(left.seconds, BUDGET.seconds[4:])
+
+
+def test_promises_that_do_not_pay_do_not_count():
     first, second = Told([[3, 4]], score=0.5), Told([[5]])
-    Combined([first, second], prune=everything).propose(contexts(7, 8), BUDGET)
-    (left,) = second.heard
-    assert left.certain == pytest.approx(1 + 2 * 0.75)
-    np.testing.assert_array_equal(left.seconds, BUDGET.seconds[4:])
+    dear = Budget(63, 1 + np.arange(64))
+    Combined([first, second], prune=what_pays).propose(contexts(7), dear)
+    assert second.heard[0].certain == 1
+    np.testing.assert_array_equal(second.heard[0].seconds, dear.seconds)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 3])
