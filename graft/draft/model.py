@@ -156,19 +156,19 @@ class ModelDrafter:
         return [pieces[place][0].guess for place in complete], logits[complete]
 
     def _chosen(self, ready: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
-        """Whom to draft for: those whose prompts are to be read, those for whom it pays, and those
-        whose turn it is to be tried again."""
-        chosen = [each for each in ready if each.reader.in_prompt]
-        if chosen and not account.promising(self._growth.depth, len(ready)):
-            chosen = []
-        others = [each for each in ready if not each.reader.in_prompt]
-        rows = [each.reader.missing for each in others]
-        paying = set(account.paying([each.trust.hope for each in others], rows))
-        for place, each in enumerate(others):
+        """Who reads on: those for whom a draft pays, those whose turn it is to be tried again, and
+        last, for they take all the room there is, those who are still reading their prompts."""
+        begun = [each for each in ready if not each.reader.in_prompt]
+        rows = [each.reader.missing for each in begun]
+        paying = set(account.paying([each.trust.hope for each in begun], rows))
+        chosen = []
+        for place, each in enumerate(begun):
             each.credit += account.trial_seconds
             if place in paying or each.credit >= account.price(rows[place]):
                 each.credit = 0.0
                 chosen.append(each)
+        if account.promising(self._growth.depth, len(ready)):
+            chosen += [each for each in ready if each.reader.in_prompt]
         return chosen
 
     def _pieces(self, chosen: Sequence[_Followed]) -> list[tuple[_Followed, list[int]]]:

@@ -141,6 +141,20 @@ def test_a_long_prompt_is_read_in_pieces(helper, growth):
 
 
 @every_growth
+def test_who_reads_a_long_prompt_does_not_keep_others_from_drafting(helper, growth):
+    drafter = drafter_of(helper, growth)
+    long, short = context_of(0, PROMPT * 100), context_of(1)
+    drafter.start(short)
+    drafter.propose([short], BUDGET)
+    short.tokens.append(71)
+    drafter.start(long)
+    sizes = [len(tree) for tree in drafter.propose([long, short], BUDGET)]
+    assert sizes[0] == 1 < sizes[1]
+    for sequence in (0, 1):
+        drafter.finish(sequence)
+
+
+@every_growth
 def test_a_draft_model_whose_cache_is_full_drafts_nothing(growth):
     helper = tiny_helper(most_rows=600)
     drafter = drafter_of(helper, growth)
