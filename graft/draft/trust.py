@@ -33,7 +33,7 @@ class Trust:
 
     @property
     def hope(self) -> float:
-        """How often the next token is among the guesses, before they are made."""
+        """How often the best guess at the next token comes true, before it is made."""
         return self._level_hits / self._level_tries
 
     def observe(self, tree: DraftTree, shares: Sequence[float], emitted: Sequence[int]) -> None:
@@ -50,7 +50,8 @@ class Trust:
                 return
             places = _bins(np.array([shares[child] for child in tried.values()]))
             np.add.at(self._tries, places, 1)
-            self._count_level(hit=token in tried)
+            best = max(tried, key=lambda each: shares[tried[each]])
+            self._count_level(hit=token == best)
             if token not in tried:
                 return
             node = tried[token]

@@ -26,7 +26,7 @@ def test_what_comes_true_counts_for_guesses_of_the_same_probability(came, low, h
     assert (sure, unlikely) == pytest.approx((0.95, 0.15))  # nothing was learned of these
 
 
-def test_all_siblings_stand_trial_and_levels_hit_if_one_of_them_does():
+def test_all_siblings_stand_trial_but_hope_is_in_the_best_alone():
     trust = Trust()
     tree = from_paths(1, [[2], [3]])
     for _ in range(30):
@@ -34,7 +34,10 @@ def test_all_siblings_stand_trial_and_levels_hit_if_one_of_them_does():
     _, first, second = trust.believed(SHARES)
     assert first < 0.1
     assert second > 0.85
-    assert trust.hope > 0.9
+    assert trust.hope < 0.1
+    for _ in range(30):
+        trust.observe(tree, [1.0, 0.55, 0.15], [2])
+    assert trust.hope > 0.6
 
 
 def test_trust_returns_when_guesses_come_true_again():
