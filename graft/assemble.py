@@ -6,8 +6,11 @@ from importlib.metadata import version
 
 from graft.decode.engine import Engine
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.combined import Combined, GuidedByModel, everything, what_pays
 from graft.draft.drafter import Drafter, NoDraft
+from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.lookup import LookupDrafter
+from graft.draft.model import Helper, ModelDrafter
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.suffix_automaton import SuffixAutomaton
@@ -15,6 +18,7 @@ from graft.models.gpu import hold_rows
 from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.pretrained import DEFAULT_MODEL
+from graft.models.same_tokens import check_same_tokens
 from graft.models.step_costs import StepCosts, costs_for
 from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
@@ -27,26 +31,100 @@ PRESETS: dict[str, str] = {
     "copy": "CASD's copier: the two longest matches up to 10 tokens, 10 tokens each",
     "igpg": "IDR2's n-gram drafting: 5-grams with back-off, 7 tokens",
 }
+MODEL_PRESETS: dict[str, str] = {
+    "sd": "a draft model's chain, as deep as pays (speculative decoding)",
+    "sd-tree": "a draft model's tree by EAGLE-2's rule, as deep as pays",
+    "casd": "a draft model's tree and CASD's copier, nothing pruned",
+    "rasd-pld": "a draft model's tree and retrieved branches that it holds likely (RASD)",
+}
+STORE = "store:"
 VERIFIERS: dict[str, Verifier] = {"walk": walk, "rejection": rejection}
+CHAIN = ChainGrowth(depth=8)
+EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
+EAGLE_NODES = 59
 
 
-def make_drafter(name: str) -> Drafter:
-    """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG)."""
-    makers: dict[str, Callable[[], Drafter]] = {
+def check_draft(name: str, *, draft_model: bool) -> None:
+    """Refuse a draft that cannot be made: a preset, or several joined by +."""
+    known = PRESETS | MODEL_PRESETS if draft_model else PRESETS
+    for part in name.split("+"):
+        if part.startswith(STORE):
+            raise InputError(f"{part!r}: drafting from a datastore is not built; leave it out")
+        if part in MODEL_PRESETS and not draft_model:
+            raise InputError(f"draft {part!r} needs a draft model; name one (--draft-model)")
+        if part not in known:
+            raise InputError(f"unknown draft {part!r}; choose one of {', '.join(known)}")
+
+
+def make_drafter(name: str, helper: Helper | None = None) -> Drafter:
+    """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, RASD), or several
+    presets joined by +, of whose guesses as many are taken as pay."""
+    check_draft(name, draft_model=helper is not None)
+    parts = name.split("+")
+    if len(parts) > 1:
+        parts.sort(key=lambda part: part in MODEL_PRESETS)  # cheap ones first: see Combined
+        return Combined([make_drafter(part, helper) for part in parts], prune=what_pays)
+    makers = {**_lookups(), **(_with_model(helper) if helper else {})}
+    return makers[name]()
+
+
+def _lookups() -> dict[str, Callable[[], Drafter]]:
+    return {
         "plain": NoDraft,
         "pld": lambda: LookupDrafter(NgramIndex, as_many_as_fit, nodes=10, calibrated=False),
         "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False),
         "igpg": lambda: LookupDrafter(NgramCounts, as_many_as_fit, nodes=7, calibrated=False),
         "auto": lambda: LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=48, calibrated=True),
     }
-    if name not in makers:
-        raise InputError(f"unknown draft {name!r}; choose one of {', '.join(PRESETS)}")
-    return makers[name]()
+
+
+def _with_model(helper: Helper) -> dict[str, Callable[[], Drafter]]:
+    """What a draft model adds; `auto` uses it too, where it pays."""
+    lookups = _lookups()
+
+    def chain() -> ModelDrafter:
+        return ModelDrafter(helper, CHAIN, nodes=CHAIN.depth, adaptive=True)
+
+    def tree(*, adaptive: bool) -> ModelDrafter:
+        return ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=adaptive)
+
+    return {
+        "auto": lambda: Combined([lookups["auto"](), chain()], prune=what_pays),
+        "sd": chain,
+        "sd-tree": lambda: tree(adaptive=True),
+        "casd": lambda: Combined([lookups["copy"](), tree(adaptive=False)], prune=everything),
+        "rasd-pld": lambda: _rasd(tree(adaptive=False)),
+    }
+
+
+def _rasd(model: ModelDrafter) -> Combined:
+    """RASD over prompt lookup: up to four places, five tokens of match, eight of continuation."""
+    retrieval = LookupDrafter(
+        lambda: CopyIndex(max_match=5, min_match=2, branches=4, length=8),
+        as_many_as_fit,
+        nodes=32,
+        calibrated=False,
+    )
+    return Combined([retrieval, model], prune=GuidedByModel([retrieval], model))
+
+
+class Drafters(dict[str, Drafter]):
+    """The presets by name; compositions are made when they are first asked for."""
+
+    def __init__(self, helper: Helper | None = None) -> None:
+        self._helper = helper
+        names = PRESETS | MODEL_PRESETS if helper else PRESETS
+        super().__init__({name: make_drafter(name, helper) for name in names})
+
+    def __missing__(self, name: str) -> Drafter:
+        """InputError where there is nothing of that name."""
+        return self.setdefault(name, make_drafter(name, self._helper))
 
 
 def load(  # noqa: PLR0913  every option by its name
     model: str = DEFAULT_MODEL,
     *,
+    draft_model: str | None = None,
     dtype: str = "auto",
     device: str = "auto",
     draft: str = "auto",
@@ -59,7 +137,9 @@ def load(  # noqa: PLR0913  every option by its name
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
-    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset.
+    `draft_model` is a smaller model with the same tokenizer that guesses ahead, for the presets
+    that need one; `auto` then uses it where it pays. `dtype` and `device` "auto" take what is
+    fastest here; `draft` names the default preset, or several joined by +.
     `invariant` makes drafted and plain output the same bit for bit in every dtype, at a cost; the
     CPU's own kernels always do. Up to `max_batch` requests run at once.
 
@@ -69,39 +149,64 @@ def load(  # noqa: PLR0913  every option by its name
     none, None for a tenth of the memory. `disk_cache` is how many bytes of those that
     `Engine.remember` is told to keep may lie on disk.
     """
-    if draft not in PRESETS:
-        raise InputError(f"unknown draft {draft!r}; choose one of {', '.join(PRESETS)}")
+    check_draft(draft, draft_model=draft_model is not None)
     if verifier not in VERIFIERS:
         raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
-    hold_rows(loaded.model, loaded.device, sequences=max_batch + 1, most_bytes=kv_cache)
-    costs = costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
+    drafting = _load_draft_model(draft_model, loaded, dtype) if draft_model else None
+    both = [loaded, drafting] if drafting else [loaded]
+    bytes_of_both = sum(each.model.arena.storage.row_bytes for each in both)
+    for each in both:
+        share = each.model.arena.storage.row_bytes / bytes_of_both
+        most_bytes = None if kv_cache is None else int(kv_cache * share)
+        hold_rows(each.model, each.device, sequences=max_batch + 1, most_bytes=most_bytes)
+    costs = _costs(loaded)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     if kept:
+        shelf = PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
         loaded.model.prefixes.use(
-            most_rows=kept // loaded.model.arena.storage.row_bytes,
-            shelf=PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
-            if disk_cache
-            else None,
+            most_rows=kept // bytes_of_both, shelf=shelf if disk_cache else None
         )
-    return engine_around(loaded, costs, draft=draft, verifier=verifier, max_batch=max_batch)
+    helper = None
+    if drafting:
+        if kept:
+            drafting.model.prefixes.use(most_rows=kept // bytes_of_both)
+        helper = Helper(drafting.model, _costs(drafting), loaded.model.vocabulary)
+    return engine_around(
+        loaded, costs, helper=helper, draft=draft, verifier=verifier, max_batch=max_batch
+    )
+
+
+def _load_draft_model(name: str, target: LoadedModel, dtype: str) -> LoadedModel:
+    loaded = load_model(name, dtype=dtype, device=target.device)
+    check_same_tokens(target, loaded)
+    return loaded
+
+
+def _costs(loaded: LoadedModel) -> StepCosts:
+    return costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
 
 
 def engine_around(
     loaded: LoadedModel,
     costs: StepCosts,
     *,
+    helper: Helper | None = None,
     draft: str = "auto",
     verifier: str = "walk",
     max_batch: int = 16,
 ) -> Engine:
-    """An engine with every preset around a model that is there already."""
+    """An engine with every preset around a model, and a draft model, that are there already."""
     for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
         index.warm_up()
-    drafters = {name: make_drafter(name) for name in PRESETS}
     return Engine(
-        loaded, drafters, VERIFIERS[verifier], costs, default_draft=draft, max_batch=max_batch
+        loaded,
+        Drafters(helper),
+        VERIFIERS[verifier],
+        costs,
+        default_draft=draft,
+        max_batch=max_batch,
     )
 
 

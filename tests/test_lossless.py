@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from late import Late
-from tiny import END, VOCABULARY, tiny_engine, tiny_network, tiny_tokenizer
+from tiny import END, VOCABULARY, tiny_engine, tiny_helper, tiny_network, tiny_tokenizer
 from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
@@ -24,6 +24,7 @@ from graft.sampling import SamplingParams
 ROOT = Path(__file__).parents[1]
 PRESETS = ["pld", "copy", "igpg", "auto"]
 DRAFTERS = [*PRESETS, "oracle", "adversary"]
+MODEL_PRESETS = ["sd", "sd-tree", "casd", "rasd-pld", "auto", "sd+copy"]
 PROMPTS = [
     "the end and the answer",
     "an inn on the river",
@@ -130,6 +131,23 @@ def test_drafting_never_changes_the_output(bench, option, draft):
         assert bench.watch.side_branches >= 20
 
 
+@pytest.fixture(scope="module")
+def model_bench():
+    return Bench(helper=tiny_helper())
+
+
+@pytest.mark.parametrize("draft", MODEL_PRESETS)
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_draft_model_never_changes_the_output(model_bench, option, draft):
+    params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
+    place = list(OPTIONS).index(option) % len(PROMPTS)
+    result = model_bench.check(PROMPTS[place], params, draft)
+    assert accepted([result]) >= 10
+    assert rejected([result]) >= 3
+    if draft != "auto":  # which may find all it wants in the output
+        assert {"model", "both"} & result.stats.accepted_by_source.keys()
+
+
 # Letters that no merge of the tokenizer touches: what the model writes in them is read back as the
 # same tokens, so a text can be passed as `prediction` and is drafted from as it was written.
 ROUND_TRIP = {
@@ -138,7 +156,7 @@ ROUND_TRIP = {
     if not re.fullmatch("[a-gi-mo-qs-zA-Z]", tiny_tokenizer().decode([token]))
 }
 WRITING = SamplingParams(temperature=1.0, seed=1, max_tokens=90, logit_bias=ROUND_TRIP)
-ENDING_DRAFTERS = [*PRESETS, "oracle"]
+ENDING_DRAFTERS = [*PRESETS, "oracle", "sd", "rasd-pld"]
 
 
 def new_at(items):
@@ -172,6 +190,8 @@ class Endings:
 
 @pytest.fixture
 def endings(bench, request):
+    if request.param in MODEL_PRESETS and request.param not in PRESETS:
+        bench = request.getfixturevalue("model_bench")
     return Endings(bench, request.param)
 
 
@@ -282,6 +302,19 @@ def test_drafting_never_changes_the_output_of_a_step_in_flight(bench, late_bench
     for prompt in PROMPTS[2:]:
         result = late_bench.check(prompt, params, draft)
         assert_same(result, bench.plain(prompt, params)[0])
+
+
+@pytest.fixture(scope="module")
+def late_model_bench():
+    return Bench(helper=tiny_helper(wrap=Late), wrap=Late)
+
+
+@pytest.mark.parametrize("draft", MODEL_PRESETS)
+@pytest.mark.parametrize("option", ["greedy", "temperature", "everything"])
+def test_a_draft_model_beside_a_step_in_flight(bench, late_model_bench, option, draft):
+    params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
+    result = late_model_bench.check(PROMPTS[2], params, draft)
+    assert_same(result, bench.plain(PROMPTS[2], params)[0])
 
 
 REAL_OPTIONS = {

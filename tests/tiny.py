@@ -6,6 +6,7 @@ rejected), greedy because the layers see the whole context, sampled because the 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from graft.assemble import PRESETS, make_drafter
+from graft.assemble import Drafters
 from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
+from graft.draft.model import Helper
 from graft.models.language_model import Forward, LanguageModel
 from graft.models.load import LoadedModel, build_forward
 from graft.models.pretrained import Checkpoint
@@ -111,6 +113,7 @@ def tiny_engine(  # noqa: PLR0913
     forward: str | None = "panels",
     invariant: bool = False,
     drafters: Mapping[str, Drafter] | None = None,
+    helper: Helper | None = None,
     context_length: int | None = None,
     eos_ids: frozenset[int] = frozenset({END}),
     verify: Verifier = walk,
@@ -118,8 +121,8 @@ def tiny_engine(  # noqa: PLR0913
     wrap: Callable[[Forward], Forward] = lambda forward: forward,
     **options: Any,
 ) -> Engine:
-    """An engine with every preset, and `drafters` besides, around a tiny network; `options` are
-    the engine's own."""
+    """An engine with every preset, those of a draft model too where there is a `helper`, and
+    `drafters` besides, around a tiny network; `options` are the engine's own."""
     torch.set_num_threads(1)  # the products are too small to share
     network = tiny_network() if network is None else network
     built, name = build_forward(network, name="tiny", kind=forward, invariant=invariant)
@@ -131,6 +134,34 @@ def tiny_engine(  # noqa: PLR0913
     )
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
-    presets = {name: make_drafter(name) for name in PRESETS}
+    presets = Drafters(helper)
+    presets.update(drafters or {})
+    return Engine(loaded, presets, verify, StepCosts.read(REFERENCE), **options)
+
+
+def tiny_helper(  # noqa: PLR0913
+    *,
+    noise: float = 0.15,
+    vocab: int = VOCABULARY,
+    cost: float = 0.1,
+    most_rows: int | None = None,
+    context_length: int = 2048,
+    wrap: Callable[[Forward], Forward] = lambda forward: forward,
+) -> Helper:
+    """A draft model that agrees with the tiny target sometimes: its network with noise on all
+    weights, in steps that take `cost` of the target's time."""
+    network = tiny_network()
+    generator = torch.Generator().manual_seed(1)
+    for weight in network.parameters():
+        spread = noise * weight.detach().std().item() if weight.dim() > 1 else 0.0
+        weight.data += spread * torch.randn(weight.shape, generator=generator)
+    if vocab != VOCABULARY:
+        network.resize_token_embeddings(vocab, mean_resizing=False)
+    built, _ = build_forward(network, name="tiny draft", kind="panels")
+    model = LanguageModel(
+        wrap(built), vocabulary=vocab, context_length=context_length, most_rows=most_rows
+    )
+    model.chunk = CHUNK
     costs = StepCosts.read(REFERENCE)
-    return Engine(loaded, {**presets, **(drafters or {})}, verify, costs, **options)
+    cheap = tuple(tuple(cost * second for second in row) for row in costs.seconds)
+    return Helper(model, replace(costs, seconds=cheap), VOCABULARY)

@@ -98,6 +98,7 @@ def _header(
         "data": hashlib.sha256(repr(suite).encode()).hexdigest()[:16],
         "model": checkpoint.name,
         "weights": checkpoint.fingerprint[:16],
+        "draft model": settings.draft_model or "none",
         "dtype": workers.dtype,
         "device": workers.device,
         "max_tokens": settings.max_tokens,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from graft.assemble import PRESETS
+from graft.assemble import check_draft
 from graft.bench.systems import PEERS, System, graft_system
 from graft.errors import InputError
 from graft.machine import usable_cores
@@ -25,6 +25,7 @@ class Settings:
     drafts: Sequence[str] = ("plain", "auto")
     peers: Sequence[str] = ()
     model: str = DEFAULT_MODEL
+    draft_model: str | None = None
     dtype: str = "auto"
     device: str = "auto"
     temperatures: Sequence[float] = (0.0,)
@@ -57,8 +58,7 @@ class Settings:
         if not self.drafts and not self.peers:
             raise InputError("nothing to measure; name presets with --draft or peers with --peers")
         for name in self.drafts:
-            if name not in PRESETS:
-                raise InputError(f"unknown draft {name!r}; choose from {', '.join(PRESETS)}")
+            check_draft(name, draft_model=self.draft_model is not None)
         if self.dtype == "auto" and not self.drafts:
             raise InputError(
                 "--dtype auto takes what is fastest for Graft; without --draft name one"

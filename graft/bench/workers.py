@@ -69,6 +69,8 @@ class Workers:
             "--max-model-len": self.room,
             "--batch": max(settings.batches) if system.batches else 1,
         }
+        if engine == "graft" and settings.draft_model:
+            given["--draft-model"] = settings.draft_model
         if not system.per_request:
             given["--method"] = system.method
         command = [interpreter(engine, settings.interpreters), str(PEERS / f"{engine}_peer.py")]

@@ -55,6 +55,9 @@ class BenchOptions:
     model: Annotated[str | None, typer.Option(help="Known name, hub id, folder or GGUF file.")] = (
         None
     )
+    draft_model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="For sd, sd-tree, casd, rasd-pld, auto.")
+    ] = None
     dtype: Annotated[
         str | None, typer.Option(help="fp32, bf16, fp16, int8 or auto; the same for all.")
     ] = None
@@ -105,6 +108,7 @@ class BenchOptions:
             "drafts": _listed(self.draft),
             "peers": _listed(self.peers),
             "model": self.model,
+            "draft_model": self.draft_model,
             "dtype": self.dtype,
             "device": self.device,
             "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),

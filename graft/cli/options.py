@@ -70,8 +70,21 @@ class AnswerOptions:
         typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
     ] = None
     draft: Annotated[
-        str, typer.Option(metavar="NAME", help="Who guesses ahead: auto, copy, pld, igpg, plain.")
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Who guesses ahead: auto, copy, pld, igpg, plain; with --draft-model also sd, "
+            "sd-tree, casd, rasd-pld; several joined by +, such as sd+copy.",
+        ),
     ] = "auto"
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A smaller model with the same tokenizer that guesses ahead; auto then uses it "
+            "where it pays.",
+        ),
+    ] = None
     dtype: Annotated[
         str,
         typer.Option(help="fp32, bf16, fp16, int8 (weights only; needs torchao) or auto."),
@@ -120,16 +133,18 @@ class AnswerOptions:
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
-        from graft.assemble import PRESETS
+        from graft.assemble import check_draft
         from graft.models.pretrained import DEFAULT_MODEL, locate
 
-        if self.draft not in PRESETS:
-            raise InputError(f"unknown draft {self.draft!r}; choose from {', '.join(PRESETS)}")
+        check_draft(self.draft, draft_model=self.draft_model is not None)
         name = DEFAULT_MODEL if self.model is None else self.model
-        locate(name)  # downloads show a bar of their own
+        for each in (name, self.draft_model):
+            if each is not None:
+                locate(each)  # downloads show a bar of their own
         with Waiting(f"loading {name} (the first start compiles kernels: about a minute)"):
             return graft.load(
                 name,
+                draft_model=self.draft_model,
                 dtype=self.dtype,
                 device=self.device,
                 draft=self.draft,

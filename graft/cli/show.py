@@ -10,6 +10,8 @@ SOURCE_COLORS = {
     "document": "cyan",
     "prediction": "magenta",
     "output": "yellow",
+    "model": "bright_blue",
+    "both": "bright_green",
 }
 OTHER_COLOR = "blue"
 

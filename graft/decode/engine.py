@@ -184,9 +184,8 @@ class Engine:
 
     def _begin(self, request: Request) -> list[Running]:
         """The n sequences of a request, after everything that may refuse it."""
-        params, name = request.params, request.draft or self.default_draft
-        if name not in self.drafters:
-            raise InputError(f"unknown draft {name!r}; choose one of {', '.join(self.drafters)}")
+        params = request.params
+        drafter = self._drafter(request.draft or self.default_draft)
         encoded = self.encoder.prompt(request.prompt)
         documents = [self.encoder.text(text) for text in request.documents]
         predicted = self.encoder.text(request.prediction) if request.prediction else []
@@ -202,14 +201,15 @@ class Engine:
         for choice in range(params.n):
             context = DraftContext(next(self._numbers), encoded.tokens, encoded.quotable)
             context.documents, context.prediction = documents, predicted
+            context.sampler = Sampler(
+                params, encoded.tokens, self.model.vocabulary,
+                choice=choice, process=request.process,
+            )  # fmt: skip
             sequences.append(
                 Running(
                     context=context,
-                    sampler=Sampler(
-                        params, encoded.tokens, self.model.vocabulary,
-                        choice=choice, process=request.process,
-                    ),
-                    drafter=self.drafters[name],
+                    sampler=context.sampler,
+                    drafter=drafter,
                     detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
                     end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
                     room=min(params.max_tokens, most - count),
@@ -217,8 +217,15 @@ class Engine:
                     stop_when=request.stop_when,
                     leader=sequences[0] if sequences else None,
                 )
-            )  # fmt: skip
+            )
         return sequences
+
+    def _drafter(self, name: str) -> Drafter:
+        try:
+            return self.drafters[name]
+        except KeyError:
+            known = ", ".join(self.drafters)
+            raise InputError(f"unknown draft {name!r}; choose one of {known}") from None
 
     @property
     def model_name(self) -> str:

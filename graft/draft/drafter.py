@@ -1,11 +1,13 @@
 """What every drafter is: told of a sequence, asked for trees, shown what came true."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 
 from graft.models.language_model import TargetStep
+from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
 
 
@@ -19,6 +21,7 @@ class DraftContext:
     documents: list[list[int]] = field(default_factory=list)
     prediction: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    sampler: Sampler | None = None  # what the target's tokens are drawn with
 
     @property
     def root(self) -> int:
@@ -33,7 +36,14 @@ class Budget:
 
     nodes: int
     seconds: np.ndarray
-    certain: int = 1
+    certain: float = 1
+
+    def after(self, trees: Sequence[DraftTree]) -> "Budget":
+        """What is left for others once these trees are in the step: it yields what they promise,
+        and every further node comes on top of theirs."""
+        promised = sum(float(tree.scores[1:].sum()) for tree in trees)
+        nodes = min(sum(len(tree) - 1 for tree in trees), len(self.seconds) - 1)
+        return Budget(self.nodes, self.seconds[nodes:], self.certain + promised)
 
 
 class Drafter(Protocol):

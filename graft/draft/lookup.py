@@ -89,6 +89,25 @@ class LookupDrafter:
             for context, text, kept in zip(contexts, texts, counts, strict=True)
         ]
 
+    def propose_after(
+        self, context: DraftContext, path: list[int], scores: Sequence[float], nodes: int
+    ) -> DraftTree:
+        """What followed before, if `path` (accepted with these probabilities) came next: a tree of
+        the path and at most `nodes` continuations of it. The index must be far-sighted."""
+        text = self._texts[context.sequence]
+        limit = min(self._nodes, nodes)
+        matches = text.index.lookup_after(path, limit, text.calibration.confidence())
+        if not len(matches):
+            return root_only(context.root)
+        count = len(path)
+        return in_level_order(
+            np.concatenate([[context.root], path, matches.tokens]),
+            np.concatenate([np.arange(-1, count), matches.parents + 1 + count]),
+            np.concatenate([[1.0], scores, scores[-1] * matches.scores]),
+            np.array([0] * (count + 1) + text.sources(matches.positions)),
+            SOURCES,
+        )
+
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
         for step in steps:

@@ -9,6 +9,8 @@ Places with the same last `min_match` tokens form a chain, most recent first, of
 `MAX_PLACES` are examined.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from graft.match.hash_table import (
@@ -50,24 +52,40 @@ def _enter_places(
 
 
 @compiled
-def _agreement(text: np.ndarray, place: int, end: int, most: int) -> int:
-    """Over how many tokens the texts that end with `place` and with `end` are the same."""
-    run = 0
-    while run < min(most, place + 1) and text[place - run] == text[end - run] != BORDER:
+def _agreement(text: np.ndarray, place: int, end: np.ndarray, most: int) -> int:
+    """Over how many tokens the text up to `place` ends like `end`."""
+    run, most = 0, min(most, place + 1, len(end))
+    while run < most and text[place - run] == end[len(end) - 1 - run] != BORDER:
         run += 1
     return run
 
 
 @compiled
+def _latest_place(tables: tuple, end: np.ndarray, length: int) -> int:
+    """The latest place where the last `length` tokens of `end` stood, or -1."""
+    keys, latest = tables
+    if run_before(end, len(end), length) < length:
+        return -1
+    key = hash_before(end, len(end), length)
+    slot = key_slot(keys, key)
+    return latest[slot] if keys[slot] == key else -1
+
+
+@compiled
 def _list_places(
-    text: np.ndarray, size: int, previous: np.ndarray, max_match: int, places: np.ndarray
+    text: np.ndarray,
+    end: np.ndarray,
+    place: int,
+    previous: np.ndarray,
+    max_match: int,
+    places: np.ndarray,
 ) -> int:
-    """Fill `places` with (place, agreement), most recent first; returns how many."""
+    """Fill `places` with (place, agreement with `end`) from `place` on, most recent first; returns
+    how many."""
     listed = 0
-    place = previous[size - 1] if size > 0 else -1
     while place >= 0 and listed < len(places):
         places[listed, 0] = place
-        places[listed, 1] = _agreement(text, place, size - 1, max_match)
+        places[listed, 1] = _agreement(text, place, end, max_match)
         listed += 1
         place = previous[place]
     return listed
@@ -175,10 +193,10 @@ def _lookup(
     chained: tuple, options: tuple, confidence: np.ndarray, work: tuple, found: tuple
 ) -> int:
     """Fill `found` with the best nodes; returns how many."""
-    text, size, previous = chained
+    text, size, previous, end, latest = chained
     min_match, max_match, length = options
     places, branches, trie, scores = work
-    listed = _list_places(text, size, previous, max_match, places)
+    listed = _list_places(text, end, latest, previous, max_match, places)
     span = (min_match, max_match)
     used = _choose(text, size, places[:listed], length, branches, span)
     nodes = _merge(text, branches[:used], confidence, trie, scores)
@@ -205,9 +223,24 @@ class CopyIndex(TextIndex):
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` nodes of the branches; a score is the product of the confidences."""
+        size = self._text.size
+        latest = self._previous[size - 1] if size else -1
+        return self._lookup(self._text.tokens[:size], latest, limit, confidence)
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """The same as if `tokens` stood at the end of the text."""
+        if not len(tokens):
+            return self.lookup(limit, confidence)
+        size, most = self._text.size, self._options[1]
+        after = np.array(tokens, dtype=np.int32)
+        end = np.concatenate([self._text.tokens[max(0, size - most) : size], after])
+        latest = _latest_place(self._tables, end, self._options[0])
+        return self._lookup(end, latest, limit, confidence)
+
+    def _lookup(self, end: np.ndarray, latest: int, limit: int, confidence: np.ndarray) -> Matches:
         fields = np.empty((_RANK, limit), dtype=np.int32)
         scores = np.empty(limit, dtype=np.float32)
-        chained = (self._text.tokens, self._text.size, self._previous)
+        chained = (self._text.tokens, self._text.size, self._previous, end, latest)
         trust = np.array(confidence, dtype=np.float64)
         size = _lookup(chained, self._options, trust, self._work, (fields, scores))
         return as_matches(fields, scores, size)

@@ -1,5 +1,6 @@
 """What an index answers to "what followed this before?": a trie of continuations with evidence."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,3 +48,10 @@ class TokenIndex(Protocol):
 
         `confidence[min(m, len - 1)]` is how often a guess made on m matching tokens comes true.
         """
+
+
+class FarSighted(TokenIndex, Protocol):
+    """One that can also be asked what would follow if the text went on in some way."""
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """As `lookup`, as if `tokens` stood at the end of the text; they are not kept."""

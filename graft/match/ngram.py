@@ -9,6 +9,8 @@ A token is entered into hash tables once, when it arrives. Two n-grams are taken
 their 64-bit hashes agree, which costs a wrong guess at worst.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from graft.match.copy_index import CopyIndex
@@ -67,13 +69,19 @@ def _enter_places(
 
 @compiled
 def _copy_first_place(
-    text: np.ndarray, stop: int, tables: tuple, max_ngram: int, confidence: np.ndarray, found: tuple
+    text: np.ndarray,
+    end: np.ndarray,
+    tables: tuple,
+    max_ngram: int,
+    confidence: np.ndarray,
+    found: tuple,
 ) -> int:
-    """Fill `found` from the first place of the longest known n-gram; returns the chain's length."""
+    """Fill `found` from the first place of the longest known n-gram at the end of `end`; returns
+    the chain's length."""
     keys, places = tables
     fields, scores = found
-    for n in range(run_before(text, stop, max_ngram), 0, -1):
-        key = hash_before(text, stop, n)
+    for n in range(run_before(end, len(end), max_ngram), 0, -1):
+        key = hash_before(end, len(end), n)
         slot = key_slot(keys, key)
         if keys[slot] == key:
             for at in range(len(scores)):
@@ -96,11 +104,21 @@ class NgramIndex(TextIndex):
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """The first `limit` tokens of the chain; the score of each is n's confidence per step."""
+        return self._copy(self._text.tokens[: self._text.size], limit, confidence)
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """The same as if `tokens` stood at the end of the text."""
+        size = self._text.size
+        last = self._text.tokens[max(0, size - self.max_ngram) : size]
+        end = np.concatenate([last, np.array(tokens, dtype=np.int32)])
+        return self._copy(end, limit, confidence)
+
+    def _copy(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
         size = min(limit, self.length)
         fields, scores = np.empty((6, size), dtype=np.int32), np.empty(size, dtype=np.float32)
         size = _copy_first_place(
             self._text.tokens,
-            self._text.size,
+            end,
             self._tables,
             self.max_ngram,
             np.array(confidence, dtype=np.float64),

@@ -7,6 +7,7 @@ drafts one chain from it. Here the continuations of the match, then those of its
 trie by best-first search. What a longer context did not claim is left to the shorter ones.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -182,22 +183,40 @@ def _expand(
 
 
 @compiled
+def _walk(automaton: Automaton, after: np.ndarray) -> tuple[int, int]:
+    """The longest end of the text and `after` that occurred before: its state and length."""
+    states = automaton.states
+    state = max(states[automaton.used[2], LINK], ROOT)
+    matched = states[state, LENGTH]
+    for token in after:
+        target = target_of(states, automaton.edges, state, token)
+        while target == NONE and state != ROOT:
+            state = states[state, LINK]
+            matched = states[state, LENGTH]
+            target = target_of(states, automaton.edges, state, token)
+        if target != NONE:
+            state, matched = target, matched + 1
+    return state, matched
+
+
+@compiled
 def _lookup(
     arrays: Arrays,
     frontier_arrays: tuple[np.ndarray, ...],
     confidence: np.ndarray,
     bounds: tuple[int, int, float],
-    found: np.ndarray,
-    scores: np.ndarray,
+    after: np.ndarray,
+    found: tuple[np.ndarray, np.ndarray],
 ) -> int:
-    """Fill the columns of `found` and `scores`, best first; returns how many."""
+    """Fill the columns of `found` = (fields, scores), best first; returns how many."""
+    fields, scores = found
     automaton = named(arrays)
     used, nodes, node_scores, heap = frontier_arrays
     frontier = _Frontier(used, nodes, node_scores, heap)
     limits = _Limits(bounds[0], bounds[1], bounds[2])
-    match = max(automaton.states[automaton.used[2], LINK], ROOT)
+    match, matched = _walk(automaton, after)
     root = frontier.nodes[0]
-    root[_STATE], root[_DEPTH], root[_MATCH] = match, 0, automaton.states[match, LENGTH] - 1
+    root[_STATE], root[_DEPTH], root[_MATCH] = match, 0, matched - 1
     frontier.scores[0] = 1.0
     frontier.used[0], frontier.used[1] = 1, 0
     _expand(automaton, frontier, confidence, limits, 0, -1)
@@ -205,7 +224,7 @@ def _lookup(
     while size < len(scores) and frontier.used[1] > 0:
         node = _pop(frontier)
         for field in range(6):
-            found[field, size] = frontier.nodes[node, field]
+            fields[field, size] = frontier.nodes[node, field]
         scores[size] = frontier.scores[node]
         size += 1
         if size < len(scores) and frontier.nodes[node, _DEPTH] < limits.max_depth:
@@ -257,12 +276,18 @@ class SuffixAutomaton:
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` continuation nodes of the text's end, by falling score."""
+        return self.lookup_after((), limit, confidence)
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """The same as if `tokens` stood at the end of the text."""
         if len(self._frontier[-1]) < self._frontier_size(limit):
             self._frontier = self._make_frontier(limit)
         fields = np.empty((6, limit), dtype=np.int32)
         scores = np.empty(limit, dtype=np.float32)
         trust = np.array(confidence, dtype=np.float64)
-        size = _lookup(self._arrays, self._frontier, trust, self._limits, fields, scores)
+        after = np.array(tokens, dtype=np.int32)
+        found = (fields, scores)
+        size = _lookup(self._arrays, self._frontier, trust, self._limits, after, found)
         return as_matches(fields, scores, size)
 
     @classmethod

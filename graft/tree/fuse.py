@@ -4,11 +4,21 @@ import numpy as np
 
 from graft.tree.draft_tree import DraftTree, in_level_order
 
+BOTH = "both"  # the source of nodes that several drafters guessed
+
 
 def union(first: DraftTree, second: DraftTree) -> DraftTree:
-    """Every path of both trees. A node of both keeps the better score and the first's source."""
+    """Every path of both trees.
+
+    A node of both keeps the better score; its source is `BOTH` where two drafters claim it, and
+    the one who does where only one names itself.
+    """
     if first.tokens[0] != second.tokens[0]:
         raise ValueError("trees with different roots cannot be joined")
+    if len(second) == 1:
+        return first
+    if len(first) == 1:
+        return second
     names = list(dict.fromkeys((*first.source_names, *second.source_names)))
     tokens, parents = first.tokens.tolist(), first.parents.tolist()
     scores = first.scores.tolist()
@@ -26,7 +36,19 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
             sources.append(names.index(second.source(i)))
             children.append({})
         scores[node] = max(scores[node], float(second.scores[i]))
+        sources[node] = _place(_joint(names[sources[node]], second.source(i)), names)
         place[i] = node
     return in_level_order(
         np.array(tokens), np.array(parents), np.array(scores), np.array(sources), tuple(names)
     )
+
+
+def _place(name: str, names: list[str]) -> int:
+    """Where a name stands among the others; at their end from now on, if it is new."""
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+def _joint(first: str, second: str) -> str:
+    return (first or second) if first == second or not (first and second) else BOTH

@@ -1,6 +1,7 @@
 """Cutting a tree down to the nodes that are worth their place."""
 
 import heapq
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -35,6 +36,27 @@ def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
         tree.source_names,
         None if tree.probs is None else tree.probs[chosen],
     )
+
+
+def strongest(tree: DraftTree, count: int) -> DraftTree:
+    """The root and the `count` nodes with the best scores, where no score is above its parent's
+    (ties: lower number)."""
+    if len(tree) <= count + 1:
+        return tree
+    return keep(tree, np.argsort(-tree.scores, kind="stable")[: count + 1].tolist())
+
+
+def starting_with(tree: DraftTree, tokens: Iterable[int]) -> DraftTree:
+    """The branches whose first token is one of these (RASD's pruning)."""
+    wanted = set(tokens)
+    kept = [0]
+    inside = [True] + [False] * (len(tree) - 1)
+    for node in range(1, len(tree)):
+        parent = int(tree.parents[node])
+        inside[node] = inside[parent] if parent else int(tree.tokens[node]) in wanted
+        if inside[node]:
+            kept.append(node)
+    return keep(tree, kept)
 
 
 def shallow(tree: DraftTree, depth: int) -> DraftTree:

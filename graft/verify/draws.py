@@ -10,6 +10,7 @@ The tokens are those that `Sampler.draw` would draw; at nodes where only it can 
 import math
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,12 +26,23 @@ from graft.sampling import (
     nucleus_borders,
     upload,
 )
-from graft.tree.draft_tree import DraftTree
 
 NOT_DRAWN = -1
 ROWS_AT_ONCE = 64  # noise takes 8 bytes for every token of the vocabulary, several times over
 
-Asked = tuple[Sampler | None, DraftTree]  # None: nobody wants to know
+
+class Places(Protocol):
+    """Where to draw: the nodes of a tree, or a part of one."""
+
+    depths: np.ndarray  # [n], the last one the greatest
+
+    def __len__(self) -> int: ...
+
+    def paths(self) -> list[list[int]]:
+        """For every place the tokens drafted before it."""
+
+
+Asked = tuple[Sampler | None, Places]  # None: nobody wants to know
 
 
 class Draws:

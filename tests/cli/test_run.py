@@ -110,7 +110,9 @@ def test_question_can_be_piped(cli, engine, arguments):
         (["?", "--temperature", "-1"], "temperature"),
         (["?", "--top-p", "2"], "top_p"),
         (["?", "--max-tokens", "0"], "max_tokens"),
-        (["?", "--draft", "magic"], "unknown draft 'magic'; choose from "),
+        (["?", "--draft", "magic"], "unknown draft 'magic'; choose one of "),
+        (["?", "--draft", "copy+magic"], "unknown draft 'magic'; choose one of "),
+        (["?", "--draft", "sd+copy"], "'sd' needs a draft model; name one (--draft-model)"),
         (["?", "--dtype", "int3"], "unknown dtype 'int3'; choose from auto, fp32, bf16, "),
         (["?", "--doc", "no-such-file.txt"], "no-such-file.txt does not exist"),
         (["too long"], "the prompt has 9000 tokens"),
@@ -135,3 +137,10 @@ def test_unknown_model_ends_in_one_line(cli):
     assert done.exit_code == 1
     assert done.stderr.startswith("error: ")
     assert "no-such-model" in done.stderr
+
+
+def test_a_draft_model_is_loaded_and_may_be_combined(cli, engine):
+    done = cli("run", "?", "--draft-model", "small", "--draft", "sd+copy")
+    assert done.exit_code == 0
+    assert engine.loaded[0][1]["draft_model"] == "small"
+    assert engine.calls[0][2] == "sd+copy"

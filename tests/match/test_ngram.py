@@ -16,6 +16,7 @@ TRUST = np.array([0.0, 0.3, 0.5, 0.7, 0.8, 0.9])
 ALL = [NgramIndex, CopyIndex, NgramCounts]
 
 texts = st.lists(st.integers(-1, 3), max_size=60)  # -1 is a border
+afters = st.lists(st.integers(0, 3), max_size=4)  # what is imagined to follow
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,10 +46,10 @@ def is_same(left: Matches, right: Matches) -> bool:
     return all(np.array_equal(getattr(left, f), getattr(right, f)) for f in Matches.__slots__)
 
 
-def naive_prompt_lookup(text, max_ngram, length):
+def naive_prompt_lookup(text, max_ngram, length, after=()):
     """All windows in order, as the reference implementation does, but never over a border."""
     for n in range(max_ngram, 0, -1):
-        end = text[-n:]
+        end = [*text, *after][-n:]
         if len(end) < n or BORDER in end:
             continue
         for start in range(len(text) - n):
@@ -58,11 +59,14 @@ def naive_prompt_lookup(text, max_ngram, length):
     return 0, -1
 
 
-@given(texts, st.integers(1, 4), st.integers(1, 5), st.integers(0, 6))
+@given(texts, afters, st.integers(1, 4), st.integers(1, 5), st.integers(0, 6))
 @settings(deadline=None, max_examples=200)
-def test_prompt_lookup_finds_the_first_place_with_a_whole_continuation(text, n, length, limit):
-    found = feed(NgramIndex(max_ngram=n, length=length), text).lookup(limit, TRUST)
-    matched, start = naive_prompt_lookup(text, n, length)
+def test_prompt_lookup_finds_the_first_place_with_a_whole_continuation(
+    text, after, n, length, limit
+):
+    index = feed(NgramIndex(max_ngram=n, length=length), text)
+    found = index.lookup_after(after, limit, TRUST) if after else index.lookup(limit, TRUST)
+    matched, start = naive_prompt_lookup(text, n, length, after)
     size = min(limit, length) if matched else 0
     assert found.tokens.tolist() == text[start : start + size]
     assert found.positions.tolist() == list(range(start, start + size))
@@ -72,9 +76,9 @@ def test_prompt_lookup_finds_the_first_place_with_a_whole_continuation(text, n, 
     assert found.scores == pytest.approx([trust(matched) ** (i + 1) for i in range(size)])
 
 
-def agreement(text, place, most):
-    run = 0
-    while run < min(most, place + 1) and text[place - run] == text[-1 - run] != BORDER:
+def agreement(text, place, end, most):
+    run, most = 0, min(most, place + 1, len(end))
+    while run < most and text[place - run] == end[-1 - run] != BORDER:
         run += 1
     return run
 
@@ -83,9 +87,10 @@ def is_prefix(left, right):
     return right[: len(left)] == left
 
 
-def naive_branches(text, max_match, min_match, branches, length):
+def naive_branches(text, max_match, min_match, branches, length, after=()):
     """(agreement, start, run) of the branches, the best first."""
-    places = [(agreement(text, place, max_match), place) for place in range(len(text) - 1)]
+    end = [*text, *after]
+    places = [(agreement(text, place, end, max_match), place) for place in range(len(text) - 1)]
     chosen = []
     for matched, place in sorted(places, reverse=True):
         run = text[place + 1 : place + 1 + length]
@@ -118,17 +123,20 @@ def path_to(found, node):
     return tuple(path)
 
 
-@given(texts, st.integers(1, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 5))
+@given(texts, afters, st.integers(1, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 5))
 @settings(deadline=None, max_examples=200)
-def test_copying_takes_the_places_that_agree_the_longest(text, least, more, branches, length):
+def test_copying_takes_the_places_that_agree_the_longest(  # noqa: PLR0913
+    text, after, least, more, branches, length
+):
     options = {
         "max_match": least + more,
         "min_match": least,
         "branches": branches,
         "length": length,
     }
-    found = feed(CopyIndex(**options), text).lookup(branches * length, TRUST)
-    expected = naive_trie(naive_branches(text, **options))
+    index, limit = feed(CopyIndex(**options), text), branches * length
+    found = index.lookup_after(after, limit, TRUST) if after else index.lookup(limit, TRUST)
+    expected = naive_trie(naive_branches(text, **options, after=after))
     assert len(found) == len(expected)
     for node in range(len(found)):
         matched, position, score = expected[path_to(found, node)]

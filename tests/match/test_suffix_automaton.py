@@ -58,10 +58,11 @@ def followers(text: list[int], context: list[int]) -> dict[int, int]:
     return counts
 
 
-def longest_match(text: list[int]) -> int:
-    document = last_document(text)
+def longest_match(text: list[int], after: list[int] | tuple = ()) -> int:
+    document = [*last_document(text), *after]
+    own = 0 if after else 1
     return max(
-        (n for n in range(1, len(document) + 1) if len(places(text, document[-n:])) > 1),
+        (n for n in range(1, len(document) + 1) if len(places(text, document[-n:])) > own),
         default=0,
     )
 
@@ -104,19 +105,20 @@ def test_match_is_the_longest_end_that_stood_in_the_text_before(text):
     assert indexed(text).match_length == longest_match(text)
 
 
-@given(texts, st.integers(1, 5))
-@settings(deadline=None, max_examples=100)
-def test_the_trie_is_what_counting_gives(text, backoff):
+@given(texts, st.lists(st.integers(0, 3), max_size=3), st.integers(1, 5))
+@settings(deadline=None, max_examples=150)
+def test_the_trie_is_what_counting_gives(text, after, backoff):
     index = indexed(text, min_score=0.0, max_depth=3, max_backoff=backoff)
-    found = index.lookup(4 + 16 + 64, TRUST)
+    limit = 4 + 16 + 64
+    found = index.lookup_after(after, limit, TRUST) if after else index.lookup(limit, TRUST)
     nodes = {tuple(path_to(found, i)): i for i in range(len(found))}
     assert len(nodes) == len(found)
     expected = {}
-    level = {(): (longest_match(text), 1.0)}
+    level = {(): (longest_match(text, after), 1.0)}
     for _ in range(3):
         deeper = {}
         for path, (matched, score) in level.items():
-            whole = last_document(text) + list(path)
+            whole = [*last_document(text), *after, *path]
             for token, child in naive_children(text, whole, matched, score, backoff).items():
                 expected[(*path, token)] = child
                 deeper[(*path, token)] = (child[0] + 1, child[3])

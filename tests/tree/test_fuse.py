@@ -37,12 +37,26 @@ def test_every_path_of_both_is_kept_once_and_no_other(first, second):
 
 
 @given(scored_trees(), scored_trees("b"))
-def test_a_common_node_has_the_better_score_and_the_first_source(first, second):
-    joined, own = union(first, second), set(paths_of(first))
+def test_a_common_node_has_the_better_score_and_both_sources(first, second):
     one, other = scores_of(first), scores_of(second)
-    for path, score, source in as_set(joined):
+    for path, score, source in as_set(union(first, second)):
         assert score == max(one.get(path, 0), other.get(path, 0))
-        assert source == ("a" if path in own else "b")
+        if path:
+            assert source == ("both" if path in one and path in other else "ab"[path in other])
+
+
+def test_a_node_that_one_tree_leaves_unnamed_belongs_to_the_other():
+    named, unnamed = from_paths(ROOT, [[1, 2], [3]], "a"), from_paths(ROOT, [[1, 4]], "")
+    for joined in (union(named, unnamed), union(unnamed, named)):
+        sources = {path_of(joined, i): joined.source(i) for i in range(1, len(joined))}
+        assert sources == {(1,): "a", (3,): "a", (1, 2): "a", (1, 4): ""}
+
+
+@given(scored_trees(), scored_trees("b"), scored_trees("c"))
+def test_sources_do_not_depend_on_the_order_of_joining(first, second, third):
+    left = as_set(union(union(first, second), third))
+    right = as_set(union(first, union(second, third)))
+    assert {each for each in left if each[0]} == {each for each in right if each[0]}
 
 
 @given(scored_trees())

@@ -11,7 +11,7 @@ from test_draft_tree import assert_sound, path_of
 from test_fuse import as_set, scored_trees
 
 from graft.tree.draft_tree import DraftTree, chain, from_paths
-from graft.tree.prune import best_first, cut, keep
+from graft.tree.prune import best_first, cut, keep, starting_with, strongest
 
 
 def brute_force(tree: DraftTree, budget: int) -> list[int]:
@@ -67,6 +67,23 @@ def test_a_cut_by_hand(budget, tokens):
     tree = from_paths(1, [[2, 3], [4], [2, 5]])  # nodes 1 | 2 4 | 3 5
     tree = replace(tree, scores=np.array([1, 0.9, 0.3, 0.5, 0.2], np.float32))
     assert cut(tree, budget).tokens.tolist() == tokens
+
+
+@given(scored_trees(), st.integers(0, 30))
+def test_the_strongest_nodes_are_those_of_the_cut_where_scores_fall(tree, budget):
+    tree = falling(tree)
+    smaller = strongest(tree, budget)
+    assert_sound(smaller)
+    np.testing.assert_array_equal(np.sort(smaller.scores), np.sort(cut(tree, budget).scores))
+
+
+@given(scored_trees(), st.sets(st.integers(0, 5)))
+def test_only_branches_that_start_with_the_tokens_stay(tree, tokens):
+    smaller = starting_with(tree, tokens)
+    assert_sound(smaller)
+    kept = {path_of(tree, i) for i in range(len(tree))}
+    expected = {path for path in kept if not path or path[0] in tokens}
+    assert {path_of(smaller, i) for i in range(len(smaller))} == expected
 
 
 def test_equal_scores_are_taken_in_the_order_of_nodes():

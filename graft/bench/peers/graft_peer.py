@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Load the model and answer until stdin closes."""
-    chosen = protocol.parser(__doc__).parse_args()
+    options = protocol.parser(__doc__)
+    options.add_argument("--draft-model")
+    chosen = options.parse_args()
     channel = protocol.private_stdout()
     import torch
 
@@ -26,6 +28,7 @@ def main() -> None:
     torch.set_num_threads(chosen.threads)
     engine = graft.load(
         chosen.model,
+        draft_model=chosen.draft_model,
         dtype=chosen.dtype,
         device=chosen.device,
         max_batch=chosen.batch,
@@ -37,6 +40,7 @@ def main() -> None:
         "threads": chosen.threads,
         "forward": engine.loaded.forward_name,
         "max_batch": chosen.batch,
+        "draft_model": chosen.draft_model,
         "prefix_cache": 0,
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)

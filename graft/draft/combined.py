@@ -1,0 +1,135 @@
+"""Several drafters, one tree: each proposes, the trees are grafted onto one another.
+
+Drafters are asked in turn, and each knows what those before it found that pays (`Budget.after`):
+where a lookup is sure of itself, a draft model need not be run. Lookups come first, for they take
+microseconds; a thread for them would cost more than it hides.
+
+How the trees are pruned makes the method: CASD takes everything that fits, RASD only retrieved
+branches that the draft model could imagine, and the free compositions what pays by the clock.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from graft.draft.budget import as_many_as_pay
+from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.lookup import LookupDrafter
+from graft.draft.model import ModelDrafter
+from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import DraftTree
+from graft.tree.fuse import union
+from graft.tree.prune import cut, starting_with, strongest
+
+# For each sequence, the trees that the drafters proposed, in their order -> one tree for each
+Prune = Callable[[list[DraftContext], list[list[DraftTree]], Budget], list[DraftTree]]
+
+
+class Combined:
+    """Any number of drafters as one."""
+
+    def __init__(self, drafters: Sequence[Drafter], *, prune: Prune) -> None:
+        self._drafters, self._prune = drafters, prune
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        for drafter in self._drafters:
+            drafter.start(context)
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        proposed: list[list[DraftTree]] = [[] for _ in contexts]
+        for place, drafter in enumerate(self._drafters):
+            found = what_pays(contexts, proposed, budget) if place else []
+            left = budget.after(found)
+            for trees, tree in zip(proposed, drafter.propose(contexts, left), strict=True):
+                trees.append(tree)
+        return self._prune(contexts, proposed, budget)
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+        for drafter in self._drafters:
+            drafter.observe(steps)
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        for drafter in self._drafters:
+            drafter.finish(sequence)
+
+
+def everything(
+    contexts: list[DraftContext],  # noqa: ARG001
+    proposed: list[list[DraftTree]],
+    budget: Budget,
+) -> list[DraftTree]:
+    """All branches, the best first up to the most nodes a tree may have (CASD)."""
+    return [cut(reduce(union, trees), budget.nodes) for trees in proposed]
+
+
+def what_pays(
+    contexts: list[DraftContext],  # noqa: ARG001
+    proposed: list[list[DraftTree]],
+    budget: Budget,
+) -> list[DraftTree]:
+    """The nodes that are worth the target's time, those of all sequences weighed together."""
+    fused = [reduce(union, trees) for trees in proposed]
+    counts = as_many_as_pay([-np.sort(-tree.scores[1:]) for tree in fused], budget)
+    return [strongest(tree, count) for tree, count in zip(fused, counts, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class GuidedByModel:
+    """RASD: of the retrieved branches those stay whose first token the draft model holds likely.
+
+    Where retrieval finds nothing, it is asked again as if the draft model's likeliest guesses had
+    come: those of the first `levels`, `width` of each; what is found hangs under the guess. The
+    model's tree is the last of the proposed ones, `retrieval` drew the others.
+    """
+
+    retrieval: Sequence[LookupDrafter]
+    model: ModelDrafter
+    levels: int = 2
+    width: int = 3
+
+    def __call__(
+        self, contexts: list[DraftContext], proposed: list[list[DraftTree]], budget: Budget
+    ) -> list[DraftTree]:
+        """See Prune."""
+        pairs = zip(contexts, proposed, strict=True)
+        return [cut(self._fused(*pair, budget.nodes), budget.nodes) for pair in pairs]
+
+    def _fused(self, context: DraftContext, trees: list[DraftTree], nodes: int) -> DraftTree:
+        guessed, found = trees[-1], trees[:-1]
+        likely = self.model.first_tokens(context.sequence)
+        if not likely:
+            return reduce(union, trees)
+        if all(len(tree) == 1 for tree in found):
+            found = self._asked_again(context, guessed, nodes)
+        return reduce(union, [starting_with(tree, likely) for tree in found], guessed)
+
+    def _asked_again(self, context: DraftContext, tree: DraftTree, nodes: int) -> list[DraftTree]:
+        """What retrieval finds behind the guesses, level by level until it finds something."""
+        paths = tree.paths()
+        for level in range(1, self.levels + 1):
+            guesses = [node for node in range(len(tree)) if len(paths[node]) == level]
+            best = sorted(guesses, key=lambda node: -tree.scores[node])[: self.width]
+            found = [
+                drafter.propose_after(context, paths[node], _scores_to(tree, node), nodes)
+                for node in best
+                for drafter in self.retrieval
+            ]
+            found = [each for each in found if len(each) > 1]
+            if found:
+                return found
+        return []
+
+
+def _scores_to(tree: DraftTree, node: int) -> list[float]:
+    """The scores of the path from below the root down to a node."""
+    scores = []
+    while node > 0:
+        scores.append(float(tree.scores[node]))
+        node = int(tree.parents[node])
+    return scores[::-1]

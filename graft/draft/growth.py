@@ -1,0 +1,202 @@
+"""How a draft model's guesses grow: as a chain, or as a tree by EAGLE-2's rule.
+
+Either makes one forward per level for all sequences together. A chain takes the token that the
+sampler draws from the draft model's distribution with the noise it will draw with from the
+target's: the two agree far more often than two draws of their own would. A tree takes the
+likeliest tokens of the processed distribution.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graft.draft.guess import Guess
+from graft.models.language_model import LanguageModel
+from graft.sampling import Sampler, SamplingParams, upload
+from graft.tree.draft_tree import DraftTree, chain
+from graft.verify.draws import draw_all
+
+
+class Growth(Protocol):
+    """A way to grow `depth` levels of guesses."""
+
+    depth: int
+    scratch: int  # rows that the guesses of a sequence take at most
+    keeps_root: bool  # whether rows of the root stay in the cache from level to level
+
+    def rows(self, guess: Guess) -> int:
+        """Rows that the next level's forward takes."""
+
+    def read(self, model: LanguageModel, guesses: Sequence[Guess]) -> Tensor:
+        """One forward: logits [M, V] after the frontiers of all guesses, side by side."""
+
+    def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
+        """Add the next level, given those logits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A place for a draw: after these tokens, which are drafted and not emitted."""
+
+    tokens: list[int]
+
+    def __len__(self) -> int:
+        return 1
+
+    @property
+    def depths(self) -> np.ndarray:
+        """[1]: how far ahead it is."""
+        return np.array([len(self.tokens)])
+
+    def paths(self) -> list[list[int]]:
+        """The one path to it."""
+        return [self.tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class ChainGrowth:
+    """One token after another, at most `depth`. What was read of the chain stays in the cache, so
+    that what comes true need not be read again."""
+
+    depth: int
+    keeps_root = True
+
+    @property
+    def scratch(self) -> int:
+        """See Growth."""
+        return self.depth
+
+    def rows(self, guess: Guess) -> int:  # noqa: ARG002
+        """See Growth."""
+        return 1
+
+    def read(self, model: LanguageModel, guesses: Sequence[Guess]) -> Tensor:
+        """See Growth."""
+        extents = [guess.reader.extent for guess in guesses]
+        tokens = [guess.tokens[-1] for guess in guesses]
+        logits, _ = model.score_all(extents, [chain([token]) for token in tokens])
+        model.commit_all([(extent, [0]) for extent in extents])
+        for guess, token in zip(guesses, tokens, strict=True):
+            guess.reader.guessed.append(token)
+        return logits
+
+    def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
+        """See Growth."""
+        places = [(_sampler(guess), Ahead(guess.path(guess.frontier[0]))) for guess in guesses]
+        drawn = draw_all(places, logits)
+        drawn = torch.where(drawn < 0, logits.argmax(-1), drawn)
+        shares = processed(guesses, logits).gather(1, drawn[:, None])[:, 0].exp()
+        for guess, token, share in zip(guesses, drawn.tolist(), shares.tolist(), strict=True):
+            guess.frontier = guess.add(guess.frontier[0], [token], [share])
+            guess.depth += 1
+
+
+@dataclass(frozen=True, slots=True)
+class TreeGrowth:
+    """EAGLE-2's dynamic tree: at every level the `width` best nodes get `width` children each.
+
+    The rows of a level are computed again with those below it, and thrown away after the round.
+    """
+
+    depth: int
+    width: int
+    keeps_root = False
+
+    @property
+    def scratch(self) -> int:
+        """See Growth."""
+        return 1 + self.width * self.depth
+
+    def rows(self, guess: Guess) -> int:
+        """See Growth."""
+        return len(guess.above(guess.frontier))
+
+    def read(self, model: LanguageModel, guesses: Sequence[Guess]) -> Tensor:
+        """See Growth."""
+        trees, wanted, first = [], [], 0
+        for guess in guesses:
+            nodes = guess.above(guess.frontier)
+            trees.append(_part(guess, nodes, model.vocabulary))
+            place = {node: i for i, node in enumerate(nodes)}
+            wanted += [first + place[node] for node in guess.frontier]
+            first += len(nodes)
+        logits, _ = model.score_all([guess.reader.extent for guess in guesses], trees)
+        return logits[upload(torch.tensor(wanted), logits.device)]
+
+    def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
+        """See Growth."""
+        best = processed(guesses, logits).topk(min(self.width, logits.shape[1]))
+        shares, tokens = best.values.exp().tolist(), best.indices.tolist()
+        row = 0
+        for guess in guesses:
+            added = []
+            for node in guess.frontier:
+                count = surviving_count(shares[row], guess.reader.context.sampler)
+                added += guess.add(node, tokens[row][:count], shares[row][:count])
+                row += 1
+            added.sort(key=lambda node: -guess.scores[node])
+            guess.frontier = sorted(added[: self.width])
+            guess.depth += 1
+
+
+def _part(guess: Guess, nodes: list[int], vocabulary: int) -> DraftTree:
+    """The tree of some of the nodes, the root and all their ancestors among them, for a model that
+    knows so many ids: the root may be another."""
+    place = {node: i for i, node in enumerate(nodes)}
+    place[-1] = -1
+    return DraftTree(
+        np.array([min(guess.tokens[node], vocabulary - 1) for node in nodes]),
+        np.array([place[guess.parents[node]] for node in nodes], np.int32),
+        np.ones(len(nodes), np.float32),
+        np.zeros(len(nodes), np.int16),
+    )
+
+
+def processed(guesses: Sequence[Guess], logits: Tensor) -> Tensor:
+    """Log-probabilities [M, V] after penalties, bias and temperature, for the frontiers' logits.
+
+    A greedy sampler's are those of temperature 1: they say how sure the draft model is.
+    """
+    samplers = [_sampler(guess) for guess in guesses]
+    counts = [len(guess.frontier) for guess in guesses]
+    if any(sampler and sampler.adjusts for sampler in samplers):
+        parts = zip(guesses, samplers, logits.split(counts), strict=True)
+        logits = torch.cat([_adjusted(*part) for part in parts])
+    heat = [_temperature(sampler) for sampler in samplers]
+    column = np.repeat(np.array(heat, np.float32), counts)[:, None]
+    return torch.log_softmax(logits.float() / upload(torch.from_numpy(column), logits.device), -1)
+
+
+def _adjusted(guess: Guess, sampler: Sampler | None, logits: Tensor) -> Tensor:
+    if not sampler or not sampler.adjusts:
+        return logits.float()
+    return sampler.adjusted(logits, [guess.path(node) for node in guess.frontier])
+
+
+def _sampler(guess: Guess) -> Sampler | None:
+    return guess.reader.context.sampler
+
+
+def _temperature(sampler: Sampler | None) -> float:
+    return 1.0 if sampler is None or sampler.params.greedy else sampler.params.temperature
+
+
+def surviving_count(shares: list[float], sampler: Sampler | None) -> int:
+    """How many of the likeliest tokens, given their falling probabilities, may be drawn at all."""
+    if sampler is None or sampler.params.greedy:
+        return max(1, sum(share > 0 for share in shares))
+    return max(1, sum(_survive(shares, sampler.params)))
+
+
+def _survive(shares: list[float], params: SamplingParams) -> list[bool]:
+    before = np.cumsum([0.0, *shares[:-1]])
+    most = params.top_k or math.inf
+    return [
+        share > 0 and place < most and mass < params.top_p and share >= params.min_p * shares[0]
+        for place, (share, mass) in enumerate(zip(shares, before, strict=True))
+    ]

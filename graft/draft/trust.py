@@ -1,0 +1,66 @@
+"""How far to trust a draft model's own probabilities: learned per request from what came true.
+
+A draft model that gives its guess 80 % may be right more or less often, depending on how it was
+trained, on the text, and on whether it draws with the target's noise. Each request starts by
+believing the model and counts its own hits and misses, recent ones more.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from graft.tree.draft_tree import DraftTree
+
+BINS = 10  # of probabilities that share a count
+PRIOR_WEIGHT = 3.0  # observations that the model's own word is worth
+FIRST_HOPE = 0.6  # of a request's first guess, before anything is known
+DECAY = 0.96  # weight of an observation one step later
+LEAST, MOST = 0.005, 0.99
+
+
+class Trust:
+    """Hit rates for one sequence, by what the draft model said."""
+
+    def __init__(self) -> None:
+        self._hits, self._tries = np.zeros(BINS), np.zeros(BINS)
+        self._level_hits, self._level_tries = FIRST_HOPE * PRIOR_WEIGHT, PRIOR_WEIGHT
+
+    def believed(self, shares: np.ndarray) -> np.ndarray:
+        """How often guesses come true that the model gives these probabilities."""
+        places = _bins(shares)
+        rate = (PRIOR_WEIGHT * shares + self._hits[places]) / (PRIOR_WEIGHT + self._tries[places])
+        return np.clip(rate, LEAST, MOST)
+
+    @property
+    def hope(self) -> float:
+        """How often the best guess at the next token comes true, before it is made."""
+        return self._level_hits / self._level_tries
+
+    def observe(self, tree: DraftTree, shares: Sequence[float], emitted: Sequence[int]) -> None:
+        """Hold a draft, as it was before any cutting, against the tokens that came.
+
+        `shares` are the model's probabilities of its nodes, each given the node's parent.
+        """
+        self._hits *= DECAY
+        self._tries *= DECAY
+        children, node = tree.children(), 0
+        for token in emitted:
+            tried = children[node]
+            if not tried:
+                return
+            places = _bins(np.array([shares[child] for child in tried.values()]))
+            np.add.at(self._tries, places, 1)
+            best = max(tried, key=lambda each: shares[tried[each]])
+            self._count_level(hit=token == best)
+            if token not in tried:
+                return
+            node = tried[token]
+            self._hits[_bins(np.array([shares[node]]))] += 1
+
+    def _count_level(self, *, hit: bool) -> None:
+        self._level_hits = DECAY * self._level_hits + hit
+        self._level_tries = DECAY * self._level_tries + 1
+
+
+def _bins(shares: np.ndarray) -> np.ndarray:
+    return np.minimum((shares * BINS).astype(np.int64), BINS - 1)

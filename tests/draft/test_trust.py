@@ -1,0 +1,53 @@
+"""Trust in a draft model's word: from its own probabilities to what came true."""
+
+import numpy as np
+import pytest
+
+from graft.draft.trust import FIRST_HOPE, Trust
+from graft.tree.draft_tree import chain, from_paths
+
+SHARES = np.array([0.95, 0.55, 0.15])
+
+
+def test_at_first_the_model_is_believed():
+    trust = Trust()
+    assert trust.believed(SHARES) == pytest.approx(SHARES)
+    assert trust.hope == pytest.approx(FIRST_HOPE)
+
+
+@pytest.mark.parametrize(("came", "low", "high"), [([2, 3, 9], 0.85, 1.0), ([9], 0.0, 0.2)])
+def test_what_comes_true_counts_for_guesses_of_the_same_probability(came, low, high):
+    trust = Trust()
+    for _ in range(30):
+        trust.observe(chain([1, 2, 3]), [1.0, 0.52, 0.58], came)
+    sure, likely, unlikely = trust.believed(SHARES)
+    assert low <= likely <= high
+    assert low <= trust.hope <= high
+    assert (sure, unlikely) == pytest.approx((0.95, 0.15))  # nothing was learned of these
+
+
+def test_all_siblings_stand_trial_but_hope_is_in_the_best_alone():
+    trust = Trust()
+    tree = from_paths(1, [[2], [3]])
+    for _ in range(30):
+        trust.observe(tree, [1.0, 0.55, 0.15], [3])
+    _, first, second = trust.believed(SHARES)
+    assert first < 0.1
+    assert second > 0.85
+    assert trust.hope < 0.1
+    for _ in range(30):
+        trust.observe(tree, [1.0, 0.55, 0.15], [2])
+    assert trust.hope > 0.6
+
+
+def test_trust_returns_when_guesses_come_true_again():
+    trust = Trust()
+    for came in [[9]] * 40 + [[2]] * 15:
+        trust.observe(chain([1, 2]), [1.0, 0.55], came)
+    assert trust.believed(SHARES)[1] > 0.4
+    assert trust.hope > 0.4
+
+
+def test_nothing_is_ever_certain():
+    assert 0 < Trust().believed(np.array([0.0]))[0]
+    assert Trust().believed(np.array([1.0]))[0] < 1
