@@ -40,7 +40,7 @@ demo: setup
 	    --doc examples/service_agreement.md --dtype fp32 --max-tokens 200 --compare --color
 
 test: setup
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-slow: setup
 	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST_ARGS)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from importlib.metadata import version
+from typing import Any
 
 from graft.decode.engine import Engine
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
@@ -13,6 +14,8 @@ from graft.draft.lookup import LookupDrafter
 from graft.draft.model import Helper, ModelDrafter
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
+from graft.match.rest import RestIndex
+from graft.match.suffix_array import Store, open_store
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.gpu import hold_rows
 from graft.models.load import LoadedModel, load_model, memory
@@ -20,6 +23,7 @@ from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.pretrained import DEFAULT_MODEL
 from graft.models.same_tokens import check_same_tokens
 from graft.models.step_costs import StepCosts, costs_for
+from graft.models.tokenizer import tokenizer_fingerprint
 from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
@@ -37,7 +41,11 @@ MODEL_PRESETS: dict[str, str] = {
     "casd": "a draft model's tree and CASD's copier, nothing pruned",
     "rasd-pld": "a draft model's tree and retrieved branches that it holds likely (RASD)",
 }
-STORE = "store:"
+STORE_PRESETS: dict[str, str] = {
+    "store": "what followed in a datastore of `graft index`, as many as pay",
+    "rest": "the same by REST's choice: 5,000 places, 10 tokens, 64 prefixes (He et al. 2023)",
+    "rasd-rest": "a draft model's tree and REST's branches that it holds likely (RASD)",
+}  # each with the store's folder behind a colon
 VERIFIERS: dict[str, Verifier] = {"walk": walk, "rejection": rejection}
 CHAIN = ChainGrowth(depth=8)
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
@@ -47,25 +55,48 @@ EAGLE_NODES = 59
 def check_draft(name: str, *, draft_model: bool) -> None:
     """Refuse a draft that cannot be made: a preset, or several joined by +."""
     known = PRESETS | MODEL_PRESETS if draft_model else PRESETS
+    stores = [f"{preset}:FOLDER" for preset in STORE_PRESETS]
     for part in name.split("+"):
-        if part.startswith(STORE):
-            raise InputError(f"{part!r}: drafting from a datastore is not built; leave it out")
-        if part in MODEL_PRESETS and not draft_model:
+        preset, _, folder = part.partition(":")
+        if _needs_model(part) and not draft_model:
             raise InputError(f"draft {part!r} needs a draft model; name one (--draft-model)")
-        if part not in known:
-            raise InputError(f"unknown draft {part!r}; choose one of {', '.join(known)}")
+        if preset in STORE_PRESETS and not folder:
+            raise InputError(f"draft {preset!r} needs a datastore; name it: {preset}:FOLDER")
+        if preset not in STORE_PRESETS and part not in known:
+            raise InputError(f"unknown draft {part!r}; choose from {', '.join([*known, *stores])}")
 
 
-def make_drafter(name: str, helper: Helper | None = None) -> Drafter:
-    """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, RASD), or several
-    presets joined by +, of whose guesses as many are taken as pay."""
+def _needs_model(part: str) -> bool:
+    return part in MODEL_PRESETS or part.startswith("rasd-rest")
+
+
+def make_drafter(
+    name: str, helper: Helper | None = None, find_store: Callable[[str], Store] | None = None
+) -> Drafter:
+    """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, REST, RASD), or
+    several presets joined by +, of whose guesses as many are taken as pay."""
     check_draft(name, draft_model=helper is not None)
     parts = name.split("+")
     if len(parts) > 1:
-        parts.sort(key=lambda part: part in MODEL_PRESETS)  # cheap ones first: see Combined
-        return Combined([make_drafter(part, helper) for part in parts], prune=what_pays)
+        parts.sort(key=_needs_model)  # cheap ones first: see Combined
+        made = [make_drafter(part, helper, find_store) for part in parts]
+        return Combined(made, prune=what_pays)
+    preset, _, folder = name.partition(":")
+    if preset in STORE_PRESETS:
+        assert find_store is not None, "nobody to open a datastore"
+        return _with_store(preset, find_store(folder), helper)
     makers = {**_lookups(), **(_with_model(helper) if helper else {})}
     return makers[name]()
+
+
+def _with_store(preset: str, store: Store, helper: Helper | None) -> Drafter:
+    if preset == "store":
+        return LookupDrafter(store.index, as_many_as_pay, nodes=48, calibrated=True)
+    rest = LookupDrafter(lambda: RestIndex(store), as_many_as_fit, nodes=64, calibrated=False)
+    if preset == "rest":
+        return rest
+    model = ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
+    return Combined([rest, model], prune=GuidedByModel([], model))  # a store is asked once a step
 
 
 def _lookups() -> dict[str, Callable[[], Drafter]]:
@@ -109,16 +140,27 @@ def _rasd(model: ModelDrafter) -> Combined:
 
 
 class Drafters(dict[str, Drafter]):
-    """The presets by name; compositions are made when they are first asked for."""
+    """The presets by name; compositions and datastores are made when they are first asked for."""
 
-    def __init__(self, helper: Helper | None = None) -> None:
-        self._helper = helper
+    def __init__(self, helper: Helper | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
+        self._helper, self._tokenizer = helper, tokenizer
+        self._stores: dict[str, Store] = {}
         names = PRESETS | MODEL_PRESETS if helper else PRESETS
         super().__init__({name: make_drafter(name, helper) for name in names})
 
     def __missing__(self, name: str) -> Drafter:
         """InputError where there is nothing of that name."""
-        return self.setdefault(name, make_drafter(name, self._helper))
+        return self.setdefault(name, make_drafter(name, self._helper, self._store))
+
+    def _store(self, folder: str) -> Store:
+        """The datastore in a folder, if it was made with the target's tokenizer."""
+        if folder not in self._stores:
+            if self._tokenizer is None:
+                raise InputError("a datastore needs a model with a tokenizer")
+            store = open_store(folder, tokenizer_fingerprint(self._tokenizer))
+            store.warm_up()
+            self._stores[folder] = store
+        return self._stores[folder]
 
 
 def load(  # noqa: PLR0913  every option by its name
@@ -202,7 +244,7 @@ def engine_around(
         index.warm_up()
     return Engine(
         loaded,
-        Drafters(helper),
+        Drafters(helper, loaded.tokenizer),
         VERIFIERS[verifier],
         costs,
         default_draft=draft,

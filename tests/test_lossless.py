@@ -11,6 +11,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from late import Late
@@ -19,6 +20,9 @@ from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
 
+from graft.match.store_build import StoreWriter, begin_store
+from graft.match.store_files import Manifest, writing
+from graft.models.tokenizer import tokenizer_fingerprint
 from graft.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[1]
@@ -186,6 +190,32 @@ class Endings:
         self.inside += events[-1].source != ""
         self.short += 0 < result.stats.per_step_accepted[-1]
         return result
+
+
+@pytest.fixture(scope="module")
+def store(model_bench, tmp_path_factory):
+    """A datastore of other answers, which go on like these for a while."""
+    folder = tmp_path_factory.mktemp("datastore") / "store"
+    drawn = [replace(SAMPLED, max_tokens=200, seed=seed, ignore_eos=True) for seed in (1, 2, 3)]
+    texts = [model_bench.engine.generate(p, each).token_ids for p in PROMPTS for each in drawn]
+    manifest = Manifest(tokenizer_fingerprint(tiny_tokenizer()), "tiny", VOCABULARY)
+    with writing(folder):
+        writer = StoreWriter(folder, begin_store(folder, manifest))
+        encoded = [np.array(text, np.uint32) for text in texts]
+        writer.add([str(text) for text in texts], lambda _: encoded, lambda _: None)
+        writer.finish()
+    return folder
+
+
+@pytest.mark.parametrize("draft", ["store:", "rest:", "copy+store:", "rasd-rest:", "sd+store:"])
+@pytest.mark.parametrize("option", ["greedy", "temperature", "everything"])
+def test_datastores_never_change_the_output(model_bench, store, option, draft):
+    params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
+    results = [model_bench.check(prompt, params, f"{draft}{store}") for prompt in PROMPTS[:2]]
+    assert accepted(results) >= 10
+    assert rejected(results) >= 10
+    sources = results[0].stats.accepted_by_source + results[1].stats.accepted_by_source
+    assert {"store", "both"} & sources.keys()
 
 
 @pytest.fixture

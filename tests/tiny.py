@@ -134,7 +134,7 @@ def tiny_engine(  # noqa: PLR0913
     )
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
-    presets = Drafters(helper)
+    presets = Drafters(helper, tiny_tokenizer())
     presets.update(drafters or {})
     return Engine(loaded, presets, verify, StepCosts.read(REFERENCE), **options)
 
@@ -161,7 +161,6 @@ def tiny_helper(  # noqa: PLR0913
     model = LanguageModel(
         wrap(built), vocabulary=vocab, context_length=context_length, most_rows=most_rows
     )
-    model.chunk = CHUNK
     costs = StepCosts.read(REFERENCE)
     cheap = tuple(tuple(cost * second for second in row) for row in costs.seconds)
     return Helper(model, replace(costs, seconds=cheap), VOCABULARY)

@@ -74,7 +74,8 @@ class AnswerOptions:
         typer.Option(
             metavar="NAME",
             help="Who guesses ahead: auto, copy, pld, igpg, plain; with --draft-model also sd, "
-            "sd-tree, casd, rasd-pld; several joined by +, such as sd+copy.",
+            "sd-tree, casd, rasd-pld; store:FOLDER and rest:FOLDER (a datastore of `graft "
+            "index`); several joined by +, such as sd+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
