@@ -63,7 +63,9 @@ def check_draft(name: str, *, draft_model: bool) -> None:
         if preset in STORE_PRESETS and not folder:
             raise InputError(f"draft {preset!r} needs a datastore; name it: {preset}:FOLDER")
         if preset not in STORE_PRESETS and part not in known:
-            raise InputError(f"unknown draft {part!r}; choose from {', '.join([*known, *stores])}")
+            raise InputError(
+                f"unknown draft {part!r}; choose one of {', '.join([*known, *stores])}"
+            )
 
 
 def _needs_model(part: str) -> bool:

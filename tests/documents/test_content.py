@@ -28,7 +28,9 @@ def test_gzipped_documents_are_read(tmp_path, name, data):
     assert (document.name, document.text.strip()) == (name, "Hello.")
 
 
-@pytest.mark.parametrize("data", [gzip.compress(b"words " * 99, mtime=0)[:-9], b"\x1f\x8b\x08 not really"])
+@pytest.mark.parametrize(
+    "data", [gzip.compress(b"words " * 99, mtime=0)[:-9], b"\x1f\x8b\x08 not really"]
+)
 def test_a_damaged_gzip_file_is_refused(tmp_path, data):
     with pytest.raises(InputError, match="a.txt.gz is a damaged gzip file"):
         read_document(write(tmp_path, data, "a.txt.gz"))
