@@ -12,6 +12,7 @@ from graft.home import atomic_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 10, 3.6  # inches, of one panel
 
@@ -34,9 +35,14 @@ def plot(told: Report, path: Path) -> None:
     if batched:
         _lines(panels[-1], told.rows)
     figure.suptitle(heading(told), fontsize=8, wrap=True)
+    save(figure, path, dpi=120)
+
+
+def save(figure: "Figure", path: Path, *, dpi: int) -> None:
+    """Write a PNG, whole or not at all."""
     try:
         with atomic_file(path) as temporary:
-            figure.savefig(temporary, format="png", dpi=120)
+            figure.savefig(temporary, format="png", dpi=dpi)
     except CheckpointError as error:
         raise InputError(f"{path} cannot be written; name another --plot") from error
 

@@ -99,12 +99,12 @@ def as_tables(told: Report) -> "list[Table]":
     return tables
 
 
-def _table(title: str, rows: list[Row]) -> "Table":
+def bare_table(title: str) -> "Table":
+    """Without lines, its title above it on the left."""
     from rich.table import Table
 
-    prompts = f"{rows[0].prompts} prompt{'s' if rows[0].prompts > 1 else ''}"
-    table = Table(
-        title=f"{title}, {prompts}",
+    return Table(
+        title=title,
         title_style="bold",
         title_justify="left",
         box=None,
@@ -112,6 +112,11 @@ def _table(title: str, rows: list[Row]) -> "Table":
         pad_edge=False,
         header_style="dim",
     )
+
+
+def _table(title: str, rows: list[Row]) -> "Table":
+    prompts = f"{rows[0].prompts} prompt{'s' if rows[0].prompts > 1 else ''}"
+    table = bare_table(f"{title}, {prompts}")
     table.add_column("", width=11, overflow="fold")
     for name, width in columns(batched=rows[0].batch > 1).items():
         table.add_column(name, width=width, justify="left" if name == "guessed by" else "right")

@@ -7,11 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 
 from graft.decode.sequence import Sequence
-from graft.models.arena import OutOfRowsError
+from graft.models.arena import ROOM_AHEAD, OutOfRowsError
 from graft.models.language_model import LanguageModel
 from graft.models.prefix_cache import common_blocks
-
-ROOM_AHEAD = 512  # rows taken for an answer at first; more come when it grows
 
 
 class Batch:

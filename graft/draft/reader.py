@@ -6,10 +6,8 @@ Guesses that came true need not be read again; the others are dropped when the n
 from dataclasses import dataclass, field
 
 from graft.draft.drafter import DraftContext
-from graft.models.arena import Extent, OutOfRowsError
+from graft.models.arena import ROOM_AHEAD, Extent, OutOfRowsError
 from graft.models.language_model import LanguageModel
-
-ROOM_AHEAD = 512  # rows taken for an answer at first; more come when it grows
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from graft.errors import GraftError
 from graft.kernels.tree_layout import SPLIT
 
 ALIGN = 16  # extents start at multiples of this, so that panels of keys belong to one extent
+ROOM_AHEAD = 512  # rows taken for an answer at first; more come when it grows
 BLOCK = SPLIT  # sharing whole blocks leaves every sum of attention as it would be without
 
 

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from numba import njit
 
+from graft.kernels.decoder_triton import MOST_MOVES
 from graft.kernels.tree_attention_triton import PlacedPlan
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import COLUMNS, TreePlan
-
-MOST_MOVES = 64
 
 
 @dataclass(frozen=True, slots=True)

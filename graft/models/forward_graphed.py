@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graft.kernels.decoder_triton import MOST_MOVES
 from graft.kernels.tree_attention_triton import plan_for, tasks_wanted
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import TreePlan
-from graft.models.device_step import MOST_MOVES, DeviceStep, StepShape, fit
+from graft.models.device_step import DeviceStep, StepShape, fit
 from graft.models.forward_triton import TritonLayers
+from graft.sampling import upload
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class GraphedForward:
         count = len(tokens)
         wanted = None
         if len(outputs) < count:
-            wanted = torch.from_numpy(outputs).to(self.device, non_blocking=True)
+            wanted = upload(torch.from_numpy(outputs), self.device)
         if count > BUCKETS[-1]:
             step = DeviceStep(fit(plan, count), self.device)
             step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))

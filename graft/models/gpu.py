@@ -3,6 +3,7 @@
 import importlib.util
 import logging
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
+@cache  # what is missing is said once
 def fastest_attention(device: torch.device) -> Callable[..., Tensor]:
     """Tree attention for layouts on the host."""
     if device.type != "cuda":

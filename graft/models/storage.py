@@ -12,6 +12,8 @@ from torch import Tensor
 from graft.kernels.panels import LANES
 from graft.sampling import upload
 
+FEW = 64  # rows of a move that may wait for the next step
+
 
 class RowStorage:
     """kv [2, L, K, rows, D] in the model's dtype on its device."""
@@ -80,7 +82,10 @@ class LazyRowStorage(RowStorage):
         super().resize(rows)
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
-        """See Storage."""
+        """See Storage. Whole extents move at once: only a few rows are worth waiting."""
+        if len(source) > FEW:
+            super().move(source, target)
+            return
         pairs = list(zip(source.tolist(), target.tolist(), strict=True))
         written = {target for _, target in self._due}
         if any(row in written for pair in pairs for row in pair):

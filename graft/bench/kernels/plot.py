@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from graft.bench.kernels.records import Figure, Figures
 from graft.bench.kernels.report import heading, of_part
-from graft.errors import CheckpointError, InputError
-from graft.home import atomic_file
+from graft.bench.plot import save
+from graft.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,11 +40,7 @@ def plot(found: Figures, path: Path) -> None:
         handles = {label: line for panel in panels for line, label in _legend(panel)}
         panels[0].legend(handles.values(), handles.keys(), fontsize=6.5, frameon=False)
     picture.suptitle(heading(found), fontsize=7, wrap=True)
-    try:
-        with atomic_file(path) as temporary:
-            picture.savefig(temporary, format="png", dpi=130)
-    except CheckpointError as error:
-        raise InputError(f"{path} cannot be written; name another --plot") from error
+    save(picture, path, dpi=130)
 
 
 def _draw(panel: "Axes", figures: list[Figure]) -> None:

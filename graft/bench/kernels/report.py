@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from graft.bench.kernels.records import Figure, Figures
+from graft.bench.tables import NOTHING, bare_table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-NOTHING = "–"
 MIB = 1 << 20
 
 
@@ -169,17 +169,7 @@ def _ms(seconds: float | None) -> str:
 
 def as_table(sheet: Sheet) -> "Table":
     """For a terminal."""
-    from rich.table import Table
-
-    table = Table(
-        title=sheet.title,
-        title_style="bold",
-        title_justify="left",
-        box=None,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        header_style="dim",
-    )
+    table = bare_table(sheet.title)
     for name in sheet.columns:
         table.add_column(name, justify="right", overflow="fold")
     for row in sheet.rows:

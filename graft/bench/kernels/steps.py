@@ -16,9 +16,9 @@ from graft.bench.kernels.problem import random_tree
 from graft.bench.kernels.settings import KernelSettings
 from graft.bench.kernels.timing import latency
 from graft.errors import InputError
-from graft.kernels.tree_attention_torch import tree_attention
 from graft.models.arena import Extent
 from graft.models.forward import LeanForward
+from graft.models.gpu import fastest_attention
 from graft.models.language_model import Forward, LanguageModel
 from graft.models.llama_shape import read_llama
 from graft.models.load import build_forward
@@ -76,14 +76,8 @@ def fastest(settings: KernelSettings) -> tuple[Forward, str]:
 
 def eager(settings: KernelSettings) -> tuple[Forward, str]:
     """The lean forward operation by operation, over the same attention."""
-    attention: Callable[..., torch.Tensor] = tree_attention
-    if settings.device.type == "cuda":
-        try:
-            from graft.kernels.tree_attention_triton import tree_attention as attention
-        except ImportError:
-            pass
     network = random_network(settings).to(settings.torch_dtype)
-    return LeanForward(*read_llama(network), attention), "eager"
+    return LeanForward(*read_llama(network), fastest_attention(settings.device)), "eager"
 
 
 @dataclass(frozen=True, slots=True)
