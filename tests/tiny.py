@@ -146,6 +146,8 @@ def tiny_helper(  # noqa: PLR0913
     cost: float = 0.1,
     most_rows: int | None = None,
     context_length: int = 2048,
+    forward: str = "panels",
+    device: str = "cpu",
     wrap: Callable[[Forward], Forward] = lambda forward: forward,
 ) -> Helper:
     """A draft model that agrees with the tiny target sometimes: its network with noise on all
@@ -157,7 +159,7 @@ def tiny_helper(  # noqa: PLR0913
         weight.data += spread * torch.randn(weight.shape, generator=generator)
     if vocab != VOCABULARY:
         network.resize_token_embeddings(vocab, mean_resizing=False)
-    built, _ = build_forward(network, name="tiny draft", kind="panels")
+    built, _ = build_forward(network.to(device), name="tiny draft", kind=forward)
     model = LanguageModel(
         wrap(built), vocabulary=vocab, context_length=context_length, most_rows=most_rows
     )

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from tiny import tiny_engine, tiny_network
+from tiny import tiny_engine, tiny_helper, tiny_network
 
-from graft.assemble import PRESETS
+from graft.assemble import MODEL_PRESETS, PRESETS
 from graft.integrations import hf
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths
@@ -26,6 +26,20 @@ def test_drafting_never_changes_the_output_on_a_gpu(forward, params):
     plain = engine.generate(PROMPT, params, draft="plain")
     for preset in PRESETS:
         assert engine.generate(PROMPT, params, draft=preset).token_ids == plain.token_ids
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["graphed", "lean", "hook"])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_a_draft_model_never_changes_the_output_on_a_gpu(forward, params):
+    helper = tiny_helper(forward=forward, device="cuda")
+    engine = tiny_engine(tiny_network().cuda(), forward=forward, helper=helper)
+    plain = engine.generate(PROMPT, params, draft="plain")
+    for preset in ("auto", *MODEL_PRESETS):
+        drafted = engine.generate(PROMPT, params, draft=preset)
+        assert drafted.token_ids == plain.token_ids
+        stats = drafted.stats
+        assert 0 < stats.num_accepted_draft_tokens < stats.num_draft_tokens
 
 
 @pytest.mark.gpu
