@@ -1,12 +1,10 @@
 """How a draft model's guesses grow: as a chain, or as a tree by EAGLE-2's rule.
 
-Either makes one forward per level for all sequences together. A chain takes the token that the
-sampler draws from the draft model's distribution with the noise it will draw with from the
-target's: the two agree far more often than two draws of their own would. A tree takes the
-likeliest tokens of the processed distribution.
+Either makes one forward per level for all sequences together. A sampled draft is drawn with the
+noise that the target's tokens will be drawn with: the two agree far more often than two draws of
+their own would. A chain takes what wins the draw, a tree also what comes next in it.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,9 +15,9 @@ from torch import Tensor
 
 from graft.draft.guess import Guess
 from graft.models.language_model import LanguageModel
-from graft.sampling import Sampler, SamplingParams, upload
+from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
-from graft.verify.draws import draw_all
+from graft.verify.draws import preferences
 
 
 class Growth(Protocol):
@@ -87,11 +85,9 @@ class ChainGrowth:
 
     def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
         """See Growth."""
-        places = [(_sampler(guess), Ahead(guess.path(guess.frontier[0]))) for guess in guesses]
-        drawn = draw_all(places, logits)
-        drawn = torch.where(drawn < 0, logits.argmax(-1), drawn)
-        shares = processed(guesses, logits).gather(1, drawn[:, None])[:, 0].exp()
-        for guess, token, share in zip(guesses, drawn.tolist(), shares.tolist(), strict=True):
+        best = preferred(guesses, logits).max(-1)
+        drawn, shares = best.indices.tolist(), best.values.exp().tolist()
+        for guess, token, share in zip(guesses, drawn, shares, strict=True):
             guess.frontier = guess.add(guess.frontier[0], [token], [share])
             guess.depth += 1
 
@@ -130,13 +126,13 @@ class TreeGrowth:
 
     def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
         """See Growth."""
-        best = processed(guesses, logits).topk(min(self.width, logits.shape[1]))
+        best = preferred(guesses, logits).topk(min(self.width, logits.shape[1]))
         shares, tokens = best.values.exp().tolist(), best.indices.tolist()
         row = 0
         for guess in guesses:
             added = []
             for node in guess.frontier:
-                count = surviving_count(shares[row], guess.reader.context.sampler)
+                count = max(1, sum(share > 0 for share in shares[row]))
                 added += guess.add(node, tokens[row][:count], shares[row][:count])
                 row += 1
             added.sort(key=lambda node: -guess.scores[node])
@@ -157,46 +153,17 @@ def _part(guess: Guess, nodes: list[int], vocabulary: int) -> DraftTree:
     )
 
 
-def processed(guesses: Sequence[Guess], logits: Tensor) -> Tensor:
-    """Log-probabilities [M, V] after penalties, bias and temperature, for the frontiers' logits.
+def preferred(guesses: Sequence[Guess], logits: Tensor) -> Tensor:
+    """[M, V] for the frontiers' logits: logarithms of how far the draft model's draws would go to
+    each token, with the noise that the target's will be made with.
 
     A greedy sampler's are those of temperature 1: they say how sure the draft model is.
     """
-    samplers = [_sampler(guess) for guess in guesses]
-    counts = [len(guess.frontier) for guess in guesses]
-    if any(sampler and sampler.adjusts for sampler in samplers):
-        parts = zip(guesses, samplers, logits.split(counts), strict=True)
-        logits = torch.cat([_adjusted(*part) for part in parts])
-    heat = [_temperature(sampler) for sampler in samplers]
-    column = np.repeat(np.array(heat, np.float32), counts)[:, None]
-    return torch.log_softmax(logits.float() / upload(torch.from_numpy(column), logits.device), -1)
-
-
-def _adjusted(guess: Guess, sampler: Sampler | None, logits: Tensor) -> Tensor:
-    if not sampler or not sampler.adjusts:
-        return logits.float()
-    return sampler.adjusted(logits, [guess.path(node) for node in guess.frontier])
-
-
-def _sampler(guess: Guess) -> Sampler | None:
-    return guess.reader.context.sampler
-
-
-def _temperature(sampler: Sampler | None) -> float:
-    return 1.0 if sampler is None or sampler.params.greedy else sampler.params.temperature
-
-
-def surviving_count(shares: list[float], sampler: Sampler | None) -> int:
-    """How many of the likeliest tokens, given their falling probabilities, may be drawn at all."""
-    if sampler is None or sampler.params.greedy:
-        return max(1, sum(share > 0 for share in shares))
-    return max(1, sum(_survive(shares, sampler.params)))
-
-
-def _survive(shares: list[float], params: SamplingParams) -> list[bool]:
-    before = np.cumsum([0.0, *shares[:-1]])
-    most = params.top_k or math.inf
-    return [
-        share > 0 and place < most and mass < params.top_p and share >= params.min_p * shares[0]
-        for place, (share, mass) in enumerate(zip(shares, before, strict=True))
-    ]
+    return preferences(
+        [
+            (guess.reader.context.sampler, Ahead(guess.path(node)))
+            for guess in guesses
+            for node in guess.frontier
+        ],
+        logits,
+    )

@@ -17,7 +17,7 @@ from graft.draft.drafter import Budget, DraftContext
 from graft.draft.growth import Growth
 from graft.draft.guess import Guess
 from graft.draft.reader import Reader
-from graft.draft.trust import Trust
+from graft.draft.trust import Experience, Trust
 from graft.draft.worth import Account, Unlimited
 from graft.models.language_model import LanguageModel, TargetStep
 from graft.models.step_costs import StepCosts
@@ -63,11 +63,14 @@ class ModelDrafter:
         self._nodes, self._adaptive = nodes, adaptive
         self._choose = as_many_as_pay if adaptive else as_many_as_fit
         self._followed: dict[int, _Followed] = {}
+        self._experience = Experience()
+        self._credit = 0.0  # seconds that reading a prompt which does not promise much may cost
 
     def start(self, context: DraftContext) -> None:
         """See Drafter. The prompt is read piece by piece as rounds go by, so that nobody waits for
         all of it; until then nothing is drafted."""
-        self._followed[context.sequence] = _Followed(Reader(self._model, context), Trust())
+        reader, trust = Reader(self._model, context), Trust(self._experience)
+        self._followed[context.sequence] = _Followed(reader, trust)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -157,7 +160,7 @@ class ModelDrafter:
 
     def _chosen(self, ready: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
         """Who reads on: those for whom a draft pays, those whose turn it is to be tried again, and
-        last, for they take all the room there is, those who are still reading their prompts."""
+        last, for they take all the room there is, those whose prompts are to be read."""
         begun = [each for each in ready if not each.reader.in_prompt]
         rows = [each.reader.missing for each in begun]
         paying = set(account.paying([each.trust.hope for each in begun], rows))
@@ -167,9 +170,21 @@ class ModelDrafter:
             if place in paying or each.credit >= account.price(rows[place]):
                 each.credit = 0.0
                 chosen.append(each)
-        if account.promising(self._growth.depth, len(ready)):
-            chosen += [each for each in ready if each.reader.in_prompt]
-        return chosen
+        return chosen + self._prompts([each for each in ready if each.reader.in_prompt], account)
+
+    def _prompts(self, unread: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
+        """Whose prompts are read: all where drafts promise to pay, and now and then one of a new
+        request to see whether they still do not."""
+        if not unread or account.promising(self._growth.depth, len(unread), self._experience.hope):
+            return unread
+        self._credit += account.trial_seconds * len(self._followed)
+        begun = [each for each in unread if each.reader.sure]
+        for each in unread:
+            price = account.price(each.reader.missing)
+            if not begun and len(each.reader.context.tokens) <= 1 and self._credit >= price:
+                self._credit -= price
+                begun = [each]
+        return begun
 
     def _pieces(self, chosen: Sequence[_Followed]) -> list[tuple[_Followed, list[int]]]:
         """What each reads now, not more than the model reads at once in all."""

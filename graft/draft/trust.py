@@ -2,7 +2,9 @@
 
 A draft model that gives its guess 80 % may be right more or less often, depending on how it was
 trained, on the text, and on whether it draws with the target's noise. Each request starts by
-believing the model and counts its own hits and misses, recent ones more.
+believing the model and counts its own hits and misses, recent ones more. How often the best guess
+comes true at all it first takes from the requests before it (`Experience`): that decides whether
+the draft model is worth reading a prompt with.
 """
 
 from collections.abc import Sequence
@@ -13,17 +15,37 @@ from graft.tree.draft_tree import DraftTree
 
 BINS = 10  # of probabilities that share a count
 PRIOR_WEIGHT = 3.0  # observations that the model's own word is worth
-FIRST_HOPE = 0.6  # of a request's first guess, before anything is known
+FIRST_HOPE = 0.7  # of a draft model's best guess, before anything is known
+EXPERIENCE_WEIGHT = 10.0  # observations that it is worth
+MEMORY = 0.998  # weight of an observation one later, over all requests
 DECAY = 0.96  # weight of an observation one step later
 LEAST, MOST = 0.005, 0.99
+
+
+class Experience:
+    """How often a draft model's best guess came true, over all sequences."""
+
+    def __init__(self) -> None:
+        self._hits, self._tries = FIRST_HOPE * EXPERIENCE_WEIGHT, EXPERIENCE_WEIGHT
+
+    @property
+    def hope(self) -> float:
+        """What a new sequence may expect."""
+        return self._hits / self._tries
+
+    def count(self, *, hit: bool) -> None:
+        """One best guess more."""
+        self._hits = MEMORY * self._hits + hit
+        self._tries = MEMORY * self._tries + 1
 
 
 class Trust:
     """Hit rates for one sequence, by what the draft model said."""
 
-    def __init__(self) -> None:
+    def __init__(self, experience: Experience) -> None:
+        self._experience = experience
         self._hits, self._tries = np.zeros(BINS), np.zeros(BINS)
-        self._level_hits, self._level_tries = FIRST_HOPE * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self._level_hits, self._level_tries = experience.hope * PRIOR_WEIGHT, PRIOR_WEIGHT
 
     def believed(self, shares: np.ndarray) -> np.ndarray:
         """How often guesses come true that the model gives these probabilities."""
@@ -60,6 +82,7 @@ class Trust:
     def _count_level(self, *, hit: bool) -> None:
         self._level_hits = DECAY * self._level_hits + hit
         self._level_tries = DECAY * self._level_tries + 1
+        self._experience.count(hit=hit)
 
 
 def _bins(shares: np.ndarray) -> np.ndarray:

@@ -7,10 +7,11 @@ one more level: expected tokens per second of all of it. A level is drafted only
 for which that rises, the most promising first. So a poor or slow draft model is soon left alone,
 and a good one goes as deep as pays.
 
-The prompt is read without asking what it costs, but only if drafts that all came true would pay.
-What is left alone is tried again as often as `TRIAL_SHARE` of the time allows: texts change. It
-then has to read what it missed, so where reading along would take more than that share it stays
-alone until the request ends.
+The prompt is read without asking what it costs, but only if drafts would pay that come true as
+often as those of the requests before. What is left alone is tried again as often as `TRIAL_SHARE`
+of the time allows: texts change. It then has to read what it missed, so where reading along would
+take more than that share it stays alone until the request ends; and the prompts of new requests
+are read again as often as that share of all requests' time allows.
 """
 
 from collections.abc import Sequence
@@ -44,12 +45,12 @@ class Account:
         """What a plain step of one sequence adds to what its next trial may cost."""
         return TRIAL_SHARE * float(self._budget.seconds[0]) / self._budget.certain
 
-    def promising(self, depth: int, sequences: int) -> bool:
-        """Whether drafts of some depth, up to `depth`, for so many sequences would pay if all of
-        them came true."""
+    def promising(self, depth: int, sequences: int, hope: float) -> bool:
+        """Whether drafts of some depth, up to `depth`, for so many sequences would pay if each
+        guess came true with this probability."""
         levels = np.arange(1, depth + 1)
         nodes = np.minimum(sequences * levels, len(self._budget.seconds) - 1)
-        tokens = self._budget.certain + sequences * levels
+        tokens = self._budget.certain + sequences * np.cumsum(hope**levels)
         rates = tokens / (levels * self.price(sequences) + self._budget.seconds[nodes])
         return bool(rates.max() > MARGIN * self._budget.certain / self._budget.seconds[0])
 
@@ -92,7 +93,7 @@ class Unlimited:
     def pay(self, rows: int) -> None:
         """See Account."""
 
-    def promising(self, depth: int, sequences: int) -> bool:  # noqa: ARG002
+    def promising(self, depth: int, sequences: int, hope: float) -> bool:  # noqa: ARG002
         """See Account."""
         return True
 

@@ -8,7 +8,7 @@ The tokens are those that `Sampler.draw` would draw; at nodes where only it can 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -69,13 +69,30 @@ class Draws:
 
 def draw_all(asked: Sequence[Asked], logits: Tensor) -> Tensor:
     """Tokens [M] int64 for the nodes of all trees, side by side as in `logits` [M, V]."""
-    first, drawn = 0, []
+    return _joined([_draw(*part) for part in _parts(asked, logits)])
+
+
+def preferences(asked: Sequence[Asked], logits: Tensor) -> Tensor:
+    """[M, V] float32: what the draws are the argmax of, noise included, as logarithms of weights
+    that sum to 1. They say how close a call each draw is.
+
+    Where only the sampler itself can tell, they are of the logits as they came."""
+    found = _joined([_preferred(*part) for part in _parts(asked, logits)])
+    return found.log_softmax(-1)
+
+
+def _parts(asked: Sequence[Asked], logits: Tensor) -> Iterator[tuple[list[Asked], Tensor]]:
+    """Neighbours of one kind, and their logits."""
+    first = 0
     for _, group in groupby(asked, key=_kind):
         alike = list(group)
         count = sum(len(tree) for _, tree in alike)
-        drawn.append(_draw(alike, logits[first : first + count]))
+        yield alike, logits[first : first + count]
         first += count
-    return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _kind(asked: Asked) -> tuple[bool, bool, int]:
@@ -90,17 +107,41 @@ def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
     sampler, _ = alike[0]
     if sampler is None or not sampler.foreseeable:
         return torch.full((len(logits),), NOT_DRAWN, dtype=torch.int64, device=logits.device)
-    if sampler.adjusts:
-        logits = sampler.adjusted(logits, [path for _, tree in alike for path in tree.paths()])
+    logits = _adjusted(alike, logits)
     if sampler.params.greedy:
         return logits.argmax(-1)
+    return _joined(
+        [
+            drawn if certain is None else torch.where(certain, drawn, NOT_DRAWN)
+            for noisy, certain in _noisy(alike, logits)
+            for drawn in [noisy.argmax(-1)]
+        ]
+    )
+
+
+def _preferred(alike: list[Asked], logits: Tensor) -> Tensor:
+    sampler, _ = alike[0]
+    if sampler is None or not sampler.foreseeable:
+        return logits.float()
+    logits = _adjusted(alike, logits)
+    if sampler.params.greedy:
+        return logits.float()
+    return _joined([noisy.float() for noisy, _ in _noisy(alike, logits)])
+
+
+def _adjusted(alike: list[Asked], logits: Tensor) -> Tensor:
+    sampler, _ = alike[0]
+    if not sampler.adjusts:
+        return logits
+    return sampler.adjusted(logits, [path for _, tree in alike for path in tree.paths()])
+
+
+def _noisy(alike: list[Asked], logits: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Scores with noise [n, V], some rows at a time, and where they are certain [n]."""
     filters = _Filters([sampler.params for sampler, _ in alike], logits.shape[1])
     numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
-    drawn = [
-        _draw_noisy(*each, filters)
-        for each in zip(logits.split(ROWS_AT_ONCE), numbers.split(ROWS_AT_ONCE, 1), strict=True)
-    ]
-    return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+    for part in zip(logits.split(ROWS_AT_ONCE), numbers.split(ROWS_AT_ONCE, 1), strict=True):
+        yield _with_noise(*part, filters)
 
 
 def _numbers(alike: list[Asked]) -> np.ndarray:
@@ -126,8 +167,9 @@ class _Filters:
         self.looks_at = min(max(self.top_k, NEAR_TOP * self.top_p), vocabulary)
 
 
-def _draw_noisy(scores: Tensor, numbers: Tensor, filters: _Filters) -> Tensor:
-    """Tokens [n] for scores [n, V] that nothing but temperature, filters and noise change."""
+def _with_noise(scores: Tensor, numbers: Tensor, filters: _Filters) -> tuple[Tensor, Tensor | None]:
+    """Scores [n, V] after temperature, filters and noise; where they are certain [n], None for
+    everywhere."""
     keys, top_k, fractions = numbers[0][:, None], numbers[1][:, None], numbers[2:]
     temperature, top_p, min_p = fractions.contiguous().view(torch.float64)[..., None]
     scaled = scores.float() / temperature.float()
@@ -145,8 +187,7 @@ def _draw_noisy(scores: Tensor, numbers: Tensor, filters: _Filters) -> Tensor:
     if filters.min_p:
         scaled = _at_least(scaled.amax(-1, keepdim=True) + min_p.float(), scaled)
     noise = gumbel(keys, torch.arange(scaled.shape[1], device=scaled.device))
-    drawn = (scaled.double() + noise).argmax(-1)
-    return drawn if certain is None else torch.where(certain[:, 0], drawn, NOT_DRAWN)
+    return scaled.double() + noise, None if certain is None else certain[:, 0]
 
 
 def _at_least(border: Tensor, scaled: Tensor) -> Tensor:

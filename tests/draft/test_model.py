@@ -206,6 +206,18 @@ def test_a_chain_is_drawn_with_the_targets_noise():
         assert result.stats.num_accepted_draft_tokens == result.stats.num_draft_tokens > 30
 
 
+def test_a_trees_best_branch_is_drawn_with_the_targets_noise():
+    """Where the likeliest tokens alone would be guessed, few draws would be among them."""
+    helper = tiny_helper(noise=0)
+    engine = tiny_engine(helper=helper)
+    for seed in range(5):
+        params = SamplingParams(temperature=1.5, seed=seed, max_tokens=60, ignore_eos=True)
+        plain = engine.generate("the end", params, draft="plain")
+        drafted = engine.generate("the end", params, draft="casd")
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.stats.tokens_per_step > 6
+
+
 def test_trees_leave_out_what_cannot_be_drawn(helper):
     (wide,) = propose(helper, "tree", context_of(params=SamplingParams(temperature=1.0)))
     for limits in ({"top_k": 2}, {"top_p": 0.3}, {"min_p": 0.5}):
@@ -259,6 +271,20 @@ def test_one_that_is_never_right_is_left_alone():
     steps, result = drafted_steps(tiny_helper(noise=30.0, cost=0.3), temperature=1.0, seed=1)
     assert result.stats.num_accepted_draft_tokens <= 12
     assert steps * 0.3 < 0.08 * result.stats.steps
+
+
+def test_prompts_of_one_that_was_never_right_are_soon_read_no_more():
+    helper = tiny_helper(noise=20, cost=0.3)
+    rows = watch_rows(helper.model)
+    engine = tiny_engine(helper=helper)
+    params = SamplingParams(max_tokens=16, ignore_eos=True)
+    read = []
+    for number in range(60):
+        rows.clear()
+        engine.generate(f"{number} and the end of the answer", params, draft="sd")
+        read.append(bool(rows))
+    assert read[0]
+    assert 0 < sum(read[30:]) < 15  # tried again now and then
 
 
 def test_one_that_becomes_good_is_found_again():

@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from graft.draft.trust import FIRST_HOPE, Trust
+from graft.draft.trust import FIRST_HOPE, Experience, Trust
 from graft.tree.draft_tree import chain, from_paths
 
 SHARES = np.array([0.95, 0.55, 0.15])
 
 
 def test_at_first_the_model_is_believed():
-    trust = Trust()
+    trust = Trust(Experience())
     assert trust.believed(SHARES) == pytest.approx(SHARES)
     assert trust.hope == pytest.approx(FIRST_HOPE)
 
 
 @pytest.mark.parametrize(("came", "low", "high"), [([2, 3, 9], 0.85, 1.0), ([9], 0.0, 0.2)])
 def test_what_comes_true_counts_for_guesses_of_the_same_probability(came, low, high):
-    trust = Trust()
+    trust = Trust(Experience())
     for _ in range(30):
         trust.observe(chain([1, 2, 3]), [1.0, 0.52, 0.58], came)
     sure, likely, unlikely = trust.believed(SHARES)
@@ -27,7 +27,7 @@ def test_what_comes_true_counts_for_guesses_of_the_same_probability(came, low, h
 
 
 def test_all_siblings_stand_trial_but_hope_is_in_the_best_alone():
-    trust = Trust()
+    trust = Trust(Experience())
     tree = from_paths(1, [[2], [3]])
     for _ in range(30):
         trust.observe(tree, [1.0, 0.55, 0.15], [3])
@@ -41,7 +41,7 @@ def test_all_siblings_stand_trial_but_hope_is_in_the_best_alone():
 
 
 def test_trust_returns_when_guesses_come_true_again():
-    trust = Trust()
+    trust = Trust(Experience())
     for came in [[9]] * 40 + [[2]] * 15:
         trust.observe(chain([1, 2]), [1.0, 0.55], came)
     assert trust.believed(SHARES)[1] > 0.4
@@ -49,5 +49,16 @@ def test_trust_returns_when_guesses_come_true_again():
 
 
 def test_nothing_is_ever_certain():
-    assert 0 < Trust().believed(np.array([0.0]))[0]
-    assert Trust().believed(np.array([1.0]))[0] < 1
+    assert 0 < Trust(Experience()).believed(np.array([0.0]))[0]
+    assert Trust(Experience()).believed(np.array([1.0]))[0] < 1
+
+
+def test_a_new_sequence_hopes_what_those_before_it_taught():
+    experience = Experience()
+    for came, low, high in (([9], 0.0, 0.1), ([2], 0.6, 1.0)):
+        for _ in range(10):
+            trust = Trust(experience)
+            for _ in range(50):
+                trust.observe(chain([1, 2]), [1.0, 0.55], came)
+        assert low < Trust(experience).hope < high
+        assert Trust(experience).believed(SHARES) == pytest.approx(SHARES)

@@ -56,14 +56,15 @@ def test_what_is_worth_a_node_is_found_among_all():
     assert not each.paying([0.3], [1])
 
 
-@pytest.mark.parametrize(("seconds", "depth", "hopeful"), [
-    (0.1, 1, True), (0.9, 8, True), (0.97, 8, False), (1.0, 8, False), (2.0, 8, False),
+@pytest.mark.parametrize(("seconds", "depth", "hope", "promising"), [
+    (0.1, 1, 1.0, True), (0.9, 8, 1.0, True), (0.97, 8, 1.0, False), (2.0, 8, 1.0, False),
+    (0.4, 1, 0.5, True), (0.5, 8, 0.5, False), (0.9, 8, 0.5, False), (0.1, 1, 0.1, False),
 ])  # fmt: skip
-def test_a_draft_model_that_could_not_pay_if_it_were_always_right_has_no_hope(
-    seconds, depth, hopeful
+def test_a_draft_model_promises_something_if_its_guesses_at_their_usual_rate_would_pay(
+    seconds, depth, hope, promising
 ):
-    assert account(seconds).promising(depth, 1) == hopeful
-    assert Unlimited().promising(depth, 1)
+    assert account(seconds).promising(depth, 1, hope) == promising
+    assert Unlimited().promising(depth, 1, hope)
 
 
 def test_trials_take_their_share_of_a_plain_steps_time():
