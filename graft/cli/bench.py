@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graft.bench.suites import suite_names
 from graft.cli.failures import INTERRUPTED, REFUSED, fails_in_one_line, one_line
 from graft.cli.options import takes_options
 from graft.errors import InputError
@@ -38,7 +39,7 @@ class BenchOptions:
     """Comma-separated lists as they are typed; what is left out (None) is `Settings`' default."""
 
     suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which prompts: spec_bench.")
+        str | None, typer.Option(metavar="NAME", help=f"Of {', '.join(suite_names())}.")
     ] = None
     data: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The suite's folder or file of questions.")
