@@ -7,11 +7,13 @@ from statistics import median
 from typing import Any
 
 from graft.bench.metrics import (
+    Drafting,
     Ratio,
     Run,
     as_run,
     decode_ratio,
     decode_speed,
+    drafting,
     first_difference,
     prefill_ratio,
     shares,
@@ -49,6 +51,7 @@ class Row:
     prefill: Ratio | None
     total: Ratio | None
     tokens_per_step: float | None
+    drafting: Drafting | None
     shares: dict[str, float]
     same: int | None
     compared: int | None
@@ -143,6 +146,7 @@ def _rows(
             prefill=prefill_ratio(pairs),
             total=total_ratio(pairs),
             tokens_per_step=tokens_per_step(measured),
+            drafting=drafting(measured),
             shares=shares(measured),
             same=len(parted) - len(places) if parted else None,
             compared=len(parted) or None,
