@@ -190,6 +190,11 @@ def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
             )
     for system in dict.fromkeys(row.system for row in rows if row.out_of_turn):
         notes.append(f"{system} was partly measured in another session than the baseline")
+    ratios = [ratio for row in rows for ratio in (row.decode, row.total) if ratio]
+    if any(ratio.pairs > 1 and ratio.low is None for ratio in ratios):
+        notes.append(
+            "no intervals: they need scipy; pip install 'graftlm[bench]', then graft bench report"
+        )
     failed = [answer.system for answer in results.answers.values() if answer.error]
     for system in dict.fromkeys(failed):
         notes.append(f"{system}: {failed.count(system)} measurements failed")

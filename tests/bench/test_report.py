@@ -1,3 +1,4 @@
+import sys
 from dataclasses import replace
 
 import pytest
@@ -85,6 +86,15 @@ def test_failures_and_other_sessions_are_noted():
         "hf was partly measured in another session than the baseline",
         "hf: 1 measurements failed",
     ]
+
+
+def test_without_scipy_there_are_ratios_without_intervals_and_a_note(monkeypatch):
+    for name in ("scipy", "scipy.stats"):
+        monkeypatch.setitem(sys.modules, name, None)
+    told = report(results(*pair(1), *pair(3, faster=8.0)))
+    ratio = rows_of(told)["qa", "auto"].decode
+    assert (ratio.mean, ratio.low, ratio.high, ratio.pairs) == (pytest.approx(4), None, None, 2)
+    assert told.notes[0].startswith("no intervals: they need scipy; pip install 'graftlm[bench]'")
 
 
 def test_a_baseline_that_was_not_measured_is_refused_by_name():
