@@ -58,9 +58,9 @@ def _asked(row: dict[str, Any]) -> tuple[str, str]:
 
 def _question(question: str, schema: str) -> str:
     return (
-        f"A database has these tables:\n\n```sql\n{schema}\n```\n\nWrite one SQL query that "
-        "answers the question, in a code block, and explain it in one sentence."
-        f"\n\nQuestion: {question.strip()}"
+        f"A database has these tables:\n\n```sql\n{schema}\n```\n\nQuestion: {question.strip()}"
+        "\n\nWrite one SQL query that answers it, in a code block, then explain the query in one "
+        "sentence."
     )
 
 

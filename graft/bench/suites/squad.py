@@ -63,7 +63,7 @@ def _shown(question: str, half: list[str], place: int) -> list[str]:
 def _question(question: str, passages: list[str]) -> str:
     numbered = "\n\n".join(f"[{n}] {passage.strip()}" for n, passage in enumerate(passages, 1))
     return (
-        f"{numbered}\n\nAnswer the question in a full sentence, from these passages alone. Then "
-        "quote, word for word and with the passage's number, the sentence your answer rests on."
-        f"\n\nQuestion: {question.strip()}"
+        f"{numbered}\n\nQuestion: {question.strip()}\n\nAnswer in a full sentence, from these "
+        "passages alone. Then quote, word for word and with the passage's number, the sentence "
+        "your answer rests on."
     )
