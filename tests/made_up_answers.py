@@ -28,8 +28,8 @@ def results(*answers, dtype="fp32", peers=("hf",)):
     return Results(sessions=[session], workers=workers, answers=keyed, token_ids=dict(TOKENS))
 
 
-def pair(number, category="qa", *, faster=2.0, output="a", **changes):
-    """plain and auto on one prompt; auto decodes `faster`."""
+def pair(number, category="qa", *, faster=2.0, output="a", told=None, **changes):
+    """plain and auto on one prompt; auto decodes `faster` and tells more about its drafting."""
     common = {"question_ids": [number], "category": category, "tokens": 11, **changes}
     plain = answer(**common, output="a")
     auto = answer(
@@ -38,6 +38,7 @@ def pair(number, category="qa", *, faster=2.0, output="a", **changes):
         output=output,
         steps=5,
         accepted_by_source={"prompt": 5},
+        **(told or {}),
     )
     return plain, auto
 

@@ -19,19 +19,36 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from graft.bench.records import Answer
-from graft.errors import InputError
 
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A geometric mean of `pairs` ratios; no bounds where there is one pair only."""
+    """A geometric mean of `pairs` ratios; no bounds where there is one pair only, or no scipy."""
 
     mean: float
     low: float | None
     high: float | None
     pairs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """Nodes of draft trees: how many the target was asked about, how many it agreed with."""
+
+    drafted: int
+    accepted: int
+    share: float | None  # accepted of drafted
+
+
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """What drafting asked of the target; `by_source` is empty where a file does not tell."""
+
+    nodes_per_step: float
+    all: Guesses
+    by_source: dict[str, Guesses]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,8 @@ class Run:
     tokens: int
     first_tokens: int
     steps: int
+    drafted: int | None  # nodes, if the engine tells
+    drafted_by: Counter[str] | None  # the same by source
     accepted: Counter[str]
     prefill: float | None
     decode: float | None
@@ -76,6 +95,8 @@ def as_run(repeats: Sequence[Answer]) -> Run:
         tokens=first.tokens,
         first_tokens=first.first_tokens,
         steps=first.steps or 0,
+        drafted=first.drafted,
+        drafted_by=None if first.drafted_by_source is None else Counter(first.drafted_by_source),
         accepted=Counter(first.accepted_by_source or {}),
         prefill=_median(answer.prefill_seconds for answer in repeats),
         decode=_median(answer.decode_seconds for answer in repeats),
@@ -92,19 +113,17 @@ def paired_ratio(base: Sequence[float], other: Sequence[float]) -> Ratio:
     """How much less time `other` takes, pair by pair; see the top of this file."""
     logs = [math.log(b / o) for b, o in zip(base, other, strict=True)]
     mean = fmean(logs)
-    if len(logs) == 1:
-        return Ratio(math.exp(mean), None, None, 1)
-    half = _t_quantile(len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    if len(logs) == 1 or (quantile := _t_quantile(len(logs) - 1)) is None:
+        return Ratio(math.exp(mean), None, None, len(logs))
+    half = quantile * stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
 
 
-def _t_quantile(degrees: int) -> float:
+def _t_quantile(degrees: int) -> float | None:
     try:
         from scipy.stats import t
-    except ImportError:
-        raise InputError(
-            "intervals need scipy: pip install 'graftlm[bench]', then graft bench report FILE"
-        ) from None
+    except ImportError:  # report.py tells the reader
+        return None
     return float(t.ppf((1 + CONFIDENCE) / 2, degrees))
 
 
@@ -152,6 +171,26 @@ def shares(runs: Sequence[Run]) -> dict[str, float]:
     tokens = sum(run.tokens for run in runs)
     accepted = sum((run.accepted for run in runs), Counter())
     return {source: count / tokens for source, count in accepted.most_common() if count > 0}
+
+
+def drafting(runs: Sequence[Run]) -> Drafting | None:
+    """Over the runs whose engine counts its nodes, sources by how much they drafted."""
+    counted = [run for run in runs if run.drafted is not None and run.steps]
+    if not counted:
+        return None
+    told = [run for run in counted if run.drafted_by is not None]
+    drafted = sum((run.drafted_by for run in told), Counter())
+    accepted = sum((run.accepted for run in told), Counter())
+    nodes = sum(run.drafted for run in counted)
+    return Drafting(
+        nodes_per_step=nodes / sum(run.steps for run in counted),
+        all=_guesses(nodes, sum(run.accepted.total() for run in counted)),
+        by_source={name: _guesses(n, accepted[name]) for name, n in drafted.most_common()},
+    )
+
+
+def _guesses(drafted: int, accepted: int) -> Guesses:
+    return Guesses(drafted, accepted, accepted / drafted if drafted else None)
 
 
 def first_difference(one: list[int], other: list[int]) -> int | None:

@@ -45,6 +45,7 @@ class Answer:
     steps: int | None = None
     tokens_per_step: float | None = None
     drafted: int | None = None
+    drafted_by_source: dict[str, int] | None = None
     accepted_by_source: dict[str, int] | None = None
     finish_reasons: list[str] = field(default_factory=list)
     output: str = ""  # hash of the token ids

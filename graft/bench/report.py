@@ -7,11 +7,13 @@ from statistics import median
 from typing import Any
 
 from graft.bench.metrics import (
+    Drafting,
     Ratio,
     Run,
     as_run,
     decode_ratio,
     decode_speed,
+    drafting,
     first_difference,
     prefill_ratio,
     shares,
@@ -49,6 +51,7 @@ class Row:
     prefill: Ratio | None
     total: Ratio | None
     tokens_per_step: float | None
+    drafting: Drafting | None
     shares: dict[str, float]
     same: int | None
     compared: int | None
@@ -143,6 +146,7 @@ def _rows(
             prefill=prefill_ratio(pairs),
             total=total_ratio(pairs),
             tokens_per_step=tokens_per_step(measured),
+            drafting=drafting(measured),
             shares=shares(measured),
             same=len(parted) - len(places) if parted else None,
             compared=len(parted) or None,
@@ -186,6 +190,11 @@ def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
             )
     for system in dict.fromkeys(row.system for row in rows if row.out_of_turn):
         notes.append(f"{system} was partly measured in another session than the baseline")
+    ratios = [ratio for row in rows for ratio in (row.decode, row.total) if ratio]
+    if any(ratio.pairs > 1 and ratio.low is None for ratio in ratios):
+        notes.append(
+            "no intervals: they need scipy; pip install 'graftlm[bench]', then graft bench report"
+        )
     failed = [answer.system for answer in results.answers.values() if answer.error]
     for system in dict.fromkeys(failed):
         notes.append(f"{system}: {failed.count(system)} measurements failed")

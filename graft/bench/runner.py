@@ -272,6 +272,7 @@ def _measured(turn: Turn, told: dict[str, Any]) -> dict[str, Any]:
         "steps": steps,
         "tokens_per_step": round(later / steps, 4) if steps else None,
         "drafted": told.get("drafted"),
+        "drafted_by_source": told.get("drafted_by_source"),
         "accepted_by_source": accepted,
         "finish_reasons": told["finish_reasons"],
         "output": output_hash(told["token_ids"]),

@@ -4,14 +4,23 @@ from collections import defaultdict
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from graft.bench.metrics import Ratio
-from graft.bench.report import Report, Row
+from graft.bench.metrics import Drafting, Ratio
+from graft.bench.report import PLAIN, Report, Row
 from graft.bench.systems import PEERS
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 NOTHING = "–"
+DRAFTING = {
+    "category": 14,
+    "system": 11,
+    "tok/step": 8,
+    "nodes/step": 10,
+    "accepted": 8,
+    "by source": 44,
+}  # headings of `drafting_figures` and their widths: 100 with gaps of one
+LEFT = ("category", "system", "guessed by", "by source")  # aligned
 
 
 def heading(told: Report) -> str:
@@ -35,10 +44,12 @@ def _versions(told: Report) -> dict[str, str]:
 
 def legend(told: Report) -> str:
     """How to read the columns."""
+    drafting = " drafting: nodes put before the model per step, and the share it agreed with."
     return (
         f"Ratios: time of {told.baseline} over time of the system, paired by prompt, geometric "
         "mean (95 % t interval); above 1 is faster. same: answers equal to the reference's, "
         "@ the median token at which others part. all: tokens/s with the prompts' time."
+        f"{drafting if any(map(drafters, cells_of(told).values())) else ''}"
     )
 
 
@@ -77,6 +88,24 @@ def figures(row: Row) -> list[str]:
     ]
 
 
+def drafters(rows: list[Row]) -> list[Row]:
+    """Of a cell, the rows of systems that draft and tell how much."""
+    return [row for row in rows if row.drafting and row.system != PLAIN]
+
+
+def drafting_figures(row: Row) -> list[str]:
+    """What its nodes cost and gained, ready to show."""
+    told: Drafting = row.drafting
+    by = ", ".join(
+        f"{source} {guesses.share:.0%} of {guesses.drafted}"
+        for source, guesses in told.by_source.items()
+        if guesses.drafted
+    )
+    steps = [_number(row.tokens_per_step, 2), _number(told.nodes_per_step, 2)]
+    share = NOTHING if told.all.share is None else f"{told.all.share:.0%}"
+    return [row.category, row.system, *steps, share, by or NOTHING]
+
+
 def _number(value: float | None, places: int) -> str:
     return NOTHING if value is None else f"{value:.{places}f}"
 
@@ -91,11 +120,13 @@ def _interval(ratio: Ratio | None) -> str:
 
 
 def as_tables(told: Report) -> "list[Table]":
-    """For a terminal of 100 columns: one table per category of a cell."""
+    """For a terminal of 100 columns: one table per category of a cell, one for its drafting."""
     tables = []
     for title, rows in cells_of(told).items():
         for category, group in groupby(rows, key=lambda row: row.category):
             tables.append(_table(f"{title}: {category}", list(group)))
+        if drafting := drafters(rows):
+            tables.append(_drafting_table(f"{title}: drafting", drafting))
     return tables
 
 
@@ -119,10 +150,24 @@ def _table(title: str, rows: list[Row]) -> "Table":
     table = bare_table(f"{title}, {prompts}")
     table.add_column("", width=11, overflow="fold")
     for name, width in columns(batched=rows[0].batch > 1).items():
-        table.add_column(name, width=width, justify="left" if name == "guessed by" else "right")
+        _add_column(table, name, width)
     for row in rows:
         table.add_row(row.system, *figures(row))
     return table
+
+
+def _drafting_table(title: str, rows: list[Row]) -> "Table":
+    table = bare_table(title)
+    for name, width in DRAFTING.items():
+        _add_column(table, name, width)
+    for row in rows:
+        table.add_row(*drafting_figures(row))
+    return table
+
+
+def _add_column(table: "Table", name: str, width: int) -> None:
+    justify = "left" if name in LEFT else "right"
+    table.add_column(name, width=width, justify=justify, overflow="fold")
 
 
 def as_markdown(told: Report) -> str:
@@ -130,16 +175,18 @@ def as_markdown(told: Report) -> str:
     parts = [f"{heading(told)}.", legend(told)]
     for title, rows in cells_of(told).items():
         names = ["category", "prompts", "system", *columns(batched=rows[0].batch > 1)]
-        lines = [f"**{title}**", "", _markdown_row(names)]
-        lines.append(
-            _markdown_row(["---", "--:", "---", *["--:"] * (len(names) - 5), "---", "--:"])
-        )
-        for row in rows:
-            cells = [row.category, str(row.prompts), row.system, *figures(row)]
-            lines.append(_markdown_row(cells))
-        parts.append("\n".join(lines))
+        cells = [[row.category, str(row.prompts), row.system, *figures(row)] for row in rows]
+        parts.append(_markdown_table(title, names, cells))
+        if drafting := drafters(rows):
+            cells = [drafting_figures(row) for row in drafting]
+            parts.append(_markdown_table(f"{title}: drafting", list(DRAFTING), cells))
     parts += [f"- {note}" for note in told.notes]
     return "\n\n".join(parts)
+
+
+def _markdown_table(title: str, names: list[str], rows: list[list[str]]) -> str:
+    aligned = ["---" if name in LEFT else "--:" for name in names]
+    return "\n".join([f"**{title}**", "", *map(_markdown_row, [names, aligned, *rows])])
 
 
 def _markdown_row(cells: list[str]) -> str:

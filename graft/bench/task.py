@@ -1,13 +1,15 @@
 """What a suite is: numbered prompts in categories; and how a run chooses among them."""
 
-import pkgutil
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import count
 from pathlib import Path
 from typing import get_args
 
 from graft.bench import suites
 from graft.bench.settings import Split
+from graft.bench.suites import suite_names
 from graft.errors import InputError
 
 
@@ -23,9 +25,19 @@ class Prompt:
     content: str | list[dict[str, str]]
 
 
-def suite_names() -> list[str]:
-    """Every file of `graft/bench/suites`."""
-    return sorted(module.name for module in pkgutil.iter_modules(suites.__path__))
+def chat(text: str) -> list[dict[str, str]]:
+    """A prompt's content as one message of a user."""
+    return [{"role": "user", "content": text}]
+
+
+def numbers_by_group(groups: Iterable[Hashable]) -> list[int]:
+    """Numbers for prompts such that all of one group fall into one half.
+
+    In the order in which they first come, groups belong to the odd and the even half by turns.
+    """
+    odd: dict[Hashable, bool] = {}
+    free = {True: count(1, 2), False: count(2, 2)}
+    return [next(free[odd.setdefault(group, len(odd) % 2 == 0)]) for group in groups]
 
 
 def read_suite(name: str, data: Path | None) -> list[Prompt]:

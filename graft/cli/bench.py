@@ -4,16 +4,14 @@
 """
 
 import json as json_module
-import shlex
-import signal
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graft.bench.suites import suite_names
 from graft.cli.failures import INTERRUPTED, REFUSED, fails_in_one_line, one_line
 from graft.cli.options import takes_options
 from graft.errors import InputError
@@ -38,7 +36,7 @@ class BenchOptions:
     """Comma-separated lists as they are typed; what is left out (None) is `Settings`' default."""
 
     suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which prompts: spec_bench.")
+        str | None, typer.Option(metavar="NAME", help=f"Of {', '.join(suite_names())}.")
     ] = None
     data: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The suite's folder or file of questions.")
@@ -95,58 +93,9 @@ class BenchOptions:
 
     def settings(self) -> "Settings":
         """Checked; InputError for what cannot be run."""
-        from graft.bench.settings import Settings
+        from graft.bench.asked import Asked
 
-        interpreters = {
-            "hf": self.python_hf,
-            "vllm": self.python_vllm,
-            "llama": self.python_llama,
-        }
-        given = {
-            "suite": self.suite,
-            "data": self.data,
-            "drafts": _listed(self.draft),
-            "peers": _listed(self.peers),
-            "model": self.model,
-            "draft_model": self.draft_model,
-            "dtype": self.dtype,
-            "device": self.device,
-            "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),
-            "batches": _listed(self.batch, int, "--batch takes whole numbers"),
-            "limit": self.limit,
-            "split": self.split,
-            "categories": _listed(self.category),
-            "max_tokens": self.max_tokens,
-            "repeats": self.repeats,
-            "threads": self.threads,
-            "gguf": self.gguf,
-            "interpreters": {name: path for name, path in interpreters.items() if path},
-            "peer_options": _peer_options(self.peer_options),
-        }
-        return Settings(**{name: value for name, value in given.items() if value is not None})
-
-
-def _listed(
-    text: str | None, kind: Callable[[str], Any] = str, rule: str = ""
-) -> tuple[Any, ...] | None:
-    """A comma-separated list, each entry once."""
-    if text is None:
-        return None
-    try:
-        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
-    except ValueError:
-        raise InputError(f"{rule}, separated by commas, not {text!r}") from None
-
-
-def _peer_options(text: str | None) -> dict[str, list[str]] | None:
-    if text is None:
-        return None
-    try:
-        return {name: shlex.split(words) for name, words in json_module.loads(text).items()}
-    except (ValueError, AttributeError, TypeError):
-        raise InputError(
-            """--peer-options is a JSON object such as '{"vllm-ngram": "--lookup-max 4"}'"""
-        ) from None
+        return Asked(**asdict(self)).settings()
 
 
 @app.callback(invoke_without_command=True)
@@ -173,9 +122,10 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     """
     if context.invoked_subcommand:
         return
+    from graft.bench.asked import check_baseline, default_file
+
     settings = options.settings()
-    if baseline is not None and baseline not in (*settings.drafts, *settings.peers):
-        raise InputError(f"--baseline {baseline!r} is not among --draft and --peers")
+    check_baseline(settings, baseline)
     file = out or default_file(settings)
     complete = measure(settings, file)
     told = _report(file, baseline)
@@ -213,25 +163,17 @@ def report(
             _draw(told, plot)
 
 
-def default_file(settings: "Settings") -> Path:
-    """Named after what may not change within a file, so that the same command finds it again."""
-    model = Path(settings.model).name
-    return Path("results") / f"{settings.suite}-{model}-{settings.dtype}.jsonl"
-
-
 def measure(settings: "Settings", file: Path) -> bool:
     """Run with a progress bar; Ctrl-C or SIGTERM ends the workers and says how to go on."""
+    from graft.bench.interrupts import sigterm_interrupts
     from graft.bench.runner import run
 
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with Progress() as progress:
+        with sigterm_interrupts(), Progress() as progress:
             return run(settings, file, progress)
     except KeyboardInterrupt:
         _say(f"stopped; the same command goes on ({file})")
         raise typer.Exit(INTERRUPTED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Progress:

@@ -1,7 +1,6 @@
 """`graft bench kernels`: how fast attention and whole steps are, and how fast they could be."""
 
 import json as json_module
-import signal
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -91,21 +90,18 @@ def _read(source: Path) -> "Figures":
 
 def _measure(options: KernelOptions, out: Path | None) -> "tuple[Figures, bool]":
     """What was measured, and whether it is all: Ctrl-C or SIGTERM keep what there is."""
+    from graft.bench.interrupts import sigterm_interrupts
     from graft.bench.kernels.records import open_journal
     from graft.bench.kernels.run import run
     from graft.bench.kernels.settings import Asked
 
     settings = Asked(**asdict(options)).settings()
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with open_journal(out) as journal, Progress() as progress:
-            try:
-                run(settings, journal, progress)
-            except KeyboardInterrupt:
-                return journal.figures, False
-            return journal.figures, True
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    with sigterm_interrupts(), open_journal(out) as journal, Progress() as progress:
+        try:
+            run(settings, journal, progress)
+        except KeyboardInterrupt:
+            return journal.figures, False
+        return journal.figures, True
 
 
 def _show(found: "Figures", *, markdown: bool, json: bool) -> None:

@@ -9,6 +9,7 @@ from graft.bench.metrics import (
     as_run,
     decode_ratio,
     decode_speed,
+    drafting,
     first_difference,
     paired_ratio,
     prefill_ratio,
@@ -95,6 +96,39 @@ def test_shares_are_of_all_tokens_largest_first():
         run(tokens=10, accepted_by_source={"prompt": 4, "document": 0}),
     ]
     assert list(shares(runs).items()) == [("prompt", 0.35), ("output", 0.05)]
+
+
+def test_drafting_is_nodes_by_the_step_and_what_was_accepted_of_them_by_source():
+    runs = [
+        run(
+            steps=4,
+            drafted=20,
+            drafted_by_source={"output": 4, "prompt": 16},
+            accepted_by_source={"prompt": 8},
+        ),
+        run(
+            steps=6,
+            drafted=5,
+            drafted_by_source={"output": 3, "both": 2},
+            accepted_by_source={"output": 1, "both": 2},
+        ),
+    ]
+    told = drafting(runs)
+    assert told.nodes_per_step == 2.5
+    assert (told.all.drafted, told.all.accepted, told.all.share) == (25, 11, 0.44)
+    assert {name: guesses.share for name, guesses in told.by_source.items()} == {
+        "prompt": 0.5, "output": 1 / 7, "both": 1,
+    }  # fmt: skip
+    assert list(told.by_source) == ["prompt", "output", "both"]
+
+
+def test_drafting_of_engines_and_files_that_tell_less():
+    assert drafting([run(accepted_by_source={"lookup": 2})]) is None
+    assert drafting([run(steps=0, drafted=0)]) is None
+    old = drafting([run(steps=10, drafted=30, accepted_by_source={"prompt": 6})])
+    assert (old.nodes_per_step, old.all.share, old.by_source) == (3, 0.2, {})
+    nothing = drafting([run(steps=10, drafted=0, drafted_by_source={})])
+    assert (nothing.nodes_per_step, nothing.all.share) == (0, None)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,10 @@ def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monk
             assert row.same == row.compared > 0, row
     drafted = [a for a in results.answers.values() if a.system == "pld" and a.drafted]
     assert drafted
+    for answer in drafted:
+        assert sum(answer.drafted_by_source.values()) == answer.drafted
+        for source, accepted in answer.accepted_by_source.items():
+            assert accepted <= answer.drafted_by_source[source]
     for answer in results.answers.values():
         assert set(answer.finish_reasons) <= {"length", "stop"}
         assert 0 < answer.prefill_seconds <= answer.total_seconds

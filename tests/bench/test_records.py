@@ -25,6 +25,14 @@ def test_what_is_written_is_read(file):
     assert results.token_ids == {output_hash([[1, 2]]): [[1, 2]]}
 
 
+def test_a_file_written_before_sources_of_drafts_were_told_is_read(file):
+    with open_results(file) as (_, writer):
+        writer.answer(answer(system="auto", drafted=30, drafted_by_source={"prompt": 30}))
+    assert '"drafted_by_source":{"prompt":30}' in file.read_text()
+    file.write_text(file.read_text().replace('"drafted_by_source":{"prompt":30},', ""))
+    assert [each.drafted_by_source for each in read_results(file).answers.values()] == [None, None]
+
+
 def test_equal_answers_store_their_tokens_once_also_in_a_later_session(file):
     with open_results(file) as (_, writer):
         writer.answer(answer(system="auto", output=output_hash([[1, 2]])), [[1, 2]])

@@ -1,3 +1,6 @@
+import sys
+from dataclasses import replace
+
 import pytest
 from made_up_answers import answer, pair, results
 from rich.console import Console
@@ -85,6 +88,15 @@ def test_failures_and_other_sessions_are_noted():
     ]
 
 
+def test_without_scipy_there_are_ratios_without_intervals_and_a_note(monkeypatch):
+    for name in ("scipy", "scipy.stats"):
+        monkeypatch.setitem(sys.modules, name, None)
+    told = report(results(*pair(1), *pair(3, faster=8.0)))
+    ratio = rows_of(told)["qa", "auto"].decode
+    assert (ratio.mean, ratio.low, ratio.high, ratio.pairs) == (pytest.approx(4), None, None, 2)
+    assert told.notes[0].startswith("no intervals: they need scipy; pip install 'graftlm[bench]'")
+
+
 def test_a_baseline_that_was_not_measured_is_refused_by_name():
     with pytest.raises(InputError, match="no answers of 'vllm'; the baseline can be plain, auto"):
         report(results(*pair(1)), "vllm")
@@ -105,6 +117,39 @@ def test_tables_fit_a_hundred_columns_and_say_everything():
     assert "…" not in text
     assert "tiny, fp32, at most 8 tokens; Neoverse-N1, 2 threads" in heading(told)
     assert "torch 2.13.0, transformers 5.0" in heading(told)
+
+
+TOLD = {"drafted": 30, "drafted_by_source": {"prompt": 20, "store": 10}}
+
+
+def test_drafting_has_a_table_of_its_own_in_every_form():
+    plain, auto = pair(1, told=TOLD)
+    plain = replace(plain, drafted=0, drafted_by_source={})
+    told = report(results(plain, auto, answer(system="hf", output="a")))
+    row = rows_of(told)["qa", "auto"]
+    assert row.drafting.nodes_per_step == 6
+    console = Console(width=100, record=True, file=open("/dev/null", "w"))
+    for table in as_tables(told):
+        console.print(table)
+    lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
+    place = lines.index("greedy: drafting")
+    assert lines[place + 1 :] == [
+        "category system tok/step nodes/step accepted by source",
+        "qa auto 2.00 6.00 17% prompt 25% of 20, store 0% of 10",
+    ]
+    assert "| qa | auto | 2.00 | 6.00 | 17% | prompt 25% of 20, store 0% of 10 |" in (
+        as_markdown(told)
+    )
+    told = {row["system"]: row["drafting"] for row in told.as_dict()["rows"]}
+    assert told["auto"]["by_source"]["prompt"] == {"drafted": 20, "accepted": 5, "share": 0.25}
+    assert told["plain"]["nodes_per_step"] == 0
+    assert told["hf"] is None
+
+
+def test_a_file_that_does_not_tell_sources_still_shows_nodes():
+    text = as_markdown(report(results(*pair(1, told={"drafted": 30}))))
+    assert "| qa | auto | 2.00 | 6.00 | 17% | – |" in text
+    assert "drafting" not in as_markdown(report(results(*pair(1))))
 
 
 def test_batches_show_the_speed_of_the_whole_and_are_compared_answer_by_answer():

@@ -1,7 +1,7 @@
 import pytest
 
 from graft.bench import suites
-from graft.bench.task import Prompt, read_suite, select, suite_names
+from graft.bench.task import Prompt, numbers_by_group, read_suite, select, suite_names
 from graft.errors import InputError
 
 PROMPTS = [Prompt(n, "rag" if n > 10 else "qa", f"question {n}") for n in range(1, 21)]
@@ -47,16 +47,21 @@ def test_nothing_left_is_an_error():
         select([Prompt(2, "qa", "even")], limit=None, split="report")
 
 
+def test_numbers_keep_a_group_in_one_half():
+    assert numbers_by_group("aabcabd") == [1, 3, 2, 5, 7, 4, 6]
+    assert numbers_by_group([]) == []
+
+
 def test_a_file_in_the_folder_is_a_suite(tmp_path, monkeypatch):
     (tmp_path / "haiku.py").write_text(
         "from graft.bench.task import Prompt\n\n\n"
         "def read(data):\n    return [Prompt(1, 'spring', 'An old pond')]\n"
     )
     monkeypatch.setattr(suites, "__path__", [*suites.__path__, str(tmp_path)])
-    assert suite_names() == ["haiku", "spec_bench"]
+    assert {"haiku", "spec_bench", "squad"} <= set(suite_names())
     assert read_suite("haiku", None) == [Prompt(1, "spring", "An old pond")]
 
 
 def test_an_unknown_suite_is_refused():
-    with pytest.raises(InputError, match="unknown suite 'spek'; choose one of spec_bench"):
+    with pytest.raises(InputError, match="unknown suite 'spek'; choose one of humaneval, medqa"):
         read_suite("spek", None)

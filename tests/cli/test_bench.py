@@ -25,7 +25,7 @@ def results(tmp_path):
     [
         ("", "spec_bench needs --data: the folder with Spec-Bench's question.jsonl"),
         ("--data nowhere", "nowhere cannot be read; --data is the folder with question.jsonl"),
-        ("--suite poems", "unknown suite 'poems'; choose one of spec_bench"),
+        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, medqa, spec_bench"),
         ("--draft magic", "unknown draft 'magic'; choose one of auto, plain, pld, copy, igpg"),
         ("--draft plain,sd", "draft 'sd' needs a draft model; name one (--draft-model)"),
         ("--draft ,", "nothing to measure; name presets with --draft or peers with --peers"),
@@ -51,6 +51,11 @@ def test_what_cannot_be_run_is_one_line(cli, tmp_path, monkeypatch, words, line)
     assert done.stderr.startswith(f"error: {line}")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.glob("results*")) == []
+
+
+def test_help_names_every_suite(cli):
+    told = " ".join(cli("bench", "--help").stdout.split())
+    assert "Of humaneval, medqa, spec_bench, spider, squad." in told
 
 
 def test_report_prints_the_table_again(cli, results):

@@ -10,29 +10,10 @@ from graft.bench.kernels.records import Figures, open_journal, read_figures
 from graft.bench.kernels.report import as_markdown
 from graft.bench.kernels.run import run
 from graft.bench.kernels.settings import Asked
+from graft.bench.lines import Lines
 from graft.errors import GraftError
 
 WHOLE_NUMBERS = ("layers", "repeats")
-
-
-class Lines:
-    """A watch that writes a line for everything that happens."""
-
-    def begin(self, total: int, done: int) -> None:
-        """Say how much there is to do."""
-        self.say(f"{total - done} measurements")
-
-    def turn(self, text: str) -> None:
-        """What happens now."""
-        self.say(text)
-
-    def advance(self) -> None:
-        """The next turn says enough."""
-
-    def say(self, line: str) -> None:
-        """To stderr: tables go to stdout."""
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
 
 
 def main() -> int:

@@ -54,15 +54,18 @@ def answer(engine: "Engine", request: dict) -> dict:
         results, clock = one(engine, request)
     else:
         results, clock = together(engine, request)
+    drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
     for result in results:
+        drafted.update(result.stats.drafted_by_source)
         accepted.update(result.stats.accepted_by_source)
     return {
         "token_ids": [list(result.token_ids) for result in results],
         "finish_reasons": [result.finish_reason for result in results],
         **clock,
         "steps": sum(result.stats.steps for result in results),
-        "drafted": sum(result.stats.num_draft_tokens for result in results),
+        "drafted": drafted.total(),
+        "drafted_by_source": dict(drafted),
         "accepted_by_source": dict(accepted),
     }
 

@@ -1,0 +1,103 @@
+"""The options of `graft bench` as they are typed, and what they mean."""
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graft.bench.settings import Settings
+from graft.errors import InputError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Lists are separated by commas; what is left out (None) is `Settings`' default."""
+
+    suite: str | None = None
+    data: Path | None = None
+    draft: str | None = None
+    peers: str | None = None
+    model: str | None = None
+    draft_model: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    temperature: str | None = None
+    batch: str | None = None
+    limit: int | None = None
+    split: str | None = None
+    category: str | None = None
+    max_tokens: int | None = None
+    repeats: int | None = None
+    threads: int | None = None
+    python_hf: str | None = None
+    python_vllm: str | None = None
+    python_llama: str | None = None
+    gguf: Path | None = None
+    peer_options: str | None = None
+
+    def settings(self) -> Settings:
+        """Checked; InputError for what cannot be run."""
+        interpreters = {
+            "hf": self.python_hf,
+            "vllm": self.python_vllm,
+            "llama": self.python_llama,
+        }
+        given = {
+            "suite": self.suite,
+            "data": self.data,
+            "drafts": _listed(self.draft),
+            "peers": _listed(self.peers),
+            "model": self.model,
+            "draft_model": self.draft_model,
+            "dtype": self.dtype,
+            "device": self.device,
+            "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),
+            "batches": _listed(self.batch, int, "--batch takes whole numbers"),
+            "limit": self.limit,
+            "split": self.split,
+            "categories": _listed(self.category),
+            "max_tokens": self.max_tokens,
+            "repeats": self.repeats,
+            "threads": self.threads,
+            "gguf": self.gguf,
+            "interpreters": {name: path for name, path in interpreters.items() if path},
+            "peer_options": _peer_options(self.peer_options),
+        }
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+
+
+def check_baseline(settings: Settings, baseline: str | None) -> None:
+    """Refuse one that will not be measured."""
+    if baseline is not None and baseline not in (*settings.drafts, *settings.peers):
+        raise InputError(f"--baseline {baseline!r} is not among --draft and --peers")
+
+
+def default_file(settings: Settings) -> Path:
+    """Named after what may not change within a file, so that the same command finds it again."""
+    model = Path(settings.model).name
+    return Path("results") / f"{settings.suite}-{model}-{settings.dtype}.jsonl"
+
+
+def _listed(
+    text: str | None, kind: Callable[[str], Any] = str, rule: str = ""
+) -> tuple[Any, ...] | None:
+    """A comma-separated list, each entry once."""
+    if text is None:
+        return None
+    try:
+        return tuple(dict.fromkeys(kind(part.strip()) for part in text.split(",") if part.strip()))
+    except ValueError:
+        raise InputError(f"{rule}, separated by commas, not {text!r}") from None
+
+
+def _peer_options(text: str | None) -> dict[str, list[str]] | None:
+    if text is None:
+        return None
+    try:
+        return {name: shlex.split(words) for name, words in json.loads(text).items()}
+    except (ValueError, AttributeError, TypeError):
+        raise InputError(
+            """--peer-options is a JSON object such as '{"vllm-ngram": "--lookup-max 4"}'"""
+        ) from None
