@@ -145,16 +145,16 @@ class Drafters(dict[str, Drafter]):
     """The presets by name; compositions and datastores are made when they are first asked for."""
 
     def __init__(self, helper: Helper | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
-        self._helper, self._tokenizer = helper, tokenizer
+        self.helper, self._tokenizer = helper, tokenizer
         self._stores: dict[str, Store] = {}
         names = PRESETS | MODEL_PRESETS if helper else PRESETS
         super().__init__({name: make_drafter(name, helper) for name in names})
 
     def __missing__(self, name: str) -> Drafter:
         """InputError where there is nothing of that name."""
-        return self.setdefault(name, make_drafter(name, self._helper, self._store))
+        return self.setdefault(name, make_drafter(name, self.helper, self.store))
 
-    def _store(self, folder: str) -> Store:
+    def store(self, folder: str) -> Store:
         """The datastore in a folder, if it was made with the target's tokenizer."""
         if folder not in self._stores:
             if self._tokenizer is None:
@@ -178,6 +178,7 @@ def load(  # noqa: PLR0913  every option by its name
     kv_cache: int | None = None,
     prefix_cache: int | None = None,
     disk_cache: int = 0,
+    warm: bool = False,
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
@@ -192,6 +193,8 @@ def load(  # noqa: PLR0913  every option by its name
     `prefix_cache` bytes of texts read before may be kept for prompts that begin the same: 0 for
     none, None for a tenth of the memory. `disk_cache` is how many bytes of those that
     `Engine.remember` is told to keep may lie on disk.
+
+    `warm` captures a GPU's graphs of every size now, not when a request first needs one.
     """
     check_draft(draft, draft_model=draft_model is not None)
     if verifier not in VERIFIERS:
@@ -205,6 +208,9 @@ def load(  # noqa: PLR0913  every option by its name
         share = each.model.arena.storage.row_bytes / bytes_of_both
         most_bytes = None if kv_cache is None else int(kv_cache * share)
         hold_rows(each.model, each.device, sequences=max_batch + 1, most_bytes=most_bytes)
+    if warm:
+        for each in both:
+            each.model.warm_up()
     costs = _costs(loaded)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     if kept:

@@ -16,6 +16,8 @@ from graft.models.storage import RowStorage
 class LeanForward:
     """Runs over the weights as they are, in their dtype and on their device."""
 
+    sizes = ()
+
     def __init__(
         self,
         shape: LlamaShape,

@@ -41,6 +41,8 @@ class _Prepared:
 class GraphedForward:
     """Runs a network by graphs where it can; logits are good until the next run."""
 
+    sizes = BUCKETS
+
     def __init__(self, layers: TritonLayers) -> None:
         self.layers, self.storage = layers, layers.storage
         self.device = layers.storage.kv.device

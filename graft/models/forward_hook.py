@@ -116,6 +116,7 @@ class HookForward:
     """Runs a transformers model through `attend`."""
 
     asynchronous = False
+    sizes = ()
 
     def __init__(
         self, model: PreTrainedModel, attention: Callable[..., Tensor] = tree_attention

@@ -31,6 +31,7 @@ class PanelForward:
     """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract."""
 
     asynchronous = False
+    sizes = ()
 
     def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
         self.shape = shape

@@ -70,6 +70,7 @@ class InvariantForward:
     """Cuts steps into slabs for a forward that was built with the invariant attention."""
 
     asynchronous = False
+    sizes = ()
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ class Forward(Protocol):
 
     storage: Storage
     asynchronous: bool
+    sizes: Sequence[int]  # of steps that something is made for once; nothing else is
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
@@ -128,6 +129,18 @@ class LanguageModel:
     def commit_all(self, paths: Sequence[tuple[Extent, list[int]]]) -> None:
         """The same for several sequences at once."""
         self.arena.commit(paths)
+
+    def warm_up(self) -> None:
+        """Make now what the forward otherwise makes when it meets a step's size first."""
+        sizes = [each for each in self.forward.sizes if each < self.context_length]
+        if not sizes:
+            return
+        extent = self.open(max(sizes))
+        try:
+            for size in sizes:
+                self.score([extent], [chain([0] * size)])
+        finally:
+            self.close(extent)
 
     def prefill(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """Read tokens into the cache; the logits [V] after the last of them."""

@@ -236,3 +236,18 @@ def test_nothing_to_prefill_is_a_mistake():
     model = model_of("lean")
     with pytest.raises(AssertionError, match="nothing to prefill"):
         model.prefill(model.open(1), [])
+
+
+def test_warming_up_runs_every_size_once_and_leaves_no_rows(monkeypatch):
+    model = model_of("lean")
+    sizes = []
+    run = type(model.forward).run
+    monkeypatch.setattr(type(model.forward), "sizes", (1, 4, 16))
+    monkeypatch.setattr(
+        type(model.forward),
+        "run",
+        lambda self, tokens, *rest: sizes.append(len(tokens)) or run(self, tokens, *rest),
+    )
+    model.warm_up()
+    assert sizes == [1, 4, 16]
+    assert model.arena.taken == 0

@@ -33,6 +33,7 @@ def main() -> None:
         device=chosen.device,
         max_batch=chosen.batch,
         prefix_cache=0,
+        warm=True,
     )
     settings = {
         "dtype": engine.dtype,
