@@ -13,6 +13,7 @@ are wrong by 8 where half of them goes on alike). REST takes the first places in
 continuations with small token ids.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -162,16 +163,6 @@ class Store:
         """A TokenIndex that answers from the store, for one running text."""
         return StoreIndex(self)
 
-    def warm_up(self) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
-        text = np.array([0, 0, 0, 0, self.border], dtype=self.manifest.dtype)
-        suffixes = np.arange(4, dtype=np.uint32)
-        for array in (text, suffixes):
-            array.flags.writeable = False  # as mapped files are
-        index = Store(self.manifest, [ShardArrays(text, suffixes)]).index()
-        index.extend(np.zeros(3, dtype=np.int32))
-        index.lookup(4, np.ones(2))
-
     def search(self, pattern: np.ndarray, *, shortest: int = SHORTEST) -> Hits:
         """Where the longest end of the pattern (int32 ids, up to `LONGEST`) stands."""
         best, ranks, found = 0, [], np.zeros(2, dtype=np.int64)
@@ -222,18 +213,24 @@ class RecentTokens:
         """The last tokens, at most `LONGEST`."""
         return np.array(self._recent, dtype=np.int32)
 
+    def tokens_and(self, more: Sequence[int]) -> np.ndarray:
+        """The last tokens as if these, which are not kept, had come too."""
+        return np.array(self._and(more), dtype=np.int32)
+
     def extend(self, tokens: np.ndarray) -> None:
         """Append tokens; an id that the store's tokenizer does not have is a border."""
-        for token in tokens[-LONGEST:].tolist():
-            if 0 <= token < self._store.border:
-                self._recent.append(token)
-            else:
-                self._recent.clear()
-        del self._recent[:-LONGEST]
+        self._recent = self._and(tokens[-LONGEST:].tolist())
 
     def border(self) -> None:
         """End a document."""
         self._recent.clear()
+
+    def _and(self, more: Sequence[int]) -> list[int]:
+        tokens = [*self._recent, *more]
+        known = [0 <= token < self._store.border for token in more]
+        if not all(known):
+            tokens = tokens[len(tokens) - known[::-1].index(False) :]
+        return tokens[-LONGEST:]
 
 
 class StoreIndex(RecentTokens):
@@ -246,6 +243,13 @@ class StoreIndex(RecentTokens):
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` nodes; the positions are -1, outside the running text."""
-        hits = self._store.search(self.tokens)
+        return self._lookup(self.tokens, limit, confidence)
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """The same as if `tokens` stood at the end of the text."""
+        return self._lookup(self.tokens_and(tokens), limit, confidence)
+
+    def _lookup(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
+        hits = self._store.search(end)
         self._store.count(hits, self._trie, sample=self._sample)
         return self._trie.best(limit, hits.length, confidence)
