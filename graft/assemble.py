@@ -7,6 +7,7 @@ from typing import Any
 
 from graft.decode.engine import Engine
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.calibration import STORE_PRIOR
 from graft.draft.combined import AtOnce, Combined, GuidedByModel, everything, what_pays
 from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.growth import ChainGrowth, TreeGrowth
@@ -94,7 +95,9 @@ def make_drafter(
 
 def _with_store(preset: str, store: Store, helper: Helper | None) -> Drafter:
     if preset == "store":
-        return LookupDrafter(store.index, as_many_as_pay, nodes=48, calibrated=True)
+        return LookupDrafter(
+            store.index, as_many_as_pay, nodes=48, calibrated=True, prior=STORE_PRIOR
+        )
     rest = LookupDrafter(lambda: RestIndex(store), as_many_as_fit, nodes=64, calibrated=False)
     if preset == "rest":
         return rest

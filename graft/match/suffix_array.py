@@ -5,6 +5,10 @@ does not touch stays on disk. The longest end of the running text, up to `LONGES
 stands in the store with something after it is found by binary search; a border, greater than every
 token, stands between documents, so nothing matches or continues across them.
 
+In a store of foreign texts the longest match is often a chance one: what followed a few tokens in
+one place says less than what followed one token fewer in many. So a match of less than `SURE`
+tokens in less than `ENOUGH` places is shortened until it has them (measured in docs/log.md).
+
 A frequent match has more places than can be looked at. `SAMPLE` of them are taken, evenly spaced
 over the suffix array. Those are not random places: they are in the order of what follows. But just
 therefore every continuation, of any length up to the depth of the sort, is a contiguous stretch of
@@ -26,6 +30,8 @@ from graft.match.store_files import Manifest, ShardArrays, open_arrays
 
 LONGEST = 16
 SHORTEST = 2
+SURE = 7
+ENOUGH = 16
 SAMPLE = 256
 LENGTH = 16
 
@@ -174,6 +180,18 @@ class Store:
             ranks.append(tuple(found.tolist()) if length else (0, 0))
         return Hits(best, tuple(ranks))
 
+    def search_well_known(self, pattern: np.ndarray) -> Hits:
+        """The same for the longest end that is `SURE` by its length or stands in `ENOUGH` places;
+        where there is none, for that in the most places."""
+        best = self.search(pattern)
+        for length in range(min(best.length, SURE) - 1, SHORTEST - 1, -1):
+            if best.length >= SURE or best.count >= ENOUGH:
+                break
+            shorter = self.search(pattern[-length:], shortest=length)
+            if shorter.count > best.count:
+                best = shorter
+        return best
+
     def count(self, hits: Hits, trie: Continuations, *, sample: int) -> int:
         """Fill the trie with what follows the hits, or an even sample of them; how many."""
         trie.clear()
@@ -234,7 +252,7 @@ class RecentTokens:
 
 
 class StoreIndex(RecentTokens):
-    """A TokenIndex over a store: the longest match's continuations as a trie, best first."""
+    """A TokenIndex over a store: continuations of the longest well-known match as a trie."""
 
     def __init__(self, store: Store, *, sample: int = SAMPLE, length: int = LENGTH) -> None:
         super().__init__(store)
@@ -250,6 +268,6 @@ class StoreIndex(RecentTokens):
         return self._lookup(self.tokens_and(tokens), limit, confidence)
 
     def _lookup(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
-        hits = self._store.search(end)
+        hits = self._store.search_well_known(end)
         self._store.count(hits, self._trie, sample=self._sample)
         return self._trie.best(limit, hits.length, confidence)

@@ -5,6 +5,7 @@ import pytest
 from tiny import VOCABULARY, tiny_engine
 
 from graft import SamplingParams
+from graft.assemble import make_drafter
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
 from graft.draft.combined import AtOnce, Combined, GuidedByModel
 from graft.draft.drafter import Budget, DraftContext, NoDraft
@@ -47,6 +48,21 @@ def test_a_store_that_has_nothing_is_asked_again_behind_a_models_guesses(kind, t
         **{(2,): "model", (3,): "model"},
         **{(3, 4): "store", (3, 4, 5): "store"},
     }
+
+
+def test_a_foreign_match_is_trusted_less_than_a_copy(tmp_path):
+    """Of the same length: what a store says of a request that has just begun."""
+    store = store_of(tmp_path / "store", [40, 41, 42, 43, 44, 45])
+    costs = Budget(63, np.linspace(1, 1.1, 64))
+    context = DraftContext(0, [40, 41, 42, 43, 44, 45], [(0, 6)], tokens=[1, 40, 41, 42])
+    scores = []
+    for name in ("auto", "store:x"):
+        drafter = make_drafter(name, find_store=lambda _: store)
+        drafter.start(context)
+        (tree,) = drafter.propose([context], costs)
+        assert tree.tokens[1] == 43
+        scores.append(tree.scores[1])
+    assert scores[0] > scores[1] > 0
 
 
 def test_an_answer_in_the_store_is_written_faster_and_the_same(tmp_path):

@@ -22,7 +22,15 @@ from graft.match.store_files import (
     writing,
 )
 from graft.match.store_warm_up import warm_up
-from graft.match.suffix_array import LONGEST, SHORTEST, Store, StoreIndex, open_store
+from graft.match.suffix_array import (
+    ENOUGH,
+    LONGEST,
+    SHORTEST,
+    SURE,
+    Store,
+    StoreIndex,
+    open_store,
+)
 from graft.match.suffix_sort import DEPTH, suffix_array
 
 TRUST = np.linspace(0.0, 0.95, 17)
@@ -72,6 +80,17 @@ def places(documents, end):
     return found
 
 
+def well_known(documents, end):
+    """The longest match, shortened where it is neither long nor frequent."""
+    best = longest(documents, end)
+    for length in range(best[0] - 1, SHORTEST - 1, -1):
+        if best[0] >= SURE or len(best[1]) >= ENOUGH:
+            break
+        found = places(documents, end[-length:])
+        best = (length, found) if len(found) > len(best[1]) else best
+    return best
+
+
 def longest(documents, end):
     for length in range(min(LONGEST, len(end)), SHORTEST - 1, -1):
         if found := places(documents, end[-length:]):
@@ -116,12 +135,31 @@ def test_the_longest_end_with_a_continuation_is_found(texts, end, vocabulary):
     assert store.manifest.dtype.itemsize == (2 if vocabulary == SMALL else 4)
 
 
+@given(documents, ends, st.integers(1, 8))
+def test_a_rare_short_match_gives_way_to_a_frequent_shorter_one(texts, end, shard):
+    for store in (made(texts), made(texts, shard=shard)):
+        hits = store.search_well_known(np.array(end[-LONGEST:], np.int32))
+        length, followers = well_known(texts, end)
+        assert (hits.length, hits.count) == (length, len(followers))
+
+
+def test_a_long_match_needs_one_place_only():
+    """And a short one keeps its length where shorter ones have no more places."""
+    often = [[5, 6, 9]] * ENOUGH
+    for length, used in ((SURE, SURE), (SURE - 1, 2), (2, 2)):
+        once = list(range(20, 18 + length)) + [5, 6]
+        store = made([[*once, 3], *often], vocabulary=99)
+        assert store.search_well_known(np.array(once, np.int32)).length == used
+        alone = made([[*once, 3]], vocabulary=99)
+        assert alone.search_well_known(np.array(once, np.int32)).length == length
+
+
 @given(documents, ends, st.integers(1, 6))
 def test_continuations_are_counted_and_never_cross_documents(texts, end, length):
     index = StoreIndex(made(texts), length=length)
     index.extend(np.array(end, np.int32))
     found = index.lookup(10_000, np.ones(2))
-    matched, followers = longest(texts, end)
+    matched, followers = well_known(texts, end)
     counts = counted(followers, length)
     paths = paths_of(found)
     assert dict(zip(paths, found.counts.tolist(), strict=True)) == {
@@ -244,7 +282,7 @@ def test_what_would_follow_is_what_follows_once_it_is_there(kind, texts, end, mo
     assert found.match_lengths.tolist() == expected.match_lengths.tolist()
     assert paths_of(ahead.lookup(64, TRUST)) == before  # nothing of it is kept
     known = more[len(more) - more[::-1].index(SMALL) :] if SMALL in more else [*end, *more]
-    length, followers = longest(texts, known)
+    length, followers = (well_known if kind is StoreIndex else longest)(texts, known)
     assert set(paths_of(found)) <= counted(followers, 16).keys()
     assert bool(len(found)) == bool(length)
     assert all(match >= length for match in found.match_lengths)
