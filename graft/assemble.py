@@ -7,7 +7,8 @@ from typing import Any
 
 from graft.decode.engine import Engine
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
-from graft.draft.combined import Combined, GuidedByModel, everything, what_pays
+from graft.draft.calibration import STORE_PRIOR
+from graft.draft.combined import AtOnce, Combined, GuidedByModel, everything, what_pays
 from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.lookup import LookupDrafter
@@ -15,6 +16,7 @@ from graft.draft.model import Helper, ModelDrafter
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
+from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store, open_store
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.gpu import hold_rows
@@ -93,12 +95,14 @@ def make_drafter(
 
 def _with_store(preset: str, store: Store, helper: Helper | None) -> Drafter:
     if preset == "store":
-        return LookupDrafter(store.index, as_many_as_pay, nodes=48, calibrated=True)
+        return LookupDrafter(
+            store.index, as_many_as_pay, nodes=48, calibrated=True, prior=STORE_PRIOR
+        )
     rest = LookupDrafter(lambda: RestIndex(store), as_many_as_fit, nodes=64, calibrated=False)
     if preset == "rest":
         return rest
     model = ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
-    return Combined([rest, model], prune=GuidedByModel([], model))  # a store is asked once a step
+    return Combined([rest, model], prune=GuidedByModel([rest], model), ask=AtOnce())
 
 
 def _lookups() -> dict[str, Callable[[], Drafter]]:
@@ -125,7 +129,9 @@ def _with_model(helper: Helper) -> dict[str, Callable[[], Drafter]]:
         "auto": lambda: Combined([lookups["auto"](), chain()], prune=what_pays),
         "sd": chain,
         "sd-tree": lambda: tree(adaptive=True),
-        "casd": lambda: Combined([lookups["copy"](), tree(adaptive=False)], prune=everything),
+        "casd": lambda: Combined(
+            [lookups["copy"](), tree(adaptive=False)], prune=everything, ask=AtOnce()
+        ),
         "rasd-pld": lambda: _rasd(tree(adaptive=False)),
     }
 
@@ -138,7 +144,7 @@ def _rasd(model: ModelDrafter) -> Combined:
         nodes=32,
         calibrated=False,
     )
-    return Combined([retrieval, model], prune=GuidedByModel([retrieval], model))
+    return Combined([retrieval, model], prune=GuidedByModel([retrieval], model), ask=AtOnce())
 
 
 class Drafters(dict[str, Drafter]):
@@ -160,7 +166,7 @@ class Drafters(dict[str, Drafter]):
             if self._tokenizer is None:
                 raise InputError("a datastore needs a model with a tokenizer")
             store = open_store(folder, tokenizer_fingerprint(self._tokenizer))
-            store.warm_up()
+            warm_up(store.border)
             self._stores[folder] = store
         return self._stores[folder]
 

@@ -275,16 +275,16 @@ def _answer(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, 
     """The draft after a text, each node with its path, and how long looking it up took."""
     import numpy as np
 
-    from graft.draft.calibration import Calibration
+    from graft.draft.calibration import STORE_PRIOR, Calibration
     from graft.match.suffix_array import SAMPLE
 
-    index, confidence = store.index(), Calibration().confidence()
+    index, confidence = store.index(), Calibration(STORE_PRIOR).confidence()
     index.extend(np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32))
     index.lookup(limit, confidence)  # compiles, and reads what is not in memory
     started = time.perf_counter()
     matches = index.lookup(limit, confidence)
     seconds = time.perf_counter() - started
-    hits = store.search(index.tokens)
+    hits = store.search_well_known(index.tokens)
     paths: list[list[int]] = []
     for token, parent in zip(matches.tokens.tolist(), matches.parents.tolist(), strict=True):
         paths.append([*(paths[parent] if parent >= 0 else []), token])

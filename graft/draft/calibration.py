@@ -16,22 +16,27 @@ PRIOR = np.array([
     0, 0.40, 0.54, 0.61, 0.65, 0.68, 0.75, 0.80, 0.84,
     0.86, 0.86, 0.87, 0.88, 0.89, 0.90, 0.92, 0.95,
 ])  # fmt: skip
+# The same for matches in a datastore of foreign texts, with smollm2-135m and one of 20 M tokens.
+STORE_PRIOR = np.array([
+    0, 0.41, 0.41, 0.41, 0.41, 0.47, 0.49, 0.57, 0.63,
+    0.67, 0.72, 0.72, 0.72, 0.72, 0.72, 0.72, 0.72,
+])  # fmt: skip
 PRIOR_WEIGHT = 3.0  # observations the prior is worth
-_PRIOR_HITS = PRIOR * PRIOR_WEIGHT
 DECAY = 0.96  # weight of an observation one step later
 SPREAD = 0.35  # how much a hit at one length says about its neighbours
 
 
 class Calibration:
-    """Hit rates by match length for one sequence."""
+    """Hit rates by match length for one sequence, and those it starts from."""
 
-    def __init__(self) -> None:
+    def __init__(self, prior: np.ndarray = PRIOR) -> None:
+        self._prior_hits = prior * PRIOR_WEIGHT
         self._hits = [0.0] * (LONGEST + 1)  # lists: a few numbers change at a time
         self._tries = [0.0] * (LONGEST + 1)
 
     def confidence(self) -> np.ndarray:
         """[LONGEST + 1] float32: estimated hit rate by match length, not falling with length."""
-        rate = (_PRIOR_HITS + self._hits) / (np.array(self._tries) + PRIOR_WEIGHT)
+        rate = (self._prior_hits + self._hits) / (np.array(self._tries) + PRIOR_WEIGHT)
         return np.minimum(np.maximum(rate, 0.01), 0.995).astype(np.float32)
 
     def observe(self, matches: Matches, emitted: list[int]) -> None:

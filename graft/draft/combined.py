@@ -1,14 +1,16 @@
 """Several drafters, one tree: each proposes, the trees are grafted onto one another.
 
-Drafters are asked in turn, and each knows what those before it found that pays (`Budget.after`):
-where a lookup is sure of itself, a draft model need not be run. Lookups come first, for they take
-microseconds; a thread for them would cost more than it hides.
+Where nodes are weighed by time, drafters are asked in turn, lookups first, and each knows what
+those before it found that pays (`Budget.after`): where a lookup is sure of itself, a draft model
+need not be run. Where a method runs its draft model anyway, lookups run beside it (`AtOnce`), and
+what they wait for, such as a disk, costs no time.
 
 How the trees are pruned makes the method: CASD takes everything that fits, RASD only retrieved
 branches that the draft model could imagine, and the free compositions what pays by the clock.
 """
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
 
@@ -25,13 +27,52 @@ from graft.tree.prune import cut, starting_with, strongest
 
 # For each sequence, the trees that the drafters proposed, in their order -> one tree for each
 Prune = Callable[[list[DraftContext], list[list[DraftTree]], Budget], list[DraftTree]]
+# Who guesses, for which sequences, within what budget -> for each drafter a tree for each sequence
+Ask = Callable[[Sequence[Drafter], list[DraftContext], Budget], list[list[DraftTree]]]
+
+
+def in_turn(
+    drafters: Sequence[Drafter], contexts: list[DraftContext], budget: Budget
+) -> list[list[DraftTree]]:
+    """One after the other, each with what those before it left of the budget."""
+    proposed: list[list[DraftTree]] = []
+    left = budget
+    for drafter in drafters:
+        if proposed:
+            left = budget.after(what_pays(contexts, _by_sequence(proposed), budget))
+        proposed.append(drafter.propose(contexts, left))
+    return proposed
+
+
+class AtOnce:
+    """All but the last, which is the slow one, on a thread beside it, each with the whole budget.
+
+    The thread starts with the first round and ends when nobody has this object any more.
+    """
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft-lookup")
+
+    def __call__(
+        self, drafters: Sequence[Drafter], contexts: list[DraftContext], budget: Budget
+    ) -> list[list[DraftTree]]:
+        """See Ask. Whatever happens, no lookup is still running when this returns."""
+        *quick, slow = drafters
+        beside = self._executor.submit(
+            lambda: [drafter.propose(contexts, budget) for drafter in quick]
+        )
+        try:
+            last = slow.propose(contexts, budget)
+        finally:
+            wait([beside])
+        return [*beside.result(), last]
 
 
 class Combined:
     """Any number of drafters as one."""
 
-    def __init__(self, drafters: Sequence[Drafter], *, prune: Prune) -> None:
-        self._drafters, self._prune = drafters, prune
+    def __init__(self, drafters: Sequence[Drafter], *, prune: Prune, ask: Ask = in_turn) -> None:
+        self._drafters, self._prune, self._ask = drafters, prune, ask
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
@@ -40,12 +81,7 @@ class Combined:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        proposed: list[list[DraftTree]] = [[] for _ in contexts]
-        for place, drafter in enumerate(self._drafters):
-            found = what_pays(contexts, proposed, budget) if place else []
-            left = budget.after(found)
-            for trees, tree in zip(proposed, drafter.propose(contexts, left), strict=True):
-                trees.append(tree)
+        proposed = _by_sequence(self._ask(self._drafters, contexts, budget))
         return self._prune(contexts, proposed, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
@@ -57,6 +93,10 @@ class Combined:
         """See Drafter."""
         for drafter in self._drafters:
             drafter.finish(sequence)
+
+
+def _by_sequence(proposed: list[list[DraftTree]]) -> list[list[DraftTree]]:
+    return [list(trees) for trees in zip(*proposed, strict=True)]
 
 
 def everything(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graft.draft.calibration import Calibration
+from graft.draft.calibration import PRIOR, Calibration
 from graft.draft.drafter import Budget, DraftContext
 from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
@@ -26,7 +26,7 @@ class _Text:
     """A sequence's indexed text: which stretch came from where, and the last proposal."""
 
     index: TokenIndex
-    calibration: Calibration = field(default_factory=Calibration)
+    calibration: Calibration
     starts: list[int] = field(default_factory=list)
     names: list[int] = field(default_factory=list)
     length: int = 0
@@ -54,18 +54,27 @@ class _Text:
 
 
 class LookupDrafter:
-    """Guesses what followed the end of the text before."""
+    """Guesses what followed the end of the text before.
+
+    Matches are trusted by `prior` at first and, if `calibrated`, by what comes true.
+    """
 
     def __init__(
-        self, make_index: Callable[[], TokenIndex], choose: Choose, *, nodes: int, calibrated: bool
+        self,
+        make_index: Callable[[], TokenIndex],
+        choose: Choose,
+        *,
+        nodes: int,
+        calibrated: bool,
+        prior: np.ndarray = PRIOR,
     ) -> None:
         self._make_index, self._choose = make_index, choose
-        self._nodes, self._calibrated = nodes, calibrated
+        self._nodes, self._calibrated, self._prior = nodes, calibrated, prior
         self._texts: dict[int, _Text] = {}
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        text = _Text(self._make_index())
+        text = _Text(self._make_index(), Calibration(self._prior))
         for document in context.documents:
             text.add(document, "document")
         text.add(context.prediction, "prediction")

@@ -1,7 +1,8 @@
 """A trie of what followed, counted place by place, and its most probable nodes.
 
-One trie is filled again for every search, so its arrays are made once. A child is found by hashing
-(parent, token): places may come in any order and from several texts, the counts are the same.
+One trie is filled again for every search, so its arrays are made once, and only what a search used
+is cleared. A child is found by hashing (parent, token): places may come in any order and from
+several texts, the counts are the same.
 """
 
 import numpy as np
@@ -13,16 +14,16 @@ UNSEEN = 0.05  # what continuations not seen yet count for
 MIN_SCORE = 0.01  # nodes less probable than this are never offered
 ELSEWHERE = -1  # the position of a token that does not stand in the running text
 
-# Columns of a node; node 0 is the root, the end of the running text.
-TOKEN, PARENT, COUNT, TOTAL, DEPTH = range(5)
+# Columns of a node; node 0 is the root, the end of the running text. SLOT: where its hash lies.
+TOKEN, PARENT, COUNT, TOTAL, DEPTH, SLOT = range(6)
 
 
 @compiled
 def _clear(used: np.ndarray, nodes: np.ndarray, slots: np.ndarray) -> None:
+    for node in range(1, used[0]):
+        slots[nodes[node, SLOT]] = 0
     used[0] = 1
     nodes[0, COUNT] = nodes[0, TOTAL] = nodes[0, DEPTH] = 0
-    for slot in range(len(slots)):
-        slots[slot] = 0
 
 
 @compiled
@@ -38,7 +39,7 @@ def _child(used: np.ndarray, nodes: np.ndarray, slots: np.ndarray, parent: int, 
     node = used[0]
     used[0] += 1
     slots[slot] = node
-    nodes[node, TOKEN], nodes[node, PARENT] = token, parent
+    nodes[node, TOKEN], nodes[node, PARENT], nodes[node, SLOT] = token, parent, slot
     nodes[node, COUNT] = nodes[node, TOTAL] = 0
     nodes[node, DEPTH] = nodes[parent, DEPTH] + 1
     return node
@@ -120,7 +121,7 @@ class Continuations:
         self.length = length
         self.arrays = (
             np.ones(1, dtype=np.int64),  # nodes used
-            np.zeros((room, 5), dtype=np.int32),
+            np.zeros((room, 6), dtype=np.int32),
             np.zeros(1 << (2 * room - 1).bit_length(), dtype=np.int32),  # 0: free
         )
         self._work = (
@@ -131,7 +132,7 @@ class Continuations:
 
     @property
     def nodes(self) -> np.ndarray:
-        """[n, 5] TOKEN, PARENT, COUNT, TOTAL, DEPTH of the nodes there are, the root first."""
+        """[n, 6] the columns of the nodes there are, the root first."""
         return self.arrays[1][: self.arrays[0][0]]
 
     def clear(self) -> None:

@@ -9,8 +9,9 @@ from numba import njit
 from graft.errors import InputError
 
 # What is compiled here creates no array, so Numba need not count references to arrays; without
-# the counting an append takes a third of the time.
-compiled = njit(cache=True, _nrt=False)
+# the counting an append takes a third of the time. Other threads run meanwhile: a search of a
+# store may wait for the disk.
+compiled = njit(cache=True, nogil=True, _nrt=False)
 
 BORDER = -1  # stands in the text between two documents
 

@@ -6,9 +6,12 @@ dropped until the numbers of distinct tokens add up to at most 64. Unlike REST, 
 across documents, equal counts go to the prefix met first, and no match gives no draft.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from graft.match.continuations import COUNT, DEPTH, ELSEWHERE, PARENT, TOKEN, TOTAL, Continuations
+from graft.match.hash_table import compiled
 from graft.match.matches import Matches, as_matches
 from graft.match.suffix_array import RecentTokens, Store
 
@@ -23,49 +26,104 @@ class RestIndex(RecentTokens):
     def __init__(self, store: Store) -> None:
         super().__init__(store)
         self._trie = Continuations(PLACES * max(1, len(store.manifest.shards)), LENGTH)
+        self._work = (np.empty(CHOICES, dtype=np.int32), np.empty(CHOICES, dtype=np.int32))
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` of REST's choices, most frequent first; trust plays no part."""
-        hits = self._store.search(self.tokens)
+        return self._lookup(self.tokens, limit)
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """The same as if `tokens` stood at the end of the text."""
+        return self._lookup(self.tokens_and(tokens), limit)
+
+    def _lookup(self, end: np.ndarray, limit: int) -> Matches:
+        hits = self._store.search(end)
         self._store.count_first(hits, self._trie, most=PLACES)
-        nodes = self._trie.nodes
-        chosen = _choices(nodes)[:limit]
-        place = {node: at for at, node in enumerate(chosen)} | {0: -1}
-        parents = nodes[chosen, PARENT]
-        fields = np.array(
-            [
-                nodes[chosen, TOKEN],
-                [place[parent] for parent in parents.tolist()],
-                hits.length + nodes[parents, DEPTH],
-                nodes[chosen, COUNT],
-                nodes[parents, TOTAL],
-                np.full(len(chosen), ELSEWHERE),
-            ],
-            dtype=np.int32,
-        )
-        scores = (nodes[chosen, COUNT] / max(nodes[0, TOTAL], 1)).astype(np.float32)
-        return as_matches(fields, scores, len(chosen))
+        fields = np.empty((6, min(limit, CHOICES)), dtype=np.int32)
+        scores = np.empty(min(limit, CHOICES), dtype=np.float32)
+        size = _choose(self._trie.arrays, hits.length, self._work, fields, scores)
+        return as_matches(fields, scores, size)
 
 
-def _choices(nodes: np.ndarray) -> list[int]:
-    """The nodes kept, most frequent first and parents before children."""
-    ranked = np.argsort(-nodes[1:, COUNT], kind="stable")[:CHOICES] + 1
-    distinct = {node: len(set(_path(nodes, node))) for node in ranked.tolist()}
-    total = sum(distinct.values())
-    kept = set(distinct)
-    # The deepest first among equals, so that no node outlives its parent.
-    for node in sorted(distinct, key=lambda each: (distinct[each], nodes[each, DEPTH]))[::-1]:
-        if total <= CHOICES:
-            break
-        kept.remove(node)
-        total -= distinct[node]
-    return [node for node in distinct if node in kept]
+@compiled
+def _choose(trie: tuple, matched: int, work: tuple, fields: np.ndarray, scores: np.ndarray) -> int:
+    """Fill the columns of `fields` with REST's choices and their shares; returns how many."""
+    used, nodes, _ = trie
+    chosen, distinct = work
+    count = _most_frequent(nodes, used[0], chosen)
+    count = min(_cut(nodes, chosen, distinct, count), fields.shape[1])
+    for at in range(count):
+        node = chosen[at]
+        parent = nodes[node, PARENT]
+        fields[0, at] = nodes[node, TOKEN]
+        fields[1, at] = _place(chosen, at, parent)
+        fields[2, at] = matched + nodes[parent, DEPTH]
+        fields[3, at] = nodes[node, COUNT]
+        fields[4, at] = nodes[parent, TOTAL]
+        fields[5, at] = ELSEWHERE
+        scores[at] = nodes[node, COUNT] / nodes[0, TOTAL]
+    return count
 
 
-def _path(nodes: np.ndarray, node: int) -> list[int]:
-    """The tokens of a continuation, backwards."""
-    tokens = []
+@compiled
+def _most_frequent(nodes: np.ndarray, size: int, chosen: np.ndarray) -> int:
+    """Fill `chosen` with the nodes of the highest counts, of equals those made first; how many.
+
+    A node is made after its parent and counted no more often, so parents come first.
+    """
+    count = 0
+    for node in range(1, size):
+        if count < len(chosen):
+            count += 1
+        elif nodes[node, COUNT] <= nodes[chosen[count - 1], COUNT]:
+            continue
+        at = count - 1
+        while at > 0 and nodes[chosen[at - 1], COUNT] < nodes[node, COUNT]:
+            chosen[at] = chosen[at - 1]
+            at -= 1
+        chosen[at] = node
+    return count
+
+
+@compiled
+def _cut(nodes: np.ndarray, chosen: np.ndarray, distinct: np.ndarray, count: int) -> int:
+    """Drop nodes until the numbers of their distinct tokens add up to `CHOICES`; how many stay."""
+    total = 0
+    for at in range(count):
+        distinct[at] = _distinct_tokens(nodes, chosen[at])
+        total += distinct[at]
+    while total > CHOICES:
+        # The deepest among equals, so that no node outlives its parent; of those the last.
+        worst = 0
+        for at in range(1, count):
+            more = distinct[at] - distinct[worst]
+            deeper = nodes[chosen[at], DEPTH] - nodes[chosen[worst], DEPTH]
+            if more > 0 or (more == 0 and deeper >= 0):
+                worst = at
+        total -= distinct[worst]
+        count -= 1
+        for at in range(worst, count):
+            chosen[at], distinct[at] = chosen[at + 1], distinct[at + 1]
+    return count
+
+
+@compiled
+def _distinct_tokens(nodes: np.ndarray, node: int) -> int:
+    """How many different tokens the continuation down to a node has."""
+    count = 0
     while node:
-        tokens.append(int(nodes[node, TOKEN]))
-        node = int(nodes[node, PARENT])
-    return tokens
+        above = nodes[node, PARENT]
+        while above and nodes[above, TOKEN] != nodes[node, TOKEN]:
+            above = nodes[above, PARENT]
+        count += above == 0
+        node = nodes[node, PARENT]
+    return count
+
+
+@compiled
+def _place(chosen: np.ndarray, stop: int, node: int) -> int:
+    """Where a node stands among those chosen before `stop`; -1 for the root."""
+    for at in range(stop):
+        if chosen[at] == node:
+            return at
+    return -1

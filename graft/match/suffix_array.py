@@ -5,6 +5,10 @@ does not touch stays on disk. The longest end of the running text, up to `LONGES
 stands in the store with something after it is found by binary search; a border, greater than every
 token, stands between documents, so nothing matches or continues across them.
 
+In a store of foreign texts the longest match is often a chance one: what followed a few tokens in
+one place says less than what followed one token fewer in many. So a match of less than `SURE`
+tokens in less than `ENOUGH` places is shortened until it has them (measured in docs/log.md).
+
 A frequent match has more places than can be looked at. `SAMPLE` of them are taken, evenly spaced
 over the suffix array. Those are not random places: they are in the order of what follows. But just
 therefore every continuation, of any length up to the depth of the sort, is a contiguous stretch of
@@ -13,6 +17,7 @@ are wrong by 8 where half of them goes on alike). REST takes the first places in
 continuations with small token ids.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +30,8 @@ from graft.match.store_files import Manifest, ShardArrays, open_arrays
 
 LONGEST = 16
 SHORTEST = 2
+SURE = 7
+ENOUGH = 16
 SAMPLE = 256
 LENGTH = 16
 
@@ -162,16 +169,6 @@ class Store:
         """A TokenIndex that answers from the store, for one running text."""
         return StoreIndex(self)
 
-    def warm_up(self) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
-        text = np.array([0, 0, 0, 0, self.border], dtype=self.manifest.dtype)
-        suffixes = np.arange(4, dtype=np.uint32)
-        for array in (text, suffixes):
-            array.flags.writeable = False  # as mapped files are
-        index = Store(self.manifest, [ShardArrays(text, suffixes)]).index()
-        index.extend(np.zeros(3, dtype=np.int32))
-        index.lookup(4, np.ones(2))
-
     def search(self, pattern: np.ndarray, *, shortest: int = SHORTEST) -> Hits:
         """Where the longest end of the pattern (int32 ids, up to `LONGEST`) stands."""
         best, ranks, found = 0, [], np.zeros(2, dtype=np.int64)
@@ -182,6 +179,18 @@ class Store:
                 best, ranks = length, [(0, 0)] * len(ranks)
             ranks.append(tuple(found.tolist()) if length else (0, 0))
         return Hits(best, tuple(ranks))
+
+    def search_well_known(self, pattern: np.ndarray) -> Hits:
+        """The same for the longest end that is `SURE` by its length or stands in `ENOUGH` places;
+        where there is none, for that in the most places."""
+        best = self.search(pattern)
+        for length in range(min(best.length, SURE) - 1, SHORTEST - 1, -1):
+            if best.length >= SURE or best.count >= ENOUGH:
+                break
+            shorter = self.search(pattern[-length:], shortest=length)
+            if shorter.count > best.count:
+                best = shorter
+        return best
 
     def count(self, hits: Hits, trie: Continuations, *, sample: int) -> int:
         """Fill the trie with what follows the hits, or an even sample of them; how many."""
@@ -222,22 +231,28 @@ class RecentTokens:
         """The last tokens, at most `LONGEST`."""
         return np.array(self._recent, dtype=np.int32)
 
+    def tokens_and(self, more: Sequence[int]) -> np.ndarray:
+        """The last tokens as if these, which are not kept, had come too."""
+        return np.array(self._and(more), dtype=np.int32)
+
     def extend(self, tokens: np.ndarray) -> None:
         """Append tokens; an id that the store's tokenizer does not have is a border."""
-        for token in tokens[-LONGEST:].tolist():
-            if 0 <= token < self._store.border:
-                self._recent.append(token)
-            else:
-                self._recent.clear()
-        del self._recent[:-LONGEST]
+        self._recent = self._and(tokens[-LONGEST:].tolist())
 
     def border(self) -> None:
         """End a document."""
         self._recent.clear()
 
+    def _and(self, more: Sequence[int]) -> list[int]:
+        tokens = [*self._recent, *more]
+        known = [0 <= token < self._store.border for token in more]
+        if not all(known):
+            tokens = tokens[len(tokens) - known[::-1].index(False) :]
+        return tokens[-LONGEST:]
+
 
 class StoreIndex(RecentTokens):
-    """A TokenIndex over a store: the longest match's continuations as a trie, best first."""
+    """A TokenIndex over a store: continuations of the longest well-known match as a trie."""
 
     def __init__(self, store: Store, *, sample: int = SAMPLE, length: int = LENGTH) -> None:
         super().__init__(store)
@@ -246,6 +261,13 @@ class StoreIndex(RecentTokens):
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` nodes; the positions are -1, outside the running text."""
-        hits = self._store.search(self.tokens)
+        return self._lookup(self.tokens, limit, confidence)
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """The same as if `tokens` stood at the end of the text."""
+        return self._lookup(self.tokens_and(tokens), limit, confidence)
+
+    def _lookup(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
+        hits = self._store.search_well_known(end)
         self._store.count(hits, self._trie, sample=self._sample)
         return self._trie.best(limit, hits.length, confidence)

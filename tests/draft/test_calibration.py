@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graft.draft.calibration import LONGEST, PRIOR, Calibration
+from graft.draft.calibration import LONGEST, PRIOR, STORE_PRIOR, Calibration
 from graft.match.matches import Matches
 
 
@@ -20,6 +20,22 @@ GUESS = matches((7, -1, 5), (8, 0, 6), (9, -1, 2))
 def test_a_new_sequence_starts_from_the_priors():
     assert Calibration().confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)
     assert len(Calibration().confidence()) == LONGEST + 1
+
+
+def test_a_sequence_may_start_from_other_priors():
+    one = Calibration(STORE_PRIOR)
+    assert one.confidence()[1:] == pytest.approx(STORE_PRIOR[1:], abs=1e-6)
+    for _ in range(20):
+        one.observe(GUESS, [7, 8, 1])
+    assert one.confidence()[5] > STORE_PRIOR[5]
+    assert Calibration().confidence()[5] == pytest.approx(PRIOR[5])
+
+
+@pytest.mark.parametrize("prior", [PRIOR, STORE_PRIOR])
+def test_longer_matches_are_not_trusted_less(prior):
+    assert len(prior) == LONGEST + 1
+    assert (np.diff(prior) >= 0).all()
+    assert 0 < prior[1] < prior[-1] < 1
 
 
 def test_hits_raise_and_misses_lower_the_trust():

@@ -1,12 +1,23 @@
 """Several drafters as one: what is fused, what is pruned, what is asked again."""
 
+import gc
+import threading
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from tiny import tiny_engine, tiny_helper
 
 from graft.assemble import make_drafter
 from graft.draft.budget import as_many_as_fit
-from graft.draft.combined import Combined, GuidedByModel, everything, what_pays
+from graft.draft.combined import (
+    AtOnce,
+    Combined,
+    GuidedByModel,
+    everything,
+    in_turn,
+    what_pays,
+)
 from graft.draft.drafter import Budget, DraftContext, NoDraft
 from graft.draft.growth import TreeGrowth
 from graft.draft.lookup import LookupDrafter
@@ -20,6 +31,11 @@ from graft.tree.draft_tree import from_paths
 from graft.tree.prune import keep
 
 BUDGET = Budget(63, np.linspace(1, 1.1, 64))
+
+
+@pytest.fixture(scope="module")
+def helper():
+    return tiny_helper()
 
 
 class Told(NoDraft):
@@ -109,6 +125,111 @@ def test_only_what_pays_is_kept_where_nodes_cost():
     assert len(Combined([good, bad], prune=everything).propose(contexts(7), dear)[0]) == 4
 
 
+# Side by side
+
+
+class Meeting(Told):
+    """Proposes once all others who come to the barrier are proposing too."""
+
+    def __init__(self, barrier, paths):
+        super().__init__(paths)
+        self.barrier = barrier
+
+    def propose(self, contexts, budget):
+        self.barrier.wait(timeout=60)
+        return super().propose(contexts, budget)
+
+
+def test_a_lookup_and_a_model_run_at_the_same_time():
+    barrier = threading.Barrier(2)
+    drafters = [Meeting(barrier, [[3, 4]]), Meeting(barrier, [[5]])]
+    combined = Combined(drafters, prune=everything, ask=AtOnce())
+    for _ in range(3):
+        (tree,) = combined.propose(contexts(7), BUDGET)
+        assert sources(tree).keys() == {(3,), (3, 4), (5,)}
+
+
+@pytest.mark.parametrize("prune", [everything, what_pays])
+def test_at_once_and_in_turn_find_the_same(prune):
+    drafters = [Told([[3, 4], [6]], "a"), Told([[3, 9], [8]], "b"), Told([[3, 4, 5]], "c", 0.7)]
+    found = [
+        Combined(drafters, prune=prune, ask=ask).propose(contexts(7, 1), BUDGET)
+        for ask in (in_turn, AtOnce())
+    ]
+    for one, other in zip(*found, strict=True):
+        assert sources(one) == sources(other)
+        np.testing.assert_array_equal(one.scores, other.scores)
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+def test_what_goes_wrong_on_either_side_reaches_the_caller(wrong):
+    """And the next round is as good as any."""
+    drafters, ask = [Told([[3]]), Told([[4]])], AtOnce()
+    combined = Combined(drafters, prune=everything, ask=ask)
+    drafters[wrong].propose = Mock(side_effect=InputError("the disk is gone"))
+    with pytest.raises(InputError, match="the disk is gone"):
+        combined.propose(contexts(7), BUDGET)
+    del drafters[wrong].propose
+    assert len(combined.propose(contexts(7), BUDGET)[0]) == 3
+
+
+def test_a_lookup_is_over_when_the_model_fails():
+    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    class Slow(Told):
+        def propose(self, contexts, budget):
+            begun.set()
+            go_on.wait(timeout=60)
+            over.set()
+            return super().propose(contexts, budget)
+
+    class Failing(Told):
+        def propose(self, contexts, budget):
+            begun.wait(timeout=60)
+            threading.Timer(0.05, go_on.set).start()
+            raise InputError("out of memory")
+
+    with pytest.raises(InputError, match="out of memory"):
+        AtOnce()([Slow([[3]]), Failing([[4]])], contexts(7), BUDGET)
+    assert over.is_set()
+
+
+def test_no_thread_outlives_its_drafter():
+    threads = set()
+
+    class Noted(Told):
+        def propose(self, contexts, budget):
+            threads.add(threading.current_thread())
+            return super().propose(contexts, budget)
+
+    combined = Combined([Noted([[3]]), Noted([[4]])], prune=everything, ask=AtOnce())
+    combined.propose(contexts(7), BUDGET)
+    combined.propose(contexts(7), BUDGET)
+    [thread] = threads - {threading.current_thread()}  # one, kept from round to round
+    del combined
+    gc.collect()
+    thread.join(timeout=60)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("draft", ["casd", "rasd-pld"])
+def test_methods_that_run_their_model_anyway_look_up_beside_it(helper, draft, monkeypatch):
+    threads = set()
+    propose = LookupDrafter.propose
+
+    def noted(self, contexts, budget):
+        threads.add(threading.current_thread())
+        return propose(self, contexts, budget)
+
+    monkeypatch.setattr(LookupDrafter, "propose", noted)
+    drafter, (context,) = make_drafter(draft, helper), contexts(7)
+    drafter.start(context)
+    drafter.propose([context], BUDGET)
+    drafter.finish(0)
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+
+
 # RASD: a model guides retrieval
 
 
@@ -172,11 +293,6 @@ def test_what_is_found_behind_a_guess_is_as_likely_as_both_together():
     assert tree.scores[1] == 0.5
     assert 0 < tree.scores[2] < 0.5
     assert len(retrieval.propose_after(context, [8], [0.5], 20)) == 1
-
-
-@pytest.fixture(scope="module")
-def helper():
-    return tiny_helper()
 
 
 def test_a_model_that_did_not_draft_prunes_nothing(helper):

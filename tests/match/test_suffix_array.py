@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from graft.errors import InputError
 from graft.match import store_build
-from graft.match.rest import RestIndex
+from graft.match.continuations import COUNT, PARENT, TOKEN, Continuations
+from graft.match.rest import CHOICES, RestIndex
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import (
     Manifest,
@@ -20,7 +21,16 @@ from graft.match.store_files import (
     with_shards,
     writing,
 )
-from graft.match.suffix_array import LONGEST, SHORTEST, Store, StoreIndex, open_store
+from graft.match.store_warm_up import warm_up
+from graft.match.suffix_array import (
+    ENOUGH,
+    LONGEST,
+    SHORTEST,
+    SURE,
+    Store,
+    StoreIndex,
+    open_store,
+)
 from graft.match.suffix_sort import DEPTH, suffix_array
 
 TRUST = np.linspace(0.0, 0.95, 17)
@@ -70,6 +80,17 @@ def places(documents, end):
     return found
 
 
+def well_known(documents, end):
+    """The longest match, shortened where it is neither long nor frequent."""
+    best = longest(documents, end)
+    for length in range(best[0] - 1, SHORTEST - 1, -1):
+        if best[0] >= SURE or len(best[1]) >= ENOUGH:
+            break
+        found = places(documents, end[-length:])
+        best = (length, found) if len(found) > len(best[1]) else best
+    return best
+
+
 def longest(documents, end):
     for length in range(min(LONGEST, len(end)), SHORTEST - 1, -1):
         if found := places(documents, end[-length:]):
@@ -114,12 +135,31 @@ def test_the_longest_end_with_a_continuation_is_found(texts, end, vocabulary):
     assert store.manifest.dtype.itemsize == (2 if vocabulary == SMALL else 4)
 
 
+@given(documents, ends, st.integers(1, 8))
+def test_a_rare_short_match_gives_way_to_a_frequent_shorter_one(texts, end, shard):
+    for store in (made(texts), made(texts, shard=shard)):
+        hits = store.search_well_known(np.array(end[-LONGEST:], np.int32))
+        length, followers = well_known(texts, end)
+        assert (hits.length, hits.count) == (length, len(followers))
+
+
+def test_a_long_match_needs_one_place_only():
+    """And a short one keeps its length where shorter ones have no more places."""
+    often = [[5, 6, 9]] * ENOUGH
+    for length, used in ((SURE, SURE), (SURE - 1, 2), (2, 2)):
+        once = list(range(20, 18 + length)) + [5, 6]
+        store = made([[*once, 3], *often], vocabulary=99)
+        assert store.search_well_known(np.array(once, np.int32)).length == used
+        alone = made([[*once, 3]], vocabulary=99)
+        assert alone.search_well_known(np.array(once, np.int32)).length == length
+
+
 @given(documents, ends, st.integers(1, 6))
 def test_continuations_are_counted_and_never_cross_documents(texts, end, length):
     index = StoreIndex(made(texts), length=length)
     index.extend(np.array(end, np.int32))
     found = index.lookup(10_000, np.ones(2))
-    matched, followers = longest(texts, end)
+    matched, followers = well_known(texts, end)
     counts = counted(followers, length)
     paths = paths_of(found)
     assert dict(zip(paths, found.counts.tolist(), strict=True)) == {
@@ -188,6 +228,32 @@ def test_rest_keeps_the_most_frequent_within_its_count_of_distinct_tokens(texts,
         assert set(paths) == set(counts)
 
 
+def rest_choices(nodes):
+    """REST's choice from a counted trie, step by step: paths, most frequent first."""
+    paths = [()]
+    for node in nodes[1:]:
+        paths.append((*paths[node[PARENT]], int(node[TOKEN])))
+    ranked = (np.argsort(-nodes[1:, COUNT], kind="stable")[:CHOICES] + 1).tolist()
+    distinct = {node: len(set(paths[node])) for node in ranked}
+    for node in sorted(ranked, key=lambda each: (distinct[each], len(paths[each])))[::-1]:
+        if sum(distinct.values()) > CHOICES:
+            del distinct[node]
+    return [paths[node] for node in distinct]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 5), min_size=8, max_size=30), min_size=1, max_size=12),
+    st.lists(st.integers(0, 5), min_size=2, max_size=3),
+    st.integers(1, 64),
+)
+def test_rest_chooses_as_its_description_does(texts, end, limit):
+    index = RestIndex(made(texts, vocabulary=6))
+    for _ in range(2):  # the second time with a used trie
+        index.extend(np.array(end, np.int32))
+        paths = paths_of(index.lookup(limit, TRUST))
+        assert paths == rest_choices(index._trie.nodes)[:limit]
+
+
 def test_rest_has_the_tree_sizes_of_the_original():
     """Nodes and depth by how many continuations of 10 distinct tokens there are."""
     sizes = ((1, 10, 10), (2, 15, 8), (3, 18, 6), (5, 22, 5), (10, 26, 4))
@@ -197,6 +263,42 @@ def test_rest_has_the_tree_sizes_of_the_original():
         index.extend(np.zeros(2, np.int32))
         paths = paths_of(index.lookup(64, TRUST))
         assert (len(paths), max(map(len, paths))) == (nodes, depth)
+
+
+@pytest.mark.parametrize("kind", [StoreIndex, RestIndex])
+@given(documents, ends, st.lists(st.integers(0, SMALL), max_size=20))
+def test_what_would_follow_is_what_follows_once_it_is_there(kind, texts, end, more):
+    """Ids beyond the vocabulary among them."""
+    store = made(texts)
+    ahead, there = kind(store), kind(store)
+    for index in (ahead, there):
+        index.extend(np.array(end, np.int32))
+    before = paths_of(ahead.lookup(64, TRUST))
+    found = ahead.lookup_after(more, 64, TRUST)
+    there.extend(np.array(more, np.int32))
+    expected = there.lookup(64, TRUST)
+    assert paths_of(found) == paths_of(expected)
+    assert found.counts.tolist() == expected.counts.tolist()
+    assert found.match_lengths.tolist() == expected.match_lengths.tolist()
+    assert paths_of(ahead.lookup(64, TRUST)) == before  # nothing of it is kept
+    known = more[len(more) - more[::-1].index(SMALL) :] if SMALL in more else [*end, *more]
+    length, followers = (well_known if kind is StoreIndex else longest)(texts, known)
+    assert set(paths_of(found)) <= counted(followers, 16).keys()
+    assert bool(len(found)) == bool(length)
+    assert all(match >= length for match in found.match_lengths)
+
+
+@given(st.lists(st.tuples(documents, ends), min_size=2, max_size=4))
+def test_a_used_trie_is_as_good_as_a_new_one(searches):
+    """Cleared by what was used, not slot by slot."""
+    trie = Continuations(50, 4)
+    for texts, end in searches:
+        fresh, store = Continuations(50, 4), made(texts)
+        hits = store.search(np.array(end[-LONGEST:], np.int32))
+        for each in (trie, fresh):
+            store.count(hits, each, sample=50)
+        np.testing.assert_array_equal(trie.nodes, fresh.nodes)
+        np.testing.assert_array_equal(trie.arrays[2], fresh.arrays[2])
 
 
 def test_the_running_text_starts_anew_at_borders_and_at_unknown_ids():
@@ -219,7 +321,7 @@ def test_an_empty_store_answers_nothing(tmp_path):
     with writing(folder):
         StoreWriter(folder, begin_store(folder, Manifest("tok", "m", 9))).finish()
     store = open_store(folder, "tok")
-    store.warm_up()
+    warm_up(9)
     index = store.index()
     index.extend(np.array([1, 2, 3], np.int32))
     assert len(index.lookup(4, TRUST)) == 0
