@@ -14,7 +14,7 @@ up. One JSON line per answer; `--report FILE` prints the tables of a file.
 import argparse
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
@@ -28,7 +28,7 @@ from graft import SamplingParams
 from graft.assemble import EAGLE_NODES, EAGLE_TREE, make_drafter
 from graft.bench.task import read_suite, select
 from graft.draft.budget import as_many_as_fit
-from graft.draft.combined import Combined, Prune, everything
+from graft.draft.combined import AtOnce, Combined, Prune, everything
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import ModelDrafter
@@ -142,16 +142,20 @@ class Runs:
         for name in self.names:
             found[name] = self.fused(name)
             if name != "casd":
-                found[name + WITHOUT] = Combined(self.fused(name).drafters, prune=everything)
+                found[name + WITHOUT] = Combined(
+                    self.fused(name).drafters, prune=everything, ask=AtOnce()
+                )
         copies = PromptOnly(CopyIndex, as_many_as_fit, nodes=20, calibrated=False)
-        found["casd-prompt"] = Combined([copies, self.tree()], prune=everything)
+        found["casd-prompt"] = Combined([copies, self.tree()], prune=everything, ask=AtOnce())
         return found
 
     def replay(self, tokens: list[int], name: str) -> dict[str, Any]:
         """One answer of a fused preset, its parts held against it."""
         combined = self.fused(name)
         recorder = Recorder(combined.prune)
-        self.engine.drafters["recorded"] = Combined(combined.drafters, prune=recorder)
+        self.engine.drafters["recorded"] = Combined(
+            combined.drafters, prune=recorder, ask=combined.ask
+        )
         result = self.engine.generate(tokens, self.params, draft="recorded")
         return replayed(recorder, result.token_ids)
 

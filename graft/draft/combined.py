@@ -72,26 +72,26 @@ class Combined:
     """Any number of drafters as one."""
 
     def __init__(self, drafters: Sequence[Drafter], *, prune: Prune, ask: Ask = in_turn) -> None:
-        self._drafters, self._prune, self._ask = drafters, prune, ask
+        self.drafters, self.prune, self.ask = drafters, prune, ask
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             drafter.start(context)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        proposed = _by_sequence(self._ask(self._drafters, contexts, budget))
-        return self._prune(contexts, proposed, budget)
+        proposed = _by_sequence(self.ask(self.drafters, contexts, budget))
+        return self.prune(contexts, proposed, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             drafter.observe(steps)
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             drafter.finish(sequence)
 
 
