@@ -5,7 +5,7 @@
         --suite humaneval=FOLDER --suite squad=FOLDER --out corpora.jsonl.gz
 
 Writes one JSON line {"text", "from"} per document: pages of a Wikipedia dump, conversations, Python
-files, and answers that `graft bench --split tune` recorded. A document is left out if it has any
+files, and answers that `benchmarks/answers.py` collected. A document is left out if it has any
 13 words in a row that a prompt of the suites has, of either half; words are letters and digits in
 lower case. What was kept and dropped is printed, and how many prompts still share anything with
 what was kept: none, by construction, which a second pass over the file confirms.
@@ -70,23 +70,13 @@ def documents(options: argparse.Namespace) -> Iterator[Document]:
             if path.stat().st_size <= LARGEST:
                 yield path.read_text(encoding="utf-8", errors="replace"), "sources"
     for path in options.answers:
-        yield from ((text, "answers") for text in _answers(path, options.model))
+        yield from ((text, "answers") for text in read_texts([path]))
 
 
 def _read(path: Path) -> str:
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", errors="replace") as file:
         return file.read()
-
-
-def _answers(path: Path, model: str) -> Iterator[str]:
-    """Every answer of a result file once."""
-    from graft.bench.records import read_results
-    from graft.models.tokenizer import read_tokenizer
-
-    decode = read_tokenizer(model).decode
-    for answers in read_results(path).token_ids.values():
-        yield from (decode(tokens, skip_special_tokens=True) for tokens in answers)
 
 
 def main() -> None:
@@ -124,7 +114,6 @@ def _options() -> argparse.Namespace:
     for name in ("wiki", "chats", "sources", "answers"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[])
     parser.add_argument("--field", default="conversations", help="of the chats' records")
-    parser.add_argument("--model", help="whose tokens the answers are")
     parser.add_argument("--most", type=float, help="million characters of each kind")
     parser.add_argument("--suite", type=_suite, action="append", default=[], metavar="NAME=DATA")
     parser.add_argument("--out", type=Path, required=True, help=".jsonl.gz")
