@@ -1,6 +1,6 @@
 """What a model answered before, as texts for a datastore: the history of a service.
 
-    python benchmarks/answers.py MODEL --suite medqa=FOLDER --suite spider=FOLDER --out answers.jsonl
+    python benchmarks/answers.py MODEL --suite medqa=FOLDER --suite spider=FOLDER --out a.jsonl
 
 Answers the tuning half of each suite's prompts, greedily, in batches, and writes one JSON line
 {"text", "suite"} each. `graft bench` reports on the other half.
