@@ -4,8 +4,10 @@
 
 FILES are what `graft index build` takes. One in a hundred pieces of text is held out; queries are
 16 tokens from anywhere in those. Each store is built by a process of its own, whose peak memory is
-noted, and what of it was there before. A query is timed as decoding makes it: search, count and
-choose up to 48 nodes, from Python, after as many other queries have warmed the caches. Seconds of
+noted, and what of it was there before. Each size is built twice, the same texts each time: merged
+into as few shards as fit, and left in four, as after additions, for a search visits every shard. A
+query is timed as decoding makes it: search, count and choose up to 48 nodes, from Python, after as
+many other queries have warmed the caches; and the same by REST's choice, up to 64 nodes. Seconds of
 the processor are given beside those of the clock, for machines that have other work too.
 """
 
@@ -26,8 +28,10 @@ from typing import Any
 import numpy as np
 
 from graft.documents.records import read_texts
-from graft.draft.calibration import Calibration
-from graft.match.store_build import StoreWriter, begin_store
+from graft.draft.calibration import STORE_PRIOR, Calibration
+from graft.match.matches import TokenIndex
+from graft.match.rest import CHOICES, RestIndex
+from graft.match.store_build import MOST_TOKENS, StoreWriter, begin_store
 from graft.match.store_files import Manifest, read_manifest, writing
 from graft.match.suffix_array import LONGEST, open_store
 from graft.models.pretrained import DEFAULT_MODEL
@@ -41,6 +45,7 @@ from graft.models.tokenizer import (
 MILLION = 1_000_000
 PIECE = 1 << 18  # characters
 HELD_OUT = 100  # one piece in so many
+SHARDS = 4  # of a store that is not merged
 LIMIT = 48
 KILOBYTE = 1024
 
@@ -54,6 +59,7 @@ class Work:
     model: str
     tokens: int
     folder: Path
+    merged: bool = True
 
 
 def main() -> None:
@@ -63,28 +69,28 @@ def main() -> None:
     queries = _queries(Work(**work, tokens=0, folder=Path()), options.queries)
     rows = []
     for size in options.sizes:
-        folder = Path(tempfile.mkdtemp(prefix="graft-store-", dir=options.folder))
-        try:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                built = pool.apply(
-                    build, (Work(**work, tokens=int(size * MILLION), folder=folder),)
-                )
-            rows.append({**built, **measure(folder, queries), **_about()})
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        print(json.dumps(rows[-1]), flush=True)
-        if options.out:
-            with options.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+        for merged in (True, False):
+            folder = Path(tempfile.mkdtemp(prefix="graft-store-", dir=options.folder))
+            store = Work(**work, tokens=int(size * MILLION), folder=folder, merged=merged)
+            try:
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    built = pool.apply(build, (store,))
+                rows.append({**built, **measure(folder, queries), **_about()})
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            print(json.dumps(rows[-1]), flush=True)
+            if options.out:
+                with options.out.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
     if options.plot:
-        plot(rows, options.plot)
+        plot([row for row in rows if row["merged"]], options.plot)
 
 
 def build(work: Work) -> dict[str, Any]:
     """Build a store of the first so many tokens; in a process of its own."""
     tokenizer = read_tokenizer(work.model)
-    encode, left = batch_encoder(tokenizer), work.tokens
     manifest = Manifest(tokenizer_fingerprint(tokenizer), work.model, vocabulary_size(tokenizer))
+    encode, left = batch_encoder(tokenizer), work.tokens
 
     def some(texts: list[str]) -> list[np.ndarray]:
         nonlocal left
@@ -100,16 +106,20 @@ def build(work: Work) -> dict[str, Any]:
                 return
             yield text
 
+    most = MOST_TOKENS if work.merged else -(-work.tokens // SHARDS)
     libraries = _peak()
     started, worked = time.perf_counter(), time.process_time()
     with writing(work.folder):
-        writer = StoreWriter(work.folder, begin_store(work.folder, manifest))
+        begun = begin_store(work.folder, manifest)
+        writer = StoreWriter(work.folder, begun, most_tokens=most)
         writer.add(until_enough(), some, lambda _: None)
         read = time.perf_counter()
-        writer.merge()
+        if work.merged:
+            writer.merge()
         writer.finish()
     ended = time.perf_counter()
     return {
+        "merged": work.merged,
         "tokens": writer.manifest.tokens,
         "documents": writer.manifest.documents,
         "shards": len(writer.manifest.shards),
@@ -129,29 +139,35 @@ def measure(folder: Path, queries: np.ndarray) -> dict[str, Any]:
         started = time.perf_counter()
         store = open_store(folder, fingerprint)
         opening.append(time.perf_counter() - started)
-    index, trust = store.index(), Calibration().confidence()
-    times, worked, lengths, hits = [], [], [], []
+    found = [store.search(query) for query in queries]
+    lengths = np.array([hits.length for hits in found])
+    return {
+        "open_ms": float(np.median(opening)) * 1e3,
+        **ask(store.index(), queries, LIMIT, "query"),
+        **ask(RestIndex(store), queries, CHOICES, "rest"),
+        "match_length_mean": float(lengths.mean()),
+        "no_match": float((lengths == 0).mean()),
+        "hits_p50": float(np.median([hits.count for hits in found])),
+        "queries": len(queries) - len(queries) // 2,
+    }
+
+
+def ask(index: TokenIndex, queries: np.ndarray, limit: int, name: str) -> dict[str, float]:
+    """Microseconds that a query takes, the first half of them not counted."""
+    trust, times, worked = Calibration(STORE_PRIOR).confidence(), [], []
     for query in queries:
         index.extend(query)
         started, ran = time.perf_counter(), time.thread_time()
-        index.lookup(LIMIT, trust)
+        index.lookup(limit, trust)
         worked.append(time.thread_time() - ran)
         times.append(time.perf_counter() - started)
-        found = store.search(query)
-        lengths.append(found.length)
-        hits.append(found.count)
     warm, cpu = (np.array(each[len(each) // 2 :]) * 1e6 for each in (times, worked))
     return {
-        "open_ms": float(np.median(opening)) * 1e3,
-        "query_us_p50": float(np.percentile(warm, 50)),
-        "query_us_p99": float(np.percentile(warm, 99)),
-        "query_us_mean": float(warm.mean()),
-        "query_cpu_us_p50": float(np.percentile(cpu, 50)),
-        "query_cpu_us_p99": float(np.percentile(cpu, 99)),
-        "match_length_mean": float(np.mean(lengths)),
-        "no_match": float(np.mean(np.array(lengths) == 0)),
-        "hits_p50": float(np.median(hits)),
-        "queries": len(warm),
+        f"{name}_us_p50": float(np.percentile(warm, 50)),
+        f"{name}_us_p99": float(np.percentile(warm, 99)),
+        f"{name}_us_mean": float(warm.mean()),
+        f"{name}_cpu_us_p50": float(np.percentile(cpu, 50)),
+        f"{name}_cpu_us_p99": float(np.percentile(cpu, 99)),
     }
 
 
@@ -180,6 +196,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     left.plot(tokens, [row["disk_bytes"] / 1e7 for row in rows], "^:", label="on disk, 10 MB")
     right.plot(tokens, [row["query_us_p50"] for row in rows], "o-", label="query p50, µs")
     right.plot(tokens, [row["query_us_p99"] for row in rows], "s--", label="query p99, µs")
+    right.plot(tokens, [row["rest_us_p50"] for row in rows], "^:", label="REST's choice p50, µs")
     for axes in (left, right):
         axes.set_xlabel("tokens, millions")
         axes.set_ylim(bottom=0)

@@ -164,7 +164,7 @@ def _storage_errors(folder: Path, needed: int) -> Iterator[None]:
         if error.errno in REFUSED and inside:
             raise CheckpointError(
                 f"cannot write in {folder} ({os.strerror(error.errno)}): "
-                "allow it or set GRAFT_HOME to another folder"
+                f"allow it or {_another(folder)}"
             ) from error
         raise
 
@@ -172,7 +172,13 @@ def _storage_errors(folder: Path, needed: int) -> Iterator[None]:
 def no_space(folder: Path, needed: int) -> CheckpointError:
     """The line for a full disk; `needed` is in bytes, 0 when not known."""
     amount = f"{-(-needed // 10**6)} MB needed; " if needed else ""
-    return CheckpointError(f"no space left in {folder}: {amount}free some or set GRAFT_HOME")
+    return CheckpointError(f"no space left in {folder}: {amount}free some or {_another(folder)}")
+
+
+def _another(folder: Path) -> str:
+    """How to have files written elsewhere: Graft's own, or those in a folder that was named."""
+    ours = folder.absolute().is_relative_to(home())
+    return "set GRAFT_HOME to another folder" if ours else "name another folder"
 
 
 def _fsync(path: Path) -> None:

@@ -35,14 +35,14 @@ FILES = Annotated[
     list[str],
     typer.Argument(
         metavar="FILES...",
-        help="Text, Markdown, HTML, PDF, JSON lines, parquet, also gzipped: files, folders or "
-        "quoted patterns.",
+        help="Text, Markdown, HTML, PDF, JSON arrays and lines, parquet, also gzipped: files, "
+        "folders or quoted patterns.",
     ),
 ]
 FIELD = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="Where records of JSON lines and parquet have their text; a.b nests."
+        metavar="NAME", help="Where records of JSON and parquet have their text; a.b nests."
     ),
 ]
 SHARD = Annotated[

@@ -1,8 +1,8 @@
-"""Many texts out of files: whole documents, and the records of JSON lines and parquet.
+"""Many texts out of files: whole documents, and the records of JSON and parquet.
 
-Records are read one by one, so a file may be larger than memory. A field holds a text, a list of
-texts, or a list of turns of a conversation, whose `content` or `value` is taken. Empty ones are
-left out.
+Records of JSON lines and parquet are read one by one, so a file may be larger than memory; a JSON
+array of records is read whole. A field holds a text, a list of texts, or a list of turns of a
+conversation, whose `content` or `value` is taken. Empty ones are left out.
 """
 
 import gzip
@@ -12,13 +12,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from graft.documents.content import read_content
 from graft.documents.find import find_files
 from graft.documents.read import read_document, warn_of_skipped
 from graft.errors import InputError
 
 FIELD = "text"
 LINES = (".jsonl", ".ndjson")
+JSON = ".json"
 PARQUET = ".parquet"
+BOM_AND_BLANKS = b"\xef\xbb\xbf \t\r\n"
 TURN_FIELDS = ("content", "value")
 
 
@@ -45,8 +48,23 @@ def _texts_of(path: Path, field: str) -> Iterator[str]:
         yield from _of_lines(path, field)
     elif kind == PARQUET:
         yield from _of_parquet(path, field)
+    elif kind == JSON and (records := _array_of_records(path)):
+        for number, record in enumerate(records, 1):
+            yield from _texts_in(record, field, f"{path}, record {number}")
     else:
         yield read_document(path).text
+
+
+def _array_of_records(path: Path) -> list[Any]:
+    """What a JSON file holds, if that is an array that begins with an object; else nothing."""
+    content = read_content(path)
+    if not content.lstrip(BOM_AND_BLANKS).startswith(b"["):
+        return []
+    try:
+        array = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"document {path} is not JSON: {error}") from None
+    return array if array and isinstance(array[0], dict) else []
 
 
 def _of_lines(path: Path, field: str) -> Iterator[str]:

@@ -170,7 +170,7 @@ def write_shard(folder: Path, text: np.ndarray, suffixes: np.ndarray, digests: b
     name = hashlib.sha256("".join(checksums.values()).encode()).hexdigest()[:16]
     for ending, part in parts.items():
         with atomic_file(folder / f"{name}{ending}", needed=part.nbytes) as temporary:
-            part.tofile(temporary)
+            temporary.write_bytes(part.data)  # part.tofile would not say that the disk is full
     return Shard(name, len(text), len(digests) // DIGEST_BYTES, checksums)
 
 

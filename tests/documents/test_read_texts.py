@@ -1,5 +1,7 @@
 """Texts of many files: records one by one, whole documents, and what cannot be read."""
 
+import gzip
+import json
 import logging
 
 import pytest
@@ -35,6 +37,31 @@ def test_what_a_folder_has_besides_is_skipped_with_one_warning(tmp_path, caplog)
     assert "skipped 2 files" in record.getMessage()
 
 
+def test_a_json_array_of_records_is_read_by_its_field(tmp_path):
+    turns = ([{"value": "one"}, {"value": "two"}], "é")
+    array = "\ufeff " + json.dumps([{"talk": {"turns": each}} for each in turns])
+    (tmp_path / "a.json").write_text(array, encoding="utf-8")
+    (tmp_path / "b.json.gz").write_bytes(gzip.compress(array.encode()))
+    for name in ("a.json", "b.json.gz"):
+        assert list(read_texts([tmp_path / name], "talk.turns")) == ["one", "two", "é"]
+    with pytest.raises(InputError, match="record 1 has no field 'text': there are talk"):
+        list(read_texts([tmp_path / "a.json"]))
+
+
+@pytest.mark.parametrize("content", ['{"name": "one"}', "[1, 2, 3]", '["one", "two"]', "[]"])
+def test_other_json_is_a_document_like_any(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    assert list(read_texts([tmp_path / "a.json"])) == [content]
+
+
+@pytest.mark.parametrize("content", ['[{"text": "one"}, {"text":', '[{"text": 3}]', "[" * 99_999])
+def test_an_array_that_cannot_be_read_is_named(tmp_path, content):
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(InputError, match="a.json") as refused:
+        list(read_texts([tmp_path / "a.json"]))
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "content"), [("a.jsonl.gz", b"\x1f\x8bnot gzip"), ("a.parquet", b"not parquet")]
 )
@@ -47,6 +74,6 @@ def test_damaged_files_are_named(tmp_path, name, content):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    for name in ("a.jsonl", "a.txt", "a.parquet"):
+    for name in ("a.jsonl", "a.json", "a.txt", "a.parquet"):
         with pytest.raises(InputError, match=name):
             list(read_texts([tmp_path / name]))

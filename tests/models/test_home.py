@@ -82,10 +82,15 @@ def test_swap_cut_in_the_middle_is_undone(tmp_path):
 
 
 @pytest.mark.parametrize("writer", [atomic_file, atomic_folder])
-def test_full_disk_is_one_line(tmp_path, writer):
-    with pytest.raises(
-        CheckpointError, match="no space left in .*: 12 MB needed; free some or set"
-    ):
-        with writer(tmp_path / "a", needed=12 * 10**6):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert os.listdir(tmp_path) == []
+@pytest.mark.parametrize(
+    ("folder", "way_out"),
+    [("graft-home/models", "set GRAFT_HOME to another folder"), ("mine", "name another folder")],
+)
+def test_full_disk_is_one_line_that_says_what_helps(tmp_path, writer, folder, way_out):
+    file = tmp_path / folder / "a"
+    with pytest.raises(CheckpointError) as refused, writer(file, needed=12 * 10**6):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(refused.value) == (
+        f"no space left in {file.parent}: 12 MB needed; free some or {way_out}"
+    )
+    assert os.listdir(file.parent) == []
