@@ -6,9 +6,10 @@
 
 Writes one JSON line {"text", "from"} per document: pages of a Wikipedia dump, conversations, Python
 files, and answers that `benchmarks/answers.py` collected. A document is left out if it has any
-13 words in a row that a prompt of the suites has, of either half; words are letters and digits in
-lower case. What was kept and dropped is printed, and how many prompts still share anything with
-what was kept: none, by construction, which a second pass over the file confirms.
+13 words in a row that a prompt of the suites has, of either half (`--split report`: of the half
+that is reported on, for answers to the other); words are letters and digits in lower case. What
+was kept and dropped is printed, and how many documents of the file still share anything with a
+prompt: none, by construction, which a second pass confirms.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graft.bench.task import read_suite
+from graft.bench.task import read_suite, select
 from graft.documents.records import read_texts
 
 WORDS = 13
@@ -41,11 +42,11 @@ def grams(text: str) -> np.ndarray:
     return (windows * MULTIPLIERS).sum(1, dtype=np.uint64)
 
 
-def prompt_grams(suites: Iterable[tuple[str, Path]]) -> np.ndarray:
-    """All runs of words of all prompts, sorted."""
+def prompt_grams(suites: Iterable[tuple[str, Path]], split: str) -> np.ndarray:
+    """All runs of words of the prompts of a half, or of both, sorted."""
     found = []
     for name, data in suites:
-        for prompt in read_suite(name, data):
+        for prompt in select(read_suite(name, data), limit=None, split=split):
             content = prompt.content
             texts = [content] if isinstance(content, str) else [m["content"] for m in content]
             found += [grams(text) for text in texts]
@@ -82,7 +83,7 @@ def _read(path: Path) -> str:
 def main() -> None:
     """Filter, write, check."""
     options = _options()
-    known = prompt_grams(options.suite)
+    known = prompt_grams(options.suite, options.split)
     print(f"{len(known):,} runs of {WORDS} words in the prompts of {len(options.suite)} suites")
     kept, dropped, characters = Counter(), Counter(), Counter()
     with gzip.open(options.out, "wt", compresslevel=3) as out:
@@ -116,6 +117,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--field", default="conversations", help="of the chats' records")
     parser.add_argument("--most", type=float, help="million characters of each kind")
     parser.add_argument("--suite", type=_suite, action="append", default=[], metavar="NAME=DATA")
+    parser.add_argument("--split", default="all", help="all or report: prompts not to meet")
     parser.add_argument("--out", type=Path, required=True, help=".jsonl.gz")
     return parser.parse_args()
 

@@ -13,6 +13,7 @@ from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import Helper, ModelDrafter
+from graft.draft.overhead import with_overhead
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
@@ -228,7 +229,7 @@ def load(  # noqa: PLR0913  every option by its name
     if drafting:
         if kept:
             drafting.model.prefixes.use(most_rows=kept // bytes_of_both)
-        helper = Helper(drafting.model, _costs(drafting), loaded.model.vocabulary)
+        helper = with_overhead(Helper(drafting.model, _costs(drafting), loaded.model.vocabulary))
     return engine_around(
         loaded, costs, helper=helper, draft=draft, verifier=verifier, max_batch=max_batch
     )

@@ -109,14 +109,16 @@ class Engine:
         the prompts being read.
 
         Where the device computes by itself, the next step is sent as soon as the last one has
-        landed; texts and events are made, and read by callers, while it is on its way.
+        landed; texts and events are made, and read by callers, while it is on its way. But nobody
+        waits for an answer's first token until others are drafted.
         """
         flight = self._flight or self._send()
         self._flight = None
         if flight:
+            ahead = self.model.asynchronous and not flight.begins
             try:
                 flight.land(self.model, self._verify)
-                if self.model.asynchronous:
+                if ahead:
                     self._flight = self._send()
             finally:
                 flight.tell()

@@ -47,6 +47,11 @@ class Part:
         return list(range(len(self.tree))), tokens
 
     @property
+    def begins(self) -> bool:
+        """Whether the first token of an answer comes after it."""
+        return self.reads and self._ends_prompt
+
+    @property
     def _ends_prompt(self) -> bool:
         return self.sequence.extent.total + len(self.tree) == len(self.sequence.context.prompt)
 
@@ -60,6 +65,11 @@ class Flight:
     logits: list[Tensor]
     draws: Draws | None
     since: float
+
+    @property
+    def begins(self) -> bool:
+        """Whether it brings the first token of an answer; asked before it lands."""
+        return any(part.begins for part in self.parts)
 
     @property
     def wanted(self) -> bool:

@@ -24,14 +24,19 @@ from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
 from graft.tree.prune import strongest
 
+REWARD = 2.0  # times the price of reading a prompt that drafts must promise: that is not certain
+
 
 @dataclass(frozen=True, slots=True)
 class Helper:
-    """A draft model, what its steps cost here, and how many token ids the target knows."""
+    """A draft model, what its steps cost here, and how many token ids the target knows.
+
+    `overhead` is what a level of guesses takes besides its step, in seconds."""
 
     model: LanguageModel
     costs: StepCosts
     vocabulary: int
+    overhead: float = 0.0
 
     def known(self, logits: Tensor) -> Tensor:
         """Logits of exactly the target's ids: others are never drafted."""
@@ -101,6 +106,7 @@ class ModelDrafter:
         """See Drafter."""
         each = self._followed.pop(sequence, None)
         if each:
+            self._experience.ended(len(each.reader.context.tokens))
             each.reader.close()
 
     def first_tokens(self, sequence: int) -> list[int]:
@@ -116,7 +122,7 @@ class ModelDrafter:
         if not ready:
             return
         length = sum(each.reader.length for each in ready) // len(ready)
-        account = Account(budget, self._helper.costs, length) if self._adaptive else Unlimited()
+        account = self._account(budget, length) if self._adaptive else Unlimited()
         growing, logits = self._begin(ready, account)
         made = list(growing)
         while growing:
@@ -126,6 +132,10 @@ class ModelDrafter:
             if growing:
                 account.pay(sum(self._growth.rows(guess) for guess in growing))
                 logits = self._growth.read(self._model, growing)
+
+    def _account(self, budget: Budget, length: int) -> Account:
+        helper = self._helper
+        return Account(budget, helper.costs, length, overhead=helper.overhead)
 
     def _worthwhile(self, guesses: list[Guess], account: Account | Unlimited) -> list[Guess]:
         """Those that get one more level."""
@@ -173,10 +183,13 @@ class ModelDrafter:
         return chosen + self._prompts([each for each in ready if each.reader.in_prompt], account)
 
     def _prompts(self, unread: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
-        """Whose prompts are read: all where drafts promise to pay, and now and then one of a new
-        request to see whether they still do not."""
-        if not unread or account.promising(self._growth.depth, len(unread), self._experience.hope):
-            return unread
+        """Whose prompts are read: all where drafts promise to pay for it, and now and then one of
+        a new request to see whether they still do not."""
+        hope, expected = self._experience.hope, self._experience.answer
+        gain = account.gain(self._growth.depth, max(1, len(unread)), hope) * expected
+        rewarding = [each for each in unread if gain > REWARD * account.price(each.reader.missing)]
+        if rewarding or not unread:
+            return rewarding
         self._credit += account.trial_seconds * len(self._followed)
         begun = [each for each in unread if each.reader.sure]
         for each in unread:

@@ -17,6 +17,7 @@ BINS = 10  # of probabilities that share a count
 PRIOR_WEIGHT = 3.0  # observations that the model's own word is worth
 FIRST_HOPE = 0.7  # of a draft model's best guess, before anything is known
 EXPERIENCE_WEIGHT = 10.0  # observations that it is worth
+FIRST_ANSWER = 128.0  # tokens of an answer, before anything is known
 MEMORY = 0.998  # weight of an observation one later, over all requests
 DECAY = 0.96  # weight of an observation one step later
 LEAST, MOST = 0.005, 0.99
@@ -27,6 +28,11 @@ class Experience:
 
     def __init__(self) -> None:
         self._hits, self._tries = FIRST_HOPE * EXPERIENCE_WEIGHT, EXPERIENCE_WEIGHT
+        self.answer = FIRST_ANSWER  # tokens of an answer
+
+    def ended(self, tokens: int) -> None:
+        """An answer had so many tokens."""
+        self.answer += (tokens - self.answer) / EXPERIENCE_WEIGHT
 
     @property
     def hope(self) -> float:

@@ -7,11 +7,11 @@ one more level: expected tokens per second of all of it. A level is drafted only
 for which that rises, the most promising first. So a poor or slow draft model is soon left alone,
 and a good one goes as deep as pays.
 
-The prompt is read without asking what it costs, but only if drafts would pay that come true as
-often as those of the requests before. What is left alone is tried again as often as `TRIAL_SHARE`
-of the time allows: texts change. It then has to read what it missed, so where reading along would
-take more than that share it stays alone until the request ends; and the prompts of new requests
-are read again as often as that share of all requests' time allows.
+The prompt is read if drafts that come true as often as those of the requests before would save
+more than that takes, over an answer as long as theirs. What is left alone is tried again as often
+as `TRIAL_SHARE` of the time allows: texts change. It then has to read what it missed, so where
+reading along would take more than that share it stays alone until the request ends; and the
+prompts of new requests are read again as often as that share of all requests' time allows.
 """
 
 from collections.abc import Sequence
@@ -28,13 +28,16 @@ TRIAL_SHARE = 0.03  # of plain decoding's time that goes into drafts which are n
 class Account:
     """One round: what was spent on drafting and what verifying would yield now."""
 
-    def __init__(self, budget: Budget, costs: StepCosts, length: int) -> None:
+    def __init__(
+        self, budget: Budget, costs: StepCosts, length: int, *, overhead: float = 0.0
+    ) -> None:
         self._budget, self._costs, self._length = budget, costs, length
+        self._overhead = overhead  # seconds that a forward costs besides
         self._spent, self._nodes, self._tokens = 0.0, 0, float(budget.certain)
 
     def price(self, rows: int) -> float:
         """Seconds of a forward of the draft model over so many rows."""
-        return float(self._costs.beyond(self._length, rows, 0)[0])
+        return float(self._costs.beyond(self._length, rows, 0)[0]) + self._overhead
 
     def pay(self, rows: int) -> None:
         """A forward over so many rows was made."""
@@ -45,14 +48,15 @@ class Account:
         """What a plain step of one sequence adds to what its next trial may cost."""
         return TRIAL_SHARE * float(self._budget.seconds[0]) / self._budget.certain
 
-    def promising(self, depth: int, sequences: int, hope: float) -> bool:
-        """Whether drafts of some depth, up to `depth`, for so many sequences would pay if each
-        guess came true with this probability."""
+    def gain(self, depth: int, sequences: int, hope: float) -> float:
+        """Seconds that drafts of the best depth, up to `depth`, for so many sequences would save
+        per token if each guess came true with this probability; 0 where they would not pay."""
         levels = np.arange(1, depth + 1)
         nodes = np.minimum(sequences * levels, len(self._budget.seconds) - 1)
         tokens = self._budget.certain + sequences * np.cumsum(hope**levels)
         rates = tokens / (levels * self.price(sequences) + self._budget.seconds[nodes])
-        return bool(rates.max() > MARGIN * self._budget.certain / self._budget.seconds[0])
+        plain = self._budget.certain / self._budget.seconds[0]
+        return max(0.0, float(1 / plain - MARGIN / rates.max()))
 
     def weigh(self, scores: Sequence[np.ndarray]) -> None:
         """Note what the best guesses so far (path probabilities of each tree) would yield."""
@@ -93,9 +97,9 @@ class Unlimited:
     def pay(self, rows: int) -> None:
         """See Account."""
 
-    def promising(self, depth: int, sequences: int, hope: float) -> bool:  # noqa: ARG002
+    def gain(self, depth: int, sequences: int, hope: float) -> float:  # noqa: ARG002
         """See Account."""
-        return True
+        return np.inf
 
     def weigh(self, scores: Sequence[np.ndarray]) -> None:
         """See Account."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from graft import machine
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
@@ -20,7 +19,7 @@ from graft.models.invariant import InvariantForward, check_invariant, refuse_exp
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
 from graft.models.pretrained import Checkpoint, locate
-from graft.models.probe import TOLERANCE, check, probe_paths, reference_logits
+from graft.models.probe import TOLERANCE, Reference, check, reference_of
 
 log = logging.getLogger(__name__)
 
@@ -117,8 +116,7 @@ def build_forward(
     if invariant:
         refuse_experts(network.config, name)
     try:
-        prompt, paths = probe_paths(network.get_output_embeddings().weight.shape[0])
-        expected = reference_logits(network, [prompt + path for path in paths])
+        expected = reference_of(network)
     except (AttributeError, IndexError, TypeError, RuntimeError, ValueError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
         raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
@@ -131,7 +129,7 @@ def build_forward(
 
 def _build(  # noqa: PLR0913
     network: "Any",  # noqa: ANN401
-    expected: list[Tensor],
+    expected: Reference,
     kind: str,
     name: str,
     *,
@@ -142,7 +140,7 @@ def _build(  # noqa: PLR0913
     try:
         check(forward, expected, name=name, dtype=network.dtype)
         if invariant and kind != "panels":
-            check_invariant(forward, vocabulary=expected[0].shape[1], name=name)
+            check_invariant(forward, vocabulary=expected.vocabulary, name=name)
     except UnsupportedModelError:
         if kind == "hook":
             raise

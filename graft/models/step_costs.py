@@ -25,6 +25,7 @@ from graft.tree.draft_tree import chain
 
 NODES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (128, 2048)
+GPU_NODES = (*NODES, 96, 512, 2048)  # prompts are read at once there, by another way than trees
 GPU_LENGTHS = (128, 2048, 16384, 65536)  # many nodes are free at short contexts, not at long ones
 REFERENCE = Path(__file__).with_name("reference_costs.json")
 _ROUNDS = 3
@@ -119,7 +120,8 @@ def _extended(lines: np.ndarray, count: int) -> np.ndarray:
 
 def measure(model: LanguageModel) -> StepCosts:
     """Time real steps over an empty cache; the shortest of a few rounds counts."""
-    counts = tuple(nodes for nodes in NODES if nodes <= model.context_length)
+    sizes = GPU_NODES if model.asynchronous else NODES
+    counts = tuple(nodes for nodes in sizes if 2 * nodes <= model.context_length)
     room = min(model.context_length, model.arena.most_rows or model.context_length) - counts[-1] - 1
     known = GPU_LENGTHS if model.asynchronous else LENGTHS
     lengths = tuple(length for length in known if length <= room) or (0,)
@@ -169,7 +171,7 @@ def _key(fingerprint: str, dtype: str, device: str, model: LanguageModel) -> str
         platform.node(),
         str(torch.get_num_threads()),
         *(version(name) for name in ("torch", "transformers", "numba")),
-        "2",  # raise when the kernels change
+        "3",  # raise when the kernels change
     ]
     if device.startswith("cuda"):
         parts.append(torch.cuda.get_device_name(device))

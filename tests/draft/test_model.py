@@ -363,7 +363,7 @@ def test_a_prompt_read_before_is_not_read_again():
 
 
 def test_answers_to_one_long_prompt_share_what_the_draft_model_read():
-    helper = tiny_helper()
+    helper = tiny_helper(cost=0.01)
     helper.model.prefixes.use(most_rows=0)
     engine = tiny_engine(helper=helper)
     engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))

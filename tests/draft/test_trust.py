@@ -62,3 +62,10 @@ def test_a_new_sequence_hopes_what_those_before_it_taught():
                 trust.observe(chain([1, 2]), [1.0, 0.55], came)
         assert low < Trust(experience).hope < high
         assert Trust(experience).believed(SHARES) == pytest.approx(SHARES)
+
+
+def test_how_long_answers_are_is_learned():
+    experience = Experience()
+    for _ in range(50):
+        experience.ended(10)
+    assert 10 <= experience.answer < 12

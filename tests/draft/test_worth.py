@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from graft.draft.budget import MARGIN
 from graft.draft.drafter import Budget
 from graft.draft.worth import TRIAL_SHARE, Account, Unlimited
 from graft.models.step_costs import StepCosts
@@ -56,15 +57,27 @@ def test_what_is_worth_a_node_is_found_among_all():
     assert not each.paying([0.3], [1])
 
 
-@pytest.mark.parametrize(("seconds", "depth", "hope", "promising"), [
+@pytest.mark.parametrize(("seconds", "depth", "hope", "gains"), [
     (0.1, 1, 1.0, True), (0.9, 8, 1.0, True), (0.97, 8, 1.0, False), (2.0, 8, 1.0, False),
     (0.4, 1, 0.5, True), (0.5, 8, 0.5, False), (0.9, 8, 0.5, False), (0.1, 1, 0.1, False),
 ])  # fmt: skip
-def test_a_draft_model_promises_something_if_its_guesses_at_their_usual_rate_would_pay(
-    seconds, depth, hope, promising
-):
-    assert account(seconds).promising(depth, 1, hope) == promising
-    assert Unlimited().promising(depth, 1, hope)
+def test_drafts_gain_if_guesses_at_their_usual_rate_would_pay(seconds, depth, hope, gains):
+    assert (account(seconds).gain(depth, 1, hope) > 0) == gains
+    assert Unlimited().gain(depth, 1, hope) > 0
+
+
+def test_what_drafts_gain_is_what_a_token_takes_less():
+    """Two tokens in 1.25 seconds instead of one in one."""
+    assert account(0.25).gain(1, 1, 1.0) == pytest.approx(1 - MARGIN * 1.25 / 2)
+    assert account(0.25).gain(1, 1, 0.5) < account(0.25).gain(1, 1, 1.0)
+
+
+def test_what_a_level_takes_besides_its_forward_counts():
+    costs = StepCosts((128,), (1, 64), ((0.1, 0.1),))
+    dear = Account(FLAT, costs, 100, overhead=0.5)
+    assert dear.price(1) == pytest.approx(0.6)
+    assert account(0.1).paying([0.5], [1])
+    assert not dear.paying([0.5], [1])
 
 
 def test_trials_take_their_share_of_a_plain_steps_time():
