@@ -118,6 +118,26 @@ def _longest(
 
 
 @compiled
+def _well_known(
+    text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, bounds: tuple, found: np.ndarray
+) -> int:
+    """The same for the longest end that is `SURE` by its length or stands in `ENOUGH` places; where
+    there is none, for that in the most places."""
+    least, border = bounds
+    length = _longest(text, suffixes, pattern, bounds, found)
+    for shorter in range(min(length, SURE) - 1, least - 1, -1):
+        if length >= SURE or found[1] - found[0] >= ENOUGH:
+            break
+        first = len(pattern) - shorter
+        rank = _first_place(text, suffixes, pattern, first)
+        behind = _after_last(text, suffixes, pattern, first, (rank, border))
+        if behind - rank > found[1] - found[0]:
+            length = shorter
+            found[0], found[1] = rank, behind
+    return length
+
+
+@compiled
 def _count_sample(trie: tuple, arrays: tuple, ranks: tuple, sample: tuple, reading: tuple) -> None:
     """Count the continuations of those of a shard's places that the sample takes.
 
@@ -183,6 +203,10 @@ class Store:
     def search_well_known(self, pattern: np.ndarray) -> Hits:
         """The same for the longest end that is `SURE` by its length or stands in `ENOUGH` places;
         where there is none, for that in the most places."""
+        if len(self._shards) == 1:  # most stores: one compiled call
+            found = np.zeros(2, dtype=np.int64)
+            length = _well_known(*self._shards[0], pattern, (SHORTEST, self.border), found)
+            return Hits(length, (tuple(found.tolist()) if length else (0, 0),))
         best = self.search(pattern)
         for length in range(min(best.length, SURE) - 1, SHORTEST - 1, -1):
             if best.length >= SURE or best.count >= ENOUGH:
