@@ -53,6 +53,15 @@ def prepare(paths: list[str], tokenizer: Any, wanted: Wanted, vocabulary: int) -
     return _read(file, vocabulary)
 
 
+def files_of(paths: Iterable[str]) -> list[Path]:
+    """All files that paths, folders and patterns name; InputError where one is not there."""
+    files = [file.path for file in find_files(paths)]
+    for file in files:
+        if not file.is_file():
+            raise InputError(f"{file} does not exist; --data names files, folders or patterns")
+    return files
+
+
 def rows_at(place: int, count: int, rows: int, seed: int) -> np.ndarray:
     """The numbers of the next `count` rows of an endless order; every epoch has its own."""
     found = []
@@ -88,8 +97,7 @@ def _without(examples: Iterable[Example], every: int, aside: list[Example]) -> I
 
 
 def _key(paths: list[str], tokenizer: Any, wanted: Wanted) -> str:  # noqa: ANN401
-    files = [file.path for file in find_files(paths)]
-    seen = [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in map(Path, files)]
+    seen = [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in files_of(paths)]
     options = [wanted.length, wanted.field, wanted.all_tokens, wanted.held_out]
     content = [FORMAT, tokenizer_fingerprint(tokenizer), tokenizer.chat_template, seen, options]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]

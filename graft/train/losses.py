@@ -67,7 +67,7 @@ class _Chunked(torch.autograd.Function):
             logits = (outputs[:, places].to(layer.drafted.dtype) @ layer.drafted.T).float()
             agreed[:, places] = layer.ids[logits.argmax(-1)] == best
             logs = logits.log_softmax(-1)
-            total -= (weights * (goal * logs)).sum()
+            total -= (weights * (goal * logs).sum(-1, keepdim=True)).sum()
             logs.exp_().mul_(goal.sum(-1, keepdim=True)).sub_(goal).mul_(weights)
             gradient[:, places] = (logs.to(layer.drafted.dtype) @ layer.drafted).to(gradient.dtype)
         context.save_for_backward(gradient)

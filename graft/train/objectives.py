@@ -53,12 +53,15 @@ def counted_tokens(rows: Rows, chosen: np.ndarray, ahead: int) -> int:
     return int((learned[:, ahead:] & (documents[:, ahead:] == documents[:, :-ahead])).sum())
 
 
-def _asked(batch: Batch, ahead: int, columns: int) -> Tensor:
-    """[B, columns]: whether the token `ahead` of a column is learned and of the same document."""
+def _asked(batch: Batch, ahead: int) -> Tensor:
+    """[B, T]: whether the token `ahead` of a column is learned and of the same document.
+
+    So what is rolled into the last columns from the first is never asked for.
+    """
     asked = torch.zeros_like(batch.learned)
     same = batch.documents[:, ahead:] == batch.documents[:, :-ahead]
     asked[:, :-ahead] = batch.learned[:, ahead:] & same
-    return asked[:, :columns]
+    return asked
 
 
 class EagleObjective:
@@ -87,23 +90,23 @@ class EagleObjective:
         noise: tuple[float, torch.Generator] | None,
     ) -> Outcome:
         features = self._target.read(batch, batch.places).features
-        given = features[:, :-1].float()
+        given = features.float()
         if noise:
             spread, generator = noise
             uniform = torch.rand(given.shape, generator=generator, device=given.device)
             given = given + (uniform - 0.5) * spread
-        embeddings = F.embedding(batch.tokens[:, 1:], self._target.embedding).float()
-        outputs = head(embeddings, given, batch.places[:, :-1], batch.visible[:, :-1, :-1], steps)
-        asked = _asked(batch, self.ahead, embeddings.shape[1])
-        counted = torch.stack([asked & (batch.places[:, :-1] >= step) for step in range(steps)])
+        embeddings = F.embedding(batch.tokens.roll(-1, 1), self._target.embedding).float()
+        outputs = head(embeddings, given, batch.places, batch.visible, steps)
+        asked = _asked(batch, self.ahead)
+        counted = torch.stack([asked & (batch.places >= step) for step in range(steps)])
         powers = torch.arange(steps, device=counted.device)
         weights = counted * (self._settings.unroll_decay**powers)[:, None, None]
-        return self._held_against(outputs, features[:, 1:], weights, batch)
+        return self._held_against(outputs, features.roll(-1, 1), weights, batch)
 
     def _held_against(
         self, outputs: Tensor, features: Tensor, weights: Tensor, batch: Batch
     ) -> Outcome:
-        labels = F.pad(batch.tokens[:, 2:], (0, 1)).flatten()
+        labels = batch.tokens.roll(-self.ahead, 1).flatten()
         lesson = Lesson(
             features.flatten(0, 1),
             labels if self._settings.loss == "token" else None,
@@ -146,9 +149,9 @@ class LongSpecObjective:
         reading = self._target.read(batch, positions)
         embeddings = F.embedding(batch.tokens, self._target.embedding).float()
         outputs = head(embeddings, reading.memory, positions, batch.visible, shifts)
-        asked = _asked(batch, self.ahead, embeddings.shape[1])
+        asked = _asked(batch, self.ahead)
         counted = asked.expand(len(shifts), *asked.shape)
-        labels = F.pad(batch.tokens[:, 1:], (0, 1)).flatten()
+        labels = batch.tokens.roll(-self.ahead, 1).flatten()
         lesson = Lesson(
             reading.features.flatten(0, 1),
             labels if self._settings.loss == "token" else None,

@@ -9,11 +9,13 @@ from typing import Any
 from graft.assemble import load
 from graft.decode.request import Request
 from graft.errors import ContextLengthError, InputError
+from graft.models.load import find_device
 from graft.sampling import SamplingParams
 from graft.train.examples import Messages, Reader
 from graft.train.settings import Settings
 
 TOGETHER = {"cpu": 8, "cuda": 128}  # questions at a time
+DRAFTS = {"cpu": "auto", "cuda": "plain"}  # many at a time leave little to gain
 ROUND = 4  # times as many between two writes
 
 
@@ -23,12 +25,15 @@ def regenerate(settings: Settings, say: Callable[[str], None]) -> Path:
     done = _lines(path)
     if done >= settings.regenerate:
         return path
-    engine = load(settings.model, device=settings.device, max_batch=_together(settings.device))
+    kind = find_device(settings.device).type
+    engine = load(
+        settings.model, device=settings.device, draft=DRAFTS[kind], max_batch=TOGETHER[kind]
+    )
     reader = Reader(engine.loaded.tokenizer, field=settings.field)
     questions = islice(_questions(reader, settings.data), done, settings.regenerate)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        while some := list(islice(questions, ROUND * _together(settings.device))):
+        while some := list(islice(questions, ROUND * TOGETHER[kind])):
             for messages in _answered(engine, some, settings):
                 file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
             file.flush()
@@ -77,9 +82,3 @@ def _lines(path: Path) -> int:
     if len(whole) < len(content):
         path.write_bytes(whole)
     return whole.count(b"\n")
-
-
-def _together(device: str) -> int:
-    from graft.models.load import find_device
-
-    return TOGETHER[find_device(device).type]

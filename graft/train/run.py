@@ -10,7 +10,7 @@ from graft.errors import InputError
 from graft.models.head_config import head_config
 from graft.models.head_files import HEADS, Head, read_head, write_head
 from graft.train.card import model_card
-from graft.train.dataset import Dataset, Wanted, prepare
+from graft.train.dataset import Dataset, Wanted, files_of, prepare
 from graft.train.journal import Journal
 from graft.train.loop import Lessons, Loop
 from graft.train.losses import OutputLayer
@@ -31,6 +31,7 @@ def train(
     Stopped or killed, the same settings go on where it was.
     """
     _check_out(settings.out)
+    files_of(settings.data)
     taking_part = processes()
     journal = Journal(None if taking_part.rank else settings.work, say)
     files = _texts(settings, journal, first=taking_part.rank == 0)

@@ -1,6 +1,5 @@
 """Whole runs with a tiny target on the CPU: they learn, stop anywhere, and go on bit for bit."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,50 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import tiny_network, tiny_tokenizer
+from tiny import tiny_network
 
 from graft.errors import InputError
 from graft.models.head_files import read_head
 from graft.models.pretrained import locate
 from graft.train.journal import read_notes
 from graft.train.run import train
-from graft.train.settings import Settings
-
-WORDS = "the contract can be ended in writing and the other side has to answer within a month "
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory):
-    """A tiny model's folder."""
-    folder = tmp_path_factory.mktemp("target")
-    tiny_network().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def chats(tmp_path_factory):
-    """Conversations about nothing."""
-    file = tmp_path_factory.mktemp("data") / "chats.jsonl"
-    words = WORDS.split()
-    with file.open("w") as lines:
-        for number in range(80):
-            turned = words[number % len(words) :] + words[: number % len(words)]
-            turns = [
-                {"from": "human", "value": f"Question {number}?"},
-                {"from": "gpt", "value": " ".join(turned * 2)},
-            ]
-            lines.write(json.dumps({"conversations": turns}) + "\n")
-    return file
-
-
-@pytest.fixture
-def settings(target, chats, tmp_path, one_thread):
-    return Settings(
-        kind="eagle2", data=(str(chats),), out=tmp_path / "head", model=str(target), length=64,
-        batch=4, steps=8, learning_rate=3e-3, draft_vocabulary=64, held_out=0.1, evaluations=2,
-        save_minutes=0, dtype="fp32", device="cpu",
-    )  # fmt: skip
 
 
 def silent(line):
@@ -153,6 +115,26 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bits(settings):
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
 
 
+def test_two_processes_learn_what_one_does(settings):
+    pytest.importorskip("accelerate")
+    alone = replace(settings, noise=0.0, steps=3)
+    train(alone, silent)
+    together = replace(alone, out=settings.out.with_name("together"))
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    options = [*command(together), "--noise", "0"]
+    options[options.index("--steps") + 1] = "3"
+    ended = subprocess.run(
+        [sys.executable, *launch, "-m", "graft.train", *options],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("reading and packing") == 1
+    ours, theirs = (load_file(s.out / "model.safetensors") for s in (alone, together))
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
+
+
 def test_a_finished_run_can_be_made_longer(settings):
     train(settings, silent)
     assert train(replace(settings, steps=10), silent)
@@ -185,6 +167,8 @@ def test_too_little_data_is_one_line(settings, tmp_path):
     file.write_text("Too short.")
     with pytest.raises(InputError, match="too little to learn from"):
         train(replace(settings, data=(str(file),)), silent)
+    with pytest.raises(InputError, match=r"no.txt does not exist"):
+        train(replace(settings, data=("no.txt",)), silent)
 
 
 def test_minutes_end_a_run_too(settings):
