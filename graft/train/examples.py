@@ -106,6 +106,8 @@ class Reader:
             place = first + len(content)
             if self._all or message["role"] == "assistant":
                 learned.append((first, place))
+        if not learned:
+            return None
         return _Written(text, [(0, len(text))] if self._all else learned, special=False)
 
     def _encode(self, some: list[_Written]) -> Iterator[Example]:
@@ -137,8 +139,7 @@ def messages_of(turns: list[dict[str, Any]]) -> Messages | None:
             return None
         if content.strip() and (role != "assistant" or messages):
             messages.append({"role": role, "content": content})
-    said = {message["role"] for message in messages}
-    return messages if {"user", "assistant"} <= said else None
+    return messages if any(message["role"] == "user" for message in messages) else None
 
 
 def _pieces(text: str) -> Iterator[_Written]:

@@ -68,10 +68,11 @@ def test_a_long_document_comes_in_pieces_that_lose_nothing(tmp_path, monkeypatch
 
 
 def test_what_cannot_be_used_is_counted_or_refused(tmp_path):
-    strange = [{"role": "tool", "content": "x"}]
+    strange = {"messages": [{"role": "tool", "content": "x"}]}
     reader = Reader(tiny_tokenizer())
-    assert not list(reader.read(written(tmp_path / "a.jsonl", {"messages": strange})))
-    assert reader.unusable == 1
+    paths = written(tmp_path / "a.jsonl", strange, {"messages": CHAT[:1]})
+    assert not list(reader.read(paths))
+    assert reader.unusable == 2
     with pytest.raises(InputError, match="no field 'messages'"):
         list(reader.read(written(tmp_path / "b.jsonl", {"question": "?"})))
     with pytest.raises(InputError, match="neither a text nor a conversation"):
@@ -81,7 +82,7 @@ def test_what_cannot_be_used_is_counted_or_refused(tmp_path):
 def test_turns_before_the_first_question_are_left_out():
     turns = [{"from": "gpt", "value": "hello"}, *CHAT]
     assert messages_of(turns) == CHAT
-    assert messages_of(CHAT[:1]) is None
+    assert messages_of(CHAT[1:2]) is None
 
 
 def example(length, first=0):
