@@ -9,6 +9,7 @@ from tiny import IM_END, tiny_tokenizer
 from graft.errors import InputError
 from graft.train.dataset import Wanted, prepare, rows_at
 from graft.train.examples import Example, Reader, messages_of
+from graft.train.overlap import Overlap
 from graft.train.packing import PADDING, pack
 
 
@@ -152,3 +153,17 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own():
     across = rows_at(5, 4, 7, seed=1)
     assert across.tolist() == [*epochs[0][5:], *epochs[1][:2]]
     assert len(rows_at(0, 30, 7, seed=1)) == 30
+
+
+def test_texts_of_tests_are_not_learned_from(tmp_path):
+    words = [f"word{n}" for n in range(40)]
+    test = tmp_path / "test.jsonl"
+    written(test, {"id": 7, "turns": [" ".join(words)]}, {"turns": ["short"]})
+    overlap = Overlap([str(test)])
+    assert overlap.has("Before. " + ", ".join(words[5:18]).upper() + " after")
+    assert not overlap.has(" ".join(words[5:17]) + " and on")
+    assert not overlap.has("short")
+    paths = written(tmp_path / "t.jsonl", {"text": " ".join(words[:20])}, {"text": "the end"})
+    reader = Reader(tiny_tokenizer(), overlap=overlap)
+    assert [said(example) for example in reader.read(paths)] == ["the end"]
+    assert reader.overlapping == 1
