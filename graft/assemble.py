@@ -12,7 +12,7 @@ from graft.draft.combined import AtOnce, Combined, GuidedByModel, everything, wh
 from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.lookup import LookupDrafter
-from graft.draft.model import Helper, ModelDrafter
+from graft.draft.model import UNCERTAIN, Helper, ModelDrafter
 from graft.draft.overhead import with_overhead
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
@@ -120,14 +120,14 @@ def _with_model(helper: Helper) -> dict[str, Callable[[], Drafter]]:
     """What a draft model adds; `auto` uses it too, where it pays."""
     lookups = _lookups()
 
-    def chain() -> ModelDrafter:
-        return ModelDrafter(helper, CHAIN, nodes=CHAIN.depth, adaptive=True)
+    def chain(reward: float = 0.0) -> ModelDrafter:
+        return ModelDrafter(helper, CHAIN, nodes=CHAIN.depth, adaptive=True, reward=reward)
 
     def tree(*, adaptive: bool) -> ModelDrafter:
         return ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=adaptive)
 
     return {
-        "auto": lambda: Combined([lookups["auto"](), chain()], prune=what_pays),
+        "auto": lambda: Combined([lookups["auto"](), chain(UNCERTAIN)], prune=what_pays),
         "sd": chain,
         "sd-tree": lambda: tree(adaptive=True),
         "casd": lambda: Combined(

@@ -24,7 +24,7 @@ from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
 from graft.tree.prune import strongest
 
-REWARD = 2.0  # times the price of reading a prompt that drafts must promise: that is not certain
+UNCERTAIN = 2.0  # times the price of reading a prompt that drafts must promise, where they may err
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,23 @@ class _Followed:
 
 
 class ModelDrafter:
-    """A smaller model guesses what the target will write."""
+    """A smaller model guesses what the target will write.
 
-    def __init__(self, helper: Helper, growth: Growth, *, nodes: int, adaptive: bool) -> None:
+    An `adaptive` one drafts as much as pays. It reads a prompt if drafts promise to save more than
+    `reward` times what that takes: 0 where somebody asked for it.
+    """
+
+    def __init__(
+        self,
+        helper: Helper,
+        growth: Growth,
+        *,
+        nodes: int,
+        adaptive: bool,
+        reward: float = 0.0,
+    ) -> None:
         self._helper, self._model, self._growth = helper, helper.model, growth
-        self._nodes, self._adaptive = nodes, adaptive
+        self._nodes, self._adaptive, self._reward = nodes, adaptive, reward
         self._choose = as_many_as_pay if adaptive else as_many_as_fit
         self._followed: dict[int, _Followed] = {}
         self._experience = Experience()
@@ -187,7 +199,9 @@ class ModelDrafter:
         a new request to see whether they still do not."""
         hope, expected = self._experience.hope, self._experience.answer
         gain = account.gain(self._growth.depth, max(1, len(unread)), hope) * expected
-        rewarding = [each for each in unread if gain > REWARD * account.price(each.reader.missing)]
+        rewarding = [
+            each for each in unread if gain > self._reward * account.price(each.reader.missing)
+        ]
         if rewarding or not unread:
             return rewarding
         self._credit += account.trial_seconds * len(self._followed)
