@@ -57,7 +57,7 @@ class Drafter(Protocol):
         """A tree for each sequence, rooted at its last token; one budget for all of them."""
 
     def observe(self, steps: list[TargetStep]) -> None:
-        """What the target made final, whoever drafted it."""
+        """What the target made final, whoever drafted it; of a prompt every piece that was read."""
 
     def finish(self, sequence: int) -> None:
         """Forget the sequence."""

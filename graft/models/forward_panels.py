@@ -37,6 +37,7 @@ class PanelForward:
         self.weights = pack_weights(weights)
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = _Scratch()
+        self.keeps_features, self._hidden = False, np.empty((0, 0), np.float32)
         small = self.weights.down.size < _THREADS_PAY
         self.threads = 1 if small else use_threads()
 
@@ -64,14 +65,32 @@ class PanelForward:
             )
             wanted, norm, head = hidden[outputs], weights.final_norm, weights.head
             project(wanted, norm, numbers[0], head, logits, self.threads)
+        if self.keeps_features:
+            self._hidden = hidden
         return torch.from_numpy(logits)[:, : shape.vocabulary]
+
+    def features(self, nodes: np.ndarray) -> torch.Tensor:
+        """See Forward."""
+        epsilon = np.float32(self.shape.epsilon)
+        normed = norm_rows(self._hidden[nodes], self.weights.final_norm, epsilon)
+        return torch.from_numpy(normed)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See Forward."""
+        return torch.from_numpy(self._embed(tokens.numpy()))
+
+    def output_weight(self, tokens: torch.Tensor | None) -> torch.Tensor:
+        """See Forward."""
+        known = np.arange(self.shape.vocabulary) if tokens is None else tokens.numpy()
+        return torch.from_numpy(widen(self._head_rows(known)))
 
     def _embed(self, tokens: np.ndarray) -> np.ndarray:
         if len(self.weights.embedding):
-            rows = self.weights.embedding[tokens]
-        else:
-            rows = self.weights.head[tokens // LANES, :, tokens % LANES]
-        return widen(rows)
+            return widen(self.weights.embedding[tokens])
+        return widen(self._head_rows(tokens))
+
+    def _head_rows(self, tokens: np.ndarray) -> np.ndarray:
+        return self.weights.head[tokens // LANES, :, tokens % LANES]
 
 
 def use_threads() -> int:

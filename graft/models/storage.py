@@ -5,13 +5,17 @@ small moves to the next step, which takes them along. `PanelStorage` is what the
 sixteen keys side by side, values in columns of sixteen.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
+from graft.kernels.attention_parts import Part, attend_panels, attend_rows
 from graft.kernels.panels import LANES
 from graft.sampling import upload
 
+Segments = Sequence[tuple[int, int]]  # first row, rows
 FEW = 64  # rows of a move that may wait for the next step
 
 
@@ -54,6 +58,12 @@ class RowStorage:
         """See Storage."""
         place = upload(torch.from_numpy(rows), self.kv.device)
         self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
+
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> list[Part]:
+        """See Storage."""
+        keys, values = self.kv[:, layer]
+        rows = [slice(first, first + count) for first, count in segments]
+        return [attend_rows(query, keys[:, each], values[:, each], scale) for each in rows]
 
 
 class LazyRowStorage(RowStorage):
@@ -101,6 +111,11 @@ class LazyRowStorage(RowStorage):
         """See Storage."""
         self._settle()
         super().write(rows, content)
+
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> list[Part]:
+        """See Storage."""
+        self._settle()
+        return super().attend(layer, query, segments, scale)
 
     def _settle(self) -> None:
         """Make the moves that are due."""
@@ -160,3 +175,14 @@ class PanelStorage:
         self.keys[:, :, rows // LANES, :, rows % LANES] = keys.transpose(2, 0, 1, 3)
         columns = values.reshape(layers, heads, count, size // LANES, LANES)
         self.values[:, :, :, rows] = columns.transpose(0, 1, 3, 2, 4)
+
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> list[Part]:
+        """See Storage."""
+        parts = []
+        for first, count in segments:
+            panels = slice(first // LANES, -(-(first + count) // LANES))
+            rows = slice(panels.start * LANES, panels.stop * LANES)
+            keys = torch.from_numpy(self.keys[layer, :, panels])
+            values = torch.from_numpy(self.values[layer, :, :, rows])
+            parts.append(attend_panels(query, keys, values, count, scale))
+        return parts
