@@ -1,0 +1,129 @@
+"""What a draft head is: its kind, its sizes and the target it belongs to."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import LlamaConfig, PretrainedConfig
+
+from graft.errors import CheckpointError, UnsupportedModelError
+from graft.models.pretrained import Checkpoint
+
+KINDS = ("eagle2", "longspec")
+WINDOW = 512  # LongSpec's
+BIASED = {"qwen2"}  # model types whose queries, keys and values have biases without saying so
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """Sizes are the target's own; `fingerprint` is "" where a file does not say it.
+
+    `draft_vocabulary` ids of the target's `vocabulary` are drafted. `window` and `final_norm` are
+    LongSpec's, `fusion_bias` is EAGLE's.
+    """
+
+    kind: str
+    target: str
+    fingerprint: str
+    architecture: str  # of the target, by transformers' name
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    inner: int
+    epsilon: float
+    vocabulary: int
+    draft_vocabulary: int
+    positions: int  # that the target was made for
+    rope: dict[str, Any] = field(default_factory=dict)
+    attention_bias: bool = False
+    fusion_bias: bool = False
+    window: int = WINDOW
+    final_norm: bool = True
+
+    def layer_config(self) -> LlamaConfig:
+        """The head's layer as transformers would describe it."""
+        return LlamaConfig(
+            vocab_size=self.vocabulary,
+            hidden_size=self.hidden,
+            intermediate_size=self.inner,
+            num_hidden_layers=1,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            head_dim=self.head_size,
+            max_position_embeddings=self.positions,
+            rms_norm_eps=self.epsilon,
+            rope_parameters=dict(self.rope),
+            attention_bias=self.attention_bias,
+        )
+
+
+def head_config(
+    kind: str,
+    checkpoint: Checkpoint,
+    target: PretrainedConfig,
+    *,
+    draft_vocabulary: int | None = None,
+    **more: Any,  # noqa: ANN401 (window, final_norm, ...)
+) -> HeadConfig:
+    """A new head's config for a target; the whole vocabulary unless said otherwise."""
+    text = target.get_text_config()
+    vocabulary = text.vocab_size
+    return HeadConfig(
+        kind=kind,
+        target=checkpoint.name,
+        fingerprint=checkpoint.fingerprint,
+        architecture=next(iter(target.architectures or ()), ""),
+        vocabulary=vocabulary,
+        draft_vocabulary=min(draft_vocabulary or vocabulary, vocabulary),
+        **sizes_of(target, checkpoint.name),
+        **more,
+    )
+
+
+def sizes_of(target: PretrainedConfig, name: str) -> dict[str, Any]:
+    """The fields of HeadConfig that describe a layer, read off a transformers config."""
+    text = target.get_text_config()
+    try:
+        return {
+            "hidden": text.hidden_size,
+            "heads": text.num_attention_heads,
+            "kv_heads": text.num_key_value_heads,
+            "head_size": getattr(text, "head_dim", None)
+            or text.hidden_size // text.num_attention_heads,
+            "inner": text.intermediate_size,
+            "epsilon": text.rms_norm_eps,
+            "positions": text.max_position_embeddings,
+            "rope": dict(text.rope_parameters),
+            "attention_bias": bool(getattr(text, "attention_bias", text.model_type in BIASED)),
+        }
+    except (AttributeError, TypeError) as error:
+        raise UnsupportedModelError(
+            f"{name} ({text.model_type}) cannot have a draft head: {error}; "
+            "heads need a Llama-shaped target"
+        ) from error
+
+
+def check_target(
+    config: HeadConfig, checkpoint: Checkpoint, target: PretrainedConfig, where: object
+) -> None:
+    """Refuse a head that was trained for another model than this target."""
+    text = target.get_text_config()
+    if config.vocabulary != text.vocab_size:
+        raise CheckpointError(
+            f"{where} is for a vocabulary of {config.vocabulary}, {checkpoint.name} has "
+            f"{text.vocab_size}; use a head trained for {checkpoint.name}"
+        )
+    sizes = sizes_of(target, checkpoint.name)
+    names = ("hidden", "kv_heads", "head_size") if config.kind == "longspec" else ("hidden",)
+    for name in names:
+        if getattr(config, name) != sizes[name]:
+            raise CheckpointError(
+                f"{where} belongs to {config.target or 'another model'}: its {name} is "
+                f"{getattr(config, name)}, that of {checkpoint.name} is {sizes[name]}"
+            )
+    if config.fingerprint and config.fingerprint != checkpoint.fingerprint:
+        raise CheckpointError(
+            f"{where} was trained for other weights than {checkpoint.name}'s "
+            f"({config.target}, {config.fingerprint[:12]}, not {checkpoint.fingerprint[:12]}); "
+            "train one with graft train"
+        )

@@ -1,0 +1,231 @@
+"""Draft heads on disk: a folder with config.json and model.safetensors, as `speculators` writes it.
+
+`longspec` is a type of our own in that layout; what it does not know stands under "graft". Read
+too: EAGLE's own layout (`fc`, `layers.0`, the config of a one-layer Llama). The target's embedding
+and output layer are in no file of ours and are skipped in others'.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaConfig, PretrainedConfig
+
+from graft.errors import CheckpointError
+from graft.home import atomic_folder
+from graft.models.eagle_head import EagleHead
+from graft.models.folder import read_header, read_json
+from graft.models.head_config import WINDOW, HeadConfig, check_target, sizes_of
+from graft.models.longspec_head import LongSpecHead
+from graft.models.pretrained import Checkpoint
+
+Head = EagleHead | LongSpecHead
+HEADS: dict[str, type[Head]] = {"eagle2": EagleHead, "longspec": LongSpecHead}
+TYPES = {"eagle2": "eagle", "longspec": "longspec"}  # speculators_model_type
+ARCHITECTURES = {"eagle2": "EagleSpeculator", "longspec": "LongSpecSpeculator"}
+DEPTHS = {"eagle2": 6, "longspec": 5}  # tokens drafted in a row, as the papers do
+CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
+CARD = "README.md"
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+OWNED_BY_TARGET = re.compile(r"(model\.)?(embed_tokens|lm_head)\.weight|(.*\.)?rotary_emb\..*")
+RENAMED = (
+    (re.compile(r"(?:model\.)?layers\.0\."), "layer."),  # EAGLE's
+    (re.compile(r"transformer\."), "layer."),  # speculators'
+    (re.compile(r"fusion_fc\."), "fc."),
+)
+EAGLE3 = re.compile(r"midlayer\.|layers\.0\.hidden_norm\.")
+
+
+def write_head(
+    folder: Path, head: Head, *, dtype: str = "fp16", card: str = "", about: dict | None = None
+) -> None:
+    """Replace `folder` by this head, whole or not at all; `card` becomes its README.md and `about`
+    (how it was trained) a part of its config."""
+    weights = {
+        _speculators_name(name, head.config.kind): value.detach().to("cpu", DTYPES[dtype])
+        for name, value in head.named_parameters()
+    }
+    weights |= _vocabulary_tables(head.d2t.cpu(), head.config.vocabulary)
+    with atomic_folder(folder) as temporary:
+        save_file({k: v.contiguous() for k, v in weights.items()}, temporary / WEIGHTS)
+        text = json.dumps(_as_json(head.config, dtype, about or {}), indent=2) + "\n"
+        (temporary / CONFIG).write_text(text, encoding="utf-8")
+        if card:
+            (temporary / CARD).write_text(card, encoding="utf-8")
+
+
+def read_head(
+    folder: Path, checkpoint: Checkpoint | None = None, target: PretrainedConfig | None = None
+) -> Head:
+    """The head in a folder, its weights in the dtype they are stored in.
+
+    With a target's checkpoint and config, a head that belongs to another one is refused.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder; a draft head is one with {CONFIG}")
+    content = read_json(folder / CONFIG)
+    _refuse_others(content, folder)
+    weights = _read_weights(folder)
+    if any(EAGLE3.match(name) for name in weights):
+        raise _eagle3(folder)
+    config = _read_config(content, weights, folder)
+    if checkpoint is not None and target is not None:
+        check_target(config, checkpoint, target, folder)
+    return _filled(config, weights, folder)
+
+
+def _as_json(config: HeadConfig, dtype: str, about: dict[str, Any]) -> dict[str, Any]:
+    layer = config.layer_config().to_diff_dict()
+    layer |= {"vocab_size": config.vocabulary, "num_hidden_layers": 1, "head_dim": config.head_size}
+    proposal = {"proposal_type": "greedy", "speculative_tokens": DEPTHS[config.kind]}
+    return {
+        "architectures": [ARCHITECTURES[config.kind], "LlamaDecoderLayer"],
+        "speculators_model_type": TYPES[config.kind],
+        "speculators_version": "0.9.0",
+        "torch_dtype": str(DTYPES[dtype]).removeprefix("torch."),
+        "transformer_layer_architecture": "LlamaDecoderLayer",
+        "transformer_layer_config": layer,
+        "layernorms": False,
+        "fusion_bias": config.fusion_bias,
+        "draft_vocab_size": config.draft_vocabulary,
+        "speculators_config": {
+            "algorithm": TYPES[config.kind],
+            "default_proposal_method": "greedy",
+            "proposal_methods": [proposal | {"verifier_accept_k": 1, "accept_tolerance": 0.0}],
+            "verifier": {"name_or_path": config.target, "architectures": [config.architecture]},
+        },
+        "graft": {
+            "format": 1,
+            "fingerprint": config.fingerprint,
+            "window": config.window,
+            "final_norm": config.final_norm,
+            **about,
+        },
+    }
+
+
+def _speculators_name(name: str, kind: str) -> str:
+    if kind != "eagle2":
+        return name
+    head, _, rest = name.partition(".")
+    return {"fc": "fusion_fc", "layer": "transformer"}[head] + "." + rest
+
+
+def _vocabulary_tables(ids: Tensor, vocabulary: int) -> dict[str, Tensor]:
+    """speculators' tables: `d2t` holds id minus place, `t2d` says which ids are drafted."""
+    drafted = torch.zeros(vocabulary, dtype=torch.bool)
+    drafted[ids] = True
+    return {"d2t": ids - torch.arange(len(ids)), "t2d": drafted}
+
+
+def _refuse_others(content: dict[str, Any], folder: Path) -> None:
+    kind = content.get("speculators_model_type")
+    if kind == "eagle3" or any(
+        "Eagle3" in str(name) for name in content.get("architectures") or ()
+    ):
+        raise _eagle3(folder)
+    if kind is not None and kind not in TYPES.values():
+        raise CheckpointError(
+            f"{folder} is a head of type {kind!r}; known are {', '.join(TYPES.values())}"
+        )
+    if content.get("layernorms"):
+        raise CheckpointError(f"{folder} is an EAGLE head with extra norms, which is not supported")
+
+
+def _eagle3(folder: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{folder} is an EAGLE-3 head, which is not supported; use an EAGLE-2 or LongSpec head"
+    )
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    file = folder / WEIGHTS
+    try:
+        if file.is_file():
+            read_header(file)
+            found = load_file(file)
+        elif (folder / PICKLE).is_file():  # how EAGLE's authors publish theirs; tensors only
+            found = torch.load(folder / PICKLE, map_location="cpu", weights_only=True)
+        else:
+            raise CheckpointError(f"{folder} has no {WEIGHTS}; is it a draft head's folder?")
+    except (OSError, SafetensorError, RuntimeError, ValueError, EOFError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"{folder} cannot be read: {reason}") from error
+    return {name: value for name, value in found.items() if not OWNED_BY_TARGET.fullmatch(name)}
+
+
+def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Path) -> HeadConfig:
+    """speculators' config, or that of a one-layer Llama, which is what EAGLE's own files have."""
+    own = content.get("graft") or {}
+    verifier = (content.get("speculators_config") or {}).get("verifier") or {}
+    try:
+        layer = LlamaConfig(**(content.get("transformer_layer_config") or content))
+        kinds = {written: kind for kind, written in TYPES.items()}
+        return HeadConfig(
+            kind=kinds[content.get("speculators_model_type", "eagle")],
+            target=verifier.get("name_or_path") or "",
+            fingerprint=own.get("fingerprint", ""),
+            architecture=next(iter(verifier.get("architectures") or ()), ""),
+            vocabulary=layer.vocab_size,
+            draft_vocabulary=len(weights["d2t"]) if "d2t" in weights else layer.vocab_size,
+            fusion_bias=any(name.endswith("fc.bias") for name in weights),
+            window=own.get("window", WINDOW),
+            final_norm=own.get("final_norm", False),
+            **sizes_of(layer, str(folder))
+            | {"attention_bias": any(name.endswith("self_attn.q_proj.bias") for name in weights)},
+        )
+    except (TypeError, ValueError, AttributeError, KeyError, StrictDataclassError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"{folder / CONFIG} does not describe a head: {reason}") from error
+
+
+def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Head:
+    with torch.device("meta"):
+        shape_of = {k: v.shape for k, v in HEADS[config.kind](config).state_dict().items()}
+    ids = _draft_ids(config, weights, folder)
+    given = {_our_name(n): value for n, value in weights.items() if n not in ("d2t", "t2d")}
+    given["d2t"] = ids
+    missing, unknown = (
+        sorted(shape_of.keys() - given.keys()),
+        sorted(given.keys() - shape_of.keys()),
+    )
+    if missing or unknown:
+        raise CheckpointError(
+            f"{folder} does not fit a head of kind {config.kind}: "
+            f"missing {missing[:3]}, unknown {unknown[:3]}"
+        )
+    for name, shape in shape_of.items():
+        if given[name].shape != shape:
+            raise CheckpointError(
+                f"{folder}: {name} is {list(given[name].shape)}, its {CONFIG} says {list(shape)}"
+            )
+    head = HEADS[config.kind](config)
+    head.load_state_dict(given, assign=True)
+    return head.eval()
+
+
+def _our_name(name: str) -> str:
+    for pattern, replacement in RENAMED:
+        name = pattern.sub(replacement, name, count=1) if pattern.match(name) else name
+    return name
+
+
+def _draft_ids(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Tensor:
+    """The ids that are drafted, out of speculators' offsets."""
+    if "d2t" not in weights:
+        return torch.arange(config.vocabulary)
+    offsets = weights["d2t"].long()
+    ids = offsets + torch.arange(len(offsets))
+    if not len(ids) or ids.min() < 0 or ids.max() >= config.vocabulary:
+        raise CheckpointError(
+            f"{folder}: its d2t names ids outside the vocabulary of {config.vocabulary}"
+        )
+    if len(ids.unique()) != len(ids):
+        raise CheckpointError(f"{folder}: its d2t names an id twice")
+    return ids

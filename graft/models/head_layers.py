@@ -1,0 +1,109 @@
+"""The parts draft heads are made of, named like those of a Llama layer in transformers."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from graft.models.head_config import HeadConfig
+
+Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm, computed in 32 bits."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(config.hidden))
+        self.epsilon = config.epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape and dtype."""
+        return F.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.epsilon).to(x.dtype)
+
+
+class MLP(nn.Module):
+    """down(silu(gate) * up)."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden, config.inner, bias=False)
+        self.up_proj = nn.Linear(config.hidden, config.inner, bias=False)
+        self.down_proj = nn.Linear(config.inner, config.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., E] to [..., E]."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class CrossAttention(nn.Module):
+    """Queries of our own into keys and values that somebody else made."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.head_size, self.groups = config.head_size, config.heads // config.kv_heads
+        width = config.heads * config.head_size
+        self.q_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
+        self.o_proj = nn.Linear(width, config.hidden, bias=False)
+
+    def queries(self, x: Tensor, rotary: Rotary) -> Tensor:
+        """[B, T, E] to [B, H, T, D], turned by their positions."""
+        return rotate(self._split(self.q_proj(x)), rotary)
+
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """[B, T, E] from keys and values [B, K, S, D] where mask [B, T, S] is True.
+
+        A row that sees nothing gives zeros.
+        """
+        keys, values = (
+            x.to(queries.dtype).repeat_interleave(self.groups, 1) for x in (keys, values)
+        )
+        sees = mask.any(-1)
+        mask = mask | ~sees[..., None]  # else softmax over nothing
+        attended = F.scaled_dot_product_attention(queries, keys, values, mask[:, None])
+        attended = attended * sees[:, None, :, None]
+        return self.o_proj(attended.transpose(1, 2).flatten(2))
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_size)).transpose(1, 2)
+
+
+class SelfAttention(CrossAttention):
+    """The same with keys and values of its own."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__(config)
+        width = config.kv_heads * config.head_size
+        self.k_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
+
+    def keys_values(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """[B, T, E] to keys, turned by their positions, and values [B, K, T, D]."""
+        return rotate(self._split(self.k_proj(x)), rotary), self._split(self.v_proj(x))
+
+
+class Positions(nn.Module):
+    """The target's rotary embedding."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.embedding = LlamaRotaryEmbedding(config.layer_config())
+
+    def forward(self, positions: Tensor) -> Rotary:
+        """Cosine and sine [B, 1, T, D] float32 at positions [B, T]."""
+        nothing = torch.empty(0, device=positions.device)
+        cosine, sine = self.embedding(nothing, positions)
+        return cosine[:, None], sine[:, None]
+
+
+def rotate(x: Tensor, rotary: Rotary) -> Tensor:
+    """[B, heads, T, D] turned, in its own dtype."""
+    cosine, sine = rotary
+    first, second = x.chunk(2, -1)
+    return (x * cosine + torch.cat([-second, first], -1) * sine).to(x.dtype)
+
+
+def all_ids(config: HeadConfig) -> Tensor:
+    """The table of a draft vocabulary before it is known: the first ids."""
+    return torch.arange(config.draft_vocabulary)

@@ -1,0 +1,67 @@
+"""LongSpec's draft head (Yang et al. 2025): the next token from the last 512 and from the target's
+own memory of the whole text.
+
+h0 = the target's embedding of a token; h1 = h0 + attention over a window of its own keys; h2 = h1 +
+attention into the keys and values of the target's last layer, which lie in the target's cache
+anyway; h3 = h2 + MLP(h2); logits by the target's output layer. So the head's memory is constant at
+any length. The paper has no norm before the output layer; with `final_norm` there is one.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from graft.models.head_config import HeadConfig
+from graft.models.head_layers import MLP, CrossAttention, Norm, Positions, SelfAttention, all_ids
+
+
+class LongSpecHead(nn.Module):
+    """Embedding and output layer are the target's; `d2t` [n] int64 names the drafted ids."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.input_layernorm = Norm(config)
+        self.self_attn = SelfAttention(config)
+        self.cross_layernorm = Norm(config)
+        self.cross_attn = CrossAttention(config)
+        self.post_attention_layernorm = Norm(config)
+        self.mlp = MLP(config)
+        self.norm = Norm(config) if config.final_norm else nn.Identity()
+        self.rotary = Positions(config)
+        self.register_buffer("d2t", all_ids(config))
+
+    def forward(
+        self,
+        embeddings: Tensor,
+        memory: tuple[Tensor, Tensor],
+        positions: Tensor,
+        visible: Tensor,
+        shifts: list[int],
+    ) -> Tensor:
+        """Hidden states [len(shifts), B, T, E] for the target's output layer.
+
+        Column t holds token t and speaks of token t + 1. `memory`: the target's last keys and
+        values [B, K, T, D]; with shift j a column sees those at least j columns back. `visible`:
+        see EagleHead.
+        """
+        rotary = self.rotary(positions)
+        normed = self.input_layernorm(embeddings)
+        queries = self.self_attn.queries(normed, rotary)
+        keys, values = self.self_attn.keys_values(normed, rotary)
+        window = visible & ~distant(visible, self.config.window)
+        hidden = embeddings + self.self_attn.attend(queries, keys, values, window)
+        queries = self.cross_attn.queries(self.cross_layernorm(hidden), rotary)
+        outputs = []
+        for shift in shifts:
+            mask = visible & distant(visible, shift)
+            outputs.append(self._finish(hidden + self.cross_attn.attend(queries, *memory, mask)))
+        return torch.stack(outputs)
+
+    def _finish(self, hidden: Tensor) -> Tensor:
+        return self.norm(hidden + self.mlp(self.post_attention_layernorm(hidden)))
+
+
+def distant(visible: Tensor, columns: int) -> Tensor:
+    """[T, T]: whether a key lies at least so many columns behind the query."""
+    places = torch.arange(visible.shape[-1], device=visible.device)
+    return places[:, None] - places >= columns

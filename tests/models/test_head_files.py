@@ -1,0 +1,175 @@
+"""Draft heads on disk: what is written is read, others' layouts too, and misfits are one line."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import tiny_network
+
+from graft.errors import CheckpointError
+from graft.models.head_config import head_config
+from graft.models.head_files import HEADS, read_head, write_head
+from graft.models.pretrained import Checkpoint
+
+CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "0123456789abcdef")
+TARGET = tiny_network().config
+
+
+def made(kind, *, drafted=40, **more):
+    torch.manual_seed(3)
+    head = HEADS[kind](head_config(kind, CHECKPOINT, TARGET, draft_vocabulary=drafted, **more))
+    head.d2t.copy_(torch.randperm(TARGET.vocab_size)[:drafted])
+    return head
+
+
+def rewritten(folder, change):
+    """The same folder with changed tensors."""
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("eagle2", {}), ("longspec", {}), ("longspec", {"final_norm": False, "window": 64})],
+)
+def test_a_written_head_is_read_as_it_was(tmp_path, kind, more):
+    head = made(kind, **more)
+    write_head(tmp_path / "head", head, dtype="fp32", card="# A head", about={"steps": 3})
+    read = read_head(tmp_path / "head", CHECKPOINT, TARGET)
+    assert read.config == head.config
+    assert read.state_dict().keys() == head.state_dict().keys()
+    for name, value in head.state_dict().items():
+        assert torch.equal(read.state_dict()[name], value), name
+    assert (tmp_path / "head" / "README.md").read_text() == "# A head"
+    assert json.loads((tmp_path / "head" / "config.json").read_text())["graft"]["steps"] == 3
+
+
+def test_halves_are_halves(tmp_path):
+    write_head(tmp_path / "head", made("eagle2"))
+    read = read_head(tmp_path / "head")
+    assert read.fc.weight.dtype == torch.float16
+    assert read.d2t.dtype == torch.int64
+
+
+def test_files_are_in_the_layout_of_speculators(tmp_path):
+    head = made("eagle2")
+    write_head(tmp_path / "head", head)
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert config["speculators_model_type"] == "eagle"
+    assert config["transformer_layer_config"]["hidden_size"] == TARGET.hidden_size
+    assert config["speculators_config"]["verifier"]["name_or_path"] == "tiny"
+    weights = load_file(tmp_path / "head" / "model.safetensors")
+    assert {"fusion_fc.weight", "transformer.self_attn.q_proj.weight"} <= weights.keys()
+    assert not any("embed_tokens" in name or "lm_head" in name for name in weights)
+    assert torch.equal(weights["d2t"] + torch.arange(40), head.d2t)
+    assert weights["t2d"].nonzero()[:, 0].tolist() == sorted(head.d2t.tolist())
+
+
+@pytest.mark.parametrize("pickled", [False, True])
+def test_eagles_own_layout_is_read(tmp_path, pickled):
+    head = made("eagle2", drafted=TARGET.vocab_size, fusion_bias=True)
+    names = {"fc": "fc", "layer": "layers.0"}
+    weights = {
+        f"{names[name.partition('.')[0]]}.{name.partition('.')[2]}": value.detach()
+        for name, value in head.named_parameters()
+    }
+    weights["embed_tokens.weight"] = torch.zeros(TARGET.vocab_size, TARGET.hidden_size)
+    if pickled:
+        torch.save(weights, tmp_path / "pytorch_model.bin")
+    else:
+        save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(TARGET.to_diff_dict() | {"bias": True}))
+    read = read_head(tmp_path, CHECKPOINT, TARGET)
+    assert torch.equal(read.fc.bias, head.fc.bias)
+    assert torch.equal(read.layer.mlp.up_proj.weight, head.layer.mlp.up_proj.weight)
+    assert read.d2t.tolist() == list(range(TARGET.vocab_size))
+
+
+def test_a_head_of_other_weights_is_refused(tmp_path):
+    write_head(tmp_path / "head", made("eagle2"))
+    with pytest.raises(CheckpointError, match="other weights than tiny's"):
+        read_head(tmp_path / "head", replace(CHECKPOINT, fingerprint="fedcba"), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "line"),
+    [
+        ("eagle2", {"hidden": 128}, "its hidden is 64, that of tiny is 128"),
+        ("longspec", {"kv_heads": 4}, "its kv_heads is 2, that of tiny is 4"),
+        ("eagle2", {"vocab": 200}, "for a vocabulary of 128, tiny has 200"),
+    ],
+)
+def test_a_head_of_other_sizes_is_refused(tmp_path, kind, other, line):
+    write_head(tmp_path / "head", made(kind))
+    with pytest.raises(CheckpointError, match=line):
+        read_head(tmp_path / "head", CHECKPOINT, tiny_network(**other).config)
+
+
+def test_a_missing_tensor_is_named(tmp_path):
+    write_head(tmp_path / "head", made("longspec"))
+    rewritten(tmp_path / "head", lambda weights: weights.pop("cross_attn.q_proj.weight"))
+    with pytest.raises(CheckpointError, match=r"missing \['cross_attn.q_proj.weight'\]"):
+        read_head(tmp_path / "head")
+
+
+def test_a_tensor_of_another_shape_is_named(tmp_path):
+    write_head(tmp_path / "head", made("eagle2"))
+    rewritten(
+        tmp_path / "head", lambda weights: weights.update({"fusion_fc.weight": torch.ones(3)})
+    )
+    with pytest.raises(CheckpointError, match=r"fc.weight is \[3\]"):
+        read_head(tmp_path / "head")
+
+
+@pytest.mark.parametrize(
+    ("offsets", "line"), [([0, 0, 500], "outside the vocabulary"), ([0, -1, 0], "an id twice")]
+)
+def test_a_wrong_draft_vocabulary_is_refused(tmp_path, offsets, line):
+    write_head(tmp_path / "head", made("eagle2", drafted=3))
+    rewritten(tmp_path / "head", lambda weights: weights.update(d2t=torch.tensor(offsets)))
+    with pytest.raises(CheckpointError, match=line):
+        read_head(tmp_path / "head")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"speculators_model_type": "eagle3"},
+        {"architectures": ["LlamaForCausalLMEagle3"]},
+        {"speculators_model_type": "medusa"},
+        {"layernorms": True},
+        {"transformer_layer_config": {"hidden_size": "many"}},
+    ],
+)
+def test_heads_of_other_kinds_are_refused(tmp_path, change):
+    write_head(tmp_path / "head", made("eagle2"))
+    file = tmp_path / "head" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(CheckpointError) as caught:
+        read_head(tmp_path / "head")
+    assert "\n" not in str(caught.value)
+
+
+def test_eagle3_is_known_by_its_tensors(tmp_path):
+    write_head(tmp_path / "head", made("eagle2"))
+    extra = {"midlayer.hidden_norm.weight": torch.ones(64)}
+    rewritten(tmp_path / "head", lambda weights: weights.update(extra))
+    with pytest.raises(CheckpointError, match="EAGLE-3 head, which is not supported"):
+        read_head(tmp_path / "head")
+
+
+def test_what_is_no_head_is_refused_in_one_line(tmp_path):
+    with pytest.raises(CheckpointError, match="not a folder"):
+        read_head(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_head(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="has no model.safetensors"):
+        read_head(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"abc")
+    with pytest.raises(CheckpointError, match="truncated"):
+        read_head(tmp_path)

@@ -1,0 +1,149 @@
+"""Draft heads as modules: training in one pass equals what inference does step by step."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import tiny_network
+
+from graft.models.eagle_head import EagleHead
+from graft.models.head_config import head_config
+from graft.models.longspec_head import LongSpecHead
+from graft.models.pretrained import Checkpoint
+
+CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
+TARGET = tiny_network().config
+LENGTH, WIDTH = 12, TARGET.hidden_size
+
+
+@pytest.fixture(autouse=True)
+def one_seed():
+    torch.manual_seed(5)
+
+
+def visible_of(documents):
+    documents = torch.tensor(documents)[None]
+    return (documents[:, :, None] == documents[:, None]).tril()
+
+
+def naive_attention(module, queries, keys, values):
+    """One query row [H, D] over keys and values [S, K, D], head by head."""
+    outputs = []
+    for head in range(len(queries)):
+        group = head // module.groups
+        weights = F.softmax(keys[:, group] @ queries[head] / module.head_size**0.5, 0)
+        outputs.append(weights @ values[:, group])
+    return module.o_proj(torch.cat(outputs))
+
+
+def naive_eagle(head, embeddings, features, positions, steps):
+    """Feature t + 1 of the last step for each column of one document, drafted token by token:
+    the target's features up to column t - (steps - 1), then the head's own."""
+    attention = head.layer.self_attn
+
+    def row(token, feature, position):
+        fused = head.fuse(token, feature)[None, None]
+        rotary = head.rotary(position.view(1, 1))
+        key, value = attention.keys_values(fused, rotary)
+        return fused[0, 0], attention.queries(fused, rotary)[0, :, 0], key[0, :, 0], value[0, :, 0]
+
+    last = {}
+    for start in range(LENGTH - steps + 1):
+        keys, values, made = [], [], None
+        for t in range(start + steps):
+            feature = features[t] if t <= start else made
+            fused, query, key, value = row(embeddings[t], feature, positions[t])
+            keys.append(key)
+            values.append(value)
+            attended = naive_attention(attention, query, torch.stack(keys), torch.stack(values))
+            made = head.layer.after(fused, attended)
+        last[start + steps - 1] = made
+    return last
+
+
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@torch.no_grad()
+def test_eagle_unrolled_equals_drafting_step_by_step(steps):
+    head = EagleHead(head_config("eagle2", CHECKPOINT, TARGET))
+    embeddings, features = torch.randn(2, LENGTH, WIDTH)
+    positions = torch.arange(LENGTH)
+    made = head(embeddings[None], features[None], positions[None], visible_of([0] * LENGTH), steps)[
+        -1, 0
+    ]
+    for column, expected in naive_eagle(head, embeddings, features, positions, steps).items():
+        torch.testing.assert_close(made[column], expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_eagle_sees_nothing_of_other_documents():
+    head = EagleHead(head_config("eagle2", CHECKPOINT, TARGET))
+    embeddings, features = torch.randn(2, 1, LENGTH, WIDTH)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
+    packed = head(embeddings, features, positions, visible_of([0] * 5 + [1] * 7), 3)
+    alone = head(embeddings[:, 5:], features[:, 5:], positions[:, 5:], visible_of([0] * 7), 3)
+    for step in range(3):  # columns whose chain begins before their document are nobody's
+        torch.testing.assert_close(packed[step, :, 5 + step :], alone[step, :, step:])
+
+
+def naive_longspec(head, embeddings, memory, positions, shift):
+    """Column by column with plain sums: the window's keys, then the target's up to t - shift."""
+    rotary = head.rotary(positions[None])
+    normed = head.input_layernorm(embeddings)[None]
+    keys, values = (x[0].transpose(0, 1) for x in head.self_attn.keys_values(normed, rotary))
+    queries = head.self_attn.queries(normed, rotary)[0]
+    rows = []
+    for t in range(len(embeddings)):
+        first = max(0, t - head.config.window + 1)
+        hidden = embeddings[t] + naive_attention(
+            head.self_attn, queries[:, t], keys[first : t + 1], values[first : t + 1]
+        )
+        if t >= shift:
+            turned = head.rotary(positions[None, t : t + 1])
+            query = head.cross_attn.queries(head.cross_layernorm(hidden)[None, None], turned)
+            seen = (x[0, :, : t - shift + 1].transpose(0, 1) for x in memory)
+            hidden = hidden + naive_attention(head.cross_attn, query[0, :, 0], *seen)
+        hidden = hidden + head.mlp(head.post_attention_layernorm(hidden))
+        rows.append(head.norm(hidden))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("final_norm", [True, False])
+@pytest.mark.parametrize("shift", [1, 2, 4])
+@torch.no_grad()
+def test_longspec_sees_its_window_and_the_targets_keys_up_to_the_shift(shift, final_norm):
+    head = LongSpecHead(
+        head_config("longspec", CHECKPOINT, TARGET, window=5, final_norm=final_norm)
+    )
+    embeddings = torch.randn(LENGTH, WIDTH)
+    memory = tuple(torch.randn(2, 1, TARGET.num_key_value_heads, LENGTH, TARGET.head_dim))
+    positions = torch.cat([torch.arange(4), torch.arange(4, LENGTH) + 100])
+    made = head(embeddings[None], memory, positions[None], visible_of([0] * LENGTH), [1, shift])
+    for place, each in enumerate((1, shift)):
+        expected = naive_longspec(head, embeddings, memory, positions, each)
+        torch.testing.assert_close(made[place, 0], expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_longspec_sees_nothing_of_other_documents():
+    head = LongSpecHead(head_config("longspec", CHECKPOINT, TARGET))
+    embeddings = torch.randn(1, LENGTH, WIDTH)
+    keys, values = torch.randn(2, 1, TARGET.num_key_value_heads, LENGTH, TARGET.head_dim)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
+    packed = head(embeddings, (keys, values), positions, visible_of([0] * 5 + [1] * 7), [2])
+    alone = head(
+        embeddings[:, 5:],
+        (keys[:, :, 5:], values[:, :, 5:]),
+        positions[:, 5:],
+        visible_of([0] * 7),
+        [2],
+    )
+    torch.testing.assert_close(packed[:, :, 5:], alone)
+
+
+def test_gradients_are_finite_where_nothing_is_seen():
+    head = LongSpecHead(head_config("longspec", CHECKPOINT, TARGET))
+    embeddings = torch.randn(1, 3, WIDTH)
+    memory = tuple(torch.randn(2, 1, TARGET.num_key_value_heads, 3, TARGET.head_dim))
+    head(embeddings, memory, torch.arange(3)[None], visible_of([0] * 3), [4]).sum().backward()
+    assert all(p.grad.isfinite().all() for p in head.parameters() if p.grad is not None)
