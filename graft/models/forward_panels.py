@@ -18,7 +18,7 @@ from graft.kernels.products import multiply_columns, multiply_share, prepare_row
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.llama_shape import LlamaShape, LlamaWeights
-from graft.models.panel_weights import pack_weights, widen
+from graft.models.panel_weights import from_bits, pack_weights, widen
 from graft.models.storage import PanelStorage
 
 # Other Python threads run during the compiled calls, but the plainest of numba's thread pools
@@ -82,7 +82,7 @@ class PanelForward:
     def output_weight(self, tokens: torch.Tensor | None) -> torch.Tensor:
         """See Forward."""
         known = np.arange(self.shape.vocabulary) if tokens is None else tokens.numpy()
-        return torch.from_numpy(widen(self._head_rows(known)))
+        return from_bits(self._head_rows(known))
 
     def _embed(self, tokens: np.ndarray) -> np.ndarray:
         if len(self.weights.embedding):

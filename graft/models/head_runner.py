@@ -1,0 +1,221 @@
+"""A draft head at work: what it keeps of every sequence, and rounds of guesses on top of that.
+
+A head has one layer, so its keys and values of a token follow from the token itself (EAGLE's from
+the target's feature before it, too): known text is read without attention, only guesses need it.
+In a round the root's output comes first, then levels of guesses for all sequences at once. Keys and
+values of guesses live as long as the round.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graft.kernels.attention_parts import Part, attend_rows, merge_parts
+from graft.models.arena import Arena, Extent
+from graft.models.head_files import Head
+from graft.models.head_layers import CrossAttention, Rotary, SelfAttention
+from graft.models.language_model import LanguageModel
+from graft.models.panel_linear import PanelLinear, pack_linears
+from graft.models.storage import RowStorage
+from graft.sampling import upload
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """What a head has read of a sequence: the tokens at positions `first` .. `end` - 1."""
+
+    extent: Extent
+    first: int = 0
+    end: int = 0
+    last: Tensor | None = None  # [E]: what the layer reads for the last of them
+
+    def begin(self, position: int) -> None:
+        """Nothing is read; what comes next stands at this position."""
+        self.first = self.end = position
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Tokens that follow what a memory holds; EAGLE reads with each the feature before it."""
+
+    memory: Memory
+    tokens: list[int]
+    features: Tensor | None = None  # [n, E]
+
+
+class HeadRunner:
+    """What all heads have in common: rows of their own, and both ends of the target.
+
+    `packed`: the CPU's own products, where the target runs by them too.
+    """
+
+    window: int | None = None  # of its own rows; one without reads all text, with features
+
+    def __init__(self, head: Head, model: LanguageModel, *, packed: bool) -> None:
+        self.head, self.config, self.model = head, head.config, model
+        whole = head.config.draft_vocabulary == head.config.vocabulary
+        weight = model.forward.output_weight(None if whole else head.d2t)
+        head.to(weight.device, weight.dtype)
+        self.device, self.dtype = weight.device, torch.float32 if packed else weight.dtype
+        self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
+        if packed:  # activations have 32 bits, weights stay as narrow as they are
+            pack_linears(head)
+            self.output = PanelLinear(weight)
+        self.tokens = head.d2t  # [n]: the ids it drafts
+        self.scale = head.config.head_size**-0.5
+        sizes = (1, head.config.kv_heads, head.config.head_size)
+        self.storage = RowStorage(*sizes, self.dtype, self.device)
+        self.arena = Arena(self.storage)
+
+    def open(self) -> Memory:
+        """A new sequence."""
+        return Memory(self.arena.reserve(self.window or 1))
+
+    def close(self, memory: Memory) -> None:
+        """Forget it."""
+        self.arena.release(memory.extent)
+
+    @torch.inference_mode()
+    def read(self, texts: Sequence[Text]) -> None:
+        """Go on reading, for several sequences at once."""
+        counts = [len(text.tokens) for text in texts]
+        tokens = on(self.device, [token for text in texts for token in text.tokens])
+        features = [text.features for text in texts if text.features is not None]
+        inputs = self.inputs(tokens, torch.cat(features) if features else None)
+        ends = [text.memory.end for text in texts]
+        positions = [end + np.arange(count) for end, count in zip(ends, counts, strict=True)]
+        rotary = self.head.rotary(on(self.device, np.concatenate(positions))[None])
+        keys, values = self.attention.keys_values(self.normed(inputs)[None], rotary)
+        rows = [self.rows(*pair) for pair in zip(texts, positions, strict=True)]
+        self.storage.write(np.concatenate(rows), torch.stack([keys, values]))
+        for text, own in zip(texts, inputs.split(counts), strict=True):
+            text.memory.end += len(text.tokens)
+            text.memory.last = own[-1].clone()  # the rest need not stay
+
+    @torch.inference_mode()
+    def logits(self, outputs: Tensor) -> Tensor:
+        """[..., n] float32 for outputs [..., E]."""
+        return self.output(outputs).float()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The target's embedding in the head's dtype."""
+        return self.model.forward.embed(tokens).to(self.dtype)
+
+    @property
+    def attention(self) -> SelfAttention:
+        """The layer's attention over keys of its own."""
+        raise NotImplementedError
+
+    def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:
+        """[..., E]: what the layer reads for tokens [...], after features [..., E] if any."""
+        raise NotImplementedError
+
+    def normed(self, inputs: Tensor) -> Tensor:
+        """What its attention reads of that."""
+        raise NotImplementedError
+
+    def rows(self, text: Text, positions: np.ndarray) -> np.ndarray:
+        """Where a text at these positions is kept; room is made for it."""
+        raise NotImplementedError
+
+    def known(self, query: Tensor, memory: Memory, depth: int) -> Part:
+        """Attention of queries [H, W, D], so deep below the root, over a sequence's rows."""
+        raise NotImplementedError
+
+    def finish(
+        self, inputs: Tensor, attended: Tensor, rotary: Rotary, extents: Sequence[Extent]
+    ) -> Tensor:
+        """[B, W, E]: the head's output, given what its attention read."""
+        raise NotImplementedError
+
+
+class Round:
+    """Guesses for B sequences, level by level, after the last tokens that were read of each;
+    `extents` are the target's rows of them."""
+
+    def __init__(
+        self, runner: HeadRunner, memories: Sequence[Memory], extents: Sequence[Extent]
+    ) -> None:
+        self._runner, self._memories, self._extents = runner, memories, extents
+        self._roots = on(runner.device, [memory.end - 1 for memory in memories])[:, None]
+        self._tree, self._depth = _TreeRows(), 0
+        self._outputs: Tensor | None = None  # of the last level
+
+    @torch.inference_mode()
+    def root(self) -> Tensor:
+        """[B, 1, E]: the outputs after the known text."""
+        inputs = torch.stack([memory.last for memory in self._memories])[:, None]
+        rotary = self._runner.head.rotary(self._roots)
+        return self._through(inputs, self._runner.normed(inputs), rotary)
+
+    @torch.inference_mode()
+    def level(self, tokens: Tensor, above: Tensor) -> Tensor:
+        """[B, W, E]: the outputs after guesses [B, W], each a child of number `above` [B, W] of
+        the level before."""
+        runner, self._depth = self._runner, self._depth + 1
+        inputs = runner.inputs(tokens, chosen(self._outputs, above))
+        normed = runner.normed(inputs)
+        rotary = runner.head.rotary((self._roots + self._depth).expand_as(tokens))
+        self._tree.add(*runner.attention.keys_values(normed, rotary), above)
+        return self._through(inputs, normed, rotary)
+
+    def _through(self, inputs: Tensor, normed: Tensor, rotary: Rotary) -> Tensor:
+        runner = self._runner
+        queries = runner.attention.queries(normed, rotary)  # [B, H, W, D]
+        known = [
+            runner.known(query, memory, self._depth)
+            for query, memory in zip(queries, self._memories, strict=True)
+        ]
+        parts = [stacked(known), *self._tree.attend(queries, runner.scale)]
+        attended = joined(runner.attention, merge_parts(parts).to(inputs.dtype))
+        self._outputs = runner.finish(inputs, attended, rotary, self._extents)
+        return self._outputs
+
+
+class _TreeRows:
+    """Keys and values of a round's guesses: who sees whom is a mask."""
+
+    def __init__(self) -> None:
+        self._keys: Tensor | None = None  # [B, K, T, D]
+        self._values: Tensor | None = None
+        self._seen: Tensor | None = None  # [B, W, T] of the last level's nodes
+
+    def add(self, keys: Tensor, values: Tensor, above: Tensor) -> None:
+        """A level below the last one; see Round.level."""
+        own = torch.eye(keys.shape[2], dtype=torch.bool, device=keys.device)
+        seen = own.expand(len(keys), -1, -1)
+        if self._seen is not None:
+            seen = torch.cat([chosen(self._seen, above), seen], 2)
+            keys, values = torch.cat([self._keys, keys], 2), torch.cat([self._values, values], 2)
+        self._keys, self._values, self._seen = keys, values, seen
+
+    def attend(self, query: Tensor, scale: float) -> list[Part]:
+        """Of the last level's queries [B, H, W, D]; no part while there are no guesses."""
+        if self._keys is None:
+            return []
+        return [attend_rows(query, self._keys, self._values, scale, self._seen)]
+
+
+def joined(attention: CrossAttention, attended: Tensor) -> Tensor:
+    """[B, W, E] of what an attention's heads found [B, H, W, D]."""
+    return attention.o_proj(attended.transpose(1, 2).flatten(2))
+
+
+def stacked(parts: Sequence[Part]) -> Part:
+    """Those of several sequences as one."""
+    return torch.stack([mixed for mixed, _ in parts]), torch.stack([sums for _, sums in parts])
+
+
+def chosen(rows: Tensor, above: Tensor) -> Tensor:
+    """[B, W, n]: of rows [B, any, n] those of numbers `above` [B, W]."""
+    return rows.gather(1, above[..., None].expand(-1, -1, rows.shape[2]))
+
+
+def on(device: torch.device, numbers: Sequence[int] | np.ndarray) -> Tensor:
+    """Whole numbers on a device, without waiting for it."""
+    return upload(torch.from_numpy(np.asarray(numbers, np.int64)), device)
