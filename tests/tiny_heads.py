@@ -5,6 +5,7 @@ and which hands the token's embedding on so agrees with it often, though not alw
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -17,8 +18,16 @@ KINDS = tuple(HEADS)
 QUIET = 0.02  # spread of the weights of a head that knows
 
 
-def tiny_head(kind: str, network: torch.nn.Module, *, knows: bool = True, **more) -> Head:
-    """A head of a kind for a network; `more` goes to its config."""
+def tiny_head(
+    kind: str,
+    network: torch.nn.Module,
+    *,
+    knows: bool = True,
+    sees_target: bool = True,
+    **more: Any,
+) -> Head:
+    """A head of a kind for a network; `more` goes to its config. One that does not see the target
+    gets nothing out of the target's cache."""
     torch.manual_seed(3)
     head = HEADS[kind](head_config(kind, CHECKPOINT, network.config, **more)).eval()
     drafted = torch.randperm(head.config.vocabulary)[: head.config.draft_vocabulary]
@@ -29,4 +38,6 @@ def tiny_head(kind: str, network: torch.nn.Module, *, knows: bool = True, **more
                 weight.data.normal_(0, QUIET)
         if kind == "eagle2":
             head.fc.weight.data[:, : head.config.hidden] += torch.eye(head.config.hidden)
+    if not sees_target:
+        head.cross_attn.o_proj.weight.data.zero_()
     return head

@@ -27,6 +27,7 @@ from graft.tree.prune import keep, strongest
 from graft.tree.relations import path_products
 
 SOURCE = "head"
+REVIEW = 8  # rounds after which shapes are weighed anew: it takes as long as a small step
 PENDING = 64  # features that may wait for a round; more are read at once
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
@@ -81,6 +82,8 @@ class HeadDrafter:
         self._calibrated = beam is None
         self._followed: dict[int, _Followed] = {}
         self._experience, self._ranks = Experience(), Ranks()
+        self._chosen: dict[tuple[int, int], Beam | None] = {}  # by sequences and tokens at hand
+        self._rounds = 0
         self._credit = 0.0  # seconds that a draft which is not expected to pay may cost
 
     def start(self, context: DraftContext) -> None:
@@ -130,7 +133,14 @@ class HeadDrafter:
         """What to grow; where nothing pays, now and then a little to see whether that is still
         so."""
         length = sum(each.length for each in ready) // len(ready)
-        beam = self._shapes.choose([each.ranks for each in ready], length, budget)
+        situation = len(ready), round(2 * budget.certain)
+        self._rounds += 1
+        if self._rounds % REVIEW == 0:
+            self._chosen.clear()
+        if situation not in self._chosen:
+            ranks = [each.ranks for each in ready]
+            self._chosen[situation] = self._shapes.choose(ranks, length, budget)
+        beam = self._chosen[situation]
         if beam is None:
             price, saved = self._shapes.trial(len(ready), length, budget)
             self._credit += saved

@@ -58,9 +58,11 @@ class HeadRunner:
 
     def __init__(self, head: Head, model: LanguageModel, *, packed: bool) -> None:
         self.head, self.config, self.model = head, head.config, model
-        whole = head.config.draft_vocabulary == head.config.vocabulary
+        whole = torch.equal(head.d2t.cpu(), torch.arange(head.config.vocabulary))
         weight = model.forward.output_weight(None if whole else head.d2t)
-        head.to(weight.device, weight.dtype)
+        head.to(weight.device)
+        for parameter in head.parameters():  # not the angles of positions: they need 32 bits
+            parameter.data = parameter.data.to(weight.dtype)
         self.device, self.dtype = weight.device, torch.float32 if packed else weight.dtype
         self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
         if packed:  # activations have 32 bits, weights stay as narrow as they are

@@ -134,3 +134,26 @@ def test_rows_after_many_pieces_are_those_of_a_fresh_pass(runner, target):
     close(kept_rows(runner, small), kept_rows(runner, large))
     for memory in (small, large):
         runner.close(memory)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("forward", ["panels", "lean"])
+def test_16_bits_are_enough_for_weights_but_not_for_positions(kind, forward):
+    network = tiny_network().to(torch.bfloat16)
+    model = tiny_engine(network, forward=forward).model
+    head = tiny_head(kind, network)
+    angles = head.rotary.embedding.inv_freq.clone()
+    runner = run_head(head, model, packed=forward == "panels")
+    assert torch.equal(runner.head.rotary.embedding.inv_freq, angles)
+    assert runner.dtype == (torch.float32 if forward == "panels" else torch.bfloat16)
+    memory, extent = runner.open(), model.open(16)
+    model.prefill(extent, TEXT[:8])
+    given = (
+        [Text(memory, TEXT[:8])]
+        if runner.window
+        else [Text(memory, TEXT[1:9], model.features(range(8)))]
+    )
+    runner.read(given)
+    logits = runner.logits(Round(runner, [memory], [extent]).root())
+    assert logits.dtype == torch.float32
+    assert logits.isfinite().all()
