@@ -10,11 +10,11 @@ ANYONE = {"errors", "home", "machine"}
 GROUPS = [
     {"sampling", "kernels", "tree", "match", "documents", "retrieval"},
     {"models", "verify"},
-    {"draft", "train"},
+    {"draft"},
     {"decode"},
     {"assemble"},
     {"rag"},
-    {"bench", "server", "integrations"},
+    {"bench", "server", "integrations", "train"},
     {"cli"},
 ]
 # The public names and `python -m graft` stand above every folder.

@@ -8,9 +8,10 @@ left out.
 import gzip
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from graft.documents.find import find_files
 from graft.documents.read import read_document, warn_of_skipped
@@ -20,6 +21,16 @@ FIELD = "text"
 LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 TURN_FIELDS = ("content", "value")
+Content = TypeVar("Content")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`content` is what JSON or parquet hold, or the text of a whole `document`."""
+
+    content: Any
+    where: str  # for messages
+    document: bool = False
 
 
 def read_texts(paths: Iterable[str | Path], field: str = FIELD) -> Iterator[str]:
@@ -27,10 +38,32 @@ def read_texts(paths: Iterable[str | Path], field: str = FIELD) -> Iterator[str]
 
     A file named itself must be readable; others in a folder or pattern are skipped with a warning.
     """
+    yield from _of_files(paths, lambda path: _texts_of(path, field))
+
+
+def read_records(paths: Iterable[str | Path]) -> Iterator[Record]:
+    """All records of files, folders and patterns, as they are; see `read_texts`."""
+    yield from _of_files(paths, _records_of)
+
+
+def field_of(record: Record, field: str) -> Any:  # noqa: ANN401 (any JSON)
+    """What a record has there; InputError where it has nothing of that name."""
+    value = record.content
+    for name in field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            names = list(value) if isinstance(value, dict) else []
+            raise _missing(field, names, record.where)
+        value = value[name]
+    return value
+
+
+def _of_files(
+    paths: Iterable[str | Path], read: Callable[[Path], Iterator[Content]]
+) -> Iterator[Content]:
     refusals: list[str] = []
     for file in find_files(paths):
         try:
-            yield from _texts_of(file.path, field)
+            yield from read(file.path)
         except InputError as error:
             if file.named:
                 raise
@@ -39,28 +72,34 @@ def read_texts(paths: Iterable[str | Path], field: str = FIELD) -> Iterator[str]
 
 
 def _texts_of(path: Path, field: str) -> Iterator[str]:
+    for record in _records_of(path, field.partition(".")[0]):
+        if record.document:
+            yield record.content
+        else:
+            yield from _texts_in(record, field)
+
+
+def _records_of(path: Path, column: str | None = None) -> Iterator[Record]:
+    """Of parquet only the column, if one is named."""
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     kind = name.suffix.lower()
     if kind in LINES:
-        yield from _of_lines(path, field)
+        yield from _of_lines(path)
     elif kind == PARQUET:
-        yield from _of_parquet(path, field)
+        yield from _of_parquet(path, column)
     else:
-        yield read_document(path).text
+        yield Record(read_document(path).text, str(path), document=True)
 
 
-def _of_lines(path: Path, field: str) -> Iterator[str]:
+def _of_lines(path: Path) -> Iterator[Record]:
     opener = gzip.open if path.suffix.lower() == ".gz" else open
-    number = 0
     try:
         with opener(path, "rb") as lines:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield from _texts_in(json.loads(line), field, f"{path}, line {number}")
+                    yield _parsed(line, f"{path}, line {number}")
     except FileNotFoundError:
         raise InputError(f"document {path} does not exist") from None
-    except ValueError as error:  # of JSON or of its encoding
-        raise InputError(f"{path}, line {number}, is not JSON: {error}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"document {path} is a damaged gzip file: {error}") from error
     except OSError as error:
@@ -68,35 +107,40 @@ def _of_lines(path: Path, field: str) -> Iterator[str]:
         raise InputError(f"document {path} cannot be read: {reason}") from error
 
 
-def _of_parquet(path: Path, field: str) -> Iterator[str]:
+def _parsed(line: bytes, where: str) -> Record:
+    try:
+        return Record(json.loads(line), where)
+    except ValueError as error:  # of JSON or of its encoding
+        raise InputError(f"{where}, is not JSON: {error}") from error
+
+
+def _of_parquet(path: Path, column: str | None) -> Iterator[Record]:
     try:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError:
         raise InputError(f"reading {path} needs pyarrow; type: pip install pyarrow") from None
-    column = field.partition(".")[0]
+    columns = [column] if column else None
     try:
         with ParquetFile(path) as file:
-            if column not in (names := file.schema_arrow.names):
+            if column and column not in (names := file.schema_arrow.names):
                 raise _missing(column, names, str(path))
-            for batch in file.iter_batches(batch_size=1024, columns=[column]):
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
                 for record in batch.to_pylist():
-                    yield from _texts_in(record, field, str(path))
+                    yield Record(record, str(path))
     except (ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"document {path} cannot be read as parquet: {reason}") from error
 
 
-def _texts_in(record: Any, field: str, where: str) -> Iterator[str]:  # noqa: ANN401 (any JSON)
-    value = record
-    for name in field.split("."):
-        if not isinstance(value, dict) or name not in value:
-            raise _missing(field, list(value) if isinstance(value, dict) else [], where)
-        value = value[name]
+def _texts_in(record: Record, field: str) -> Iterator[str]:
+    value = field_of(record, field)
     for each in value if isinstance(value, list) else [value]:
         text = _turn(each) if isinstance(each, dict) else each
         if text is not None and not isinstance(text, str):
-            raise InputError(f"{where}: the field {field!r} holds no text; --field names another")
+            raise InputError(
+                f"{record.where}: the field {field!r} holds no text; --field names another"
+            )
         if text and not text.isspace():
             yield text
 

@@ -1,0 +1,1 @@
+"""Training draft heads: data, losses, the loop, and a run that can be stopped anywhere."""

@@ -1,0 +1,92 @@
+"""The frozen target: what it thinks of every token of a batch, for a head to learn from."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers.utils import logging
+
+from graft.errors import CheckpointError, UnsupportedModelError
+from graft.models.load import find_device
+from graft.models.pretrained import Checkpoint, locate
+from graft.train.batches import Batch
+
+CLOSE = 1e-2  # between our logits and the network's, in 32 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Features (after the final norm) [B, T, E], the last layer's keys and values [B, K, T, D]."""
+
+    features: Tensor
+    memory: tuple[Tensor, Tensor]
+
+
+class Target:
+    """A transformers model that is never changed."""
+
+    def __init__(self, network: Any, tokenizer: Any, checkpoint: Checkpoint) -> None:  # noqa: ANN401
+        self.network = network.eval().requires_grad_(False)  # noqa: FBT003 (torch's signature)
+        self.tokenizer, self.checkpoint = tokenizer, checkpoint
+        self.embedding: Tensor = network.get_input_embeddings().weight
+        self.output: Tensor = network.get_output_embeddings().weight
+        _check_output(self)
+
+    @property
+    def config(self) -> PretrainedConfig:
+        """As transformers describes it."""
+        return self.network.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies, and where batches go."""
+        return self.output.device
+
+    @torch.no_grad()
+    def read(self, batch: Batch, positions: Tensor) -> Reading:
+        """One forward. Positions may jump, so documents are told apart by a mask of our own."""
+        mask = None
+        if batch.packed:
+            least = torch.finfo(self.output.dtype).min
+            hidden = ~batch.visible[:, None]
+            mask = torch.zeros_like(hidden, dtype=self.output.dtype).masked_fill_(hidden, least)
+        read = self.network.base_model(
+            batch.tokens, attention_mask=mask, position_ids=positions, use_cache=True
+        )
+        last = read.past_key_values.layers[-1]
+        return Reading(read.last_hidden_state, (last.keys, last.values))
+
+
+def load_target(name: str, device: str = "auto") -> Target:
+    """In bf16 on a GPU, in fp32 on a CPU."""
+    where = find_device(device)
+    checkpoint = locate(name)
+    logging.disable_progress_bar()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
+        network = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder,
+            dtype=torch.float32 if where.type == "cpu" else torch.bfloat16,
+            attn_implementation="sdpa",
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"{name} cannot be read: {reason}") from error
+    return Target(network.to(where), tokenizer, checkpoint)
+
+
+@torch.no_grad()
+def _check_output(target: Target) -> None:
+    """Refuse targets whose logits are more than a product of features and output layer."""
+    tokens = torch.arange(8, device=target.device)[None]
+    expected = target.network(tokens).logits.float()
+    features = target.network.base_model(tokens).last_hidden_state
+    found = (features @ target.output.T).float()
+    allowed = CLOSE * expected.abs().max() * (1 if target.output.dtype == torch.float32 else 10)
+    if found.shape != expected.shape or (found - expected).abs().max() > allowed:
+        raise UnsupportedModelError(
+            f"{target.checkpoint.name} scales or caps its logits; heads for it are not supported"
+        )

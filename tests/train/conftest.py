@@ -1,0 +1,44 @@
+"""A tiny target and chats to train with."""
+
+import json
+
+import pytest
+from tiny import tiny_network, tiny_tokenizer
+
+from graft.train.settings import Settings
+
+WORDS = "the contract can be ended in writing and the other side has to answer within a month "
+
+
+@pytest.fixture(scope="session")
+def target_folder(tmp_path_factory):
+    """A tiny model's folder."""
+    folder = tmp_path_factory.mktemp("target")
+    tiny_network().save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chats(tmp_path_factory):
+    """Conversations about nothing."""
+    file = tmp_path_factory.mktemp("data") / "chats.jsonl"
+    words = WORDS.split()
+    with file.open("w") as lines:
+        for number in range(80):
+            turned = words[number % len(words) :] + words[: number % len(words)]
+            turns = [
+                {"from": "human", "value": f"Question {number}?"},
+                {"from": "gpt", "value": " ".join(turned * 2)},
+            ]
+            lines.write(json.dumps({"conversations": turns}) + "\n")
+    return file
+
+
+@pytest.fixture
+def settings(target_folder, chats, tmp_path, one_thread):
+    return Settings(
+        kind="eagle2", data=(str(chats),), out=tmp_path / "head", model=str(target_folder),
+        length=64, batch=4, steps=8, learning_rate=3e-3, draft_vocabulary=64, held_out=0.1,
+        evaluations=2, save_minutes=0, dtype="fp32", device="cpu",
+    )  # fmt: skip

@@ -1,0 +1,193 @@
+"""Whole runs with a tiny target on the CPU: they learn, stop anywhere, and go on bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny import tiny_network
+
+from graft.errors import InputError
+from graft.models.head_files import read_head
+from graft.models.pretrained import locate
+from graft.train.journal import read_notes
+from graft.train.run import train
+
+
+def silent(line):
+    pass
+
+
+class After:
+    """Asks to stop when so many steps were made."""
+
+    def __init__(self, steps):
+        self.left = steps
+
+    def __call__(self):
+        self.left -= 1
+        return self.left <= 0
+
+
+@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+def test_a_run_lowers_the_loss_and_leaves_a_head(settings, kind):
+    settings = replace(settings, kind=kind, steps=60, save_minutes=10)
+    assert train(settings, silent)
+    log = read_notes(settings.work / "log.jsonl")
+    losses = [note["loss"] for note in log if "loss" in note]
+    assert losses[-1] > 0
+    measured = [note["tokens_per_step"] for note in log if "tokens_per_step" in note]
+    assert len(measured) == 2
+    assert measured[-1] > 1.3  # a tiny target mostly looks at its last token
+    head = read_head(settings.out, locate(settings.model), tiny_network().config)
+    assert head.config.draft_vocabulary == 64
+    assert "tokens per step" in (settings.out / "README.md").read_text()
+    assert not list(settings.out.parent.glob(".tmp-*"))
+
+
+@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+@pytest.mark.parametrize("micro_batch", [0, 3])
+def test_going_on_gives_the_same_bits(settings, kind, micro_batch):
+    settings = replace(settings, kind=kind, micro_batch=micro_batch)
+    straight = replace(settings, out=settings.out.with_name("straight"))
+    assert train(straight, silent)
+    assert not train(settings, silent, After(3))
+    assert not train(settings, silent, After(2))
+    assert train(settings, silent)
+    ours, theirs = (load_file(s.out / "model.safetensors") for s in (settings, straight))
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert torch.equal(ours[name], value), name
+
+
+def test_micro_batches_add_up_to_the_batch(settings):
+    whole = replace(settings, noise=0.0, steps=3)
+    parts = replace(whole, micro_batch=1, out=settings.out.with_name("parts"))
+    train(whole, silent)
+    train(parts, silent)
+    ours, theirs = (load_file(s.out / "model.safetensors") for s in (whole, parts))
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from graft.train import loop
+from graft.train.__main__ import main
+save, made = loop.save_state, []
+def save_then_die(*given):
+    made.append(save(*given))
+    if len(made) == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+loop.save_state = save_then_die
+sys.argv[0] = "graft.train"
+sys.exit(main())
+"""
+
+
+def command(settings):
+    return [
+        "eagle2", "--data", *settings.data, "--out", str(settings.out), "--model", settings.model,
+        "--length", "64", "--batch", "4", "--steps", "8", "--learning-rate", "3e-3",
+        "--draft-vocabulary", "64", "--held-out", "0.1", "--evaluations", "2", "--save-minutes",
+        "0", "--dtype", "fp32", "--device", "cpu",
+    ]  # fmt: skip
+
+
+def test_killed_in_the_middle_it_goes_on_to_the_same_bits(settings):
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    killed = subprocess.run([sys.executable, "-c", KILLED, *command(settings)], env=environment)
+    assert killed.returncode == -signal.SIGKILL
+    ended = subprocess.run(
+        [sys.executable, "-m", "graft.train", *command(settings)],
+        env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert "going on after step 3" in ended.stderr
+    straight = replace(settings, out=settings.out.with_name("straight"))
+    train(straight, silent)
+    ours, theirs = (load_file(s.out / "model.safetensors") for s in (settings, straight))
+    assert all(torch.equal(ours[name], value) for name, value in theirs.items())
+
+
+def test_two_processes_learn_what_one_does(settings):
+    pytest.importorskip("accelerate")
+    alone = replace(settings, noise=0.0, steps=3)
+    train(alone, silent)
+    together = replace(alone, out=settings.out.with_name("together"))
+    launch = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    options = [*command(together), "--noise", "0"]
+    options[options.index("--steps") + 1] = "3"
+    ended = subprocess.run(
+        [sys.executable, *launch, "-m", "graft.train", *options],
+        env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("reading and packing") == 1
+    ours, theirs = (load_file(s.out / "model.safetensors") for s in (alone, together))
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_a_finished_run_can_be_made_longer(settings):
+    train(settings, silent)
+    assert train(replace(settings, steps=10), silent)
+    assert "10 steps" in (settings.out / "README.md").read_text()
+
+
+def test_other_settings_do_not_go_on(settings):
+    train(settings, silent)
+    with pytest.raises(InputError, match="begun with --length 64, not 32"):
+        train(replace(settings, length=32), silent)
+
+
+def test_a_head_can_be_started_from(settings):
+    train(settings, silent)
+    again = replace(settings, out=settings.out.with_name("again"), start=settings.out, steps=1)
+    assert train(again, silent)
+    with pytest.raises(InputError, match="is a head of kind eagle2"):
+        train(replace(again, kind="longspec", out=settings.out.with_name("other")), silent)
+
+
+def test_a_folder_that_is_no_head_is_not_replaced(settings):
+    settings.out.mkdir()
+    (settings.out / "novel.txt").write_text("Chapter 1")
+    with pytest.raises(InputError, match="is no draft head"):
+        train(settings, silent)
+
+
+def test_too_little_data_is_one_line(settings, tmp_path):
+    file = tmp_path / "one.txt"
+    file.write_text("Too short.")
+    with pytest.raises(InputError, match="too little to learn from"):
+        train(replace(settings, data=(str(file),)), silent)
+    with pytest.raises(InputError, match=r"no.txt does not exist"):
+        train(replace(settings, data=("no.txt",)), silent)
+
+
+def test_minutes_end_a_run_too(settings):
+    assert train(replace(settings, steps=0, minutes=0.02), silent)
+    assert read_notes(settings.work / "log.jsonl")[-1]["learning_rate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"kind": "medusa"}, "unknown kind 'medusa'"),
+        ({"loss": "l2"}, "unknown --loss 'l2'"),
+        ({"data": ()}, "nothing to learn from"),
+        ({"minutes": 3.0}, "either --steps N or --minutes M"),
+        ({"steps": 0}, "either --steps N or --minutes M"),
+        ({"length": 3}, "--length must be at least 16"),
+        ({"held_out": 0.0}, "--held-out must be above 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(settings, change, line):
+    with pytest.raises(InputError, match=line):
+        replace(settings, **change)

@@ -1,0 +1,247 @@
+"""Losses, masks, offsets and measurements against plain references."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from tiny import tiny_network, tiny_tokenizer
+from torch.autograd.graph import saved_tensors_hooks as hooks
+
+from graft.errors import UnsupportedModelError
+from graft.models.head_config import head_config
+from graft.models.head_files import HEADS
+from graft.models.pretrained import Checkpoint
+from graft.train.batches import anchor_offset, batch_of
+from graft.train.examples import Example
+from graft.train.losses import CHUNK, Lesson, OutputLayer, cross_entropy
+from graft.train.objectives import OBJECTIVES, Outcome, chains, counted_tokens
+from graft.train.packing import pack
+from graft.train.start import begin_like_target, draw_weights
+from graft.train.target import Target
+
+CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
+
+
+def target():
+    return Target(tiny_network(), tiny_tokenizer(), CHECKPOINT)
+
+
+def rows_of(*lengths, length=32, seed=0):
+    random = np.random.default_rng(seed)
+    return pack(
+        [
+            Example(random.integers(3, 128, n).astype(np.int32), np.arange(n) >= n // 3)
+            for n in lengths
+        ],
+        length,
+    )
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, monkeypatch):
+    torch.manual_seed(0)
+    monkeypatch.setattr("graft.train.losses.CHUNK", 5)
+    vocabulary, drafted, count, width = 30, 12, 17, 8
+    layer = OutputLayer.of(torch.randn(vocabulary, width), torch.randperm(vocabulary)[:drafted])
+    outputs = torch.randn(2, count, width, requires_grad=True)
+    lesson = Lesson(
+        torch.randn(count, width),
+        torch.randint(vocabulary, (count,)) if labelled else None,
+        torch.rand(2, count) * (torch.rand(2, count) > 0.3),
+    )
+    loss, agreed = cross_entropy(outputs, lesson, layer)
+    (gradient,) = torch.autograd.grad(loss, outputs)
+
+    target_logits = lesson.features @ layer.whole.T
+    goal = F.softmax(target_logits, -1)[:, layer.ids]
+    if labelled:
+        goal = F.one_hot(lesson.labels, vocabulary)[:, layer.ids].float()
+    logits = outputs @ layer.whole[layer.ids].T
+    expected = -(lesson.weights[..., None] * goal * F.log_softmax(logits, -1)).sum()
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(gradient, torch.autograd.grad(expected, outputs)[0])
+    same = layer.ids[logits.argmax(-1)] == target_logits.argmax(-1)
+    asked = lesson.weights.any(0)
+    assert torch.equal(agreed[:, asked], same[:, asked])
+
+
+def test_no_tensor_of_all_logits_is_kept(monkeypatch):
+    layer = OutputLayer.of(torch.randn(50, 4), torch.arange(50))
+    outputs = torch.randn(1, 3 * CHUNK, 4, requires_grad=True)
+    lesson = Lesson(torch.randn(3 * CHUNK, 4), None, torch.ones(1, 3 * CHUNK))
+    kept = []
+    with hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+        cross_entropy(outputs, lesson, layer)
+    assert max(kept) <= outputs.numel()
+
+
+def test_offsets_leave_the_sinks_and_move_the_rest():
+    places = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1], [0, 1, 2, 3, 4, 0, 1, 2]])
+    moved = anchor_offset(places, torch.tensor([100, 7]), 4)
+    assert moved.tolist() == [[0, 1, 2, 3, 104, 105, 0, 1], [0, 1, 2, 3, 11, 0, 1, 2]]
+
+
+def test_a_batch_sees_documents_apart():
+    rows = rows_of(10, 12, 20)
+    batch = batch_of(rows, np.arange(len(rows)), torch.device("cpu"))
+    assert batch.packed
+    for row in range(len(rows)):
+        for query in range(32):
+            for key in range(32):
+                same = rows.documents[row, query] == rows.documents[row, key]
+                assert batch.visible[row, query, key] == (same and key <= query)
+        for number in range(rows.documents[row].max() + 1):
+            mine = batch.places[row][batch.documents[row] == number]
+            assert mine.tolist() == list(range(len(mine)))
+
+
+@torch.no_grad()
+def test_the_target_reads_packed_documents_as_if_alone():
+    model, rows = target(), rows_of(10, 20, length=32)
+    assert len(rows) == 1
+    batch = batch_of(rows, np.array([0]), torch.device("cpu"))
+    offsets = torch.tensor([50])
+    reading = model.read(batch, anchor_offset(batch.places, offsets, 4))
+    for number in range(2):
+        mine = batch.documents[0] == number
+        positions = anchor_offset(torch.arange(int(mine.sum()))[None], offsets, 4)
+        alone = model.network.base_model(
+            batch.tokens[:, mine], position_ids=positions, use_cache=True
+        )
+        torch.testing.assert_close(
+            reading.features[:, mine], alone.last_hidden_state, rtol=1e-4, atol=1e-5
+        )
+        keys = alone.past_key_values.layers[-1].keys
+        torch.testing.assert_close(reading.memory[0][:, :, mine], keys, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_one_document_to_a_row_needs_no_mask_and_positions_may_jump():
+    model = target()
+    both = [
+        batch_of(rows, np.array([0]), torch.device("cpu")) for rows in (rows_of(32), rows_of(32))
+    ]
+    assert not both[0].packed
+    masked = replace(both[1], packed=True)
+    positions = anchor_offset(both[0].places, torch.tensor([99]), 4)
+    torch.testing.assert_close(
+        model.read(both[0], positions).features, model.read(masked, positions).features
+    )
+
+
+def made(kind, model, settings, **more):
+    head = HEADS[kind](head_config(kind, CHECKPOINT, model.config, **more))
+    draw_weights(head, 1)
+    begin_like_target(head, model.network)
+    layer = OutputLayer.of(model.output, head.d2t)
+    return head, OBJECTIVES[kind](model, layer, replace(settings, kind=kind))
+
+
+@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+def test_packing_changes_nothing_that_is_learned(settings, kind):
+    """Two documents in a row teach what they teach in a row each."""
+    model = target()
+    head, objective = made(kind, model, settings)
+    packed = rows_of(14, 17)
+    tokens, documents, learned = packed.tokens[0], packed.documents[0], packed.learned[0]
+    apart = pack(
+        [Example(tokens[documents == n], learned[documents == n]) for n in range(2)], length=17
+    )
+    losses = []
+    for rows in (packed, apart):
+        batch = batch_of(rows, np.arange(len(rows)), torch.device("cpu"))
+        losses.append(objective.measure(head, batch).loss.item())
+    assert len(packed) == 1
+    assert len(apart) == 2
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+@pytest.mark.parametrize("loss", ["soft", "token", "paper"])
+def test_every_loss_can_be_learned(settings, kind, loss):
+    model = target()
+    head, objective = made(kind, model, replace(settings, loss=loss), draft_vocabulary=100)
+    rows = rows_of(20, 30, 9)
+    batch = batch_of(rows, np.arange(len(rows)), torch.device("cpu"))
+    outcome = objective.learn(head, batch, np.random.default_rng(0))
+    outcome.loss.backward()
+    assert outcome.loss.item() > 0
+    assert all(p.grad.isfinite().all() and p.grad.any() for p in head.parameters())
+    counted = counted_tokens(rows, np.arange(len(rows)), objective.ahead)
+    assert counted == int(outcome.counted[0].sum())
+
+
+def test_noise_offsets_and_shifts_follow_from_the_random_numbers_alone(settings):
+    model = target()
+    rows = rows_of(32)
+    batch = batch_of(rows, np.array([0]), torch.device("cpu"))
+    for kind in ("eagle2", "longspec"):
+        head, objective = made(kind, model, settings)
+        losses = [
+            objective.learn(head, batch, np.random.default_rng(seed)).loss.item()
+            for seed in (1, 1, 2)
+        ]
+        assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_longspec_head_with_hidden_keys_cannot_see_them(settings):
+    """What the target remembers of the last tokens is changed; a shift of 4 does not notice."""
+    model = target()
+    head, _ = made("longspec", model, settings)
+    batch = batch_of(rows_of(32), np.array([0]), torch.device("cpu"))
+    keys, values = model.read(batch, batch.places).memory
+    embeddings = F.embedding(batch.tokens, model.embedding)
+    changed = keys.clone(), values.clone()
+    for each in changed:
+        each[:, :, 29:] += 1
+    for shift, differs in ((1, True), (2, True), (3, False), (4, False)):
+        both = [
+            head(embeddings, memory, batch.places, batch.visible, [shift])[0, 0, 31]
+            for memory in ((keys, values), changed)
+        ]
+        assert torch.equal(*both) != differs
+
+
+def test_chains_end_at_the_first_wrong_guess():
+    agreed = torch.tensor([[[1, 1, 0, 1, 1]], [[0, 1, 1, 0, 1]], [[0, 0, 1, 1, 1]]]).bool()
+    counted = torch.ones_like(agreed)
+    went, begun = chains(Outcome(torch.zeros(()), agreed, counted))
+    # begun at columns 0, 1, 2: guesses (1, 1, 1), (1, 1, 1), (0, ...)
+    assert begun == 3
+    assert went.tolist() == [2, 2, 2]
+    counted[0, 0, 1] = False
+    went, begun = chains(Outcome(torch.zeros(()), agreed, counted))
+    assert begun == 2
+    assert went.tolist() == [1, 1, 1]
+
+
+@torch.no_grad()
+def test_a_perfect_head_is_measured_as_perfect(settings):
+    """One that writes the target's own features is accepted to the end."""
+    model = target()
+    _, objective = made("eagle2", model, settings)
+    batch = batch_of(rows_of(32), np.array([0]), torch.device("cpu"))
+
+    def perfect(embeddings, features, positions, visible, steps):
+        return features.roll(-1, 1).expand(steps, *features.shape)
+
+    went, begun = chains(objective.measure(perfect, batch))
+    assert begun > 0
+    assert went.tolist() == [begun] * 5
+
+
+def test_a_target_that_caps_its_logits_is_refused():
+    network = tiny_network()
+    plain = network.forward
+
+    def capped(*args, **options):
+        read = plain(*args, **options)
+        read.logits = 5 * torch.tanh(read.logits / 5)
+        return read
+
+    network.forward = capped
+    with pytest.raises(UnsupportedModelError, match="scales or caps"):
+        Target(network, tiny_tokenizer(), CHECKPOINT)
