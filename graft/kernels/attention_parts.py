@@ -28,26 +28,14 @@ def attend_rows(
     return _apart(mixed.float(), query), _apart(sums[..., None], query)[..., 0]
 
 
-def attend_panels(query: Tensor, keys: Tensor, values: Tensor, count: int, scale: float) -> Part:
-    """The same over the first `count` rows of panels: keys [K, S / 16, D, 16] and values
-    [K, D / 16, S, 16]; query [H, n, D]."""
-    grouped = _grouped(query, keys.shape[0])  # [K, G * n, D]
-    scores = (grouped[:, None] @ keys).transpose(1, 2).flatten(2) * scale  # [K, G * n, S]
-    scores[..., count:] = -torch.inf
-    weights, sums = _weigh(scores)
-    mixed = (weights[:, None] @ values).transpose(1, 2).flatten(2)  # [K, G * n, D]
-    return _apart(mixed, query), _apart(sums[..., None], query)[..., 0]
-
-
-def merge_parts(parts: Sequence[Part]) -> Tensor:
-    """[..., H, n, D] float32; zeros where nothing was seen."""
+def merge_parts(parts: Sequence[Part]) -> Part:
+    """One part of all of them; zeros where nothing was seen."""
     if len(parts) == 1:
-        return parts[0][0]
-    sums = torch.stack([each for _, each in parts])
-    best = sums.amax(0)
-    weights = (sums - torch.where(best == -torch.inf, 0, best)).exp()
-    mixed = torch.stack([each for each, _ in parts])
-    return (weights[..., None] * mixed).sum(0) / weights.sum(0).clamp(min=1e-30)[..., None]
+        return parts[0]
+    mixed, sums = (torch.stack(each) for each in zip(*parts, strict=True))
+    total = sums.logsumexp(0)
+    weights = (sums - torch.where(total == -torch.inf, 0, total)).exp()
+    return (weights[..., None] * mixed).sum(0), total
 
 
 def _grouped(query: Tensor, kv_heads: int) -> Tensor:

@@ -41,9 +41,9 @@ class Storage(Protocol):
 
     def attend(
         self, layer: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
-    ) -> list[Part]:
+    ) -> Part:
         """Attention of queries [H, n, D] over the rows of these segments (first row, rows) of a
-        layer, in parts that are to be merged."""
+        layer."""
 
 
 class OutOfRowsError(GraftError):

@@ -47,7 +47,7 @@ class EagleRunner(HeadRunner):
 
     def known(self, query: Tensor, memory: Memory, depth: int) -> Part:  # noqa: ARG002
         """See HeadRunner."""
-        return self.storage.attend(0, query, memory.extent.segments, self.scale)[0]
+        return self.storage.attend(0, query, memory.extent.segments, self.scale)
 
     def finish(
         self,

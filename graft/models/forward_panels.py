@@ -5,15 +5,13 @@ never mix except in attention, and every sum runs in a fixed order, so a node's 
 same to the last bit whatever else is in the step (see `panels.py`).
 """
 
-from threading import Lock
-
 import numba
 import numpy as np
 import torch
 from numba import njit, prange
 
 from graft.kernels.elementwise import gate, rms_norm, rotate
-from graft.kernels.panels import LANES
+from graft.kernels.panels import COMPUTING, LANES
 from graft.kernels.products import multiply_columns, multiply_share, prepare_rows
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
@@ -21,9 +19,6 @@ from graft.models.llama_shape import LlamaShape, LlamaWeights
 from graft.models.panel_weights import from_bits, pack_weights, widen
 from graft.models.storage import PanelStorage
 
-# Other Python threads run during the compiled calls, but the plainest of numba's thread pools
-# ends the process if two of them compute at once.
-COMPUTING = Lock()
 _THREADS_PAY = 1 << 20  # fewer weights than this are read before a second thread wakes up
 
 

@@ -16,12 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
-from graft.models.arena import Arena, Extent
+from graft.models.arena import Arena, Extent, Storage
 from graft.models.head_files import Head
 from graft.models.head_layers import CrossAttention, Rotary, SelfAttention
 from graft.models.language_model import LanguageModel
 from graft.models.panel_linear import PanelLinear, pack_linears
-from graft.models.storage import RowStorage
+from graft.models.storage import PanelStorage, RowStorage
 from graft.sampling import upload
 
 
@@ -71,7 +71,9 @@ class HeadRunner:
         self.tokens = head.d2t  # [n]: the ids it drafts
         self.scale = head.config.head_size**-0.5
         sizes = (1, head.config.kv_heads, head.config.head_size)
-        self.storage = RowStorage(*sizes, self.dtype, self.device)
+        self.storage: Storage = (
+            PanelStorage(*sizes) if packed else RowStorage(*sizes, self.dtype, self.device)
+        )
         self.arena = Arena(self.storage)
 
     def open(self) -> Memory:
@@ -174,7 +176,7 @@ class Round:
             for query, memory in zip(queries, self._memories, strict=True)
         ]
         parts = [stacked(known), *self._tree.attend(queries, runner.scale)]
-        attended = joined(runner.attention, merge_parts(parts).to(inputs.dtype))
+        attended = joined(runner.attention, merge_parts(parts)[0].to(inputs.dtype))
         self._outputs = runner.finish(inputs, attended, rotary, self._extents)
         return self._outputs
 

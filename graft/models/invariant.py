@@ -68,7 +68,7 @@ class SpareRows:
 
     def attend(
         self, layer: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
-    ) -> list[Part]:
+    ) -> Part:
         """See Storage."""
         return self.inner.attend(layer, query, segments, scale)
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.kernels.attention_parts import Part, attend_rows, merge_parts
+from graft.kernels.attention_parts import Part
 from graft.models.arena import Extent
 from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_runner import HeadRunner, Memory, Text, joined, on
+from graft.models.head_runner import HeadRunner, Memory, Text, joined
 from graft.models.language_model import LanguageModel
 from graft.models.longspec_head import LongSpecHead
 
@@ -46,12 +46,13 @@ class LongSpecRunner(HeadRunner):
 
     def known(self, query: Tensor, memory: Memory, depth: int) -> Part:
         """See HeadRunner."""
-        start, root = memory.extent.start, memory.end - 1
-        positions = root - (root - np.arange(self.window)) % self.window  # of the rows
+        root = memory.end - 1
         oldest = max(memory.first, root + depth - self.window + 1)
-        seen = on(self.device, positions >= oldest).bool().expand(query.shape[1], -1)
-        keys, values = self.storage.kv[:, 0, :, start : start + self.window]
-        return attend_rows(query, keys, values, self.scale, seen)
+        first, last = oldest % self.window, root % self.window
+        start = memory.extent.start
+        ranges = [(first, last)] if first <= last else [(first, self.window - 1), (0, last)]
+        segments = [(start + one, other - one + 1) for one, other in ranges]
+        return self.storage.attend(0, query, segments, self.scale)
 
     def finish(
         self, inputs: Tensor, attended: Tensor, rotary: Rotary, extents: Sequence[Extent]
@@ -61,7 +62,7 @@ class LongSpecRunner(HeadRunner):
         queries = head.cross_attn.queries(head.cross_layernorm(hidden), rotary)
         storage = self.model.arena.storage
         seen = [
-            merge_parts(storage.attend(-1, query, extent.segments, self.scale))
+            storage.attend(-1, query, extent.segments, self.scale)[0]
             for query, extent in zip(queries, extents, strict=True)
         ]
         hidden = hidden + joined(head.cross_attn, torch.stack(seen).to(inputs.dtype))

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graft.kernels.panels import LANES
+from graft.kernels.panels import COMPUTING, LANES
 from graft.kernels.products import pack_weight
-from graft.models.forward_panels import COMPUTING, linear, use_threads
+from graft.models.forward_panels import linear, use_threads
 from graft.models.panel_weights import bits
 
 _NO_SCALE = np.empty(0, np.float32)

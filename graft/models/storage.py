@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.kernels.attention_parts import Part, attend_panels, attend_rows
-from graft.kernels.panels import LANES
+from graft.kernels.attention_parts import Part, attend_rows, merge_parts
+from graft.kernels.committed_panels import attend_committed
+from graft.kernels.panels import COMPUTING, LANES
 from graft.sampling import upload
 
 Segments = Sequence[tuple[int, int]]  # first row, rows
@@ -59,11 +60,13 @@ class RowStorage:
         place = upload(torch.from_numpy(rows), self.kv.device)
         self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
 
-    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> list[Part]:
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
         keys, values = self.kv[:, layer]
         rows = [slice(first, first + count) for first, count in segments]
-        return [attend_rows(query, keys[:, each], values[:, each], scale) for each in rows]
+        return merge_parts(
+            [attend_rows(query, keys[:, each], values[:, each], scale) for each in rows]
+        )
 
 
 class LazyRowStorage(RowStorage):
@@ -112,7 +115,7 @@ class LazyRowStorage(RowStorage):
         self._settle()
         super().write(rows, content)
 
-    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> list[Part]:
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
         self._settle()
         return super().attend(layer, query, segments, scale)
@@ -176,13 +179,10 @@ class PanelStorage:
         columns = values.reshape(layers, heads, count, size // LANES, LANES)
         self.values[:, :, :, rows] = columns.transpose(0, 1, 3, 2, 4)
 
-    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> list[Part]:
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
-        parts = []
-        for first, count in segments:
-            panels = slice(first // LANES, -(-(first + count) // LANES))
-            rows = slice(panels.start * LANES, panels.stop * LANES)
-            keys = torch.from_numpy(self.keys[layer, :, panels])
-            values = torch.from_numpy(self.values[layer, :, :, rows])
-            parts.append(attend_panels(query, keys, values, count, scale))
-        return parts
+        with COMPUTING:
+            mixed, sums = attend_committed(
+                query.numpy(), (self.keys, self.values), layer, segments, scale
+            )
+        return torch.from_numpy(mixed), torch.from_numpy(sums)

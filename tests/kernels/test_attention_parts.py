@@ -1,5 +1,6 @@
 """Attention over rows in several places, merged as if they lay together."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,7 +37,7 @@ def test_parts_are_one_attention(cuts):
         attend_rows(query, keys[:, each], values[:, each], SCALE, mask[:, each]) for each in places
     ]
     expected = plain(query, keys, values, mask)
-    torch.testing.assert_close(merge_parts(parts), expected.float(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(merge_parts(parts)[0], expected.float(), atol=1e-5, rtol=1e-5)
 
 
 def test_sequences_side_by_side_have_masks_of_their_own():
@@ -55,23 +56,27 @@ def test_who_sees_nothing_gets_nothing_and_changes_nothing():
     nothing = attend_rows(query, keys, values, SCALE, torch.zeros(2, 4, dtype=torch.bool))
     empty = attend_rows(query, keys[:, :0], values[:, :0], SCALE)
     some = attend_rows(query, keys, values, SCALE)
-    assert not merge_parts([nothing, empty]).any()
-    torch.testing.assert_close(merge_parts([nothing, some, empty]), some[0])
+    assert not merge_parts([nothing, empty])[0].any()
+    torch.testing.assert_close(merge_parts([nothing, some, empty]), some)
 
 
-@pytest.mark.parametrize("segments", [[(0, 5)], [(16, 32)], [(48, 20), (0, 17), (80, 1)]])
+@pytest.mark.parametrize(
+    "segments", [[(0, 5)], [(16, 32)], [(48, 20), (0, 17), (80, 1)], [(37, 11), (3, 2)]]
+)
 def test_every_storage_attends_alike(segments):
     rows = RowStorage(2, KV_HEADS, SIZE, torch.float32, torch.device("cpu"))
     panels = PanelStorage(2, KV_HEADS, SIZE)
     for storage in (rows, panels):
         storage.resize(96)
     content = drawn(2, 2, KV_HEADS, 96, SIZE).float()
-    everywhere = torch.arange(96).numpy()
+    everywhere = np.arange(96)
     rows.write(everywhere, content)
     panels.write(everywhere, content)
     query = drawn(HEADS, 3, SIZE).float()
     seen = torch.cat([torch.arange(first, first + count) for first, count in segments])
     expected = plain(query, content[0, 1][:, seen], content[1, 1][:, seen])
+    scores = query @ content[0, 1][:, seen].repeat_interleave(HEADS // KV_HEADS, 0).mT * SCALE
     for storage in (rows, panels):
-        found = merge_parts(storage.attend(1, query, segments, SCALE))
+        found, sums = storage.attend(1, query, segments, SCALE)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(sums, scores.logsumexp(-1), atol=1e-5, rtol=1e-5)
