@@ -19,7 +19,7 @@ from graft.draft.head_worth import TRIAL, Always, Paying
 from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
 from graft.models.arena import Extent
-from graft.models.head_runner import HeadRunner, Memory, Round, Text
+from graft.models.head_runner import HeadRunner, Known, Memory, Round, Text
 from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, root_only
@@ -164,7 +164,7 @@ class HeadDrafter:
         """Give each of them a tree."""
         self._read(ready)
         memories, extents = [each.memory for each in ready], [each.extent for each in ready]
-        working = Round(self._runner, memories, extents)
+        working = Round(self._runner, Known(self._runner, memories, extents))
         pool = grow(self._runner, working, [each.context.sampler for each in ready], beam)
         for place, each in enumerate(ready):
             self._settle(each, pool, place)

@@ -52,6 +52,22 @@ def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreeP
     return TreePlan(tile, table, parts, bits)
 
 
+def plan_committed(
+    segments: list[list[tuple[int, int]]], width: int, *, group: int, tile: int, tasks: int
+) -> TreePlan:
+    """For `width` queries of every sequence that see its committed rows (first row, rows) and
+    nothing else; every task makes a partial result."""
+    counts, rows = (
+        np.array([len(each) for each in segments]),
+        np.array([pair for each in segments for pair in each], np.int64),
+    )
+    first_node = width * np.arange(len(segments) + 1)
+    parents = np.tile(np.arange(-1, width - 1), len(segments))
+    table, parts, bits = _plan(first_node, parents, counts, rows, group, tile, tasks)
+    table[:, TREE], table[:, PARTS] = 0, 2
+    return TreePlan(tile, table, parts, bits)
+
+
 @njit(cache=True)
 def _plan(first_node, parents, counts, segments, group, tile, wanted):
     first_segment = np.zeros(len(counts) + 1, np.int64)

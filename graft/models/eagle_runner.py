@@ -4,16 +4,12 @@ Rows of known text are made from the target's true features only, one for each p
 with the output of its parent, which stands in for the feature that the target would have.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from torch import Tensor
 
-from graft.kernels.attention_parts import Part
-from graft.models.arena import Extent
 from graft.models.eagle_head import EagleHead
 from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_runner import HeadRunner, Memory, Text
+from graft.models.head_runner import HeadRunner, Memory, Sight, Text
 from graft.models.language_model import LanguageModel
 
 
@@ -45,16 +41,17 @@ class EagleRunner(HeadRunner):
         extent.length += len(positions)
         return extent.start + positions - memory.first
 
-    def known(self, query: Tensor, memory: Memory, depth: int) -> Part:  # noqa: ARG002
+    def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:  # noqa: ARG002
         """See HeadRunner."""
-        return self.storage.attend(0, query, memory.extent.segments, self.scale)
+        return memory.extent.segments
 
     def finish(
         self,
         inputs: Tensor,
         attended: Tensor,
         rotary: Rotary,  # noqa: ARG002
-        extents: Sequence[Extent],  # noqa: ARG002
+        sight: Sight,  # noqa: ARG002
+        depth: int,  # noqa: ARG002
     ) -> Tensor:
         """See HeadRunner."""
         return self.head.layer.after(inputs, attended)

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import torch
 
-from graft.models.head_runner import HeadRunner, Memory, Round, Text
+from graft.models.head_runner import HeadRunner, Known, Memory, Round, Text
 from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
 
 NODES = (1, 2, 4, 8, 16, 32, 64)
@@ -29,7 +29,7 @@ def measure(runner: HeadRunner) -> StepCosts:
         extent.length = length
         try:
             for _ in range(_ROUNDS):
-                working = Round(runner, [memory], [extent])
+                working = Round(runner, Known(runner, [memory], [extent]))
                 working.root()
                 for j, nodes in enumerate(NODES):
                     best[i, j] = min(best[i, j], _time(runner, working, nodes))

@@ -9,6 +9,7 @@ values of guesses live as long as the round.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -127,34 +128,75 @@ class HeadRunner:
         """Where a text at these positions is kept; room is made for it."""
         raise NotImplementedError
 
-    def known(self, query: Tensor, memory: Memory, depth: int) -> Part:
-        """Attention of queries [H, W, D], so deep below the root, over a sequence's rows."""
+    def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:
+        """The own rows (first row, rows) that guesses so deep below the root may see."""
         raise NotImplementedError
 
     def finish(
-        self, inputs: Tensor, attended: Tensor, rotary: Rotary, extents: Sequence[Extent]
+        self, inputs: Tensor, attended: Tensor, rotary: Rotary, sight: "Sight", depth: int
     ) -> Tensor:
         """[B, W, E]: the head's output, given what its attention read."""
         raise NotImplementedError
 
 
-class Round:
-    """Guesses for B sequences, level by level, after the last tokens that were read of each;
-    `extents` are the target's rows of them."""
+class Sight(Protocol):
+    """What a round starts from, for B sequences: the positions of the roots [B, 1], what the layer
+    reads for them [B, 1, E], and all rows that are known."""
+
+    roots: Tensor
+    inputs: Tensor
+
+    def own(self, queries: Tensor, depth: int) -> Part:
+        """Attention of queries [B, H, W, D], so deep below the roots, over the head's rows."""
+
+    def target(self, queries: Tensor, depth: int) -> Part:
+        """The same over the rows of the target's last layer."""
+
+
+class Known:
+    """Looks at one sequence after the other."""
 
     def __init__(
         self, runner: HeadRunner, memories: Sequence[Memory], extents: Sequence[Extent]
     ) -> None:
         self._runner, self._memories, self._extents = runner, memories, extents
-        self._roots = on(runner.device, [memory.end - 1 for memory in memories])[:, None]
+        self.roots = on(runner.device, [memory.end - 1 for memory in memories])[:, None]
+        self.inputs = torch.stack([memory.last for memory in memories])[:, None]
+
+    def own(self, queries: Tensor, depth: int) -> Part:
+        """See Sight."""
+        rows = [self._runner.seen(memory, depth) for memory in self._memories]
+        return self._attend(self._runner.storage, 0, queries, rows)
+
+    def target(self, queries: Tensor, depth: int) -> Part:  # noqa: ARG002
+        """See Sight."""
+        rows = [extent.segments for extent in self._extents]
+        return self._attend(self._runner.model.arena.storage, -1, queries, rows)
+
+    def _attend(
+        self, storage: Storage, layer: int, queries: Tensor, rows: list[list[tuple[int, int]]]
+    ) -> Part:
+        parts = [
+            storage.attend(layer, query, each, self._runner.scale)
+            for query, each in zip(queries, rows, strict=True)
+        ]
+        mixed, sums = zip(*parts, strict=True)
+        return torch.stack(mixed), torch.stack(sums)
+
+
+class Round:
+    """Guesses for B sequences, level by level, after the last tokens that were read of each."""
+
+    def __init__(self, runner: HeadRunner, sight: Sight) -> None:
+        self._runner, self._sight = runner, sight
         self._tree, self._depth = _TreeRows(), 0
         self._outputs: Tensor | None = None  # of the last level
 
     @torch.inference_mode()
     def root(self) -> Tensor:
         """[B, 1, E]: the outputs after the known text."""
-        inputs = torch.stack([memory.last for memory in self._memories])[:, None]
-        rotary = self._runner.head.rotary(self._roots)
+        inputs = self._sight.inputs
+        rotary = self._runner.head.rotary(self._sight.roots)
         return self._through(inputs, self._runner.normed(inputs), rotary)
 
     @torch.inference_mode()
@@ -164,20 +206,17 @@ class Round:
         runner, self._depth = self._runner, self._depth + 1
         inputs = runner.inputs(tokens, chosen(self._outputs, above))
         normed = runner.normed(inputs)
-        rotary = runner.head.rotary((self._roots + self._depth).expand_as(tokens))
+        rotary = runner.head.rotary((self._sight.roots + self._depth).expand_as(tokens))
         self._tree.add(*runner.attention.keys_values(normed, rotary), above)
         return self._through(inputs, normed, rotary)
 
     def _through(self, inputs: Tensor, normed: Tensor, rotary: Rotary) -> Tensor:
         runner = self._runner
         queries = runner.attention.queries(normed, rotary)  # [B, H, W, D]
-        known = [
-            runner.known(query, memory, self._depth)
-            for query, memory in zip(queries, self._memories, strict=True)
-        ]
-        parts = [stacked(known), *self._tree.attend(queries, runner.scale)]
-        attended = joined(runner.attention, merge_parts(parts)[0].to(inputs.dtype))
-        self._outputs = runner.finish(inputs, attended, rotary, self._extents)
+        known = self._sight.own(queries, self._depth)
+        mixed, _ = merge_parts([known, *self._tree.attend(queries, runner.scale)])
+        attended = joined(runner.attention, mixed.to(inputs.dtype))
+        self._outputs = runner.finish(inputs, attended, rotary, self._sight, self._depth)
         return self._outputs
 
 
@@ -208,11 +247,6 @@ class _TreeRows:
 def joined(attention: CrossAttention, attended: Tensor) -> Tensor:
     """[B, W, E] of what an attention's heads found [B, H, W, D]."""
     return attention.o_proj(attended.transpose(1, 2).flatten(2))
-
-
-def stacked(parts: Sequence[Part]) -> Part:
-    """Those of several sequences as one."""
-    return torch.stack([mixed for mixed, _ in parts]), torch.stack([sums for _, sums in parts])
 
 
 def chosen(rows: Tensor, above: Tensor) -> Tensor:

@@ -5,16 +5,11 @@ position p is number p modulo the window. Guesses see it without the positions t
 window, and of the target's last layer all committed rows.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
-import torch
 from torch import Tensor
 
-from graft.kernels.attention_parts import Part
-from graft.models.arena import Extent
 from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_runner import HeadRunner, Memory, Text, joined
+from graft.models.head_runner import HeadRunner, Memory, Sight, Text, joined
 from graft.models.language_model import LanguageModel
 from graft.models.longspec_head import LongSpecHead
 
@@ -44,26 +39,20 @@ class LongSpecRunner(HeadRunner):
         assert len(positions) <= self.window, "nothing before the window is ever seen"
         return text.memory.extent.start + positions % self.window
 
-    def known(self, query: Tensor, memory: Memory, depth: int) -> Part:
+    def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:
         """See HeadRunner."""
-        root = memory.end - 1
+        root, start = memory.end - 1, memory.extent.start
         oldest = max(memory.first, root + depth - self.window + 1)
         first, last = oldest % self.window, root % self.window
-        start = memory.extent.start
         ranges = [(first, last)] if first <= last else [(first, self.window - 1), (0, last)]
-        segments = [(start + one, other - one + 1) for one, other in ranges]
-        return self.storage.attend(0, query, segments, self.scale)
+        return [(start + one, other - one + 1) for one, other in ranges]
 
     def finish(
-        self, inputs: Tensor, attended: Tensor, rotary: Rotary, extents: Sequence[Extent]
+        self, inputs: Tensor, attended: Tensor, rotary: Rotary, sight: Sight, depth: int
     ) -> Tensor:
         """See HeadRunner."""
         head, hidden = self.head, inputs + attended
         queries = head.cross_attn.queries(head.cross_layernorm(hidden), rotary)
-        storage = self.model.arena.storage
-        seen = [
-            storage.attend(-1, query, extent.segments, self.scale)[0]
-            for query, extent in zip(queries, extents, strict=True)
-        ]
-        hidden = hidden + joined(head.cross_attn, torch.stack(seen).to(inputs.dtype))
+        mixed, _ = sight.target(queries, depth)
+        hidden = hidden + joined(head.cross_attn, mixed.to(inputs.dtype))
         return head.norm(hidden + head.mlp(head.post_attention_layernorm(hidden)))

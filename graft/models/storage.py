@@ -60,6 +60,9 @@ class RowStorage:
         place = upload(torch.from_numpy(rows), self.kv.device)
         self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
 
+    def settle(self) -> None:
+        """Make the moves that are due: before anybody looks at `kv`."""
+
     def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
         keys, values = self.kv[:, layer]
@@ -85,13 +88,13 @@ class LazyRowStorage(RowStorage):
     def take_moves(self, most: int) -> np.ndarray:
         """[n, 2] int64 (source, target): whoever takes them must make them before anything else."""
         if len(self._due) > most:
-            self._settle()
+            self.settle()
         due, self._due = self._due, []
         return np.array(due, np.int64).reshape(-1, 2)
 
     def resize(self, rows: int) -> None:
         """See Storage."""
-        self._settle()
+        self.settle()
         super().resize(rows)
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
@@ -102,26 +105,26 @@ class LazyRowStorage(RowStorage):
         pairs = list(zip(source.tolist(), target.tolist(), strict=True))
         written = {target for _, target in self._due}
         if any(row in written for pair in pairs for row in pair):
-            self._settle()
+            self.settle()
         self._due += pairs
 
     def read(self, rows: np.ndarray) -> Tensor:
         """See Storage."""
-        self._settle()
+        self.settle()
         return super().read(rows)
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
         """See Storage."""
-        self._settle()
+        self.settle()
         super().write(rows, content)
 
     def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
-        self._settle()
+        self.settle()
         return super().attend(layer, query, segments, scale)
 
-    def _settle(self) -> None:
-        """Make the moves that are due."""
+    def settle(self) -> None:
+        """See RowStorage."""
         if self._due:
             source, target = self.take_moves(len(self._due)).T
             super().write(target.copy(), super().read(source.copy()))

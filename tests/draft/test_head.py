@@ -15,7 +15,7 @@ from graft.draft.head_growth import Beam, grow
 from graft.draft.head_worth import Paying
 from graft.draft.ranks import RANKS, Ranks, expected_levels
 from graft.models.head_load import run_head
-from graft.models.head_runner import Round
+from graft.models.head_runner import Known, Round
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain
@@ -266,7 +266,9 @@ def test_sampled_drafts_are_drawn_with_the_targets_noise(kind):
         context = target.begin(0, PROMPT, params=params)
         (tree,) = target.propose(0)
         runner, memory = target.helper.runner, target.drafter._followed[0].memory
-        logits = runner.logits(Round(runner, [memory], [target.extents[0]]).root())[0, 0]
+        logits = runner.logits(Round(runner, Known(runner, [memory], [target.extents[0]])).root())[
+            0, 0
+        ]
         whole = torch.full((VOCABULARY,), -torch.inf).index_copy(0, runner.tokens, logits)
         children = np.flatnonzero(tree.parents == 0)
         best = children[np.argmax(tree.scores[children])]
