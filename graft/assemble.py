@@ -12,7 +12,8 @@ from graft.draft.budget import as_many_as_fit, as_many_as_pay
 from graft.draft.combined import Combined, Guide, GuidedByModel, everything, what_pays
 from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.growth import ChainGrowth, TreeGrowth
-from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper
+from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper, growth_for
+from graft.draft.head_costs import head_costs
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import Helper, ModelDrafter
 from graft.errors import InputError
@@ -22,7 +23,6 @@ from graft.match.suffix_array import Store, open_store
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.gpu import hold_rows
 from graft.models.head_config import KINDS
-from graft.models.head_costs import head_costs
 from graft.models.head_load import AUTO_HEAD, find_heads, may_have_head
 from graft.models.head_runner import HeadRunner
 from graft.models.load import LoadedModel, load_model, memory
@@ -319,7 +319,9 @@ def load(  # noqa: PLR0913  every option by its name
 
 
 def _head_helper(runner: HeadRunner, target: LoadedModel) -> HeadHelper:
-    return HeadHelper(runner, head_costs(runner, target.checkpoint.fingerprint, target.dtype))
+    growth = growth_for(runner)
+    costs = head_costs(runner, growth, target.checkpoint.fingerprint, target.dtype)
+    return HeadHelper(runner, growth, costs)
 
 
 def _load_draft_model(name: str, target: LoadedModel, dtype: str) -> LoadedModel:

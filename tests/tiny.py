@@ -18,7 +18,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from graft.assemble import Drafters, Helpers
 from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
-from graft.draft.head import HeadHelper
+from graft.draft.head import HeadHelper, growth_for
 from graft.draft.model import Helper
 from graft.models.head_files import Head
 from graft.models.head_load import run_head
@@ -139,7 +139,9 @@ def tiny_engine(  # noqa: PLR0913
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
     runners = [run_head(head, model, packed=name == "panels") for head in heads]
-    helpers = {each.config.kind: HeadHelper(each, costs_of(0.1)) for each in runners}
+    helpers = {
+        each.config.kind: HeadHelper(each, growth_for(each), costs_of(0.1)) for each in runners
+    }
     presets = Drafters(Helpers(helper, helpers), tiny_tokenizer())
     presets.update(drafters or {})
     return Engine(loaded, presets, verify, costs_of(1.0), **options)

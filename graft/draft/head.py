@@ -14,14 +14,16 @@ from torch import Tensor
 
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.head_growth import Beam, Pool, grow
+from graft.draft.head_growth import Beam, Growth, LaunchedGrowth, Pool
 from graft.draft.head_worth import TRIAL, Always, Paying
 from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
 from graft.models.arena import Extent
-from graft.models.head_runner import HeadRunner, Known, Memory, Round, Text
+from graft.models.gpu import has_triton
+from graft.models.head_runner import HeadRunner, Memory, Text
 from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
+from graft.models.storage import RowStorage
 from graft.tree.draft_tree import DraftTree, root_only
 from graft.tree.prune import keep, strongest
 from graft.tree.relations import path_products
@@ -38,10 +40,23 @@ BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSP
 
 @dataclass(frozen=True, slots=True)
 class HeadHelper:
-    """A head and what its levels cost here."""
+    """A head, how its guesses grow, and what a level of them costs here."""
 
     runner: HeadRunner
+    growth: Growth
     costs: StepCosts
+
+
+def growth_for(runner: HeadRunner) -> Growth:
+    """The fastest way to grow a head's trees."""
+    rows = (runner.storage, runner.model.arena.storage)
+    if runner.device.type != "cuda" or not all(isinstance(each, RowStorage) for each in rows):
+        return LaunchedGrowth(runner)
+    if not has_triton():
+        return LaunchedGrowth(runner)
+    from graft.draft.head_graphed import GraphedGrowth
+
+    return GraphedGrowth(runner)
 
 
 @dataclass(slots=True)
@@ -76,7 +91,7 @@ class HeadDrafter:
     """A head guesses what its target will write; without a `beam` as widely as pays."""
 
     def __init__(self, helper: HeadHelper, beam: Beam | None = None, *, nodes: int) -> None:
-        self._runner, self._nodes = helper.runner, nodes
+        self._runner, self._grow, self._nodes = helper.runner, helper.growth, nodes
         self._shapes = Always(beam) if beam else Paying(helper.costs)
         self._choose = as_many_as_fit if beam else as_many_as_pay
         self._calibrated = beam is None
@@ -164,8 +179,8 @@ class HeadDrafter:
         """Give each of them a tree."""
         self._read(ready)
         memories, extents = [each.memory for each in ready], [each.extent for each in ready]
-        working = Round(self._runner, Known(self._runner, memories, extents))
-        pool = grow(self._runner, working, [each.context.sampler for each in ready], beam)
+        samplers = [each.context.sampler for each in ready]
+        pool = self._grow(memories, extents, samplers, beam)
         for place, each in enumerate(ready):
             self._settle(each, pool, place)
 

@@ -5,14 +5,16 @@ these go on: EAGLE-2 keeps the others too, as leaves to choose from in the end, 
 Nothing comes to the host before the last level, so that a device need not wait in between.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graft.models.head_runner import HeadRunner, Round
+from graft.models.arena import Extent
+from graft.models.head_runner import HeadRunner, Known, Memory, Round
 from graft.sampling import Sampler
 from graft.verify.draws import preferences
 
@@ -67,17 +69,52 @@ class Pool:
     logs: np.ndarray  # [B, P] float64
 
 
+# (outputs [B, W, E], their depth, how many) -> the likeliest tokens after each [B, W, C] and the
+# logarithms of the head's shares of them
+Choose = Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
+
+
+class Growth(Protocol):
+    """Grows trees for several sequences."""
+
+    def __call__(
+        self,
+        memories: Sequence[Memory],
+        extents: Sequence[Extent],
+        samplers: Sequence[Sampler | None],
+        beam: Beam,
+    ) -> Pool:
+        """After what the memories hold; `extents` are the target's rows. Guesses are drawn with
+        the noise of the samplers, None for greedy ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedGrowth:
+    """One operation after the other, on any device."""
+
+    runner: HeadRunner
+
+    def __call__(
+        self,
+        memories: Sequence[Memory],
+        extents: Sequence[Extent],
+        samplers: Sequence[Sampler | None],
+        beam: Beam,
+    ) -> Pool:
+        """See Growth."""
+        working = Round(self.runner, Known(self.runner, memories, extents))
+        return as_pool(grow(working, Preferred(self.runner, samplers), beam))
+
+
 @torch.inference_mode()
-def grow(
-    runner: HeadRunner, working: Round, samplers: Sequence[Sampler | None], beam: Beam
-) -> Pool:
-    """Guesses for the sequences of a round, drawn with their samplers' noise."""
+def grow(working: Round, choose: Choose, beam: Beam) -> Tensor:
+    """[3, B, P]: tokens, parents and logarithms of all nodes but the root; see Pool."""
     outputs = working.root()
-    nodes = torch.zeros(len(samplers), 1, dtype=torch.int64, device=outputs.device)
+    nodes = torch.zeros(outputs.shape[:2], dtype=torch.int64, device=outputs.device)
     scores = torch.zeros(nodes.shape, dtype=torch.float32, device=outputs.device)
     levels, count = [], 1
     for depth, size in enumerate(beam.sizes):
-        tokens, logs = _children(runner, outputs, samplers, depth, beam.children)  # [B, W, C]
+        tokens, logs = choose(outputs, depth, beam.children)
         totals = (scores[..., None] + logs).flatten(1)
         best = totals.topk(min(size, totals.shape[1]))
         above, scores = best.indices // tokens.shape[2], best.values
@@ -90,35 +127,31 @@ def grow(
         count += levels[-1].shape[2]
         if depth + 1 < beam.depth:
             outputs = working.level(going[0].long(), above)
-    return _pool(torch.cat(levels, 2))
+    return torch.cat(levels, 2)
 
 
-def _children(
-    runner: HeadRunner,
-    outputs: Tensor,
-    samplers: Sequence[Sampler | None],
-    depth: int,
-    count: int,
-) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens [B, W, C] after outputs [B, W, E], and the logarithms of how far the
-    head's draws would go to each."""
-    width = outputs.shape[1]
-    logits = runner.logits(outputs).flatten(0, 1)
-    asked = [(sampler, Level(depth, width)) for sampler in samplers]
-    if any(sampler is not None and sampler.adjusts for sampler in samplers):
-        whole = logits.new_full((len(logits), runner.config.vocabulary), -torch.inf)
-        best = preferences(asked, whole.index_copy_(1, runner.tokens, logits)).topk(
-            min(count, whole.shape[1])
-        )
-        tokens = best.indices
-    else:
-        best = preferences(asked, logits, runner.tokens).topk(min(count, logits.shape[1]))
-        tokens = runner.tokens[best.indices]
-    shape = (len(samplers), width, -1)
-    return tokens.view(shape), best.values.view(shape)
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """Children by the draws that the sequences' samplers would make."""
+
+    runner: HeadRunner
+    samplers: Sequence[Sampler | None]
+
+    def __call__(self, outputs: Tensor, depth: int, count: int) -> tuple[Tensor, Tensor]:
+        """See Choose."""
+        runner, width = self.runner, outputs.shape[1]
+        logits, tokens = runner.logits(outputs).flatten(0, 1), runner.tokens
+        if any(sampler is not None and sampler.adjusts for sampler in self.samplers):
+            whole = logits.new_full((len(logits), runner.config.vocabulary), -torch.inf)
+            logits = whole.index_copy_(1, tokens, logits)
+            tokens = torch.arange(logits.shape[1], device=logits.device)
+        asked = [(sampler, Level(depth, width)) for sampler in self.samplers]
+        best = preferences(asked, logits, tokens).topk(min(count, logits.shape[1]))
+        shape = (len(self.samplers), width, -1)
+        return tokens[best.indices].view(shape), best.values.view(shape)
 
 
-def _pool(levels: Tensor) -> Pool:
+def as_pool(levels: Tensor) -> Pool:
     """From the device, in one piece: all are whole numbers, or 32 bits wide."""
     tokens, parents, logs = levels.cpu().numpy()  # [B, P] each
     before = ((0, 0), (1, 0))  # the root

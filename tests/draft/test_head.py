@@ -10,8 +10,8 @@ from tiny import VOCABULARY, costs_of, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.head import BEAMS, LONGSPEC_BEAM, HeadDrafter, HeadHelper
-from graft.draft.head_growth import Beam, grow
+from graft.draft.head import BEAMS, LONGSPEC_BEAM, HeadDrafter, HeadHelper, growth_for
+from graft.draft.head_growth import Beam, Preferred, as_pool, grow
 from graft.draft.head_worth import Paying
 from graft.draft.ranks import RANKS, Ranks, expected_levels
 from graft.models.head_load import run_head
@@ -103,7 +103,7 @@ def paths_of(pool):
 @pytest.mark.parametrize("seed", range(3))
 def test_the_pool_is_the_papers(beam, seed):
     stub = Stub(40, seed)
-    pool = grow(stub, StubRound(), [None], beam)
+    pool = as_pool(grow(StubRound(), Preferred(stub, [None]), beam))
     expected = enumerated(stub, beam)
     assert sorted(paths_of(pool)) == sorted(path for path, _ in expected)
     assert len(expected) == (510 if beam.keeps_all else 68)
@@ -115,7 +115,7 @@ def test_eagles_tree_is_the_best_59_of_the_pool_ties_included(vocabulary, levels
     """Whatever ties there are, the tree is closed and holds the greatest sum of probabilities."""
     stub = Stub(vocabulary, levels=levels)
     beam, nodes = BEAMS["eagle2"]
-    pool = grow(stub, StubRound(), [None], beam)
+    pool = as_pool(grow(StubRound(), Preferred(stub, [None]), beam))
     drafter, followed = settled(pool, nodes)
     totals = path_totals(pool)
     best = np.sort(totals)[::-1][:nodes]
@@ -145,7 +145,8 @@ def settled(pool, nodes):
 def helper_of(kind, model=None, **more):
     network = tiny_network()
     model = model or tiny_engine(network).model
-    return HeadHelper(run_head(tiny_head(kind, network, **more), model, packed=True), costs_of(0.1))
+    runner = run_head(tiny_head(kind, network, **more), model, packed=True)
+    return HeadHelper(runner, growth_for(runner), costs_of(0.1))
 
 
 class Target:
