@@ -310,7 +310,8 @@ def load(  # noqa: PLR0913  every option by its name
             drafting.model.prefixes.use(most_rows=kept // bytes_of_both)
         helper = Helper(drafting.model, _costs(drafting), loaded.model.vocabulary)
     heads = {
-        runner.config.kind: _head_helper(runner, loaded) for runner in find_heads(head, loaded)
+        runner.config.kind: _head_helper(runner, loaded, sequences=max_batch + 1)
+        for runner in find_heads(head, loaded)
     }
     helpers = Helpers(helper, heads)
     return engine_around(
@@ -318,7 +319,9 @@ def load(  # noqa: PLR0913  every option by its name
     )
 
 
-def _head_helper(runner: HeadRunner, target: LoadedModel) -> HeadHelper:
+def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> HeadHelper:
+    if runner.device.type == "cuda":  # captured graphs read rows where they lie
+        runner.hold(sequences)
     growth = growth_for(runner)
     costs = head_costs(runner, growth, target.checkpoint.fingerprint, target.dtype)
     return HeadHelper(runner, growth, costs)

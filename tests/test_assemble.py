@@ -126,3 +126,8 @@ def test_casd_prefers_a_head_to_a_draft_model(target, draft, heads):
     drafted = engine.generate("the end", params, draft="casd").stats.drafted_by_source
     assert drafted["head"] > 0
     assert drafted["model"] == 0
+
+
+def test_a_head_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a draft head's folder"):
+        graft.load("no-such-model", head=str(tmp_path))

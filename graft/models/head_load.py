@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from graft.errors import CheckpointError
 from graft.home import home
 from graft.models.eagle_runner import EagleRunner
 from graft.models.head_config import KINDS
@@ -28,8 +29,13 @@ def named_head(option: str) -> str | None:
 
 
 def may_have_head(name: str | None) -> bool:
-    """Whether a head is named, or some are installed that may be the model's."""
-    return any(True for _ in _installed()) if name == AUTO_HEAD else name is not None
+    """Whether a head is named, or some are installed that may be the model's; CheckpointError
+    where one is named that is not there."""
+    if name is None or name == AUTO_HEAD:
+        return name is not None and next(_installed(), None) is not None
+    if not (Path(name) / CONFIG).is_file():
+        raise CheckpointError(f"{name} is not a draft head's folder: it has no {CONFIG}")
+    return True
 
 
 def find_heads(name: str | None, target: LoadedModel) -> list[HeadRunner]:

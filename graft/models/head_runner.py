@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
-from graft.models.arena import Arena, Extent, Storage
+from graft.models.arena import ALIGN, Arena, Extent, Storage
 from graft.models.head_files import Head
 from graft.models.head_layers import CrossAttention, Rotary, SelfAttention
 from graft.models.language_model import LanguageModel
@@ -80,6 +80,13 @@ class HeadRunner:
     def open(self) -> Memory:
         """A new sequence."""
         return Memory(self.arena.reserve(self.window or 1))
+
+    def hold(self, sequences: int) -> None:
+        """Take the rows for so many sequences now, so that they need not move later: those of all
+        that the target has room for, or of the windows."""
+        rows = self.model.arena.storage.rows if self.window is None else sequences * self.window
+        if rows > self.storage.rows:
+            self.storage.resize(-(-rows // ALIGN) * ALIGN)
 
     def close(self, memory: Memory) -> None:
         """Forget it."""

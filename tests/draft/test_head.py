@@ -11,6 +11,7 @@ from tiny_heads import KINDS, tiny_head
 
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.head import BEAMS, LONGSPEC_BEAM, HeadDrafter, HeadHelper, growth_for
+from graft.draft.head_costs import NODES, measure
 from graft.draft.head_growth import Beam, Preferred, as_pool, grow
 from graft.draft.head_worth import Paying
 from graft.draft.ranks import RANKS, Ranks, expected_levels
@@ -341,3 +342,21 @@ def test_a_head_that_is_always_wrong_is_soon_left_alone(kind):
         target.step(0, [context.root], [wrong])
     assert sum(sizes[:20]) > 0
     assert sum(sizes[-40:]) <= 4
+
+
+@every_kind
+def test_levels_are_timed_as_they_are_run(kind):
+    helper = helper_of(kind)
+    costs = measure(helper.runner, helper.growth)
+    assert costs.nodes == NODES
+    assert all(0 < second < 10 for row in costs.seconds for second in row)
+    assert helper.runner.arena.taken == helper.runner.model.arena.taken == 0
+
+
+def test_room_is_taken_once():
+    longspec, eagle = helper_of("longspec", window=64).runner, helper_of("eagle2").runner
+    longspec.hold(5)
+    assert longspec.storage.rows == 320
+    eagle.model.arena.hold(1024)
+    eagle.hold(5)
+    assert eagle.storage.rows == 1024
