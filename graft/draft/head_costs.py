@@ -9,7 +9,7 @@ from graft.draft.head_growth import Beam, Growth
 from graft.models.head_runner import HeadRunner, Memory, Text
 from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
 
-NODES = (1, 2, 4, 8, 16, 32)
+NODES = (1, 2, 4, 8, 16)  # as many as fit a captured round
 LEVELS = 4  # that are timed together: what a round costs besides them is shared out
 REFERENCE_SHARE = 0.1  # of a step's cost, where costs must not depend on the machine
 _ROUNDS = 3

@@ -1,10 +1,10 @@
 """A draft head's whole round on a GPU as one captured CUDA graph: all levels, no wait in between.
 
-A level is some seventy small kernels, and launching them takes ten times as long as running them. A
-graph always runs on the same addresses with the same sizes. So batches are filled up to the next of
-a few sizes, and what changes (positions, noise, which rows are known) is copied into buffers first.
-How the known rows are shared out among the device's programs is planned by the host, as for the
-target's steps (`tree_plan.py`).
+Launching the kernels of a level takes ten times as long as running them. A graph always runs on the
+same addresses with the same sizes. So batches are filled up to the next of a few sizes, and what
+changes (positions, noise, which rows are known) is copied into buffers first. How the known rows
+are shared out among the device's programs is planned by the host, as for the target's steps
+(`tree_plan.py`); which guesses see which, only the device knows.
 """
 
 import logging
@@ -16,29 +16,29 @@ import torch
 from torch import Tensor
 
 from graft.draft.head_growth import Beam, LaunchedGrowth, Pool, as_pool, grow
-from graft.kernels.attention_parts import Part
-from graft.kernels.tree_attention_triton import attend_parts, tasks_wanted, tiles_of
-from graft.kernels.tree_plan import COLUMNS, TreePlan, plan_committed
+from graft.kernels.tree_attention_triton import tasks_wanted, tiles_of
+from graft.kernels.tree_plan import COLUMNS, TreePlan, plan_guesses
 from graft.models.arena import Extent
-from graft.models.head_runner import HeadRunner, Memory, Round
-from graft.models.storage import RowStorage
+from graft.models.head_fused import FusedHead, FusedRound, Looking
+from graft.models.head_runner import TREE_ROWS, HeadRunner, Memory
 from graft.sampling import DRAW, Sampler, as_signed, gumbel
 
 log = logging.getLogger(__name__)
 
 BATCHES = (1, 2, 4, 8, 16)
-LEAST_PARTS = 8
+NOWHERE = -(1 << 20)  # the row of nobody's guesses
 
 Place = tuple[str, int]  # whose rows, and how deep the guesses are that look at them
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Sizes of one attention over known rows: query rows of a task, tasks, partial results."""
+    """Sizes of one attention: query rows of a task, tasks, partial results, nodes."""
 
     tile: int
     tasks: int
     parts: int
+    nodes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class GraphedGrowth:
 
     def __init__(self, runner: HeadRunner) -> None:
         self.runner, self.capturing = runner, runner.device.type == "cuda"
-        self._launched = LaunchedGrowth(runner)
+        self._launched, self._fused = LaunchedGrowth(runner), FusedHead(runner)
         self._prepared: dict[RoundShape, _Prepared] = {}
         self._pool = None
         self._addresses: tuple[int, ...] = ()
@@ -69,12 +69,15 @@ class GraphedGrowth:
         beam: Beam,
     ) -> Pool:
         """See Growth. Penalties, and a caller's own changes, are left to the host."""
-        if len(memories) > BATCHES[-1] or any(map(_is_special, samplers)):
+        crowded = len(memories) > BATCHES[-1] or sum(beam.rows[1:]) > TREE_ROWS
+        if crowded or any(map(_is_special, samplers)):
             return self._launched(memories, extents, samplers, beam)
         self._keep_valid()
         batch = next(size for size in BATCHES if size >= len(memories))
         plans = self._plans(memories, extents, beam)
-        looks = tuple((place, self._look(plan)) for place, plan in plans.items())
+        looks = tuple(
+            (place, _look(plan, batch * beam.rows[place[1]])) for place, plan in plans.items()
+        )
         noisy = any(sampler is not None and not sampler.params.greedy for sampler in samplers)
         shape = RoundShape(batch, beam, noisy, looks)
         prepared = self._prepared.get(shape) or self._prepare(shape)
@@ -84,8 +87,10 @@ class GraphedGrowth:
 
     def _keep_valid(self) -> None:
         """Forget the graphs if the rows they read lie elsewhere now."""
-        storages = (self.runner.storage, self.runner.model.arena.storage)
-        self.runner.model.arena.storage.settle()
+        storages = [self.runner.storage]
+        if self.runner.window is not None:
+            storages.append(self.runner.model.arena.storage)
+            storages[-1].settle()
         addresses = tuple(n for each in storages for n in (each.kv.data_ptr(), each.rows))
         if addresses != self._addresses:
             self._prepared.clear()
@@ -96,30 +101,29 @@ class GraphedGrowth:
     ) -> dict[Place, TreePlan]:
         """For every level how its nodes look at the head's rows, and at the target's."""
         plans: dict[Place, TreePlan] = {}
+        above = 0
         for depth, width in enumerate(beam.rows):
-            rows = {"own": [self.runner.seen(memory, depth) for memory in memories]}
+            own = [self.runner.seen(memory, depth) for memory in memories]
+            plans["own", depth] = self._plan(own, width, above if depth else None)
             if self.runner.window is not None:
-                rows["target"] = [extent.segments for extent in extents]
-            for name, segments in rows.items():
-                plans[name, depth] = self._plan(segments, width)
+                known = [extent.segments for extent in extents]
+                plans["target", depth] = self._plan(known, width, None)
+            above += width if depth else 0
         return plans
 
-    def _plan(self, segments: list[list[tuple[int, int]]], width: int) -> TreePlan:
+    def _plan(
+        self, segments: list[list[tuple[int, int]]], width: int, above: int | None
+    ) -> TreePlan:
         config, dtype = self.runner.config, self.runner.dtype
         group = config.heads // config.kv_heads
         tiles = tiles_of(dtype, config.head_size)
         tile = next((each for each in tiles if each >= width * group), tiles[-1])
         tasks = tasks_wanted(tile, config.kv_heads, config.head_size, dtype, self.runner.device)
-        return plan_committed(segments, width, group=group, tile=tile, tasks=tasks)
-
-    def _look(self, plan: TreePlan) -> Look:
-        """Few sizes for many plans: powers of two."""
-        parts = max(LEAST_PARTS, int(plan.parts.max()))
-        return Look(plan.tile, _next_power(len(plan.tasks)), _next_power(parts))
+        return plan_guesses(segments, width, above, group=group, tile=tile, tasks=tasks)
 
     def _prepare(self, shape: RoundShape) -> "_Prepared":
         """The graph of a shape, captured over nothing; none if it cannot be."""
-        prepared = _Prepared(self.runner, shape)
+        prepared = _Prepared(self._fused, shape)
         if self.capturing:
             try:
                 self._pool = prepared.capture(self._pool)
@@ -134,9 +138,9 @@ class GraphedGrowth:
 class _Prepared:
     """A round of some shape: fill its inputs, then run it."""
 
-    def __init__(self, runner: HeadRunner, shape: RoundShape) -> None:
-        self._runner, self._beam = runner, shape.beam
-        self.inputs = _Inputs(runner, shape)
+    def __init__(self, fused: FusedHead, shape: RoundShape) -> None:
+        self._fused, self._beam = fused, shape.beam
+        self.inputs = _Inputs(fused.runner, shape)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._found: Tensor | None = None
 
@@ -149,7 +153,7 @@ class _Prepared:
 
     def capture(self, pool: "tuple[int, int] | None") -> "tuple[int, int]":
         """Make a graph; the pool its memory is in."""
-        device = self._runner.device
+        device = self._fused.runner.device
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):  # what is done once only must not be captured
@@ -162,28 +166,43 @@ class _Prepared:
         return graph.pool()
 
     def _launch(self) -> Tensor:
-        return grow(Round(self._runner, self.inputs), self.inputs.choose, self._beam)
+        return grow(FusedRound(self._fused, self.inputs), self.inputs.choose, self._beam)
 
 
 class _Inputs:
-    """All that changes from round to round, where a graph finds it; a Sight."""
+    """All that changes from round to round, where a graph finds it; a Desk."""
 
     def __init__(self, runner: HeadRunner, shape: RoundShape) -> None:
         self._runner, self._looks = runner, dict(shape.looks)
         batch, device = shape.batch, runner.device
         hidden = runner.config.hidden
         self.inputs = torch.zeros(batch, 1, hidden, dtype=runner.dtype, device=device)
-        self._roots = _Twin((batch,), torch.int64, device)
+        self._places = _Twin((2, batch), torch.int64, device)  # positions of roots, rows of trees
         self._tasks = {
             place: _Twin((look.tasks, COLUMNS), torch.int32, device) for place, look in shape.looks
         }
+        self._parts = {
+            place: _Twin((look.nodes,), torch.int32, device) for place, look in shape.looks
+        }
         self._keys = _Twin((shape.beam.depth, batch), torch.int64, device) if shape.noisy else None
         self._heat = _Twin((2, batch), torch.float32, device)  # 1 / temperature, share of the noise
+        self._places.there[1] = NOWHERE
 
     @property
     def roots(self) -> Tensor:
-        """See Sight."""
-        return self._roots.there[:, None]
+        """See Desk."""
+        return self._places.there[0, :, None]
+
+    @property
+    def tree_rows(self) -> Tensor:
+        """See Desk."""
+        return self._places.there[1, :, None]
+
+    def looking(self, whose: str, depth: int) -> Looking:
+        """See Desk."""
+        look, place = self._looks[whose, depth], (whose, depth)
+        tasks, parts = self._tasks[place].there, self._parts[place].there
+        return Looking(look.tile, tasks, parts, look.parts)
 
     def fill(
         self,
@@ -193,32 +212,18 @@ class _Inputs:
     ) -> None:
         """Say what is to be done, without waiting for the device."""
         self.inputs[: len(memories), 0] = torch.stack([memory.last for memory in memories])
-        self._roots.send(np.array([memory.end - 1 for memory in memories]))
+        places = np.full((2, self.inputs.shape[0]), NOWHERE)
+        places[0] = 0
+        for i, memory in enumerate(memories):
+            places[:, i] = memory.end - 1, sum(self._runner.seen(memory, 0)[-1])
+        self._places.send(places)
         for place, plan in plans.items():
             self._tasks[place].send(plan.tasks)
+            self._parts[place].send(plan.parts)
         if self._keys is not None:
             depths = range(len(self._keys.there))
             self._keys.send(np.array([[_key(each, d) for each in samplers] for d in depths]))
             self._heat.send(np.array([_heat(each) for each in samplers]).T)
-
-    def own(self, queries: Tensor, depth: int) -> Part:
-        """See Sight."""
-        return self._attend(queries, self._runner.storage, 0, ("own", depth))
-
-    def target(self, queries: Tensor, depth: int) -> Part:
-        """See Sight."""
-        return self._attend(queries, self._runner.model.arena.storage, -1, ("target", depth))
-
-    def _attend(self, queries: Tensor, storage: RowStorage, layer: int, place: Place) -> Part:
-        look, (keys, values) = self._looks[place], storage.kv[:, layer]
-        batch, width = queries.shape[0], queries.shape[2]
-        mixed, sums = attend_parts(
-            queries.transpose(1, 2).flatten(0, 1).contiguous(), keys, values,
-            self._tasks[place].there,
-            tile=look.tile, parts=look.parts, scale=self._runner.scale,
-        )  # fmt: skip
-        apart = mixed.unflatten(0, (batch, width)).transpose(1, 2)
-        return apart, sums.unflatten(0, (batch, width)).transpose(1, 2)
 
     def choose(self, outputs: Tensor, depth: int, count: int) -> tuple[Tensor, Tensor]:
         """See Choose. All guesses of a level have the same noise; filters are left out."""
@@ -259,6 +264,12 @@ def _heat(sampler: Sampler | None) -> tuple[float, float]:
     if sampler is None or sampler.params.greedy:
         return 1.0, 0.0
     return 1 / sampler.params.temperature, 1.0
+
+
+def _look(plan: TreePlan, nodes: int) -> Look:
+    """Few sizes for many plans: powers of two."""
+    tasks, parts = _next_power(len(plan.tasks)), _next_power(int(plan.parts.max()))
+    return Look(plan.tile, tasks, parts, nodes)
 
 
 def _next_power(number: int) -> int:

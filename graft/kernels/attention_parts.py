@@ -32,11 +32,7 @@ def merge_parts(parts: Sequence[Part]) -> Part:
     """One part of all of them; zeros where nothing was seen."""
     if len(parts) == 1:
         return parts[0]
-    return merge_stacked(*(torch.stack(each) for each in zip(*parts, strict=True)))
-
-
-def merge_stacked(mixed: Tensor, sums: Tensor) -> Part:
-    """The same for parts that lie in one tensor, along its first side."""
+    mixed, sums = (torch.stack(each) for each in zip(*parts, strict=True))
     total = sums.logsumexp(0)
     weights = (sums - torch.where(total == -torch.inf, 0, total)).exp()
     return (weights[..., None] * mixed).sum(0), total

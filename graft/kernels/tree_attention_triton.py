@@ -16,12 +16,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graft.kernels.attention_parts import Part, merge_stacked
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import COLUMNS, TreePlan, plan_tree, tile_of
 
 _LOG2E = tl.constexpr(1.4426950408889634)
-_LN2 = 0.6931471805599453
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,37 +163,6 @@ def attend(
             mixed, sums, sinks, plan.parts, result, nodes, PARTS=16, num_warps=4, **options
         )
     return result
-
-
-def attend_parts(
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    tasks: Tensor,
-    *,
-    tile: int,
-    parts: int,
-    scale: float,
-) -> Part:
-    """Of queries [N, H, D] over committed keys alone, by tasks [T, COLUMNS] that are on the device
-    and make `parts` partial results of a node at most: mixed [N, H, D], log-sum-exp [N, H]."""
-    nodes, heads, size = query.shape
-    tiles = tiles_for(tile, size, query.dtype)
-    mixed = query.new_empty((parts, nodes, heads, size), dtype=torch.float32)
-    sums = query.new_full((parts, nodes, heads), -torch.inf, dtype=torch.float32)
-    none = tasks.new_empty(0, dtype=torch.int64)
-    _attend[(len(tasks), keys.shape[0])](
-        query.contiguous(), keys, values, query, mixed, sums, None, tasks, none, none,
-        keys.stride(0), nodes, 1, scale, 1.0, 0,
-        HEADS=heads, SIZE=size, PADDED=triton.next_power_of_2(size), HAS_SINKS=False,
-        GROUP=heads // keys.shape[0], TILE=tile, KEYS=tiles.keys, COLUMNS=COLUMNS,
-        HAS_WINDOW=False, HAS_SOFTCAP=False,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
-        num_warps=tiles.warps, num_stages=tiles.stages,
-    )  # fmt: skip
-    sums = sums * _LN2
-    seen = torch.where(sums[..., None] == -torch.inf, 0, mixed)  # the others were never written
-    return merge_stacked(seen, sums)
 
 
 @triton.jit(do_not_specialize=["nodes", "words", "window"])

@@ -52,19 +52,28 @@ def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreeP
     return TreePlan(tile, table, parts, bits)
 
 
-def plan_committed(
-    segments: list[list[tuple[int, int]]], width: int, *, group: int, tile: int, tasks: int
+def plan_guesses(
+    segments: list[list[tuple[int, int]]],
+    width: int,
+    above: int | None,
+    *,
+    group: int,
+    tile: int,
+    tasks: int,
 ) -> TreePlan:
-    """For `width` queries of every sequence that see its committed rows (first row, rows) and
-    nothing else; every task makes a partial result."""
-    counts, rows = (
-        np.array([len(each) for each in segments]),
-        np.array([pair for each in segments for pair in each], np.int64),
-    )
+    """For `width` nodes of every sequence that see its committed rows (first row, rows) and, by
+    bits that only the device knows, rows of a tree behind the last segment: `above` of them were
+    there before, their own follow. None: they see no tree."""
+    counts = np.array([len(each) for each in segments])
+    rows = np.array([pair for each in segments for pair in each], np.int64)
     first_node = width * np.arange(len(segments) + 1)
     parents = np.tile(np.arange(-1, width - 1), len(segments))
     table, parts, bits = _plan(first_node, parents, counts, rows, group, tile, tasks)
-    table[:, TREE], table[:, PARTS] = 0, 2
+    table[:, CHAIN] = 0
+    if above is None:
+        table[:, TREE] = 0
+    else:
+        table[:, FIRST] -= above
     return TreePlan(tile, table, parts, bits)
 
 

@@ -5,11 +5,11 @@ with the output of its parent, which stands in for the feature that the target w
 """
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from graft.models.eagle_head import EagleHead
 from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_runner import HeadRunner, Memory, Sight, Text
+from graft.models.head_runner import TREE_ROWS, HeadRunner, Known, Memory, Text
 from graft.models.language_model import LanguageModel
 
 
@@ -25,6 +25,11 @@ class EagleRunner(HeadRunner):
         """See HeadRunner."""
         return self.head.layer.self_attn
 
+    @property
+    def block(self) -> nn.Module:
+        """See HeadRunner."""
+        return self.head.layer
+
     def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:
         """See HeadRunner."""
         return self.head.fuse(self.embed(tokens), features)
@@ -37,7 +42,7 @@ class EagleRunner(HeadRunner):
         """See HeadRunner."""
         memory, extent = text.memory, text.memory.extent
         extent.length = memory.end - memory.first
-        self.arena.ensure(extent, extent.length + len(positions))
+        self.arena.ensure(extent, extent.length + len(positions) + TREE_ROWS)
         extent.length += len(positions)
         return extent.start + positions - memory.first
 
@@ -50,8 +55,7 @@ class EagleRunner(HeadRunner):
         inputs: Tensor,
         attended: Tensor,
         rotary: Rotary,  # noqa: ARG002
-        sight: Sight,  # noqa: ARG002
-        depth: int,  # noqa: ARG002
+        known: Known,  # noqa: ARG002
     ) -> Tensor:
         """See HeadRunner."""
         return self.head.layer.after(inputs, attended)

@@ -9,12 +9,11 @@ values of guesses live as long as the round.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.models.arena import ALIGN, Arena, Extent, Storage
@@ -24,6 +23,9 @@ from graft.models.language_model import LanguageModel
 from graft.models.panel_linear import PanelLinear, pack_linears
 from graft.models.storage import PanelStorage, RowStorage
 from graft.sampling import upload
+
+DEPTHS_AT_ONCE = 8
+TREE_ROWS = 64  # behind a sequence's own, for guesses that a device keeps there
 
 
 @dataclass(slots=True, eq=False)
@@ -79,12 +81,13 @@ class HeadRunner:
 
     def open(self) -> Memory:
         """A new sequence."""
-        return Memory(self.arena.reserve(self.window or 1))
+        return Memory(self.arena.reserve((self.window or 0) + TREE_ROWS))
 
     def hold(self, sequences: int) -> None:
         """Take the rows for so many sequences now, so that they need not move later: those of all
         that the target has room for, or of the windows."""
-        rows = self.model.arena.storage.rows if self.window is None else sequences * self.window
+        own = self.model.arena.storage.rows if self.window is None else sequences * self.window
+        rows = own + sequences * TREE_ROWS
         if rows > self.storage.rows:
             self.storage.resize(-(-rows // ALIGN) * ALIGN)
 
@@ -136,32 +139,23 @@ class HeadRunner:
         raise NotImplementedError
 
     def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:
-        """The own rows (first row, rows) that guesses so deep below the root may see."""
+        """The own rows (first row, rows) that guesses so deep below the root may see; rows for a
+        tree follow the last of them, which may be empty."""
         raise NotImplementedError
 
-    def finish(
-        self, inputs: Tensor, attended: Tensor, rotary: Rotary, sight: "Sight", depth: int
-    ) -> Tensor:
+    @property
+    def block(self) -> nn.Module:
+        """What holds the layer's MLP and the norm before it."""
+        raise NotImplementedError
+
+    def finish(self, inputs: Tensor, attended: Tensor, rotary: Rotary, known: "Known") -> Tensor:
         """[B, W, E]: the head's output, given what its attention read."""
         raise NotImplementedError
 
 
-class Sight(Protocol):
-    """What a round starts from, for B sequences: the positions of the roots [B, 1], what the layer
-    reads for them [B, 1, E], and all rows that are known."""
-
-    roots: Tensor
-    inputs: Tensor
-
-    def own(self, queries: Tensor, depth: int) -> Part:
-        """Attention of queries [B, H, W, D], so deep below the roots, over the head's rows."""
-
-    def target(self, queries: Tensor, depth: int) -> Part:
-        """The same over the rows of the target's last layer."""
-
-
 class Known:
-    """Looks at one sequence after the other."""
+    """What a round starts from, for B sequences: the positions of the roots [B, 1], what the layer
+    reads for them [B, 1, E], and all rows that are known. `extents` are the target's."""
 
     def __init__(
         self, runner: HeadRunner, memories: Sequence[Memory], extents: Sequence[Extent]
@@ -171,12 +165,12 @@ class Known:
         self.inputs = torch.stack([memory.last for memory in memories])[:, None]
 
     def own(self, queries: Tensor, depth: int) -> Part:
-        """See Sight."""
+        """Attention of queries [B, H, W, D], so deep below the roots, over the head's rows."""
         rows = [self._runner.seen(memory, depth) for memory in self._memories]
         return self._attend(self._runner.storage, 0, queries, rows)
 
-    def target(self, queries: Tensor, depth: int) -> Part:  # noqa: ARG002
-        """See Sight."""
+    def target(self, queries: Tensor) -> Part:
+        """The same over the rows of the target's last layer."""
         rows = [extent.segments for extent in self._extents]
         return self._attend(self._runner.model.arena.storage, -1, queries, rows)
 
@@ -194,17 +188,17 @@ class Known:
 class Round:
     """Guesses for B sequences, level by level, after the last tokens that were read of each."""
 
-    def __init__(self, runner: HeadRunner, sight: Sight) -> None:
-        self._runner, self._sight = runner, sight
+    def __init__(self, runner: HeadRunner, known: Known) -> None:
+        self._runner, self._known = runner, known
         self._tree, self._depth = _TreeRows(), 0
+        self._angles: Rotary | None = None  # of several depths: they cost as much as those of one
         self._outputs: Tensor | None = None  # of the last level
 
     @torch.inference_mode()
     def root(self) -> Tensor:
         """[B, 1, E]: the outputs after the known text."""
-        inputs = self._sight.inputs
-        rotary = self._runner.head.rotary(self._sight.roots)
-        return self._through(inputs, self._runner.normed(inputs), rotary)
+        inputs = self._known.inputs
+        return self._through(inputs, self._runner.normed(inputs), self._rotary())
 
     @torch.inference_mode()
     def level(self, tokens: Tensor, above: Tensor) -> Tensor:
@@ -212,18 +206,25 @@ class Round:
         the level before."""
         runner, self._depth = self._runner, self._depth + 1
         inputs = runner.inputs(tokens, chosen(self._outputs, above))
-        normed = runner.normed(inputs)
-        rotary = runner.head.rotary((self._sight.roots + self._depth).expand_as(tokens))
+        normed, rotary = runner.normed(inputs), self._rotary()
         self._tree.add(*runner.attention.keys_values(normed, rotary), above)
         return self._through(inputs, normed, rotary)
+
+    def _rotary(self) -> Rotary:
+        """Of the level at hand, whose nodes all stand equally deep."""
+        if self._angles is None or self._depth >= self._angles[0].shape[2]:
+            depths = torch.arange(self._depth + DEPTHS_AT_ONCE, device=self._runner.device)
+            self._angles = self._runner.head.rotary(self._known.roots + depths)
+        cosine, sine = (each[:, :, self._depth : self._depth + 1] for each in self._angles)
+        return cosine, sine
 
     def _through(self, inputs: Tensor, normed: Tensor, rotary: Rotary) -> Tensor:
         runner = self._runner
         queries = runner.attention.queries(normed, rotary)  # [B, H, W, D]
-        known = self._sight.own(queries, self._depth)
-        mixed, _ = merge_parts([known, *self._tree.attend(queries, runner.scale)])
+        own = self._known.own(queries, self._depth)
+        mixed, _ = merge_parts([own, *self._tree.attend(queries, runner.scale)])
         attended = joined(runner.attention, mixed.to(inputs.dtype))
-        self._outputs = runner.finish(inputs, attended, rotary, self._sight, self._depth)
+        self._outputs = runner.finish(inputs, attended, rotary, self._known)
         return self._outputs
 
 

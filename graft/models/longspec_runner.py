@@ -6,10 +6,10 @@ window, and of the target's last layer all committed rows.
 """
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
 from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_runner import HeadRunner, Memory, Sight, Text, joined
+from graft.models.head_runner import HeadRunner, Known, Memory, Text, joined
 from graft.models.language_model import LanguageModel
 from graft.models.longspec_head import LongSpecHead
 
@@ -25,6 +25,11 @@ class LongSpecRunner(HeadRunner):
     def attention(self) -> SelfAttention:
         """See HeadRunner."""
         return self.head.self_attn
+
+    @property
+    def block(self) -> nn.Module:
+        """See HeadRunner."""
+        return self.head
 
     def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
         """See HeadRunner."""
@@ -45,14 +50,13 @@ class LongSpecRunner(HeadRunner):
         oldest = max(memory.first, root + depth - self.window + 1)
         first, last = oldest % self.window, root % self.window
         ranges = [(first, last)] if first <= last else [(first, self.window - 1), (0, last)]
-        return [(start + one, other - one + 1) for one, other in ranges]
+        rows = [(start + one, other - one + 1) for one, other in ranges]
+        return [*rows, (start + self.window, 0)]
 
-    def finish(
-        self, inputs: Tensor, attended: Tensor, rotary: Rotary, sight: Sight, depth: int
-    ) -> Tensor:
+    def finish(self, inputs: Tensor, attended: Tensor, rotary: Rotary, known: Known) -> Tensor:
         """See HeadRunner."""
         head, hidden = self.head, inputs + attended
         queries = head.cross_attn.queries(head.cross_layernorm(hidden), rotary)
-        mixed, _ = sight.target(queries, depth)
+        mixed, _ = known.target(queries)
         hidden = hidden + joined(head.cross_attn, mixed.to(inputs.dtype))
         return head.norm(hidden + head.mlp(head.post_attention_layernorm(hidden)))

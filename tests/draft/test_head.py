@@ -16,7 +16,7 @@ from graft.draft.head_growth import Beam, Preferred, as_pool, grow
 from graft.draft.head_worth import Paying
 from graft.draft.ranks import RANKS, Ranks, expected_levels
 from graft.models.head_load import run_head
-from graft.models.head_runner import Known, Round
+from graft.models.head_runner import TREE_ROWS, Known, Round
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain
@@ -225,7 +225,7 @@ def test_longspecs_memory_does_not_grow_with_the_context():
         target.step(0, [context.root, *range(20, 28)], [*range(20, 28), 9])
         target.propose(0)
     assert target.extents[0].total > 500
-    assert target.helper.runner.arena.taken == 64
+    assert target.helper.runner.arena.taken == 64 + TREE_ROWS
     assert target.helper.runner.storage.rows == rows
 
 
@@ -356,7 +356,7 @@ def test_levels_are_timed_as_they_are_run(kind):
 def test_room_is_taken_once():
     longspec, eagle = helper_of("longspec", window=64).runner, helper_of("eagle2").runner
     longspec.hold(5)
-    assert longspec.storage.rows == 320
+    assert longspec.storage.rows == 5 * (64 + TREE_ROWS)
     eagle.model.arena.hold(1024)
     eagle.hold(5)
-    assert eagle.storage.rows == 1024
+    assert eagle.storage.rows == 1024 + 5 * TREE_ROWS
