@@ -25,11 +25,12 @@ import torch
 
 import graft
 from graft import SamplingParams
-from graft.assemble import EAGLE_NODES, EAGLE_TREE, make_drafter
+from graft.assemble import EAGLE_TREE, make_drafter
 from graft.bench.task import read_suite, select
 from graft.draft.budget import as_many_as_fit
 from graft.draft.combined import AtOnce, Combined, Prune, everything
 from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.head import EAGLE_NODES
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import ModelDrafter
 from graft.match.ngram import CopyIndex
@@ -129,11 +130,11 @@ class Runs:
     def fused(self, name: str) -> Combined:
         """A fused preset of its own, not the engine's."""
         drafters = self.engine.drafters
-        return make_drafter(self.names[name], drafters.helper, drafters.store)
+        return make_drafter(self.names[name], drafters.helpers, drafters.store)
 
     def tree(self) -> ModelDrafter:
         """EAGLE-2's tree of the draft model, nothing else."""
-        helper = self.engine.drafters.helper
+        helper = self.engine.drafters.helpers.model
         return ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
 
     def variants(self) -> dict[str, Drafter]:

@@ -29,6 +29,18 @@ class Late:
     def __init__(self, inner: Forward) -> None:
         self.inner, self.storage = inner, inner.storage
         self._given = torch.zeros(0)
+        self.embed, self.output_weight = inner.embed, inner.output_weight
+
+    @property
+    def keeps_features(self) -> bool:
+        return self.inner.keeps_features
+
+    @keeps_features.setter
+    def keeps_features(self, wanted: bool) -> None:
+        self.inner.keeps_features = wanted
+
+    def features(self, nodes: np.ndarray) -> torch.Tensor:
+        return self.inner.features(nodes)
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         self._given.fill_(torch.nan)

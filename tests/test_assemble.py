@@ -1,13 +1,20 @@
-"""From names to an engine with a draft model."""
+"""From names to an engine with a draft model or a head."""
+
+import shutil
+from dataclasses import replace
 
 import pytest
 from tiny import tiny_network, tiny_tokenizer
+from tiny_heads import KINDS, tiny_head
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 import graft
-from graft.assemble import MODEL_PRESETS, PRESETS
-from graft.errors import InputError
+from graft.assemble import EITHER_PRESETS, HEAD_PRESETS, MODEL_PRESETS, PRESETS
+from graft.errors import CheckpointError, InputError
+from graft.home import home
+from graft.models.head_files import write_head
+from graft.models.pretrained import locate
 from graft.sampling import SamplingParams
 
 
@@ -34,7 +41,7 @@ def load(model, **options):
 
 def test_a_draft_model_brings_its_presets(target, draft):
     engine = load(target, draft_model=str(draft), draft="casd", kv_cache=50_000_000)
-    assert engine.presets == [*PRESETS, *MODEL_PRESETS]
+    assert engine.presets == [*PRESETS, *MODEL_PRESETS, *EITHER_PRESETS]
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
@@ -42,7 +49,7 @@ def test_a_draft_model_brings_its_presets(target, draft):
 
 
 def test_without_one_they_are_refused_before_anything_is_loaded():
-    for name in MODEL_PRESETS:
+    for name in [*MODEL_PRESETS, *EITHER_PRESETS]:
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft model"):
             graft.load("no-such-model", draft=name)
 
@@ -54,3 +61,73 @@ def test_a_draft_model_with_another_tokenizer_is_refused(target, tmp_path):
     with pytest.raises(InputError, match="has another tokenizer than") as refused:
         load(target, draft_model=str(tmp_path))
     assert "\n" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def heads(target, tmp_path_factory):
+    """A head of each kind for the target, by its kind."""
+    checkpoint, network = locate(str(target)), tiny_network()
+    folders = {}
+    for kind in KINDS:
+        made = tiny_head(kind, network, draft_vocabulary=90)
+        made.config = replace(made.config, fingerprint=checkpoint.fingerprint)
+        folders[kind] = tmp_path_factory.mktemp("heads") / kind
+        write_head(folders[kind], made, dtype="fp32")
+    return folders
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_brings_its_presets(target, heads, kind):
+    engine = load(target, head=str(heads[kind]), draft=f"{kind}+copy")
+    assert engine.presets == [*PRESETS, "head", kind, *EITHER_PRESETS, f"{kind}+copy"]
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    result = engine.generate("the end", params)
+    assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
+    assert result.stats.drafted_by_source["head"] > 0
+
+
+def test_installed_heads_are_found_by_the_weights_they_were_trained_for(target, heads):
+    for folder in heads.values():
+        shutil.copytree(folder, home() / "heads" / folder.name)
+    broken = home() / "heads" / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{")
+    assert {"eagle2", "longspec", "head"} <= set(load(target).presets)
+    assert "head" not in load(target, head=None).presets
+
+
+def test_a_head_of_another_model_is_not_installed_for_this_one(target, heads, tmp_path):
+    shutil.copytree(heads["eagle2"], home() / "heads" / "eagle2")
+    other = tmp_path / "other"
+    tiny_network(seed=9).save_pretrained(other)
+    tiny_tokenizer().save_pretrained(other)
+    assert "head" not in load(other).presets
+    with pytest.raises(CheckpointError, match="was trained for other weights") as refused:
+        load(other, head=str(heads["eagle2"]))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_head_of_another_kind_is_named(target, heads):
+    with pytest.raises(
+        InputError, match="'longspec' needs a head of that kind; the one here is eagle2"
+    ):
+        load(target, head=str(heads["eagle2"]), draft="longspec")
+
+
+def test_without_a_head_its_presets_are_refused_before_anything_is_loaded():
+    for name in HEAD_PRESETS:
+        with pytest.raises(InputError, match=f"draft '{name}' needs a draft head"):
+            graft.load("no-such-model", draft=name)
+
+
+def test_casd_prefers_a_head_to_a_draft_model(target, draft, heads):
+    engine = load(target, draft_model=str(draft), head=str(heads["longspec"]))
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    drafted = engine.generate("the end", params, draft="casd").stats.drafted_by_source
+    assert drafted["head"] > 0
+    assert drafted["model"] == 0
+
+
+def test_a_head_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path):
+    with pytest.raises(CheckpointError, match="is not a draft head's folder"):
+        graft.load("no-such-model", head=str(tmp_path))

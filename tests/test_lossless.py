@@ -16,6 +16,7 @@ import pytest
 import torch
 from late import Late
 from tiny import END, VOCABULARY, tiny_engine, tiny_helper, tiny_network, tiny_tokenizer
+from tiny_heads import tiny_head
 from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
@@ -150,6 +151,82 @@ def test_a_draft_model_never_changes_the_output(model_bench, option, draft):
     assert rejected([result]) >= 3
     if draft != "auto":  # which may find all it wants in the output
         assert {"model", "both"} & result.stats.accepted_by_source.keys()
+
+
+HEADS = {
+    "eagle2": {"kind": "eagle2", "draft_vocabulary": 110},
+    "longspec": {"kind": "longspec", "draft_vocabulary": 110, "window": 32},
+    "random eagle2": {"kind": "eagle2", "knows": False},
+    "random longspec": {"kind": "longspec", "knows": False},
+    "blind longspec": {"kind": "longspec", "sees_target": False},
+}
+HEAD_PRESETS = ["paper", "head", "auto", "casd", "rasd-pld", "head+copy"]
+
+
+def bench_with_head(name, **options):
+    return Bench(heads=[tiny_head(network=tiny_network(), **HEADS[name])], **options)
+
+
+def preset_of(draft, head):
+    return head.split()[-1] if draft == "paper" else draft
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def head_bench(request):
+    return request.param, bench_with_head(request.param)
+
+
+@pytest.mark.parametrize("draft", HEAD_PRESETS)
+@pytest.mark.parametrize("option", ["greedy", "temperature", "filters", "repetition", "everything"])
+def test_a_head_never_changes_the_output(head_bench, option, draft):
+    head, bench = head_bench
+    params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
+    place = list(OPTIONS).index(option) % len(PROMPTS)
+    result = bench.check(PROMPTS[place], params, preset_of(draft, head))
+    assert rejected([result]) >= 3
+    if head != "random eagle2":
+        assert accepted([result]) >= 3
+    if draft == "paper":
+        assert result.stats.accepted_by_source["head"] == accepted([result])
+
+
+@pytest.mark.parametrize("head", ["eagle2", "longspec"])
+@pytest.mark.parametrize("forward", ["lean", "hook", "late"])
+def test_a_head_beside_other_forwards(forward, head):
+    options = {"wrap": Late} if forward == "late" else {"forward": forward}
+    bench = bench_with_head(head, **options)
+    for option in ("greedy", "temperature"):
+        params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
+        result = bench.check(PROMPTS[2], params, head)
+        assert accepted([result]) >= 3
+        assert rejected([result]) >= 3
+
+
+@pytest.mark.parametrize("head", ["eagle2", "longspec"])
+@pytest.mark.parametrize("option", ["greedy", "temperature"])
+def test_heads_in_batches_on_prefixes_that_others_read(head, option):
+    """Several at once, again with what was read before, and several answers to one prompt."""
+    engine = bench_with_head(head).engine
+    params = replace(OPTIONS[option], max_tokens=30, ignore_eos=True)
+    long = [5 + i % 90 for i in range(600)]
+    prompts = [*PROMPTS, long, [*long, 7, 8], long[:300]]
+    plain = [engine.generate(prompt, params, draft="plain") for prompt in prompts]
+    engine.model.prefixes.use(most_rows=8192)
+    for _ in range(2):
+        results = engine.generate(prompts, params, draft=head)
+        for result, expected in zip(results, plain, strict=True):
+            assert_same(result, expected)
+        assert accepted(results) >= 20
+        assert rejected(results) >= 20
+    assert results[4].stats.cached_tokens == 512
+    assert results[4].stats.unseen_tokens == (512 if head == "eagle2" else 0)
+    several = replace(params, n=3, temperature=0.9, seed=3)
+    expected = engine.generate(PROMPTS[0], several, draft="plain").choices
+    for one, other in zip(
+        engine.generate(PROMPTS[0], several, draft=head).choices, expected, strict=True
+    ):
+        assert_same(one, other)
+    engine.sweep()
 
 
 # Letters that no merge of the tokenizer touches: what the model writes in them is read back as the

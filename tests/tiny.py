@@ -5,7 +5,7 @@ next: output falls into cycles (drafts are accepted) and leaves them now and the
 rejected), greedy because the layers see the whole context, sampled because the draw jumps.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,10 +15,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from graft.assemble import Drafters
+from graft.assemble import Drafters, Helpers
 from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
+from graft.draft.head import HeadHelper, growth_for
 from graft.draft.model import Helper
+from graft.models.head_files import Head
+from graft.models.head_load import run_head
 from graft.models.language_model import Forward, LanguageModel
 from graft.models.load import LoadedModel, build_forward
 from graft.models.pretrained import Checkpoint
@@ -114,6 +117,7 @@ def tiny_engine(  # noqa: PLR0913
     invariant: bool = False,
     drafters: Mapping[str, Drafter] | None = None,
     helper: Helper | None = None,
+    heads: Sequence[Head] = (),
     context_length: int | None = None,
     eos_ids: frozenset[int] = frozenset({END}),
     verify: Verifier = walk,
@@ -121,8 +125,8 @@ def tiny_engine(  # noqa: PLR0913
     wrap: Callable[[Forward], Forward] = lambda forward: forward,
     **options: Any,
 ) -> Engine:
-    """An engine with every preset, those of a draft model too where there is a `helper`, and
-    `drafters` besides, around a tiny network; `options` are the engine's own."""
+    """An engine with every preset, those of a draft model and of heads too where there are some,
+    and `drafters` besides, around a tiny network; `options` are the engine's own."""
     torch.set_num_threads(1)  # the products are too small to share
     network = tiny_network() if network is None else network
     built, name = build_forward(network, name="tiny", kind=forward, invariant=invariant)
@@ -134,9 +138,20 @@ def tiny_engine(  # noqa: PLR0913
     )
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
-    presets = Drafters(helper, tiny_tokenizer())
+    runners = [run_head(head, model, packed=name == "panels") for head in heads]
+    helpers = {
+        each.config.kind: HeadHelper(each, growth_for(each), costs_of(0.1)) for each in runners
+    }
+    presets = Drafters(Helpers(helper, helpers), tiny_tokenizer())
     presets.update(drafters or {})
-    return Engine(loaded, presets, verify, StepCosts.read(REFERENCE), **options)
+    return Engine(loaded, presets, verify, costs_of(1.0), **options)
+
+
+def costs_of(share: float) -> StepCosts:
+    """The reference costs, or a share of them."""
+    costs = StepCosts.read(REFERENCE)
+    seconds = tuple(tuple(share * second for second in row) for row in costs.seconds)
+    return replace(costs, seconds=seconds)
 
 
 def tiny_helper(  # noqa: PLR0913
@@ -163,6 +178,4 @@ def tiny_helper(  # noqa: PLR0913
     model = LanguageModel(
         wrap(built), vocabulary=vocab, context_length=context_length, most_rows=most_rows
     )
-    costs = StepCosts.read(REFERENCE)
-    cheap = tuple(tuple(cost * second for second in row) for row in costs.seconds)
-    return Helper(model, replace(costs, seconds=cheap), VOCABULARY)
+    return Helper(model, costs_of(cost), VOCABULARY)

@@ -21,6 +21,7 @@ class Asked:
     peers: str | None = None
     model: str | None = None
     draft_model: str | None = None
+    head: str | None = None
     dtype: str | None = None
     device: str | None = None
     temperature: str | None = None
@@ -51,6 +52,7 @@ class Asked:
             "peers": _listed(self.peers),
             "model": self.model,
             "draft_model": self.draft_model,
+            "head": self.head,
             "dtype": self.dtype,
             "device": self.device,
             "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),

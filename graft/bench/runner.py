@@ -17,6 +17,7 @@ from graft.bench.task import Prompt, read_suite, select
 from graft.bench.worker import RequestError, Worker, WorkerError
 from graft.bench.workers import PEER_DTYPES, Workers
 from graft.errors import GraftError, InputError
+from graft.models.head_load import AUTO_HEAD
 from graft.models.load import find_device
 from graft.models.pretrained import Checkpoint, locate
 
@@ -99,6 +100,7 @@ def _header(
         "model": checkpoint.name,
         "weights": checkpoint.fingerprint[:16],
         "draft model": settings.draft_model or "none",
+        **({} if settings.head == AUTO_HEAD else {"head": Path(settings.head).name}),
         "dtype": workers.dtype,
         "device": workers.device,
         "max_tokens": settings.max_tokens,

@@ -10,6 +10,7 @@ from graft.assemble import check_draft
 from graft.bench.systems import PEERS, System, graft_system
 from graft.errors import InputError
 from graft.machine import usable_cores
+from graft.models.head_load import AUTO_HEAD, may_have_head, named_head
 from graft.models.load import DTYPES
 from graft.models.pretrained import DEFAULT_MODEL
 
@@ -26,6 +27,7 @@ class Settings:
     peers: Sequence[str] = ()
     model: str = DEFAULT_MODEL
     draft_model: str | None = None
+    head: str = AUTO_HEAD
     dtype: str = "auto"
     device: str = "auto"
     temperatures: Sequence[float] = (0.0,)
@@ -57,8 +59,9 @@ class Settings:
     def _check_systems(self) -> None:
         if not self.drafts and not self.peers:
             raise InputError("nothing to measure; name presets with --draft or peers with --peers")
+        head = may_have_head(named_head(self.head))
         for name in self.drafts:
-            check_draft(name, draft_model=self.draft_model is not None)
+            check_draft(name, draft_model=self.draft_model is not None, head=head)
         if self.dtype == "auto" and not self.drafts:
             raise InputError(
                 "--dtype auto takes what is fastest for Graft; without --draft name one"

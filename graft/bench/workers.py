@@ -71,6 +71,8 @@ class Workers:
         }
         if engine == "graft" and settings.draft_model:
             given["--draft-model"] = settings.draft_model
+        if engine == "graft":
+            given["--head"] = settings.head
         if not system.per_request:
             given["--method"] = system.method
         command = [interpreter(engine, settings.interpreters), str(PEERS / f"{engine}_peer.py")]

@@ -56,6 +56,12 @@ class BenchOptions:
     draft_model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="For sd, sd-tree, casd, rasd-pld, auto.")
     ] = None
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER", help="A draft head for head, eagle2, longspec, casd, auto; or none."
+        ),
+    ] = None
     dtype: Annotated[
         str | None, typer.Option(help="fp32, bf16, fp16, int8 or auto; the same for all.")
     ] = None

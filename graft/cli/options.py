@@ -74,8 +74,9 @@ class AnswerOptions:
         typer.Option(
             metavar="NAME",
             help="Who guesses ahead: auto, copy, pld, igpg, plain; with --draft-model also sd, "
-            "sd-tree, casd, rasd-pld; store:FOLDER and rest:FOLDER (a datastore of `graft "
-            "index`); several joined by +, such as sd+copy+store:FOLDER.",
+            "sd-tree, with --head head, eagle2, longspec, with either casd, rasd-pld; "
+            "store:FOLDER and rest:FOLDER (a datastore of `graft index`); several joined by +, "
+            "such as eagle2+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
@@ -86,6 +87,14 @@ class AnswerOptions:
             "where it pays.",
         ),
     ] = None
+    head: Annotated[
+        str,
+        typer.Option(
+            metavar="FOLDER",
+            help="A draft head trained for the model (`graft train`), which auto then uses where "
+            "it pays; auto: those installed for it; none.",
+        ),
+    ] = "auto"
     dtype: Annotated[
         str,
         typer.Option(help="fp32, bf16, fp16, int8 (weights only; needs torchao) or auto."),
@@ -135,9 +144,11 @@ class AnswerOptions:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
         from graft.assemble import check_draft
+        from graft.models.head_load import may_have_head, named_head
         from graft.models.pretrained import DEFAULT_MODEL, locate
 
-        check_draft(self.draft, draft_model=self.draft_model is not None)
+        head = named_head(self.head)
+        check_draft(self.draft, draft_model=self.draft_model is not None, head=may_have_head(head))
         name = DEFAULT_MODEL if self.model is None else self.model
         for each in (name, self.draft_model):
             if each is not None:
@@ -146,6 +157,7 @@ class AnswerOptions:
             return graft.load(
                 name,
                 draft_model=self.draft_model,
+                head=head,
                 dtype=self.dtype,
                 device=self.device,
                 draft=self.draft,

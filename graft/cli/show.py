@@ -11,6 +11,7 @@ SOURCE_COLORS = {
     "prediction": "magenta",
     "output": "yellow",
     "model": "bright_blue",
+    "head": "bright_magenta",
     "both": "bright_green",
 }
 OTHER_COLOR = "blue"

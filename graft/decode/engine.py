@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Unpack
 
 from graft.decode.batch import Batch
-from graft.decode.flight import Flight, Part, by_drafter
+from graft.decode.flight import Flight, by_drafter, place_side_by_side
 from graft.decode.pace import readable_tokens, seconds_by_nodes
 from graft.decode.request import Options, Request, as_request, is_batch
 from graft.decode.sequence import Result
@@ -143,10 +143,10 @@ class Engine:
         if not pieces and not writing:
             return None
         trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
-        parts = [
-            *(Part(sequence, chain(piece), reads=True) for sequence, piece in pieces),
-            *(Part(sequence, tree) for sequence, tree in zip(writing, trees, strict=True)),
-        ]
+        parts = place_side_by_side(
+            [(sequence, chain(piece)) for sequence, piece in pieces],
+            list(zip(writing, trees, strict=True)),
+        )
         logits, counts = self.model.score_all(
             [part.sequence.extent for part in parts],
             [part.tree for part in parts],

@@ -6,6 +6,7 @@ it is then as if it had never been sent.
 
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
+from itertools import accumulate
 
 from torch import Tensor
 
@@ -16,7 +17,6 @@ from graft.tree.draft_tree import DraftTree, root_only
 from graft.verify.draws import Asked, Draws
 from graft.verify.verdict import Verifier
 
-Settled = tuple[Sequence, list[int], list[int]]  # whose, the nodes kept, the tokens now final
 _AFTER_PROMPT = root_only(0)  # a piece of a prompt has logits after its last token alone
 
 
@@ -26,6 +26,7 @@ class Part:
 
     sequence: Sequence
     tree: DraftTree
+    first: int  # of its nodes, among all of the step
     reads: bool = False
 
     @property
@@ -54,6 +55,21 @@ class Part:
     @property
     def _ends_prompt(self) -> bool:
         return self.sequence.extent.total + len(self.tree) == len(self.sequence.context.prompt)
+
+
+def place_side_by_side(
+    reading: Several[tuple[Sequence, DraftTree]], writing: Several[tuple[Sequence, DraftTree]]
+) -> list[Part]:
+    """The parts of a step: pieces of prompts, then trees."""
+    pairs = [*reading, *writing]
+    first = accumulate((len(tree) for _, tree in pairs), initial=0)
+    return [
+        Part(sequence, tree, start, reads=place < len(reading))
+        for place, ((sequence, tree), start) in enumerate(zip(pairs, first, strict=False))
+    ]
+
+
+Settled = tuple[Part, list[int], list[int]]  # whose, the nodes kept, the tokens now final
 
 
 @dataclass(slots=True)
@@ -85,9 +101,9 @@ class Flight:
         try:
             self._settle(verify, settled)
         finally:  # an interrupt is no reason to lose what others have already taken in
-            model.commit_all([(sequence.extent, path) for sequence, path, _ in settled])
-            for drafter, places in by_drafter([sequence for sequence, _, _ in settled]):
-                drafter.observe([_shown(*settled[i]) for i in places if settled[i][2]])
+            model.commit_all([(part.sequence.extent, path) for part, path, _ in settled])
+            for drafter, places in by_drafter([part.sequence for part, _, _ in settled]):
+                drafter.observe([_shown(*settled[i]) for i in places])
 
     def _settle(self, verify: Verifier, settled: list[Settled]) -> None:
         """Decide for everybody, one after the other."""
@@ -95,7 +111,7 @@ class Flight:
         for part, logits, known in zip(self.parts, self.logits, drawn, strict=True):
             if not part.sequence.over:
                 with part.sequence.guard():
-                    settled.append((part.sequence, *part.settle(logits, known, verify)))
+                    settled.append((part, *part.settle(logits, known, verify)))
 
     def tell(self) -> None:
         """Make texts, events and statistics of what has landed."""
@@ -112,8 +128,10 @@ class Flight:
                 part.sequence.stats.decode_seconds += until - self.since
 
 
-def _shown(sequence: Sequence, _: list[int], tokens: list[int]) -> TargetStep:
-    return TargetStep(sequence.context.sequence, tokens)
+def _shown(part: Part, path: list[int], tokens: list[int]) -> TargetStep:
+    sequence = part.sequence
+    nodes = [part.first + node for node in path]
+    return TargetStep(sequence.context.sequence, tokens, nodes, sequence.extent)
 
 
 def by_drafter(sequences: list[Sequence]) -> list[tuple[Drafter, list[int]]]:

@@ -212,6 +212,7 @@ class Sequence:
             scores = landed.scores[i] if landed.scores else _NO_SCORES
             self.events.append(TokenEvent(token, text, source, step, choice, *scores))
         self.stats.tokens += len(sources)
+        self.stats.unseen_tokens = self.context.unseen
         if landed.tree is not None:
             self.stats.count_step(landed.tree, sources[: len(landed.path) - 1])
 

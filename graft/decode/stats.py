@@ -16,6 +16,7 @@ class Stats:
 
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, read before
+    unseen_tokens: int = 0  # of those, such as a draft head could not read: it started behind them
     tokens: int = 0  # emitted
     prefill_seconds: float = 0.0  # of steps up to the first token
     decode_seconds: float = 0.0  # of steps after it, shared ones counted whole
@@ -64,6 +65,7 @@ class Stats:
         return {
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
+            "unseen_tokens": self.unseen_tokens,
             "tokens": self.tokens,
             "steps": self.steps,
             "tokens_per_step": self.tokens_per_step,

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
+from typing import Protocol
 
 import numpy as np
 
 from graft.draft.budget import as_many_as_pay
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.lookup import LookupDrafter
-from graft.draft.model import ModelDrafter
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
@@ -119,6 +119,13 @@ def what_pays(
     return [strongest(tree, count) for tree, count in zip(fused, counts, strict=True)]
 
 
+class Guide(Drafter, Protocol):
+    """A drafter that can say what it held likely: a draft model, or a head."""
+
+    def first_tokens(self, sequence: int) -> list[int]:
+        """What it held likeliest after the root, in the draft just proposed."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuidedByModel:
     """RASD: of the retrieved branches those stay whose first token the draft model holds likely.
@@ -129,7 +136,7 @@ class GuidedByModel:
     """
 
     retrieval: Sequence[LookupDrafter]
-    model: ModelDrafter
+    model: Guide
     levels: int = 2
     width: int = 3
 

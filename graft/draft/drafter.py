@@ -22,6 +22,7 @@ class DraftContext:
     prediction: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     sampler: Sampler | None = None  # what the target's tokens are drawn with
+    unseen: int = 0  # first tokens that a head knows nothing of: their rows were read by others
 
     @property
     def root(self) -> int:
@@ -57,7 +58,7 @@ class Drafter(Protocol):
         """A tree for each sequence, rooted at its last token; one budget for all of them."""
 
     def observe(self, steps: list[TargetStep]) -> None:
-        """What the target made final, whoever drafted it."""
+        """What the target made final, whoever drafted it; of a prompt every piece that was read."""
 
     def finish(self, sequence: int) -> None:
         """Forget the sequence."""

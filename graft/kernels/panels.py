@@ -12,6 +12,7 @@ for the weighted sum (`tree_attention_panels.py`).
 """
 
 from collections.abc import Callable
+from threading import Lock
 
 import numpy as np
 from llvmlite import ir
@@ -21,6 +22,9 @@ from numba.extending import intrinsic
 from graft.kernels.llvm_loop import along_depth
 
 LANES = 16
+# Other Python threads run during the compiled calls, but the plainest of numba's thread pools
+# ends the process if two of them compute at once.
+COMPUTING = Lock()
 UNROLL = 4  # the depth K of every product must be a multiple of this
 DIRECT_ROWS = 4  # up to here narrow weights are widened in registers; above, once per panel
 

@@ -43,7 +43,7 @@ def plan_splits(layout: TreeLayout) -> SplitPlan:
             nodes = min(BLOCK, end - node)
             begun, key = len(tasks), 0
             for row, committed in segments[:-1]:
-                tasks += _split_rows(row, committed, key, (node, nodes, start))
+                tasks += split_rows(row, committed, key, (node, nodes, start))
                 key += committed
             row, committed = segments[-1]
             seen = layout.positions[start : node + nodes]
@@ -54,7 +54,7 @@ def plan_splits(layout: TreeLayout) -> SplitPlan:
     )
 
 
-def _split_rows(
+def split_rows(
     row: int, count: int, key: int, block: tuple[int, int, int]
 ) -> list[tuple[int, ...]]:
     """Splits of a segment of committed rows whose first key has position `key`."""

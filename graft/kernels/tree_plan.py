@@ -52,6 +52,31 @@ def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreeP
     return TreePlan(tile, table, parts, bits)
 
 
+def plan_guesses(
+    segments: list[list[tuple[int, int]]],
+    width: int,
+    above: int | None,
+    *,
+    group: int,
+    tile: int,
+    tasks: int,
+) -> TreePlan:
+    """For `width` nodes of every sequence that see its committed rows (first row, rows) and, by
+    bits that only the device knows, rows of a tree behind the last segment: `above` of them were
+    there before, their own follow. None: they see no tree."""
+    counts = np.array([len(each) for each in segments])
+    rows = np.array([pair for each in segments for pair in each], np.int64)
+    first_node = width * np.arange(len(segments) + 1)
+    parents = np.tile(np.arange(-1, width - 1), len(segments))
+    table, parts, bits = _plan(first_node, parents, counts, rows, group, tile, tasks)
+    table[:, CHAIN] = 0
+    if above is None:
+        table[:, TREE] = 0
+    else:
+        table[:, FIRST] -= above
+    return TreePlan(tile, table, parts, bits)
+
+
 @njit(cache=True)
 def _plan(first_node, parents, counts, segments, group, tile, wanted):
     first_segment = np.zeros(len(counts) + 1, np.int64)

@@ -5,7 +5,7 @@ build on its first committed rows, which then stay as they are; it may go on gro
 Where the rows are kept, and how, is the storage's business (`storage.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,6 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from graft.errors import GraftError
+from graft.kernels.attention_parts import Part
 from graft.kernels.tree_layout import SPLIT
 
 ALIGN = 16  # extents start at multiples of this, so that panels of keys belong to one extent
@@ -37,6 +38,12 @@ class Storage(Protocol):
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
         """Put back what `read` gave."""
+
+    def attend(
+        self, layer: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
+    ) -> Part:
+        """Attention of queries [H, n, D] over the rows of these segments (first row, rows) of a
+        layer."""
 
 
 class OutOfRowsError(GraftError):

@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from transformers import PretrainedConfig
 
-from graft.kernels.panels import LANES, UNROLL
+from graft.kernels.panels import COMPUTING, LANES, UNROLL
 from graft.kernels.products import pack_weight
-from graft.models.forward_panels import COMPUTING, linear, use_threads
+from graft.models.forward_panels import linear, use_threads
 from graft.models.language_model import name_of
 from graft.models.llama_shape import MODEL_TYPES
 from graft.models.panel_weights import bits

@@ -11,6 +11,7 @@ from graft.kernels.tree_attention_torch import tree_attention
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.llama_shape import LayerWeights, LlamaShape, LlamaWeights
 from graft.models.storage import RowStorage
+from graft.sampling import upload
 
 
 class LeanForward:
@@ -28,6 +29,7 @@ class LeanForward:
         self.shape, self.weights, self.attention = shape, weights, attention
         head = weights.head
         self.asynchronous = head.is_cuda
+        self.keeps_features, self._hidden = False, head.new_empty(0)
         self.storage = RowStorage(
             shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
         )
@@ -47,8 +49,25 @@ class LeanForward:
             hidden = hidden + self._attend(i, layer, normed, rotary, (rows, layout))
             gates, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up).chunk(2, -1)
             hidden = hidden + F.linear(F.silu(gates) * up, layer.down)
+        if self.keeps_features:
+            self._hidden = hidden
         wanted = hidden[torch.from_numpy(outputs).to(device)]
         return F.linear(self._norm(wanted, self.weights.final_norm), self.weights.head).float()
+
+    @torch.inference_mode()
+    def features(self, nodes: np.ndarray) -> Tensor:
+        """See Forward."""
+        wanted = self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
+        return self._norm(wanted, self.weights.final_norm)
+
+    @torch.inference_mode()
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
+        return F.embedding(tokens, self.weights.embedding)
+
+    def output_weight(self, tokens: Tensor | None) -> Tensor:
+        """See Forward."""
+        return self.weights.head if tokens is None else self.weights.head[tokens]
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(x, (x.shape[-1],), weight, self.shape.epsilon)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from graft.kernels.decoder_triton import MOST_MOVES
@@ -30,12 +31,12 @@ BUCKETS = (1, 2, 4, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A step of some shape: fill its buffer, then replay its graph, which makes its logits [N, V];
-    without a graph its kernels are launched."""
+    """A step of some shape: fill its buffer, then replay its graph, which makes its logits [N, V]
+    and features [N, E]; without a graph its kernels are launched."""
 
     step: DeviceStep
     graph: torch.cuda.CUDAGraph | None = None
-    logits: Tensor | None = None
+    outcome: tuple[Tensor, Tensor] | None = None
 
 
 class GraphedForward:
@@ -47,6 +48,8 @@ class GraphedForward:
         self.layers, self.storage = layers, layers.storage
         self.device = layers.storage.kv.device
         self.asynchronous = self.capturing = self.device.type == "cuda"
+        self.keeps_features = True  # they are made in any case
+        self._features = layers.weights.head.new_empty(0)  # of the last run
         self._prepared: dict[StepShape, _Prepared] = {}
         self._pool = None
         self._keys = self.storage.kv[0, 0]  # of the first layer, where they lay at the last step
@@ -63,12 +66,28 @@ class GraphedForward:
         if count > BUCKETS[-1]:
             step = DeviceStep(fit(plan, count), self.device)
             step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
-            return self.layers.compute(step, wanted)
+            logits, self._features = self.layers.compute(step, wanted)
+            return logits
         shape = self._shape(plan)
         prepared = self._prepared.get(shape) or self._prepare(shape)
         prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
-        logits = self._compute(prepared)
+        logits, self._features = self._compute(prepared)
         return logits[:count] if wanted is None else logits[wanted]
+
+    @torch.inference_mode()
+    def features(self, nodes: np.ndarray) -> Tensor:
+        """See Forward."""
+        return self._features[upload(torch.from_numpy(nodes), self.device)]
+
+    @torch.inference_mode()
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
+        return F.embedding(tokens, self.layers.weights.embedding)
+
+    def output_weight(self, tokens: Tensor | None) -> Tensor:
+        """See Forward."""
+        weight = self.layers.weights.head
+        return weight if tokens is None else weight[tokens]
 
     def _shape(self, plan: TreePlan) -> StepShape:
         """Few shapes for many steps: the next of some numbers of nodes; room for the tasks of one
@@ -90,11 +109,11 @@ class GraphedForward:
             self._pool = None  # it went with the last graph
             self._keys = self.storage.kv[0, 0]
 
-    def _compute(self, prepared: _Prepared) -> Tensor:
+    def _compute(self, prepared: _Prepared) -> tuple[Tensor, Tensor]:
         if prepared.graph is None:
             return self.layers.compute(prepared.step, None)
         prepared.graph.replay()
-        return prepared.logits
+        return prepared.outcome
 
     def _prepare(self, shape: StepShape) -> _Prepared:
         """The graph of a shape, captured over padding alone; none if it cannot be."""
@@ -107,14 +126,14 @@ class GraphedForward:
                 graph = torch.cuda.CUDAGraph()
                 # What other threads do with the device meanwhile is no business of this graph.
                 with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                    logits = self.layers.compute(step, None)
+                    outcome = self.layers.compute(step, None)
             except RuntimeError as error:
                 self.capturing = False
                 reason = str(error).splitlines()[0][:200]
                 log.warning("steps are launched kernel by kernel, without CUDA graphs: %s", reason)
             else:
                 self._pool = graph.pool()
-                prepared = _Prepared(step, graph, logits)
+                prepared = _Prepared(step, graph, outcome)
         self._prepared[shape] = prepared
         return prepared
 

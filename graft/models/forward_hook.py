@@ -22,6 +22,7 @@ from graft.errors import UnsupportedModelError
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.storage import RowStorage
+from graft.sampling import upload
 
 NAME = "graft"
 
@@ -122,6 +123,7 @@ class HookForward:
         self, model: PreTrainedModel, attention: Callable[..., Tensor] = tree_attention
     ) -> None:
         self.model, self.attention = model, attention
+        self.keeps_features, self._hidden = False, torch.empty(0)
         config = model.config.get_text_config()
         try:
             self._hooked = HookedAttention(model)
@@ -140,7 +142,7 @@ class HookForward:
         device = self.model.device
         rows = torch.from_numpy(layout.rows).to(device)
         step = HookStep(self.storage, layout, rows, set(), set(), self.attention)
-        with self._hooked.used():
+        with self._hooked.used(), self._watched():
             logits = self.model(
                 input_ids=torch.from_numpy(tokens).to(device)[None],
                 position_ids=torch.from_numpy(layout.positions).to(device)[None],
@@ -155,6 +157,38 @@ class HookForward:
         if self.windows and not step.windowed:
             raise UnsupportedModelError("its attention window is known to its mask only")
         return logits.float()
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Inside the block what the decoder hands to the output layer is kept, if it is wanted."""
+        if not self.keeps_features:
+            yield
+            return
+
+        def keep(_: nn.Module, __: tuple, output: Any) -> None:  # noqa: ANN401
+            self._hidden = output[0][0]
+
+        handle = self.model.base_model.register_forward_hook(keep)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    @torch.no_grad()
+    def features(self, nodes: np.ndarray) -> Tensor:
+        """See Forward."""
+        return self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
+
+    @torch.no_grad()
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
+        return self.model.get_input_embeddings()(tokens)
+
+    @torch.no_grad()
+    def output_weight(self, tokens: Tensor | None) -> Tensor:
+        """See Forward."""
+        weight = self.model.get_output_embeddings().weight.detach()
+        return weight if tokens is None else weight[tokens]
 
 
 def has_windows(config: PretrainedConfig) -> bool:

@@ -5,25 +5,20 @@ never mix except in attention, and every sum runs in a fixed order, so a node's 
 same to the last bit whatever else is in the step (see `panels.py`).
 """
 
-from threading import Lock
-
 import numba
 import numpy as np
 import torch
 from numba import njit, prange
 
 from graft.kernels.elementwise import gate, rms_norm, rotate
-from graft.kernels.panels import LANES
+from graft.kernels.panels import COMPUTING, LANES
 from graft.kernels.products import multiply_columns, multiply_share, prepare_rows
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.llama_shape import LlamaShape, LlamaWeights
-from graft.models.panel_weights import pack_weights, widen
+from graft.models.panel_weights import from_bits, pack_weights, widen
 from graft.models.storage import PanelStorage
 
-# Other Python threads run during the compiled calls, but the plainest of numba's thread pools
-# ends the process if two of them compute at once.
-COMPUTING = Lock()
 _THREADS_PAY = 1 << 20  # fewer weights than this are read before a second thread wakes up
 
 
@@ -38,6 +33,7 @@ class PanelForward:
         self.weights = pack_weights(weights)
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = _Scratch()
+        self.keeps_features, self._hidden = False, np.empty((0, 0), np.float32)
         small = self.weights.down.size < _THREADS_PAY
         self.threads = 1 if small else use_threads()
 
@@ -65,14 +61,32 @@ class PanelForward:
             )
             wanted, norm, head = hidden[outputs], weights.final_norm, weights.head
             project(wanted, norm, numbers[0], head, logits, self.threads)
+        if self.keeps_features:
+            self._hidden = hidden
         return torch.from_numpy(logits)[:, : shape.vocabulary]
+
+    def features(self, nodes: np.ndarray) -> torch.Tensor:
+        """See Forward."""
+        epsilon = np.float32(self.shape.epsilon)
+        normed = norm_rows(self._hidden[nodes], self.weights.final_norm, epsilon)
+        return torch.from_numpy(normed)
+
+    def embed(self, tokens: torch.Tensor) -> torch.Tensor:
+        """See Forward."""
+        return torch.from_numpy(self._embed(tokens.numpy()))
+
+    def output_weight(self, tokens: torch.Tensor | None) -> torch.Tensor:
+        """See Forward."""
+        known = np.arange(self.shape.vocabulary) if tokens is None else tokens.numpy()
+        return from_bits(self._head_rows(known))
 
     def _embed(self, tokens: np.ndarray) -> np.ndarray:
         if len(self.weights.embedding):
-            rows = self.weights.embedding[tokens]
-        else:
-            rows = self.weights.head[tokens // LANES, :, tokens % LANES]
-        return widen(rows)
+            return widen(self.weights.embedding[tokens])
+        return widen(self._head_rows(tokens))
+
+    def _head_rows(self, tokens: np.ndarray) -> np.ndarray:
+        return self.weights.head[tokens // LANES, :, tokens % LANES]
 
 
 def use_threads() -> int:

@@ -43,16 +43,16 @@ class TritonLayers:
         self._rotary = tuple(table.to(self.weights.head.device) for table in tables)
         return True
 
-    def compute(self, step: DeviceStep, outputs: Tensor | None) -> Tensor:
+    def compute(self, step: DeviceStep, outputs: Tensor | None) -> tuple[Tensor, Tensor]:
         """Move the rows that are due, write keys and values, and give the logits [M, V] float32
-        of the nodes `outputs`, None for all."""
+        of the nodes `outputs`, None for all, and the features [N, E] of all of them."""
         move_rows(self.storage.kv, step.moves, step.moved)
         hidden = F.embedding(step.tokens, self.weights.embedding)  # [N, E]
         few = len(hidden) <= FEW and hidden.dtype != torch.float16
         run_layers = self._run_fused if few else self._run_apart
         normed = run_layers(step, hidden)
         wanted = normed if outputs is None else normed[outputs]
-        return F.linear(wanted, self.weights.head).float()
+        return F.linear(wanted, self.weights.head).float(), normed
 
     def _run_fused(self, step: DeviceStep, hidden: Tensor) -> Tensor:
         """All layers and the last norm; norms, gates and sums are part of the products."""

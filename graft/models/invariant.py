@@ -8,7 +8,7 @@ Attention is `tree_attention_invariant`. That the bits are in fact the same here
 network, is checked at load (`check_invariant`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from graft.errors import UnsupportedModelError
+from graft.kernels.attention_parts import Part
 from graft.kernels.tree_attention_invariant import SeenRows, see
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.arena import Storage
@@ -65,6 +66,12 @@ class SpareRows:
         """See Storage."""
         self.inner.write(rows, content)
 
+    def attend(
+        self, layer: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
+    ) -> Part:
+        """See Storage."""
+        return self.inner.attend(layer, query, segments, scale)
+
 
 class InvariantForward:
     """Cuts steps into slabs for a forward that was built with the invariant attention."""
@@ -83,16 +90,41 @@ class InvariantForward:
         self.forward, self.device = forward, device
         self.slab, self.group = slab or SLABS[device.type], group or GROUPS[device.type]
         self.storage = SpareRows(forward.storage, self.slab)
+        self._features = torch.empty(0)
+
+    @property
+    def keeps_features(self) -> bool:
+        """See Forward."""
+        return self.forward.keeps_features
+
+    @keeps_features.setter
+    def keeps_features(self, wanted: bool) -> None:
+        self.forward.keeps_features = wanted
+
+    def features(self, nodes: np.ndarray) -> Tensor:
+        """See Forward."""
+        return self._features[torch.from_numpy(nodes).to(self.device)]
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
+        return self.forward.embed(tokens)
+
+    def output_weight(self, tokens: Tensor | None) -> Tensor:
+        """See Forward."""
+        return self.forward.output_weight(tokens)
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         every, none = np.arange(self.slab), np.arange(0)
-        found = []
+        found, features = [], []
         for nodes, padded, seen in self._slabs(tokens, layout):
             inside = outputs[(outputs >= nodes[0]) & (outputs <= nodes[-1])] - nodes[0]
             logits = self.forward.run(padded, seen, every if len(inside) else none)
             if len(inside):
                 found.append(logits[torch.from_numpy(inside).to(logits.device)])
+            if self.keeps_features:
+                features.append(self.forward.features(every[: len(nodes)]))
+        self._features = torch.cat(features) if features else self._features
         return torch.cat(found)
 
     def _slabs(

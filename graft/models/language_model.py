@@ -5,7 +5,7 @@ values behind the committed rows and returns logits.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Protocol
 
@@ -33,17 +33,35 @@ class Forward(Protocol):
     storage: Storage
     asynchronous: bool
     sizes: Sequence[int]  # of steps that something is made for once; nothing else is
+    keeps_features: bool  # whoever wants `features` sets it before the run
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
 
+    def features(self, nodes: np.ndarray) -> Tensor:
+        """[n, E] of these nodes of the last run: what the output layer is applied to. Good as long
+        as the logits are."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """[..., E] for token ids of any shape, which lie where the model computes."""
+
+    def output_weight(self, tokens: Tensor | None) -> Tensor:
+        """[n, E]: the rows of the output layer for these ids, None for all."""
+
 
 @dataclass(frozen=True, slots=True)
 class TargetStep:
-    """What drafters are shown of a step: whose it was and the tokens it made final."""
+    """What drafters are shown of a step: whose it was and the tokens it made final, none for a
+    piece of a prompt that is not the last.
+
+    `nodes` of the step became the last committed rows of `extent`; their features may be asked
+    for (`LanguageModel.features`) until the next step is sent.
+    """
 
     sequence: int
     tokens: list[int]
+    nodes: list[int] = field(default_factory=list)
+    extent: Extent | None = None
 
 
 class LanguageModel:
@@ -121,6 +139,10 @@ class LanguageModel:
             spans = zip(ends, counts, strict=True)
             outputs = np.concatenate([outputs[end - count : end] for end, count in spans])
         return self._run(extents, trees, outputs), counts
+
+    def features(self, nodes: Sequence[int]) -> Tensor:
+        """[n, E] of nodes of the last step, counted over all its trees; see Forward."""
+        return self.forward.features(np.asarray(nodes, np.int64))
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """The nodes of `path` (root first, of the last scored tree) become final."""

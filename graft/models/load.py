@@ -53,8 +53,8 @@ def load_model(
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
+    config = read_config(checkpoint)
     try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint.folder)
         tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"{name}: {str(error).splitlines()[0][:200]}") from error
@@ -77,6 +77,17 @@ def load_model(
         device=str(where),
         forward_name=forward_name,
     )
+
+
+def read_config(checkpoint: Checkpoint) -> "Any":  # noqa: ANN401
+    """transformers' config of a checkpoint."""
+    import transformers
+
+    try:
+        return transformers.AutoConfig.from_pretrained(checkpoint.folder)
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise CheckpointError(f"{checkpoint.name}: {reason}") from error
 
 
 def _dtypes(

@@ -63,6 +63,12 @@ def bits(weight: torch.Tensor) -> np.ndarray:
     return weight.detach().contiguous().view(getattr(torch, np.dtype(stored).name)).numpy()
 
 
+def from_bits(stored: np.ndarray) -> torch.Tensor:
+    """The weight again."""
+    [dtype] = [dtype for dtype, kind in _BITS.items() if kind == stored.dtype]
+    return torch.from_numpy(stored).view(dtype)
+
+
 def pack_weights(weights: LlamaWeights) -> PanelWeights:
     """Panels of every product's weight, layer by layer, so that the peak stays near one copy."""
 

@@ -11,7 +11,8 @@ import os
 import platform
 import time
 from bisect import bisect_right
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
@@ -144,29 +145,38 @@ def measure(model: LanguageModel) -> StepCosts:
 
 def costs_for(model: LanguageModel, fingerprint: str, dtype: str, device: str) -> StepCosts:
     """This model's table here: $GRAFT_COSTS ("reference" or a file), the cache, or measured."""
+    parts = [fingerprint, dtype, device, type(model.forward).__name__]
+    return kept_costs(parts, lambda: measure(model))
+
+
+def kept_costs(
+    parts: Sequence[str], measured: Callable[[], StepCosts], *, share: float = 1.0
+) -> StepCosts:
+    """A table that depends on `parts`, the device the third of them, and on the machine; where
+    $GRAFT_COSTS names one, `share` of its times."""
     chosen = os.environ.get("GRAFT_COSTS")
     if chosen:
-        return StepCosts.read(REFERENCE if chosen == "reference" else Path(chosen))
-    path = home() / "costs" / f"{_key(fingerprint, dtype, device, model)}.json"
+        costs = StepCosts.read(REFERENCE if chosen == "reference" else Path(chosen))
+        seconds = tuple(tuple(share * second for second in row) for row in costs.seconds)
+        return replace(costs, seconds=seconds)
+    path = home() / "costs" / f"{_key(parts)}.json"
     if path.exists():
         try:
             return StepCosts.read(path)
         except InputError:
             pass  # damaged: measure again
-    costs = measure(model)
+    costs = measured()
     costs.save(path)
     return costs
 
 
-def _key(fingerprint: str, dtype: str, device: str, model: LanguageModel) -> str:
-    """What a table depends on, hashed."""
+def _key(parts: Sequence[str]) -> str:
+    """All that a table depends on, hashed."""
     import torch
 
-    parts = [
-        fingerprint,
-        dtype,
-        device,
-        type(model.forward).__name__,
+    device = parts[2]
+    everything = [
+        *parts,
         platform.processor() or platform.machine(),
         platform.node(),
         str(torch.get_num_threads()),
@@ -174,5 +184,5 @@ def _key(fingerprint: str, dtype: str, device: str, model: LanguageModel) -> str
         "3",  # raise when the kernels change
     ]
     if device.startswith("cuda"):
-        parts.append(torch.cuda.get_device_name(device))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:24]
+        everything.append(torch.cuda.get_device_name(device))
+    return hashlib.sha256("\n".join(everything).encode()).hexdigest()[:24]

@@ -5,13 +5,18 @@ small moves to the next step, which takes them along. `PanelStorage` is what the
 sixteen keys side by side, values in columns of sixteen.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from graft.kernels.panels import LANES
+from graft.kernels.attention_parts import Part, attend_rows, merge_parts
+from graft.kernels.committed_panels import attend_committed
+from graft.kernels.panels import COMPUTING, LANES
 from graft.sampling import upload
 
+Segments = Sequence[tuple[int, int]]  # first row, rows
 FEW = 64  # rows of a move that may wait for the next step
 
 
@@ -55,6 +60,17 @@ class RowStorage:
         place = upload(torch.from_numpy(rows), self.kv.device)
         self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
 
+    def settle(self) -> None:
+        """Make the moves that are due: before anybody looks at `kv`."""
+
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
+        """See Storage."""
+        keys, values = self.kv[:, layer]
+        rows = [slice(first, first + count) for first, count in segments]
+        return merge_parts(
+            [attend_rows(query, keys[:, each], values[:, each], scale) for each in rows]
+        )
+
 
 class LazyRowStorage(RowStorage):
     """Rows whose last moves may still be due: a step begins with them, and so does all else here.
@@ -72,13 +88,13 @@ class LazyRowStorage(RowStorage):
     def take_moves(self, most: int) -> np.ndarray:
         """[n, 2] int64 (source, target): whoever takes them must make them before anything else."""
         if len(self._due) > most:
-            self._settle()
+            self.settle()
         due, self._due = self._due, []
         return np.array(due, np.int64).reshape(-1, 2)
 
     def resize(self, rows: int) -> None:
         """See Storage."""
-        self._settle()
+        self.settle()
         super().resize(rows)
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
@@ -89,21 +105,26 @@ class LazyRowStorage(RowStorage):
         pairs = list(zip(source.tolist(), target.tolist(), strict=True))
         written = {target for _, target in self._due}
         if any(row in written for pair in pairs for row in pair):
-            self._settle()
+            self.settle()
         self._due += pairs
 
     def read(self, rows: np.ndarray) -> Tensor:
         """See Storage."""
-        self._settle()
+        self.settle()
         return super().read(rows)
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
         """See Storage."""
-        self._settle()
+        self.settle()
         super().write(rows, content)
 
-    def _settle(self) -> None:
-        """Make the moves that are due."""
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
+        """See Storage."""
+        self.settle()
+        return super().attend(layer, query, segments, scale)
+
+    def settle(self) -> None:
+        """See RowStorage."""
         if self._due:
             source, target = self.take_moves(len(self._due)).T
             super().write(target.copy(), super().read(source.copy()))
@@ -160,3 +181,11 @@ class PanelStorage:
         self.keys[:, :, rows // LANES, :, rows % LANES] = keys.transpose(2, 0, 1, 3)
         columns = values.reshape(layers, heads, count, size // LANES, LANES)
         self.values[:, :, :, rows] = columns.transpose(0, 1, 3, 2, 4)
+
+    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
+        """See Storage."""
+        with COMPUTING:
+            mixed, sums = attend_committed(
+                query.numpy(), (self.keys, self.values), layer, segments, scale
+            )
+        return torch.from_numpy(mixed), torch.from_numpy(sums)

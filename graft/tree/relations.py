@@ -23,3 +23,12 @@ def ancestors(parents: np.ndarray) -> np.ndarray:
             found[i, : above + 1] = found[above, : above + 1]
         found[i, i] = 1
     return found
+
+
+@njit(cache=True)
+def path_products(parents: np.ndarray, factors: np.ndarray) -> np.ndarray:
+    """[N] float64: of the factors along the path from below node 0 down to each node."""
+    found = np.ones(len(parents))
+    for i in range(1, len(parents)):
+        found[i] = found[parents[i]] * factors[i]
+    return found

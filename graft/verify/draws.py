@@ -72,12 +72,13 @@ def draw_all(asked: Sequence[Asked], logits: Tensor) -> Tensor:
     return _joined([_draw(*part) for part in _parts(asked, logits)])
 
 
-def preferences(asked: Sequence[Asked], logits: Tensor) -> Tensor:
+def preferences(asked: Sequence[Asked], logits: Tensor, tokens: Tensor | None = None) -> Tensor:
     """[M, V] float32: what the draws are the argmax of, noise included, as logarithms of weights
     that sum to 1. They say how close a call each draw is.
 
-    Where only the sampler itself can tell, they are of the logits as they came."""
-    found = _joined([_preferred(*part) for part in _parts(asked, logits)])
+    Where only the sampler itself can tell, they are of the logits as they came. The logits may be
+    those of some `tokens` only, if no sampler adjusts them."""
+    found = _joined([_preferred(*part, tokens) for part in _parts(asked, logits)])
     return found.log_softmax(-1)
 
 
@@ -119,14 +120,14 @@ def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
     )
 
 
-def _preferred(alike: list[Asked], logits: Tensor) -> Tensor:
+def _preferred(alike: list[Asked], logits: Tensor, tokens: Tensor | None) -> Tensor:
     sampler, _ = alike[0]
     if sampler is None or not sampler.foreseeable:
         return logits.float()
     logits = _adjusted(alike, logits)
     if sampler.params.greedy:
         return logits.float()
-    return _joined([noisy.float() for noisy, _ in _noisy(alike, logits)])
+    return _joined([noisy.float() for noisy, _ in _noisy(alike, logits, tokens)])
 
 
 def _adjusted(alike: list[Asked], logits: Tensor) -> Tensor:
@@ -136,12 +137,16 @@ def _adjusted(alike: list[Asked], logits: Tensor) -> Tensor:
     return sampler.adjusted(logits, [path for _, tree in alike for path in tree.paths()])
 
 
-def _noisy(alike: list[Asked], logits: Tensor) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _noisy(
+    alike: list[Asked], logits: Tensor, tokens: Tensor | None = None
+) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Scores with noise [n, V], some rows at a time, and where they are certain [n]."""
+    if tokens is None:
+        tokens = torch.arange(logits.shape[1], device=logits.device)
     filters = _Filters([sampler.params for sampler, _ in alike], logits.shape[1])
     numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
     for part in zip(logits.split(ROWS_AT_ONCE), numbers.split(ROWS_AT_ONCE, 1), strict=True):
-        yield _with_noise(*part, filters)
+        yield _with_noise(*part, filters, tokens)
 
 
 def _numbers(alike: list[Asked]) -> np.ndarray:
@@ -167,7 +172,9 @@ class _Filters:
         self.looks_at = min(max(self.top_k, NEAR_TOP * self.top_p), vocabulary)
 
 
-def _with_noise(scores: Tensor, numbers: Tensor, filters: _Filters) -> tuple[Tensor, Tensor | None]:
+def _with_noise(
+    scores: Tensor, numbers: Tensor, filters: _Filters, tokens: Tensor
+) -> tuple[Tensor, Tensor | None]:
     """Scores [n, V] after temperature, filters and noise; where they are certain [n], None for
     everywhere."""
     keys, top_k, fractions = numbers[0][:, None], numbers[1][:, None], numbers[2:]
@@ -186,8 +193,7 @@ def _with_noise(scores: Tensor, numbers: Tensor, filters: _Filters) -> tuple[Ten
         scaled = _at_least(border, scaled)
     if filters.min_p:
         scaled = _at_least(scaled.amax(-1, keepdim=True) + min_p.float(), scaled)
-    noise = gumbel(keys, torch.arange(scaled.shape[1], device=scaled.device))
-    return scaled.double() + noise, None if certain is None else certain[:, 0]
+    return scaled.double() + gumbel(keys, tokens), None if certain is None else certain[:, 0]
 
 
 def _at_least(border: Tensor, scaled: Tensor) -> Tensor:

@@ -113,6 +113,10 @@ def test_question_can_be_piped(cli, engine, arguments):
         (["?", "--draft", "magic"], "unknown draft 'magic'; choose one of "),
         (["?", "--draft", "copy+magic"], "unknown draft 'magic'; choose one of "),
         (["?", "--draft", "sd+copy"], "'sd' needs a draft model; name one (--draft-model)"),
+        (["?", "--draft", "eagle2"], "'eagle2' needs a draft head; name its folder (--head)"),
+        (["?", "--draft", "casd"], "'casd' needs a draft model or a head; name one"),
+        (["?", "--draft", "head", "--head", "none"], "'head' needs a draft head; name its folder"),
+        (["?", "--head", "nowhere"], "nowhere is not a draft head's folder: it has no config.json"),
         (["?", "--dtype", "int3"], "unknown dtype 'int3'; choose from auto, fp32, bf16, "),
         (["?", "--doc", "no-such-file.txt"], "no-such-file.txt does not exist"),
         (["too long"], "the prompt has 9000 tokens"),
@@ -144,3 +148,17 @@ def test_a_draft_model_is_loaded_and_may_be_combined(cli, engine):
     assert done.exit_code == 0
     assert engine.loaded[0][1]["draft_model"] == "small"
     assert engine.calls[0][2] == "sd+copy"
+
+
+def test_a_head_is_loaded_and_may_be_combined(cli, engine, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    done = cli("run", "?", "--head", str(tmp_path), "--draft", "eagle2+copy")
+    assert done.exit_code == 0
+    assert engine.loaded[0][1]["head"] == str(tmp_path)
+    assert engine.calls[0][2] == "eagle2+copy"
+
+
+def test_installed_heads_are_used_unless_none_is_wanted(cli, engine):
+    assert cli("run", "?").exit_code == 0
+    assert cli("run", "?", "--head", "none").exit_code == 0
+    assert [options["head"] for _, options in engine.loaded] == ["auto", None]

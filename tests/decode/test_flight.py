@@ -240,8 +240,10 @@ def test_drafters_are_started_once_and_shown_every_token(prompt):
     diary = Diary()
     engine = tiny_engine(wrap=Late, drafters={"diary": diary})
     tokens = engine.generate(prompt, replace(GREEDY, max_tokens=5), draft="diary").token_ids
+    pieces = -(-len(prompt) // engine.model.chunk)
     assert diary.lines == [
         ("start", []),
+        *[("observe", [])] * (pieces - 1),
         *(("observe", [token]) for token in tokens),
         ("finish",),
     ]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import tiny_engine, tiny_helper
 
-from graft.assemble import make_drafter
+from graft.assemble import Helpers, make_drafter
 from graft.draft.budget import as_many_as_fit
 from graft.draft.combined import (
     AtOnce,
@@ -309,7 +309,7 @@ def test_a_model_that_did_not_draft_prunes_nothing(helper):
 def test_a_sure_copy_spares_the_draft_model_its_time():
     """What the lookup promises leaves nothing for a draft model to gain."""
     helper, budget = tiny_helper(cost=0.3), Budget(63, StepCosts.read(REFERENCE).at(128)[1:])
-    drafter = make_drafter("auto", helper)
+    drafter = make_drafter("auto", Helpers(helper))
     text = list(range(40, 100))
     context = DraftContext(0, text, [(0, len(text))], tokens=text[:12])
     drafter.start(context)

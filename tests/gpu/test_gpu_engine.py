@@ -3,8 +3,9 @@
 import pytest
 import torch
 from tiny import tiny_engine, tiny_helper, tiny_network
+from tiny_heads import KINDS, tiny_head
 
-from graft.assemble import MODEL_PRESETS, PRESETS
+from graft.assemble import EITHER_PRESETS, MODEL_PRESETS, PRESETS
 from graft.integrations import hf
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths
@@ -35,11 +36,28 @@ def test_a_draft_model_never_changes_the_output_on_a_gpu(forward, params):
     helper = tiny_helper(forward=forward, device="cuda")
     engine = tiny_engine(tiny_network().cuda(), forward=forward, helper=helper)
     plain = engine.generate(PROMPT, params, draft="plain")
-    for preset in ("auto", *MODEL_PRESETS):
+    for preset in ("auto", *MODEL_PRESETS, *EITHER_PRESETS):
         drafted = engine.generate(PROMPT, params, draft=preset)
         assert drafted.token_ids == plain.token_ids
         stats = drafted.stats
         assert 0 < stats.num_accepted_draft_tokens < stats.num_draft_tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["graphed", "lean", "hook"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_a_head_never_changes_the_output_on_a_gpu(forward, kind, params):
+    network = tiny_network().cuda()
+    head = tiny_head(kind, network, draft_vocabulary=110)
+    engine = tiny_engine(network, forward=forward, heads=[head])
+    prompts = [PROMPT * (1 + i % 3) + "the river"[: 2 + i] for i in range(4)]
+    plain = [engine.generate(prompt, params, draft="plain").token_ids for prompt in prompts]
+    for preset in (kind, "head", "auto", *EITHER_PRESETS):
+        drafted = engine.generate(prompts, params, draft=preset)
+        assert [result.token_ids for result in drafted] == plain
+        accepted = sum(result.stats.num_accepted_draft_tokens for result in drafted)
+        assert 0 < accepted < sum(result.stats.num_draft_tokens for result in drafted)
 
 
 @pytest.mark.gpu

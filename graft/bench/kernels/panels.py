@@ -6,9 +6,9 @@ from numba import njit, prange
 
 from graft.bench.kernels.problem import Problem
 from graft.bench.kernels.timing import Call
-from graft.kernels.panels import LANES
+from graft.kernels.panels import COMPUTING, LANES
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
-from graft.models.forward_panels import COMPUTING, use_threads
+from graft.models.forward_panels import use_threads
 from graft.models.storage import PanelStorage
 
 NO_WINDOW = 0

@@ -19,6 +19,7 @@ def main() -> None:
     """Load the model and answer until stdin closes."""
     options = protocol.parser(__doc__)
     options.add_argument("--draft-model")
+    options.add_argument("--head", default="auto")
     chosen = options.parse_args()
     channel = protocol.private_stdout()
     import torch
@@ -29,6 +30,7 @@ def main() -> None:
     engine = graft.load(
         chosen.model,
         draft_model=chosen.draft_model,
+        head=None if chosen.head == "none" else chosen.head,
         dtype=chosen.dtype,
         device=chosen.device,
         max_batch=chosen.batch,
@@ -42,6 +44,7 @@ def main() -> None:
         "forward": engine.loaded.forward_name,
         "max_batch": chosen.batch,
         "draft_model": chosen.draft_model,
+        "heads": [name for name in ("eagle2", "longspec") if name in engine.presets],
         "prefix_cache": 0,
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)

@@ -1,0 +1,223 @@
+"""Drafts of a head that was trained for the target: EAGLE-2's or LongSpec's.
+
+A head follows its target: what the target has read and written is read by the head too, from the
+target's features (EAGLE) or beside its cache (LongSpec). A round then grows a tree for all
+sequences at once (`head_growth.py`), of the paper's shape or of one that pays (`head_worth.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graft.draft.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.drafter import Budget, DraftContext
+from graft.draft.head_growth import Beam, Growth, LaunchedGrowth, Pool
+from graft.draft.head_worth import TRIAL, Always, Paying
+from graft.draft.ranks import Ranks
+from graft.draft.trust import Experience, Trust
+from graft.models.arena import Extent
+from graft.models.gpu import has_triton
+from graft.models.head_runner import HeadRunner, Memory, Text
+from graft.models.language_model import TargetStep
+from graft.models.step_costs import StepCosts
+from graft.models.storage import RowStorage
+from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.prune import keep, strongest
+from graft.tree.relations import path_products
+
+SOURCE = "head"
+REVIEW = 8  # rounds after which shapes are weighed anew: it takes as long as a small step
+PENDING = 64  # features that may wait for a round; more are read at once
+EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
+EAGLE_NODES = 59
+LONGSPEC_BEAM = Beam((4, 16, 16, 16, 16), 16, keeps_all=False)
+LONGSPEC_NODES = 68
+BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSPEC_NODES)}
+
+
+@dataclass(frozen=True, slots=True)
+class HeadHelper:
+    """A head, how its guesses grow, and what a level of them costs here."""
+
+    runner: HeadRunner
+    growth: Growth
+    costs: StepCosts
+
+
+def growth_for(runner: HeadRunner) -> Growth:
+    """The fastest way to grow a head's trees."""
+    rows = (runner.storage, runner.model.arena.storage)
+    if runner.device.type != "cuda" or not all(isinstance(each, RowStorage) for each in rows):
+        return LaunchedGrowth(runner)
+    if not has_triton():
+        return LaunchedGrowth(runner)
+    from graft.draft.head_graphed import GraphedGrowth
+
+    return GraphedGrowth(runner)
+
+
+@dataclass(slots=True)
+class _Followed:
+    """A sequence that is drafted for, and the last draft."""
+
+    context: DraftContext
+    trust: Trust
+    ranks: Ranks
+    memory: Memory | None = None
+    extent: Extent | None = None  # the target's rows
+    waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet
+    tree: DraftTree | None = None
+    shares: np.ndarray | None = None  # the head's, of the tree's nodes
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text."""
+        return len(self.context.prompt) + len(self.context.tokens)
+
+    def text(self, first: int, last: int) -> list[int]:
+        """Tokens at positions first .. last - 1."""
+        prompt = self.context.prompt
+        behind = max(0, first - len(prompt)), max(0, last - len(prompt))
+        return prompt[first:last] + self.context.tokens[slice(*behind)]
+
+    def forget_draft(self) -> None:
+        self.tree = self.shares = None
+
+
+class HeadDrafter:
+    """A head guesses what its target will write; without a `beam` as widely as pays."""
+
+    def __init__(self, helper: HeadHelper, beam: Beam | None = None, *, nodes: int) -> None:
+        self._runner, self._grow, self._nodes = helper.runner, helper.growth, nodes
+        self._shapes = Always(beam) if beam else Paying(helper.costs)
+        self._choose = as_many_as_fit if beam else as_many_as_pay
+        self._calibrated = beam is None
+        self._followed: dict[int, _Followed] = {}
+        self._experience, self._ranks = Experience(), Ranks()
+        self._chosen: dict[tuple[int, int], Beam | None] = {}  # by sequences and tokens at hand
+        self._rounds = 0
+        self._credit = 0.0  # seconds that a draft which is not expected to pay may cost
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        trust, ranks = Trust(self._experience), Ranks(self._ranks)
+        self._followed[context.sequence] = _Followed(context, trust, ranks)
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        followed = [self._followed[context.sequence] for context in contexts]
+        for each in followed:
+            each.forget_draft()
+        ready = [each for each in followed if each.extent is not None] if budget.nodes else []
+        beam = self._shape(ready, budget) if ready else None
+        if beam:
+            self._draft(ready, beam)
+        whole = [each.tree or root_only(each.context.root) for each in followed]
+        counts = self._choose([-np.sort(-tree.scores[1:]) for tree in whole], budget)
+        return [strongest(tree, count) for tree, count in zip(whole, counts, strict=True)]
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter. Features are there until the next step is sent: they are taken along now,
+        and read when a round needs them."""
+        followed = [self._followed[step.sequence] for step in steps]
+        for each, step in zip(followed, steps, strict=True):
+            if each.tree and step.tokens:
+                each.trust.observe(each.tree, each.shares, step.tokens)
+                each.ranks.observe(each.tree, each.shares, step.tokens)
+                each.forget_draft()
+        if self._runner.window is None:
+            self._take_along(followed, steps)
+        for each, step in zip(followed, steps, strict=True):
+            each.extent = step.extent
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        each = self._followed.pop(sequence, None)
+        if each and each.memory:
+            self._runner.close(each.memory)
+
+    def first_tokens(self, sequence: int) -> list[int]:
+        """What the head held likeliest after the root, in the draft just proposed."""
+        tree = self._followed[sequence].tree
+        return tree.tokens[tree.parents == 0].tolist() if tree else []
+
+    def _shape(self, ready: list[_Followed], budget: Budget) -> Beam | None:
+        """What to grow; where nothing pays, now and then a little to see whether that is still
+        so."""
+        length = sum(each.length for each in ready) // len(ready)
+        situation = len(ready), round(2 * budget.certain)
+        self._rounds += 1
+        if self._rounds % REVIEW == 0:
+            self._chosen.clear()
+        if situation not in self._chosen:
+            ranks = [each.ranks for each in ready]
+            self._chosen[situation] = self._shapes.choose(ranks, length, budget)
+        beam = self._chosen[situation]
+        if beam is None:
+            price, saved = self._shapes.trial(len(ready), length, budget)
+            self._credit += saved
+            if self._credit >= price:
+                self._credit, beam = 0.0, TRIAL
+        return beam
+
+    def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:
+        """The features that a step made final, of everybody in one piece."""
+        counts = [len(step.nodes) for step in steps]
+        features = self._runner.model.features([node for step in steps for node in step.nodes])
+        for each, step, own in zip(followed, steps, features.split(counts), strict=True):
+            if each.memory is None:  # what comes before was read by others: it has no features
+                each.memory = self._runner.open()
+                each.memory.begin(step.extent.total - len(step.nodes))
+                each.context.unseen = each.memory.first
+            each.waiting.append(own)
+        self._read([each for each in followed if sum(map(len, each.waiting)) > PENDING])
+
+    def _draft(self, ready: list[_Followed], beam: Beam) -> None:
+        """Give each of them a tree."""
+        self._read(ready)
+        memories, extents = [each.memory for each in ready], [each.extent for each in ready]
+        samplers = [each.context.sampler for each in ready]
+        pool = self._grow(memories, extents, samplers, beam)
+        for place, each in enumerate(ready):
+            self._settle(each, pool, place)
+
+    def _settle(self, each: _Followed, pool: Pool, place: int) -> None:
+        """The best of a sequence's nodes become its tree."""
+        shares = np.exp(pool.logs[place])
+        believed = each.trust.believed(shares) if self._calibrated else shares
+        scores = path_products(pool.parents[place], np.where(shares > 0, believed, 0.0))
+        count = min(self._nodes, int((scores[1:] > 0).sum()))
+        kept = np.sort(np.argsort(-scores, kind="stable")[: count + 1])  # parents before children
+        sources = np.ones(len(shares), np.int16)
+        sources[0] = 0
+        tokens = pool.tokens[place]
+        tokens[0] = each.context.root
+        parents = pool.parents[place].astype(np.int32)
+        whole = DraftTree(tokens, parents, scores.astype(np.float32), sources, ("", SOURCE))
+        each.tree, each.shares = keep(whole, kept.tolist()), shares[kept]
+
+    def _read(self, followed: Sequence[_Followed]) -> None:
+        """Read on, as far as the text is known."""
+        texts = [self._unread(each) for each in followed]
+        texts = [text for text in texts if text.tokens]
+        if texts:
+            self._runner.read(texts)
+
+    def _unread(self, each: _Followed) -> Text:
+        """LongSpec reads what it can still see, the root included; EAGLE pairs the features that
+        wait with the tokens behind them."""
+        window = self._runner.window
+        if window is not None:
+            each.memory = each.memory or self._runner.open()
+            if each.length - each.memory.end > window:
+                each.memory.begin(each.length - window)
+            return Text(each.memory, each.text(each.memory.end, each.length))
+        if not each.waiting:
+            return Text(each.memory, [])
+        features, first = torch.cat(each.waiting), each.memory.end + 1
+        tokens = each.text(first, min(first + len(features), each.length))
+        each.waiting = []
+        return Text(each.memory, tokens, features[: len(tokens)])

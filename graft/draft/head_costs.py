@@ -1,0 +1,58 @@
+"""What a level of a draft head costs on this machine, measured and kept like the target's steps."""
+
+import time
+
+import numpy as np
+import torch
+
+from graft.draft.head_growth import Beam, Growth
+from graft.models.head_runner import HeadRunner, Memory, Text
+from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
+
+NODES = (1, 2, 4, 8, 16)  # as many as fit a captured round
+LEVELS = 4  # that are timed together: what a round costs besides them is shared out
+REFERENCE_SHARE = 0.1  # of a step's cost, where costs must not depend on the machine
+_ROUNDS = 3
+
+
+def head_costs(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> StepCosts:
+    """This head's table here; see `step_costs.costs_for`."""
+    about = [runner.config.kind, str(runner.config.draft_vocabulary), str(runner.config.inner)]
+    parts = [fingerprint, dtype, str(runner.device), type(growth).__name__, *about]
+    return kept_costs(parts, lambda: measure(runner, growth), share=REFERENCE_SHARE)
+
+
+def measure(runner: HeadRunner, growth: Growth) -> StepCosts:
+    """Time rounds after texts of several lengths; the shortest of a few counts."""
+    lengths = tuple(n for n in LENGTHS if n < runner.model.context_length) or (1,)
+    best = np.full((len(lengths), len(NODES)), np.inf)
+    for i, length in enumerate(lengths):
+        memory, extent = _read(runner, length), runner.model.open(length)
+        extent.length = length
+        try:
+            for j, nodes in enumerate(NODES):
+                beam = Beam((nodes,) * LEVELS, 10, keeps_all=True)
+                growth([memory], [extent], [None], beam)  # compiles, captures
+                for _ in range(_ROUNDS):
+                    start = time.perf_counter()
+                    growth([memory], [extent], [None], beam)
+                    best[i, j] = min(best[i, j], (time.perf_counter() - start) / LEVELS)
+        finally:
+            extent.length = 0
+            runner.model.close(extent)
+            runner.close(memory)
+    return StepCosts(lengths, NODES, tuple(tuple(row) for row in best.tolist()))
+
+
+def _read(runner: HeadRunner, length: int) -> Memory:
+    """A text of so many tokens, as far as the head keeps it."""
+    memory = runner.open()
+    if runner.window is None:
+        nothing = torch.zeros(
+            length, runner.config.hidden, dtype=runner.dtype, device=runner.device
+        )
+        runner.read([Text(memory, [1] * length, nothing)])
+    else:
+        memory.begin(max(0, length - runner.window))
+        runner.read([Text(memory, [1] * (length - memory.end))])
+    return memory

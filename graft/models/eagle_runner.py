@@ -1,0 +1,61 @@
+"""EAGLE's head at work. It reads pairs: the target's feature at a position and the token after it.
+
+Rows of known text are made from the target's true features only, one for each pair; a guess is read
+with the output of its parent, which stands in for the feature that the target would have.
+"""
+
+import numpy as np
+from torch import Tensor, nn
+
+from graft.models.eagle_head import EagleHead
+from graft.models.head_layers import Rotary, SelfAttention
+from graft.models.head_runner import TREE_ROWS, HeadRunner, Known, Memory, Text
+from graft.models.language_model import LanguageModel
+
+
+class EagleRunner(HeadRunner):
+    """Its rows grow with the text: one for every token, as many as a layer of the target has."""
+
+    def __init__(self, head: EagleHead, model: LanguageModel, *, packed: bool = False) -> None:
+        super().__init__(head, model, packed=packed)
+        model.forward.keeps_features = True
+
+    @property
+    def attention(self) -> SelfAttention:
+        """See HeadRunner."""
+        return self.head.layer.self_attn
+
+    @property
+    def block(self) -> nn.Module:
+        """See HeadRunner."""
+        return self.head.layer
+
+    def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:
+        """See HeadRunner."""
+        return self.head.fuse(self.embed(tokens), features)
+
+    def normed(self, inputs: Tensor) -> Tensor:
+        """See HeadRunner."""
+        return inputs
+
+    def rows(self, text: Text, positions: np.ndarray) -> np.ndarray:
+        """See HeadRunner."""
+        memory, extent = text.memory, text.memory.extent
+        extent.length = memory.end - memory.first
+        self.arena.ensure(extent, extent.length + len(positions) + TREE_ROWS)
+        extent.length += len(positions)
+        return extent.start + positions - memory.first
+
+    def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:  # noqa: ARG002
+        """See HeadRunner."""
+        return memory.extent.segments
+
+    def finish(
+        self,
+        inputs: Tensor,
+        attended: Tensor,
+        rotary: Rotary,  # noqa: ARG002
+        known: Known,  # noqa: ARG002
+    ) -> Tensor:
+        """See HeadRunner."""
+        return self.head.layer.after(inputs, attended)

@@ -1,0 +1,79 @@
+"""From a folder to a draft head that is ready to draft for a target.
+
+Heads that are installed for a model, in the package or in the user's folder, are found by the
+fingerprint of the weights they were trained for.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from graft.errors import CheckpointError
+from graft.home import home
+from graft.models.eagle_runner import EagleRunner
+from graft.models.head_config import KINDS
+from graft.models.head_files import CONFIG, Head, read_head
+from graft.models.head_runner import HeadRunner
+from graft.models.language_model import LanguageModel
+from graft.models.load import LoadedModel, read_config
+from graft.models.longspec_runner import LongSpecRunner
+
+AUTO_HEAD = "auto"
+RUNNERS = {"eagle2": EagleRunner, "longspec": LongSpecRunner}
+IN_PACKAGE = Path(__file__).parents[1] / "heads"
+
+
+def named_head(option: str) -> str | None:
+    """What a command's --head means: a folder, "auto", or "none"."""
+    return None if option == "none" else option
+
+
+def may_have_head(name: str | None) -> bool:
+    """Whether a head is named, or some are installed that may be the model's; CheckpointError
+    where one is named that is not there."""
+    if name is None or name == AUTO_HEAD:
+        return name is not None and next(_installed(), None) is not None
+    if not (Path(name) / CONFIG).is_file():
+        raise CheckpointError(f"{name} is not a draft head's folder: it has no {CONFIG}")
+    return True
+
+
+def find_heads(name: str | None, target: LoadedModel) -> list[HeadRunner]:
+    """The head in the folder of that name; with "auto" those installed for the target, one of a
+    kind. CheckpointError where a head belongs to another target."""
+    if name is None:
+        return []
+    if name != AUTO_HEAD:
+        return [load_head(Path(name), target)]
+    found = {}
+    for folder in _installed():
+        if _fingerprint(folder) == target.checkpoint.fingerprint:
+            runner = load_head(folder, target)
+            found.setdefault(runner.config.kind, runner)
+    return [found[kind] for kind in KINDS if kind in found]
+
+
+def load_head(folder: Path, target: LoadedModel) -> HeadRunner:
+    """The head in a folder; CheckpointError where it belongs to another target."""
+    head = read_head(folder, target.checkpoint, read_config(target.checkpoint))
+    return run_head(head, target.model, packed=target.forward_name == "panels")
+
+
+def run_head(head: Head, model: LanguageModel, *, packed: bool = False) -> HeadRunner:
+    """A head at work for a target."""
+    return RUNNERS[head.config.kind](head, model, packed=packed)
+
+
+def _installed() -> Iterator[Path]:
+    """Folders of heads, the user's own first."""
+    for place in (home() / "heads", IN_PACKAGE):
+        yield from sorted(file.parent for file in place.glob(f"*/{CONFIG}"))
+
+
+def _fingerprint(folder: Path) -> str | None:
+    """Of the weights that a head was trained for; None where that cannot be read."""
+    try:
+        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        return content["graft"]["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

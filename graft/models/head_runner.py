@@ -1,0 +1,267 @@
+"""A draft head at work: what it keeps of every sequence, and rounds of guesses on top of that.
+
+A head has one layer, so its keys and values of a token follow from the token itself (EAGLE's from
+the target's feature before it, too): known text is read without attention, only guesses need it.
+In a round the root's output comes first, then levels of guesses for all sequences at once. Keys and
+values of guesses live as long as the round.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graft.kernels.attention_parts import Part, attend_rows, merge_parts
+from graft.models.arena import ALIGN, Arena, Extent, Storage
+from graft.models.head_files import Head
+from graft.models.head_layers import CrossAttention, Rotary, SelfAttention
+from graft.models.language_model import LanguageModel
+from graft.models.panel_linear import PanelLinear, pack_linears
+from graft.models.storage import PanelStorage, RowStorage
+from graft.sampling import upload
+
+DEPTHS_AT_ONCE = 8
+TREE_ROWS = 64  # behind a sequence's own, for guesses that a device keeps there
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """What a head has read of a sequence: the tokens at positions `first` .. `end` - 1."""
+
+    extent: Extent
+    first: int = 0
+    end: int = 0
+    last: Tensor | None = None  # [E]: what the layer reads for the last of them
+
+    def begin(self, position: int) -> None:
+        """Nothing is read; what comes next stands at this position."""
+        self.first = self.end = position
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Tokens that follow what a memory holds; EAGLE reads with each the feature before it."""
+
+    memory: Memory
+    tokens: list[int]
+    features: Tensor | None = None  # [n, E]
+
+
+class HeadRunner:
+    """What all heads have in common: rows of their own, and both ends of the target.
+
+    `packed`: the CPU's own products, where the target runs by them too.
+    """
+
+    window: int | None = None  # of its own rows; one without reads all text, with features
+
+    def __init__(self, head: Head, model: LanguageModel, *, packed: bool) -> None:
+        self.head, self.config, self.model = head, head.config, model
+        whole = torch.equal(head.d2t.cpu(), torch.arange(head.config.vocabulary))
+        weight = model.forward.output_weight(None if whole else head.d2t)
+        head.to(weight.device)
+        for parameter in head.parameters():  # not the angles of positions: they need 32 bits
+            parameter.data = parameter.data.to(weight.dtype)
+        self.device, self.dtype = weight.device, torch.float32 if packed else weight.dtype
+        self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
+        if packed:  # activations have 32 bits, weights stay as narrow as they are
+            pack_linears(head)
+            self.output = PanelLinear(weight)
+        self.tokens = head.d2t  # [n]: the ids it drafts
+        self.scale = head.config.head_size**-0.5
+        sizes = (1, head.config.kv_heads, head.config.head_size)
+        self.storage: Storage = (
+            PanelStorage(*sizes) if packed else RowStorage(*sizes, self.dtype, self.device)
+        )
+        self.arena = Arena(self.storage)
+
+    def open(self) -> Memory:
+        """A new sequence."""
+        return Memory(self.arena.reserve((self.window or 0) + TREE_ROWS))
+
+    def hold(self, sequences: int) -> None:
+        """Take the rows for so many sequences now, so that they need not move later: those of all
+        that the target has room for, or of the windows."""
+        own = self.model.arena.storage.rows if self.window is None else sequences * self.window
+        rows = own + sequences * TREE_ROWS
+        if rows > self.storage.rows:
+            self.storage.resize(-(-rows // ALIGN) * ALIGN)
+
+    def close(self, memory: Memory) -> None:
+        """Forget it."""
+        self.arena.release(memory.extent)
+
+    @torch.inference_mode()
+    def read(self, texts: Sequence[Text]) -> None:
+        """Go on reading, for several sequences at once."""
+        counts = [len(text.tokens) for text in texts]
+        tokens = on(self.device, [token for text in texts for token in text.tokens])
+        features = [text.features for text in texts if text.features is not None]
+        inputs = self.inputs(tokens, torch.cat(features) if features else None)
+        ends = [text.memory.end for text in texts]
+        positions = [end + np.arange(count) for end, count in zip(ends, counts, strict=True)]
+        rotary = self.head.rotary(on(self.device, np.concatenate(positions))[None])
+        keys, values = self.attention.keys_values(self.normed(inputs)[None], rotary)
+        rows = [self.rows(*pair) for pair in zip(texts, positions, strict=True)]
+        self.storage.write(np.concatenate(rows), torch.stack([keys, values]))
+        for text, own in zip(texts, inputs.split(counts), strict=True):
+            text.memory.end += len(text.tokens)
+            text.memory.last = own[-1].clone()  # the rest need not stay
+
+    @torch.inference_mode()
+    def logits(self, outputs: Tensor) -> Tensor:
+        """[..., n] float32 for outputs [..., E]."""
+        return self.output(outputs).float()
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The target's embedding in the head's dtype."""
+        return self.model.forward.embed(tokens).to(self.dtype)
+
+    @property
+    def attention(self) -> SelfAttention:
+        """The layer's attention over keys of its own."""
+        raise NotImplementedError
+
+    def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:
+        """[..., E]: what the layer reads for tokens [...], after features [..., E] if any."""
+        raise NotImplementedError
+
+    def normed(self, inputs: Tensor) -> Tensor:
+        """What its attention reads of that."""
+        raise NotImplementedError
+
+    def rows(self, text: Text, positions: np.ndarray) -> np.ndarray:
+        """Where a text at these positions is kept; room is made for it."""
+        raise NotImplementedError
+
+    def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:
+        """The own rows (first row, rows) that guesses so deep below the root may see; rows for a
+        tree follow the last of them, which may be empty."""
+        raise NotImplementedError
+
+    @property
+    def block(self) -> nn.Module:
+        """What holds the layer's MLP and the norm before it."""
+        raise NotImplementedError
+
+    def finish(self, inputs: Tensor, attended: Tensor, rotary: Rotary, known: "Known") -> Tensor:
+        """[B, W, E]: the head's output, given what its attention read."""
+        raise NotImplementedError
+
+
+class Known:
+    """What a round starts from, for B sequences: the positions of the roots [B, 1], what the layer
+    reads for them [B, 1, E], and all rows that are known. `extents` are the target's."""
+
+    def __init__(
+        self, runner: HeadRunner, memories: Sequence[Memory], extents: Sequence[Extent]
+    ) -> None:
+        self._runner, self._memories, self._extents = runner, memories, extents
+        self.roots = on(runner.device, [memory.end - 1 for memory in memories])[:, None]
+        self.inputs = torch.stack([memory.last for memory in memories])[:, None]
+
+    def own(self, queries: Tensor, depth: int) -> Part:
+        """Attention of queries [B, H, W, D], so deep below the roots, over the head's rows."""
+        rows = [self._runner.seen(memory, depth) for memory in self._memories]
+        return self._attend(self._runner.storage, 0, queries, rows)
+
+    def target(self, queries: Tensor) -> Part:
+        """The same over the rows of the target's last layer."""
+        rows = [extent.segments for extent in self._extents]
+        return self._attend(self._runner.model.arena.storage, -1, queries, rows)
+
+    def _attend(
+        self, storage: Storage, layer: int, queries: Tensor, rows: list[list[tuple[int, int]]]
+    ) -> Part:
+        parts = [
+            storage.attend(layer, query, each, self._runner.scale)
+            for query, each in zip(queries, rows, strict=True)
+        ]
+        mixed, sums = zip(*parts, strict=True)
+        return torch.stack(mixed), torch.stack(sums)
+
+
+class Round:
+    """Guesses for B sequences, level by level, after the last tokens that were read of each."""
+
+    def __init__(self, runner: HeadRunner, known: Known) -> None:
+        self._runner, self._known = runner, known
+        self._tree, self._depth = _TreeRows(), 0
+        self._angles: Rotary | None = None  # of several depths: they cost as much as those of one
+        self._outputs: Tensor | None = None  # of the last level
+
+    @torch.inference_mode()
+    def root(self) -> Tensor:
+        """[B, 1, E]: the outputs after the known text."""
+        inputs = self._known.inputs
+        return self._through(inputs, self._runner.normed(inputs), self._rotary())
+
+    @torch.inference_mode()
+    def level(self, tokens: Tensor, above: Tensor) -> Tensor:
+        """[B, W, E]: the outputs after guesses [B, W], each a child of number `above` [B, W] of
+        the level before."""
+        runner, self._depth = self._runner, self._depth + 1
+        inputs = runner.inputs(tokens, chosen(self._outputs, above))
+        normed, rotary = runner.normed(inputs), self._rotary()
+        self._tree.add(*runner.attention.keys_values(normed, rotary), above)
+        return self._through(inputs, normed, rotary)
+
+    def _rotary(self) -> Rotary:
+        """Of the level at hand, whose nodes all stand equally deep."""
+        if self._angles is None or self._depth >= self._angles[0].shape[2]:
+            depths = torch.arange(self._depth + DEPTHS_AT_ONCE, device=self._runner.device)
+            self._angles = self._runner.head.rotary(self._known.roots + depths)
+        cosine, sine = (each[:, :, self._depth : self._depth + 1] for each in self._angles)
+        return cosine, sine
+
+    def _through(self, inputs: Tensor, normed: Tensor, rotary: Rotary) -> Tensor:
+        runner = self._runner
+        queries = runner.attention.queries(normed, rotary)  # [B, H, W, D]
+        own = self._known.own(queries, self._depth)
+        mixed, _ = merge_parts([own, *self._tree.attend(queries, runner.scale)])
+        attended = joined(runner.attention, mixed.to(inputs.dtype))
+        self._outputs = runner.finish(inputs, attended, rotary, self._known)
+        return self._outputs
+
+
+class _TreeRows:
+    """Keys and values of a round's guesses: who sees whom is a mask."""
+
+    def __init__(self) -> None:
+        self._keys: Tensor | None = None  # [B, K, T, D]
+        self._values: Tensor | None = None
+        self._seen: Tensor | None = None  # [B, W, T] of the last level's nodes
+
+    def add(self, keys: Tensor, values: Tensor, above: Tensor) -> None:
+        """A level below the last one; see Round.level."""
+        own = torch.eye(keys.shape[2], dtype=torch.bool, device=keys.device)
+        seen = own.expand(len(keys), -1, -1)
+        if self._seen is not None:
+            seen = torch.cat([chosen(self._seen, above), seen], 2)
+            keys, values = torch.cat([self._keys, keys], 2), torch.cat([self._values, values], 2)
+        self._keys, self._values, self._seen = keys, values, seen
+
+    def attend(self, query: Tensor, scale: float) -> list[Part]:
+        """Of the last level's queries [B, H, W, D]; no part while there are no guesses."""
+        if self._keys is None:
+            return []
+        return [attend_rows(query, self._keys, self._values, scale, self._seen)]
+
+
+def joined(attention: CrossAttention, attended: Tensor) -> Tensor:
+    """[B, W, E] of what an attention's heads found [B, H, W, D]."""
+    return attention.o_proj(attended.transpose(1, 2).flatten(2))
+
+
+def chosen(rows: Tensor, above: Tensor) -> Tensor:
+    """[B, W, n]: of rows [B, any, n] those of numbers `above` [B, W]."""
+    return rows.gather(1, above[..., None].expand(-1, -1, rows.shape[2]))
+
+
+def on(device: torch.device, numbers: Sequence[int] | np.ndarray) -> Tensor:
+    """Whole numbers on a device, without waiting for it."""
+    return upload(torch.from_numpy(np.asarray(numbers, np.int64)), device)

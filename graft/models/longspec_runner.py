@@ -1,0 +1,62 @@
+"""LongSpec's head at work: a ring of the last tokens' rows, and the target's own cache.
+
+The ring has as many rows as the window is wide, whatever the length of the text: the row of
+position p is number p modulo the window. Guesses see it without the positions that have left their
+window, and of the target's last layer all committed rows.
+"""
+
+import numpy as np
+from torch import Tensor, nn
+
+from graft.models.head_layers import Rotary, SelfAttention
+from graft.models.head_runner import HeadRunner, Known, Memory, Text, joined
+from graft.models.language_model import LanguageModel
+from graft.models.longspec_head import LongSpecHead
+
+
+class LongSpecRunner(HeadRunner):
+    """Constant memory: no feature is read, and of the text only what is inside the window."""
+
+    def __init__(self, head: LongSpecHead, model: LanguageModel, *, packed: bool = False) -> None:
+        super().__init__(head, model, packed=packed)
+        self.window = head.config.window
+
+    @property
+    def attention(self) -> SelfAttention:
+        """See HeadRunner."""
+        return self.head.self_attn
+
+    @property
+    def block(self) -> nn.Module:
+        """See HeadRunner."""
+        return self.head
+
+    def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:  # noqa: ARG002
+        """See HeadRunner."""
+        return self.embed(tokens)
+
+    def normed(self, inputs: Tensor) -> Tensor:
+        """See HeadRunner."""
+        return self.head.input_layernorm(inputs)
+
+    def rows(self, text: Text, positions: np.ndarray) -> np.ndarray:
+        """See HeadRunner."""
+        assert len(positions) <= self.window, "nothing before the window is ever seen"
+        return text.memory.extent.start + positions % self.window
+
+    def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:
+        """See HeadRunner."""
+        root, start = memory.end - 1, memory.extent.start
+        oldest = max(memory.first, root + depth - self.window + 1)
+        first, last = oldest % self.window, root % self.window
+        ranges = [(first, last)] if first <= last else [(first, self.window - 1), (0, last)]
+        rows = [(start + one, other - one + 1) for one, other in ranges]
+        return [*rows, (start + self.window, 0)]
+
+    def finish(self, inputs: Tensor, attended: Tensor, rotary: Rotary, known: Known) -> Tensor:
+        """See HeadRunner."""
+        head, hidden = self.head, inputs + attended
+        queries = head.cross_attn.queries(head.cross_layernorm(hidden), rotary)
+        mixed, _ = known.target(queries)
+        hidden = hidden + joined(head.cross_attn, mixed.to(inputs.dtype))
+        return head.norm(hidden + head.mlp(head.post_attention_layernorm(hidden)))

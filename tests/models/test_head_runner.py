@@ -1,0 +1,162 @@
+"""Heads at work against their own training forward over the plain sequence."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import tiny_engine, tiny_network
+from tiny_heads import KINDS, tiny_head
+
+from graft.models.head_load import run_head
+from graft.models.head_runner import Known, Round, Text
+
+TEXT = torch.randint(3, 128, (90,), generator=torch.Generator().manual_seed(5)).tolist()
+# Levels of guesses: their tokens, and the number of each one's parent in the level before.
+LEVELS = [([7, 8, 9], [0, 0, 0]), ([10, 11], [2, 0]), ([12, 13, 14], [1, 1, 0])]
+PATHS = [[7], [8], [9], [9, 10], [7, 11], [7, 11, 12], [7, 11, 13], [9, 10, 14]]
+WINDOW = 32
+
+
+@pytest.fixture(scope="module", params=["panels", "lean"])
+def model(request):
+    return tiny_engine(tiny_network(), forward=request.param).model
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def runner(request, model):
+    more = {"window": WINDOW} if request.param == "longspec" else {}
+    head = tiny_head(request.param, tiny_network(), knows=False, draft_vocabulary=50, **more)
+    return run_head(head, model, packed=type(model.forward).__name__ == "PanelForward")
+
+
+@pytest.fixture
+def target(model):
+    """The target has read the text but for its last token; its features."""
+    extent = model.open(len(TEXT))
+    model.forward.keeps_features = True
+    model.prefill(extent, TEXT[:-1])
+    yield extent, model.features(range(len(TEXT) - 1))
+    model.close(extent)
+
+
+def read(runner, features, pieces):
+    """The text in pieces of these sizes, each on top of those before."""
+    memory, done = runner.open(), 0
+    memory.begin(0)
+    for size in pieces:
+        if runner.window is None:
+            text = Text(memory, TEXT[done + 1 :][:size], features[done : done + size])
+        else:
+            text = Text(memory, TEXT[done:][:size])
+        runner.read([text])
+        done += size
+    return memory
+
+
+def pieces_of(runner):
+    return [3, 30, 1, 25, 30] if runner.window is None else [3, 30, 1, 25, 31]
+
+
+@torch.no_grad()
+def expected(runner, target, path):
+    """The head's own forward over the text and a path of guesses, as in training."""
+    extent, features = target
+    tokens, depth = [*TEXT, *path], len(path)
+    visible = torch.ones(1, len(tokens), len(tokens), dtype=torch.bool).tril()
+    positions = torch.arange(len(tokens))[None]
+    embeddings = runner.model.forward.embed(torch.tensor([tokens]))
+    if runner.window is None:
+        unknown = torch.full((1, depth, features.shape[1]), 9.0)
+        fed = torch.cat([features[None], unknown], 1)
+        positions, visible = positions[:, :-1], visible[:, :-1, :-1]
+        return runner.head(embeddings[:, 1:], fed, positions, visible, depth + 1)[-1, 0, -1]
+    rows = runner.model.arena.storage.read(extent.rows)[:, -1]
+    memory = torch.cat([rows, torch.full((2, 2, depth + 1, 16), 9.0)], 2)
+    return runner.head(embeddings, tuple(memory[:, None]), positions, visible, [depth + 1])[
+        0, 0, -1
+    ]
+
+
+def close(found, wanted):
+    torch.testing.assert_close(found, wanted, atol=2e-4, rtol=2e-3)
+
+
+def test_levels_of_guesses_are_what_training_computes(runner, target):
+    memory = read(runner, target[1], pieces_of(runner))
+    working = Round(runner, Known(runner, [memory], [target[0]]))
+    close(working.root()[0, 0], expected(runner, target, []))
+    outputs = []
+    for tokens, above in LEVELS:
+        outputs += working.level(torch.tensor([tokens]), torch.tensor([above]))[0]
+    for output, path in zip(outputs, PATHS, strict=True):
+        close(output, expected(runner, target, path))
+    runner.close(memory)
+    assert runner.arena.taken == 0
+
+
+def test_sequences_share_rounds_and_nothing_else(runner, model, target):
+    other = model.open(8)
+    model.prefill(other, TEXT[40:46])
+    short = runner.open()
+    short.begin(0)
+    features = model.features(range(6)) if runner.window is None else None
+    runner.read([Text(short, TEXT[41:47] if runner.window is None else TEXT[40:47], features)])
+    long = read(runner, target[1], pieces_of(runner))
+    both = Round(runner, Known(runner, [short, long], [other, target[0]]))
+    alone = [
+        Round(runner, Known(runner, [short], [other])),
+        Round(runner, Known(runner, [long], [target[0]])),
+    ]
+    close(both.root(), torch.cat([each.root() for each in alone]))
+    for tokens, above in LEVELS:
+        tokens, above = torch.tensor([tokens, tokens[::-1]]), torch.tensor([above, above[::-1]])
+        found = both.level(tokens, above)
+        close(found[:1], alone[0].level(tokens[:1], above[:1]))
+        close(found[1:], alone[1].level(tokens[1:], above[1:]))
+    for memory in (short, long):
+        runner.close(memory)
+    model.close(other)
+
+
+def test_logits_are_the_targets_for_the_drafted_ids(runner):
+    outputs = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(1))
+    expected = outputs @ tiny_network().lm_head.weight[runner.tokens].detach().T
+    close(runner.logits(outputs), expected)
+
+
+def kept_rows(runner, memory):
+    """Keys and values of all that is kept of a text."""
+    count = len(TEXT) - 1 if runner.window is None else WINDOW
+    return runner.storage.read(memory.extent.start + np.arange(count))
+
+
+def test_rows_after_many_pieces_are_those_of_a_fresh_pass(runner, target):
+    """Pieces of every size, as accepted drafts come, against a few large ones."""
+    last = 0 if runner.window is None else 1
+    small = read(runner, target[1], [*[1, 2, 3, 4, 5] * 5, 14 + last])
+    large = read(runner, target[1], [30, 30, 29 + last])
+    close(kept_rows(runner, small), kept_rows(runner, large))
+    for memory in (small, large):
+        runner.close(memory)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("forward", ["panels", "lean"])
+def test_16_bits_are_enough_for_weights_but_not_for_positions(kind, forward):
+    network = tiny_network().to(torch.bfloat16)
+    model = tiny_engine(network, forward=forward).model
+    head = tiny_head(kind, network)
+    angles = head.rotary.embedding.inv_freq.clone()
+    runner = run_head(head, model, packed=forward == "panels")
+    assert torch.equal(runner.head.rotary.embedding.inv_freq, angles)
+    assert runner.dtype == (torch.float32 if forward == "panels" else torch.bfloat16)
+    memory, extent = runner.open(), model.open(16)
+    model.prefill(extent, TEXT[:8])
+    given = (
+        [Text(memory, TEXT[:8])]
+        if runner.window
+        else [Text(memory, TEXT[1:9], model.features(range(8)))]
+    )
+    runner.read(given)
+    logits = runner.logits(Round(runner, Known(runner, [memory], [extent])).root())
+    assert logits.dtype == torch.float32
+    assert logits.isfinite().all()

@@ -1,0 +1,43 @@
+"""Draft heads for the tiny target, made in memory: random ones, and ones that know it a little.
+
+The tiny target's last token mostly decides its next one. A head whose layers are all but silent
+and which hands the token's embedding on so agrees with it often, though not always.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graft.models.head_config import head_config
+from graft.models.head_files import HEADS, Head
+from graft.models.pretrained import Checkpoint
+
+CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
+KINDS = tuple(HEADS)
+QUIET = 0.02  # spread of the weights of a head that knows
+
+
+def tiny_head(
+    kind: str,
+    network: torch.nn.Module,
+    *,
+    knows: bool = True,
+    sees_target: bool = True,
+    **more: Any,
+) -> Head:
+    """A head of a kind for a network; `more` goes to its config. One that does not see the target
+    gets nothing out of the target's cache."""
+    torch.manual_seed(3)
+    head = HEADS[kind](head_config(kind, CHECKPOINT, network.config, **more)).eval()
+    drafted = torch.randperm(head.config.vocabulary)[: head.config.draft_vocabulary]
+    head.d2t.copy_(drafted)
+    if knows:
+        for weight in head.parameters():
+            if weight.dim() > 1:
+                weight.data.normal_(0, QUIET)
+        if kind == "eagle2":
+            head.fc.weight.data[:, : head.config.hidden] += torch.eye(head.config.hidden)
+    if not sees_target:
+        head.cross_attn.o_proj.weight.data.zero_()
+    return head
