@@ -222,7 +222,7 @@ def test_methods_that_run_their_model_anyway_look_up_beside_it(helper, draft, mo
         return propose(self, contexts, budget)
 
     monkeypatch.setattr(LookupDrafter, "propose", noted)
-    drafter, (context,) = make_drafter(draft, helper), contexts(7)
+    drafter, (context,) = make_drafter(draft, Helpers(helper)), contexts(7)
     drafter.start(context)
     drafter.propose([context], BUDGET)
     drafter.finish(0)
