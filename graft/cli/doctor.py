@@ -26,7 +26,8 @@ PACKAGES = (
 )
 OPTIONAL = {
     "torchao": "--dtype int8",
-    "pyarrow": "graft index of parquet files",
+    "pyarrow": "graft index and graft train of parquet files",
+    "accelerate": "graft train on several GPUs",
 }  # packages, and what needs them
 GIGABYTE = 1e9
 SMALL_DISK = 2 * GIGABYTE

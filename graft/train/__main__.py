@@ -35,7 +35,7 @@ def main() -> int:
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m graft.train", description=__doc__)
     parser.add_argument("kind", choices=KINDS)
-    parser.add_argument("--data", nargs="+", required=True, metavar="FILE")
+    parser.add_argument("--data", nargs="+", action="extend", required=True, metavar="FILE")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     for each in options():
         _add(parser, each)

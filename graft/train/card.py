@@ -1,6 +1,7 @@
 """A head's model card: what it was trained from and for, and what was measured."""
 
 from pathlib import Path
+from typing import Any
 
 from graft.models.head_files import Head
 from graft.train.dataset import Dataset
@@ -11,6 +12,20 @@ PAPERS = {
     "eagle2": "EAGLE-2 (Li et al. 2024)",
     "longspec": "LongSpec (Yang et al. 2025)",
 }
+
+
+def training_facts(settings: Settings, progress: Progress) -> dict[str, Any]:
+    """The same for programs, in the head's config."""
+    return {
+        "data": [Path(each).name for each in settings.data],
+        "regenerated": settings.regenerate,
+        "steps": progress.step,
+        "rows_per_step": settings.batch,
+        "length": settings.length,
+        "minutes": round(progress.elapsed / 60, 2),
+        "loss": settings.loss,
+        "tokens_per_step": progress.tokens_per_step,
+    }
 
 
 def model_card(settings: Settings, dataset: Dataset, head: Head, progress: Progress) -> str:
@@ -24,6 +39,8 @@ def model_card(settings: Settings, dataset: Dataset, head: Head, progress: Progr
         if settings.regenerate
         else ""
     )
+    if settings.exclude:
+        answers += f"; no text shares 13 words in a row with {Path(settings.exclude).name}"
     measured = (
         f"{progress.tokens_per_step:.2f} tokens per step"
         if progress.tokens_per_step

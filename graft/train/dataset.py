@@ -15,6 +15,7 @@ from graft.errors import InputError
 from graft.home import atomic_file, home
 from graft.models.tokenizer import tokenizer_fingerprint
 from graft.train.examples import Example, Reader
+from graft.train.overlap import Overlap
 from graft.train.packing import Rows, pack
 
 FORMAT = 1
@@ -43,6 +44,7 @@ class Wanted:
     field: str
     all_tokens: bool
     held_out: float
+    exclude: str = ""
 
 
 def prepare(paths: list[str], tokenizer: Any, wanted: Wanted, vocabulary: int) -> Dataset:  # noqa: ANN401
@@ -74,7 +76,12 @@ def rows_at(place: int, count: int, rows: int, seed: int) -> np.ndarray:
 
 
 def _make(paths: list[str], tokenizer: Any, wanted: Wanted) -> tuple[Rows, Rows]:  # noqa: ANN401
-    reader = Reader(tokenizer, field=wanted.field, all_tokens=wanted.all_tokens)
+    reader = Reader(
+        tokenizer,
+        field=wanted.field,
+        all_tokens=wanted.all_tokens,
+        overlap=Overlap([wanted.exclude]) if wanted.exclude else None,
+    )
     every = max(2, round(1 / wanted.held_out))
     aside: list[Example] = []
     learned = pack(_without(reader.read(paths), every, aside), wanted.length)
@@ -97,8 +104,10 @@ def _without(examples: Iterable[Example], every: int, aside: list[Example]) -> I
 
 
 def _key(paths: list[str], tokenizer: Any, wanted: Wanted) -> str:  # noqa: ANN401
-    seen = [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in files_of(paths)]
-    options = [wanted.length, wanted.field, wanted.all_tokens, wanted.held_out]
+    excluded = [wanted.exclude] if wanted.exclude else []
+    files = [*files_of(paths), *files_of(excluded)]
+    seen = [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
+    options = [wanted.length, wanted.field, wanted.all_tokens, wanted.held_out, len(excluded)]
     content = [FORMAT, tokenizer_fingerprint(tokenizer), tokenizer.chat_template, seen, options]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from graft.documents.records import Record, field_of, read_records
 from graft.errors import InputError
+from graft.train.overlap import Overlap
 
 CONVERSATIONS = ("messages", "conversations", "conversation")
 TEXTS = ("text", "content")
@@ -46,16 +47,26 @@ class _Written:
 
 
 class Reader:
-    """Reads examples with a tokenizer; counts the conversations it could not use."""
+    """Reads examples with a tokenizer; counts the conversations it could not use, and the texts
+    that overlap with what must not be learned."""
 
-    def __init__(self, tokenizer: Any, *, field: str = "", all_tokens: bool = False) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        tokenizer: Any,  # noqa: ANN401 (a transformers fast tokenizer)
+        *,
+        field: str = "",
+        all_tokens: bool = False,
+        overlap: Overlap | None = None,
+    ) -> None:
         self._tokenizer, self._field, self._all = tokenizer, field, all_tokens
-        self.unusable = 0
+        self._overlap = overlap
+        self.unusable = self.overlapping = 0
 
     def read(self, paths: Iterable[str]) -> Iterator[Example]:
         """All examples of the files, in their order."""
         written = (each for record in read_records(paths) for each in self._write(record))
-        while some := list(islice(written, TOGETHER)):
+        allowed = (each for each in written if not self._overlaps(each.text))
+        while some := list(islice(allowed, TOGETHER)):
             yield from self._encode(some)
 
     def conversations(self, paths: Iterable[str]) -> Iterator[Messages]:
@@ -64,6 +75,11 @@ class Reader:
             value = None if record.document else self._value(record)
             if is_conversation(value) and (messages := messages_of(value)):
                 yield messages
+
+    def _overlaps(self, text: str) -> bool:
+        found = self._overlap is not None and self._overlap.has(text)
+        self.overlapping += found
+        return found
 
     def _write(self, record: Record) -> Iterator[_Written]:
         value = record.content if record.document else self._value(record)
@@ -106,6 +122,8 @@ class Reader:
             place = first + len(content)
             if self._all or message["role"] == "assistant":
                 learned.append((first, place))
+        if not learned:
+            return None
         return _Written(text, [(0, len(text))] if self._all else learned, special=False)
 
     def _encode(self, some: list[_Written]) -> Iterator[Example]:
@@ -137,8 +155,7 @@ def messages_of(turns: list[dict[str, Any]]) -> Messages | None:
             return None
         if content.strip() and (role != "assistant" or messages):
             messages.append({"role": role, "content": content})
-    said = {message["role"] for message in messages}
-    return messages if {"user", "assistant"} <= said else None
+    return messages if any(message["role"] == "user" for message in messages) else None
 
 
 def _pieces(text: str) -> Iterator[_Written]:

@@ -8,12 +8,15 @@ nothing to shard.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from graft.errors import InputError
+
+LONGEST_WAIT = timedelta(hours=12)  # while the first process asks the target and packs
 
 
 class Processes(Protocol):
@@ -64,13 +67,14 @@ class Together:
 
     def __init__(self) -> None:
         try:
-            from accelerate import Accelerator
+            from accelerate import Accelerator, InitProcessGroupKwargs
         except ImportError:
             raise InputError(
                 "several processes need accelerate: pip install 'graftlm[train]'"
             ) from None
         cpu = not torch.cuda.is_available()
-        self._accelerator = Accelerator(cpu=cpu)
+        patient = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
+        self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[patient])
         self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes
         if str(self._accelerator.distributed_type).endswith(("FSDP", "DEEPSPEED", "MEGATRON_LM")):
             raise InputError("a head is one layer and is not sharded; configure plain MULTI_GPU")

@@ -9,7 +9,7 @@ import torch
 from graft.errors import InputError
 from graft.models.head_config import head_config
 from graft.models.head_files import HEADS, Head, read_head, write_head
-from graft.train.card import model_card
+from graft.train.card import model_card, training_facts
 from graft.train.dataset import Dataset, Wanted, files_of, prepare
 from graft.train.journal import Journal
 from graft.train.loop import Lessons, Loop
@@ -31,13 +31,17 @@ def train(
     Stopped or killed, the same settings go on where it was.
     """
     _check_out(settings.out)
-    files_of(settings.data)
+    files_of([*settings.data, *([settings.exclude] if settings.exclude else [])])
     taking_part = processes()
     journal = Journal(None if taking_part.rank else settings.work, say)
     files = _texts(settings, journal, first=taking_part.rank == 0)
     taking_part.agree(None)  # the others wait for the answers
     target = load_target(settings.model, own_device(settings.device))
+    if taking_part.rank:
+        taking_part.agree(None)  # until the first process has made the rows
     dataset = _dataset(settings, target, files, journal)
+    if not taking_part.rank:
+        taking_part.agree(None)
     head = _head(settings, target, dataset)
     output = OutputLayer.of(target.output, head.d2t)
     objective = OBJECTIVES[settings.kind](target, output, settings)
@@ -45,7 +49,8 @@ def train(
 
     def save_head(progress: Progress) -> None:
         card = model_card(settings, dataset, head, progress)
-        write_head(settings.out, head, dtype=settings.dtype, card=card)
+        about = {"training": training_facts(settings, progress)}
+        write_head(settings.out, head, dtype=settings.dtype, card=card, about=about)
 
     try:
         return Loop(lessons, save_head).run(stopping)
@@ -72,6 +77,7 @@ def _dataset(settings: Settings, target: Target, files: list[str], journal: Jour
         "" if settings.regenerate else settings.field,
         settings.all_tokens,
         settings.held_out,
+        settings.exclude,
     )
     vocabulary = target.config.get_text_config().vocab_size
     journal.say("reading and packing the data")

@@ -27,6 +27,7 @@ class Settings:
     out: Path
     model: str = option("smollm2-135m", "The target: known name, hub id, folder or GGUF file.")
     field: str = option("", "Where records have their text or conversation; a.b nests.")
+    exclude: str = option("", "Learn from no text with 13 words in a row of these files.")
     all_tokens: bool = option(False, "Learn from questions too, not from answers alone.")  # noqa: FBT003
     regenerate: int = option(0, "Let the target itself answer so many of the data's questions.")
     answers: Path | None = option(None, "JSON lines to keep its answers in; beside --out.")

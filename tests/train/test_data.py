@@ -9,6 +9,7 @@ from tiny import IM_END, tiny_tokenizer
 from graft.errors import InputError
 from graft.train.dataset import Wanted, prepare, rows_at
 from graft.train.examples import Example, Reader, messages_of
+from graft.train.overlap import Overlap
 from graft.train.packing import PADDING, pack
 
 
@@ -68,10 +69,11 @@ def test_a_long_document_comes_in_pieces_that_lose_nothing(tmp_path, monkeypatch
 
 
 def test_what_cannot_be_used_is_counted_or_refused(tmp_path):
-    strange = [{"role": "tool", "content": "x"}]
+    strange = {"messages": [{"role": "tool", "content": "x"}]}
     reader = Reader(tiny_tokenizer())
-    assert not list(reader.read(written(tmp_path / "a.jsonl", {"messages": strange})))
-    assert reader.unusable == 1
+    paths = written(tmp_path / "a.jsonl", strange, {"messages": CHAT[:1]})
+    assert not list(reader.read(paths))
+    assert reader.unusable == 2
     with pytest.raises(InputError, match="no field 'messages'"):
         list(reader.read(written(tmp_path / "b.jsonl", {"question": "?"})))
     with pytest.raises(InputError, match="neither a text nor a conversation"):
@@ -81,7 +83,7 @@ def test_what_cannot_be_used_is_counted_or_refused(tmp_path):
 def test_turns_before_the_first_question_are_left_out():
     turns = [{"from": "gpt", "value": "hello"}, *CHAT]
     assert messages_of(turns) == CHAT
-    assert messages_of(CHAT[:1]) is None
+    assert messages_of(CHAT[1:2]) is None
 
 
 def example(length, first=0):
@@ -151,3 +153,17 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own():
     across = rows_at(5, 4, 7, seed=1)
     assert across.tolist() == [*epochs[0][5:], *epochs[1][:2]]
     assert len(rows_at(0, 30, 7, seed=1)) == 30
+
+
+def test_texts_of_tests_are_not_learned_from(tmp_path):
+    words = [f"word{n}" for n in range(40)]
+    test = tmp_path / "test.jsonl"
+    written(test, {"id": 7, "turns": [" ".join(words)]}, {"turns": ["short"]})
+    overlap = Overlap([str(test)])
+    assert overlap.has("Before. " + ", ".join(words[5:18]).upper() + " after")
+    assert not overlap.has(" ".join(words[5:17]) + " and on")
+    assert not overlap.has("short")
+    paths = written(tmp_path / "t.jsonl", {"text": " ".join(words[:20])}, {"text": "the end"})
+    reader = Reader(tiny_tokenizer(), overlap=overlap)
+    assert [said(example) for example in reader.read(paths)] == ["the end"]
+    assert reader.overlapping == 1

@@ -1,0 +1,56 @@
+"""What a head is tested with stays out of its training: no 13 words in a row in common."""
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from graft.documents.records import read_records
+
+WORDS_IN_A_ROW = 13
+WORD = re.compile(r"\w+")
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that powers of it lose nothing
+
+
+class Overlap:
+    """Knows the word sequences of the texts that must not be learned from."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        found = [
+            _sequences(text) for record in read_records(paths) for text in texts_in(record.content)
+        ]
+        self._known = np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+
+    def has(self, text: str) -> bool:
+        """Whether the text shares a sequence with them."""
+        if not len(self._known):
+            return False
+        sequences = _sequences(text)
+        places = np.searchsorted(self._known, sequences)
+        places[places == len(self._known)] = 0
+        return bool((self._known[places] == sequences).any())
+
+
+def texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
+    """Every string inside a record."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from texts_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_in(each)
+
+
+def _sequences(text: str) -> np.ndarray:
+    """A hash [n] uint64 of every so many words in a row, whatever their case and punctuation."""
+    words = WORD.findall(text.lower())
+    numbers = np.fromiter((zlib.crc32(word.encode()) for word in words), np.uint64, len(words))
+    count = max(0, len(numbers) - WORDS_IN_A_ROW + 1)
+    hashes = np.zeros(count, np.uint64)
+    for place in range(WORDS_IN_A_ROW):
+        hashes = hashes * FACTOR + numbers[place : place + count]
+    return hashes

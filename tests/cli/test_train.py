@@ -1,0 +1,51 @@
+"""`graft train` as typed."""
+
+import json
+import subprocess
+import sys
+
+from tiny import tiny_network, tiny_tokenizer
+
+
+def graft(*words):
+    return subprocess.run(
+        [sys.executable, "-m", "graft", "train", *words], capture_output=True, text=True
+    )
+
+
+def test_a_head_is_trained_and_goes_on(tmp_path):
+    tiny_network().save_pretrained(tmp_path / "target")
+    tiny_tokenizer().save_pretrained(tmp_path / "target")
+    data = tmp_path / "texts.jsonl"
+    data.write_text("".join(json.dumps({"text": f"text {n} of the end"}) + "\n" for n in range(60)))
+    words = ["longspec", "--data", str(data), "--model", str(tmp_path / "target"), "--device"]
+    words += ["cpu", "--length", "32", "--batch", "2", "--held-out", "0.1", "--out"]
+    done = graft(*words, str(tmp_path / "head"), "--steps", "3", "--vanilla-positions")
+    assert done.returncode == 0, done.stderr
+    assert "tokens per step" in done.stderr
+    assert f"head: {tmp_path / 'head'}" in done.stderr
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert config["speculators_model_type"] == "longspec"
+    more = graft(*words, str(tmp_path / "head"), "--steps", "4", "--vanilla-positions")
+    assert "going on after step 3" in more.stderr
+
+
+def test_mistakes_are_one_line(tmp_path):
+    for words in (
+        ["medusa", "--data", "x", "--out", "y", "--steps", "1"],
+        ["eagle2", "--data", "x", "--out", str(tmp_path / "y")],
+        [
+            "eagle2",
+            "--data",
+            str(tmp_path / "no.txt"),
+            "--out",
+            str(tmp_path / "y"),
+            "--steps",
+            "1",
+        ],
+    ):
+        failed = graft(*words)
+        assert failed.returncode == 1
+        assert [line for line in failed.stderr.splitlines() if line.startswith("error:")]
+        assert "Traceback" not in failed.stderr
+    assert not list(tmp_path.iterdir())
