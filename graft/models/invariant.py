@@ -90,16 +90,16 @@ class InvariantForward:
         self.forward, self.device = forward, device
         self.slab, self.group = slab or SLABS[device.type], group or GROUPS[device.type]
         self.storage = SpareRows(forward.storage, self.slab)
-        self._features = torch.empty(0)
+        self._keeps_features, self._features = False, torch.empty(0)
 
     @property
     def keeps_features(self) -> bool:
         """See Forward."""
-        return self.forward.keeps_features
+        return self._keeps_features
 
     @keeps_features.setter
     def keeps_features(self, wanted: bool) -> None:
-        self.forward.keeps_features = wanted
+        self._keeps_features = self.forward.keeps_features = wanted
 
     def features(self, nodes: np.ndarray) -> Tensor:
         """See Forward."""
