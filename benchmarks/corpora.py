@@ -20,44 +20,24 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import numpy as np
+from answers import suite_of
 
 from graft.bench.task import read_suite, select
+from graft.documents.overlap import WORDS_IN_A_ROW as WORDS
+from graft.documents.overlap import Overlap
 from graft.documents.records import read_texts
 
-WORDS = 13
-WORD = re.compile(r"\w+")
 PAGE = re.compile(r"<text[^>]*>(.*?)</text>", re.DOTALL)
-MULTIPLIERS = np.random.default_rng(13).integers(1, 1 << 63, WORDS, dtype=np.uint64) * 2 + 1
 LARGEST = 200_000  # characters of a source file; larger ones are tables
 Document = tuple[str, str]  # text, where from
 
 
-def grams(text: str) -> np.ndarray:
-    """A hash for every run of WORDS words; equal runs have equal ones, in this process."""
-    words = np.fromiter((hash(word) for word in WORD.findall(text.lower())), np.int64)
-    if len(words) < WORDS:
-        return np.empty(0, np.uint64)
-    windows = np.lib.stride_tricks.sliding_window_view(words.view(np.uint64), WORDS)
-    return (windows * MULTIPLIERS).sum(1, dtype=np.uint64)
-
-
-def prompt_grams(suites: Iterable[tuple[str, Path]], split: str) -> np.ndarray:
-    """All runs of words of the prompts of a half, or of both, sorted."""
-    found = []
+def prompts(suites: Iterable[tuple[str, Path]], split: str) -> Iterator[str]:
+    """The texts of the prompts of a half, or of both."""
     for name, data in suites:
         for prompt in select(read_suite(name, data), limit=None, split=split):
             content = prompt.content
-            texts = [content] if isinstance(content, str) else [m["content"] for m in content]
-            found += [grams(text) for text in texts]
-    return np.unique(np.concatenate(found))
-
-
-def shares_any(text: str, known: np.ndarray) -> bool:
-    """Whether a text has a run of words that is known."""
-    mine = grams(text)
-    places = np.minimum(np.searchsorted(known, mine), len(known) - 1)
-    return bool((known[places] == mine).any())
+            yield from [content] if isinstance(content, str) else [m["content"] for m in content]
 
 
 def documents(options: argparse.Namespace) -> Iterator[Document]:
@@ -83,14 +63,14 @@ def _read(path: Path) -> str:
 def main() -> None:
     """Filter, write, check."""
     options = _options()
-    known = prompt_grams(options.suite, options.split)
+    known = Overlap(prompts(options.suite, options.split))
     print(f"{len(known):,} runs of {WORDS} words in the prompts of {len(options.suite)} suites")
     kept, dropped, characters = Counter(), Counter(), Counter()
     with gzip.open(options.out, "wt", compresslevel=3) as out:
         for text, source in documents(options):
             if options.most and characters[source] >= options.most * 1e6:
                 continue
-            if shares_any(text, known):
+            if known.has(text):
                 dropped[source] += 1
                 continue
             kept[source] += 1
@@ -101,13 +81,8 @@ def main() -> None:
             f"{source}: {count:,} documents, {characters[source] / 1e6:.1f} million characters; "
             f"{dropped[source]:,} dropped"
         )
-    still = sum(shares_any(text, known) for text in read_texts([options.out]))
+    still = sum(known.has(text) for text in read_texts([options.out]))
     print(f"documents of {options.out.name} that share {WORDS} words with a prompt: {still}")
-
-
-def _suite(given: str) -> tuple[str, Path]:
-    name, _, data = given.partition("=")
-    return name, Path(data)
 
 
 def _options() -> argparse.Namespace:
@@ -116,7 +91,7 @@ def _options() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[])
     parser.add_argument("--field", default="conversations", help="of the chats' records")
     parser.add_argument("--most", type=float, help="million characters of each kind")
-    parser.add_argument("--suite", type=_suite, action="append", default=[], metavar="NAME=DATA")
+    parser.add_argument("--suite", type=suite_of, action="append", default=[], metavar="NAME=DATA")
     parser.add_argument("--split", default="all", help="all or report: prompts not to meet")
     parser.add_argument("--out", type=Path, required=True, help=".jsonl.gz")
     return parser.parse_args()

@@ -280,10 +280,9 @@ def load(  # noqa: PLR0913  every option by its name
     `draft_model` is a smaller model with the same tokenizer that guesses ahead, for the presets
     that need one; `auto` then uses it where it pays. `head` is the folder of a draft head that was
     trained for the model (`graft train`); "auto" takes those that are installed for it, None none.
-    `dtype` and `device` "auto" take what is
-    fastest here; `draft` names the default preset, or several joined by +.
-    `invariant` makes drafted and plain output the same bit for bit in every dtype, at a cost; the
-    CPU's own kernels always do. Up to `max_batch` requests run at once.
+    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset, or
+    several joined by +. `invariant` makes drafted and plain output the same bit for bit in every
+    dtype, at a cost; the CPU's own kernels always do. Up to `max_batch` requests run at once.
 
     `kv_cache` is how many bytes keys and values may take. A GPU's cache is allocated at once, by
     default for `max_batch` whole contexts and one more, if there is room; a CPU's grows. In it

@@ -31,7 +31,7 @@ def seconds_by_nodes(
     seconds = costs.beyond(length, rows, nodes)
     if not read:
         return seconds
-    alone = costs.beyond(length, read, 0)[0]
+    alone = costs.step(length, read)
     return np.maximum(seconds - alone, LEAST_SHARE * seconds)
 
 

@@ -1,10 +1,15 @@
 """How many nodes pay: as many as raise the expected tokens per second of the whole step."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from graft.draft.drafter import Budget
+from graft.tree.draft_tree import DraftTree
+from graft.tree.prune import strongest
+
+# Scores of each tree's nodes, best first, and what they may cost -> how many of each to keep
+Choose = Callable[[Sequence[np.ndarray], Budget], list[int]]
 
 MARGIN = 1.03  # a tree must promise this much more than none: drafting costs time, estimates err
 
@@ -39,3 +44,9 @@ def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
 def as_many_as_fit(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
     """The papers' way: everything the drafter found, up to a fixed number."""
     return [min(len(each), budget.nodes) for each in scores]
+
+
+def best_of(trees: Sequence[DraftTree], choose: Choose, budget: Budget) -> list[DraftTree]:
+    """Of each tree as many of its best nodes as the rule says."""
+    counts = choose([-np.sort(-tree.scores[1:]) for tree in trees], budget)
+    return [strongest(tree, count) for tree, count in zip(trees, counts, strict=True)]

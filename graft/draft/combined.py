@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
 
-import numpy as np
-
-from graft.draft.budget import as_many_as_pay
+from graft.draft.budget import as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.lookup import LookupDrafter
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
-from graft.tree.prune import cut, starting_with, strongest
+from graft.tree.prune import cut, starting_with
 
 # For each sequence, the trees that the drafters proposed, in their order -> one tree for each
 Prune = Callable[[list[DraftContext], list[list[DraftTree]], Budget], list[DraftTree]]
@@ -114,9 +112,7 @@ def what_pays(
     budget: Budget,
 ) -> list[DraftTree]:
     """The nodes that are worth the target's time, those of all sequences weighed together."""
-    fused = [reduce(union, trees) for trees in proposed]
-    counts = as_many_as_pay([-np.sort(-tree.scores[1:]) for tree in fused], budget)
-    return [strongest(tree, count) for tree, count in zip(fused, counts, strict=True)]
+    return best_of([reduce(union, trees) for trees in proposed], as_many_as_pay, budget)
 
 
 class Guide(Drafter, Protocol):

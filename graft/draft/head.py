@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.draft.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.head_growth import Beam, Growth, LaunchedGrowth, Pool
 from graft.draft.head_worth import TRIAL, Always, Paying
@@ -25,7 +25,7 @@ from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
 from graft.models.storage import RowStorage
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.tree.prune import keep, strongest
+from graft.tree.prune import keep
 from graft.tree.relations import path_products
 
 SOURCE = "head"
@@ -116,8 +116,7 @@ class HeadDrafter:
         if beam:
             self._draft(ready, beam)
         whole = [each.tree or root_only(each.context.root) for each in followed]
-        counts = self._choose([-np.sort(-tree.scores[1:]) for tree in whole], budget)
-        return [strongest(tree, count) for tree, count in zip(whole, counts, strict=True)]
+        return best_of(whole, self._choose, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. Features are there until the next step is sent: they are taken along now,

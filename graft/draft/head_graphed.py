@@ -19,6 +19,8 @@ from graft.draft.head_growth import Beam, LaunchedGrowth, Pool, as_pool, grow
 from graft.kernels.tree_attention_triton import tasks_wanted, tiles_of
 from graft.kernels.tree_plan import COLUMNS, TreePlan, plan_guesses
 from graft.models.arena import Extent
+from graft.models.capture import Pool as GraphPool
+from graft.models.capture import captured, reason
 from graft.models.head_fused import FusedHead, FusedRound, Looking
 from graft.models.head_runner import TREE_ROWS, HeadRunner, Memory
 from graft.sampling import DRAW, Sampler, as_signed, gumbel
@@ -129,8 +131,8 @@ class GraphedGrowth:
                 self._pool = prepared.capture(self._pool)
             except RuntimeError as error:
                 self.capturing = False
-                reason = str(error).splitlines()[0][:200]
-                log.warning("the head is launched kernel by kernel, without a graph: %s", reason)
+                why = reason(error)
+                log.warning("the head is launched kernel by kernel, without a graph: %s", why)
         self._prepared[shape] = prepared
         return prepared
 
@@ -151,19 +153,10 @@ class _Prepared:
         self._graph.replay()
         return self._found
 
-    def capture(self, pool: "tuple[int, int] | None") -> "tuple[int, int]":
+    def capture(self, pool: GraphPool | None) -> GraphPool:
         """Make a graph; the pool its memory is in."""
-        device = self._fused.runner.device
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):  # what is done once only must not be captured
-            self._launch()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            self._found = self._launch()
-        self._graph = graph
-        return graph.pool()
+        self._graph, self._found = captured(self._launch, self._fused.runner.device, pool)
+        return self._graph.pool()
 
     def _launch(self) -> Tensor:
         return grow(FusedRound(self._fused, self.inputs), self.inputs.choose, self._beam)

@@ -41,7 +41,7 @@ class Paying:
 
     def trial(self, sequences: int, length: int, budget: Budget) -> tuple[float, float]:
         """What the smallest draft costs, and what a plain step adds to what it may cost."""
-        return self._seconds(sequences, length), TRIAL_SHARE * float(budget.seconds[0])
+        return self.costs.step(length, sequences), TRIAL_SHARE * float(budget.seconds[0])
 
     def _best_depth(  # noqa: PLR0913
         self, rates: np.ndarray, width: int, sequences: int, length: int, budget: Budget
@@ -50,17 +50,13 @@ class Paying:
         most = min(budget.nodes, (len(budget.seconds) - 1) // sequences)
         nodes, drafting, best = np.empty(0), 0.0, (0, 0.0)
         for level, promised in enumerate(expected_levels(rates, width, DEPTH)):
-            drafting += self._seconds(sequences * (width if level else 1), length)
+            drafting += self.costs.step(length, sequences * (width if level else 1))
             nodes = -np.sort(-np.concatenate([nodes, promised]))[:most]
             tokens = budget.certain + sequences * np.cumsum(nodes)
             verifying = budget.seconds[sequences : sequences * len(nodes) + 1 : sequences]
             rate = float(np.max(tokens / (drafting + verifying), initial=0.0))
             best = max(best, (level + 1, rate), key=lambda each: each[1])
         return best
-
-    def _seconds(self, rows: int, length: int) -> float:
-        """Of one level over so many rows."""
-        return float(self.costs.beyond(length, rows, 0)[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graft.draft.budget import Choose
 from graft.draft.calibration import PRIOR, Calibration
 from graft.draft.drafter import Budget, DraftContext
 from graft.match.matches import Matches, TokenIndex
@@ -18,7 +19,6 @@ from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
 SOURCES = ("", "document", "prediction", "prompt", "output", "store")
-Choose = Callable[[Sequence[np.ndarray], Budget], list[int]]  # how many of each tree's best nodes
 
 
 @dataclass(slots=True)

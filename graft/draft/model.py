@@ -6,13 +6,13 @@ and whether it drafts at all, is weighed by time (`worth.py`) unless a preset fi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graft.draft.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.growth import Growth
 from graft.draft.guess import Guess
@@ -22,7 +22,6 @@ from graft.draft.worth import Account, Unlimited
 from graft.models.language_model import LanguageModel, TargetStep
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
-from graft.tree.prune import strongest
 
 UNCERTAIN = 2.0  # times the price of reading a prompt that drafts must promise, where they may err
 
@@ -102,9 +101,8 @@ class ModelDrafter:
             each.tree or root_only(context.root)
             for each, context in zip(followed, contexts, strict=True)
         ]
-        falling = [-np.sort(-tree.scores[1:]) for tree in whole]
-        counts = self._choose([scores[: self._nodes] for scores in falling], budget)
-        return [strongest(tree, count) for tree, count in zip(whole, counts, strict=True)]
+        own = replace(budget, nodes=min(self._nodes, budget.nodes))
+        return best_of(whole, self._choose, own)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
@@ -197,12 +195,14 @@ class ModelDrafter:
     def _prompts(self, unread: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
         """Whose prompts are read: all where drafts promise to pay for it, and now and then one of
         a new request to see whether they still do not."""
+        if not unread:
+            return []
         hope, expected = self._experience.hope, self._experience.answer
-        gain = account.gain(self._growth.depth, max(1, len(unread)), hope) * expected
+        gain = account.gain(self._growth.depth, len(unread), hope) * expected
         rewarding = [
             each for each in unread if gain > self._reward * account.price(each.reader.missing)
         ]
-        if rewarding or not unread:
+        if rewarding:
             return rewarding
         self._credit += account.trial_seconds * len(self._followed)
         begun = [each for each in unread if each.reader.sure]

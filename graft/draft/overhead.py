@@ -30,7 +30,7 @@ def with_overhead(helper: Helper) -> Helper:
         seconds = min(_timed(drafter, context, budget) for _ in range(ROUNDS))
     finally:
         drafter.finish(context.sequence)
-    step = float(helper.costs.beyond(PROMPT, 1, 0)[0])
+    step = helper.costs.step(PROMPT, 1)
     return replace(helper, overhead=max(0.0, seconds / LEVELS - step))
 
 

@@ -37,7 +37,7 @@ class Account:
 
     def price(self, rows: int) -> float:
         """Seconds of a forward of the draft model over so many rows."""
-        return float(self._costs.beyond(self._length, rows, 0)[0]) + self._overhead
+        return self._costs.step(self._length, rows) + self._overhead
 
     def pay(self, rows: int) -> None:
         """A forward over so many rows was made."""

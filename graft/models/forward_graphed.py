@@ -9,6 +9,7 @@ the kernels take long enough.
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from graft.kernels.decoder_triton import MOST_MOVES
 from graft.kernels.tree_attention_triton import plan_for, tasks_wanted
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import TreePlan
+from graft.models.capture import captured, reason
 from graft.models.device_step import DeviceStep, StepShape, fit
 from graft.models.forward_triton import TritonLayers
 from graft.sampling import upload
@@ -122,25 +124,14 @@ class GraphedForward:
         prepared = _Prepared(step)
         if self.capturing:
             try:
-                self._warm_up(step)
-                graph = torch.cuda.CUDAGraph()
-                # What other threads do with the device meanwhile is no business of this graph.
-                with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
-                    outcome = self.layers.compute(step, None)
+                compute = partial(self.layers.compute, step, None)
+                graph, outcome = captured(compute, self.device, self._pool)
             except RuntimeError as error:
                 self.capturing = False
-                reason = str(error).splitlines()[0][:200]
-                log.warning("steps are launched kernel by kernel, without CUDA graphs: %s", reason)
+                why = reason(error)
+                log.warning("steps are launched kernel by kernel, without CUDA graphs: %s", why)
             else:
                 self._pool = graph.pool()
                 prepared = _Prepared(step, graph, outcome)
         self._prepared[shape] = prepared
         return prepared
-
-    def _warm_up(self, step: DeviceStep) -> None:
-        """Whatever is done once only (compiling, handles, workspaces) must not be captured."""
-        stream = torch.cuda.Stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(stream):
-            self.layers.compute(step, None)
-        torch.cuda.current_stream(self.device).wait_stream(stream)

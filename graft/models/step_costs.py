@@ -47,6 +47,10 @@ class StepCosts:
         """
         return self.beyond(length, 0, self.nodes[-1])
 
+    def step(self, length: int, rows: int) -> float:
+        """Seconds of a step with so many rows."""
+        return float(self.beyond(length, rows, 0)[0])
+
     def beyond(self, length: int, rows: int, nodes: int) -> np.ndarray:
         """[nodes + 1] seconds of a step with `rows` rows and 0, 1, ... `nodes` more.
 

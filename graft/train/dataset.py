@@ -11,11 +11,11 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from graft.documents.find import find_files
+from graft.documents.overlap import Overlap
 from graft.errors import InputError
 from graft.home import atomic_file, home
 from graft.models.tokenizer import tokenizer_fingerprint
 from graft.train.examples import Example, Reader
-from graft.train.overlap import Overlap
 from graft.train.packing import Rows, pack
 
 FORMAT = 1
@@ -80,7 +80,7 @@ def _make(paths: list[str], tokenizer: Any, wanted: Wanted) -> tuple[Rows, Rows]
         tokenizer,
         field=wanted.field,
         all_tokens=wanted.all_tokens,
-        overlap=Overlap([wanted.exclude]) if wanted.exclude else None,
+        overlap=Overlap.with_files([wanted.exclude]) if wanted.exclude else None,
     )
     every = max(2, round(1 / wanted.held_out))
     aside: list[Example] = []

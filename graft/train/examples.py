@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from graft.documents.overlap import Overlap
 from graft.documents.records import Record, field_of, read_records
 from graft.errors import InputError
-from graft.train.overlap import Overlap
 
 CONVERSATIONS = ("messages", "conversations", "conversation")
 TEXTS = ("text", "content")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from tiny import IM_END, tiny_tokenizer
 
+from graft.documents.overlap import Overlap
 from graft.errors import InputError
 from graft.train.dataset import Wanted, prepare, rows_at
 from graft.train.examples import Example, Reader, messages_of
-from graft.train.overlap import Overlap
 from graft.train.packing import PADDING, pack
 
 
@@ -159,7 +159,7 @@ def test_texts_of_tests_are_not_learned_from(tmp_path):
     words = [f"word{n}" for n in range(40)]
     test = tmp_path / "test.jsonl"
     written(test, {"id": 7, "turns": [" ".join(words)]}, {"turns": ["short"]})
-    overlap = Overlap([str(test)])
+    overlap = Overlap.with_files([str(test)])
     assert overlap.has("Before. " + ", ".join(words[5:18]).upper() + " after")
     assert not overlap.has(" ".join(words[5:17]) + " and on")
     assert not overlap.has("short")

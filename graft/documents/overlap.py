@@ -1,4 +1,4 @@
-"""What a head is tested with stays out of its training: no 13 words in a row in common."""
+"""What is tested with stays out of what is learned from: no 13 words in a row in common."""
 
 import re
 import zlib
@@ -15,13 +15,19 @@ FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that powers of it lose nothing
 
 
 class Overlap:
-    """Knows the word sequences of the texts that must not be learned from."""
+    """Knows the word sequences of the texts that must not be met."""
 
-    def __init__(self, paths: Iterable[str]) -> None:
-        found = [
-            _sequences(text) for record in read_records(paths) for text in texts_in(record.content)
-        ]
+    def __init__(self, texts: Iterable[str]) -> None:
+        found = [_sequences(text) for text in texts]
         self._known = np.unique(np.concatenate(found)) if found else np.empty(0, np.uint64)
+
+    @classmethod
+    def with_files(cls, paths: Iterable[str]) -> "Overlap":
+        """With every string that the files' records hold."""
+        return cls(text for record in read_records(paths) for text in texts_in(record.content))
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def has(self, text: str) -> bool:
         """Whether the text shares a sequence with them."""
