@@ -50,8 +50,8 @@ def test_a_row_of_something_else_is_named_by_its_place(tmp_path, row):
         (b"3", "holds no list"),
         (b'{"rows": []}', "holds no list"),
         (b"\xff\xfe", "is damaged"),
-        (gzip.compress(b"[1, 2, 3]")[:-12], "is damaged"),
-        (gzip.compress(b"[1, 2, 3]")[:4], "is damaged"),
+        (gzip.compress(b"[1, 2, 3]", mtime=0)[:-12], "is damaged"),
+        (gzip.compress(b"[1, 2, 3]", mtime=0)[:4], "is damaged"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_to_be_downloaded_again(tmp_path, content, line):
