@@ -36,13 +36,13 @@ class LongSpecHead(nn.Module):
         memory: tuple[Tensor, Tensor],
         positions: Tensor,
         visible: Tensor,
-        shifts: list[int],
+        shifts: Tensor,
     ) -> Tensor:
-        """Hidden states [len(shifts), B, T, E] for the target's output layer.
+        """Hidden states [S, B, T, E] for the target's output layer.
 
         Column t holds token t and speaks of token t + 1. `memory`: the target's last keys and
-        values [B, K, T, D]; with shift j a column sees those at least j columns back. `visible`:
-        see EagleHead.
+        values [B, K, T, D]; with shift j, of `shifts` [S], a column sees those at least j columns
+        back. `visible`: see EagleHead.
         """
         rotary = self.rotary(positions)
         normed = self.input_layernorm(embeddings)
@@ -61,7 +61,7 @@ class LongSpecHead(nn.Module):
         return self.norm(hidden + self.mlp(self.post_attention_layernorm(hidden)))
 
 
-def distant(visible: Tensor, columns: int) -> Tensor:
+def distant(visible: Tensor, columns: int | Tensor) -> Tensor:
     """[T, T]: whether a key lies at least so many columns behind the query."""
     places = torch.arange(visible.shape[-1], device=visible.device)
     return places[:, None] - places >= columns

@@ -5,13 +5,19 @@ forward pass and kept; no [tokens, vocabulary] tensor outlives its chunk, and no
 twice.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from graft.train.compiling import compiled, compiles
+
 CHUNK = 2048  # tokens
+Goal = tuple[Tensor, Tensor | None]  # a chunk's features [m, E] and labels [m]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,10 @@ class Lesson:
     labels: Tensor | None
     weights: Tensor
 
+    def goal(self, places: Tensor) -> Goal:
+        """Of some of the N."""
+        return self.features[places], None if self.labels is None else self.labels[places]
+
 
 def cross_entropy(outputs: Tensor, lesson: Lesson, layer: OutputLayer) -> tuple[Tensor, Tensor]:
     """The weighted sum, and where [S, N] the head's likeliest token is the target's likeliest.
@@ -61,15 +71,17 @@ class _Chunked(torch.autograd.Function):
         agreed = torch.zeros(outputs.shape[:2], dtype=torch.bool, device=outputs.device)
         total = outputs.new_zeros((), dtype=torch.float32)
         wanted = lesson.weights.any(0).nonzero()[:, 0]
+        compute = _compiled() if compiles(outputs) else _chunk
         for places in wanted.split(CHUNK):
-            goal, best = _goal(lesson, layer, places)
-            weights = lesson.weights[:, places, None]
-            logits = (outputs[:, places].to(layer.drafted.dtype) @ layer.drafted.T).float()
-            agreed[:, places] = layer.ids[logits.argmax(-1)] == best
-            logs = logits.log_softmax(-1)
-            total -= (weights * (goal * logs).sum(-1, keepdim=True)).sum()
-            logs.exp_().mul_(goal.sum(-1, keepdim=True)).sub_(goal).mul_(weights)
-            gradient[:, places] = (logs.to(layer.drafted.dtype) @ layer.drafted).to(gradient.dtype)
+            count = len(places)
+            if compute is not _chunk:  # compiled for one size
+                places = F.pad(places, (0, CHUNK - count))  # noqa: PLW2901
+            weights = lesson.weights[:, places]
+            weights[:, count:] = 0
+            loss, same, slope = compute(outputs[:, places], lesson.goal(places), weights, layer)
+            total += loss
+            agreed[:, places[:count]] = same[:, :count]
+            gradient[:, places[:count]] = slope[:, :count].to(gradient.dtype)
         context.save_for_backward(gradient)
         context.mark_non_differentiable(agreed)
         return total, agreed
@@ -80,10 +92,30 @@ class _Chunked(torch.autograd.Function):
         return gradient * grown.to(gradient.dtype), None, None
 
 
-def _goal(lesson: Lesson, layer: OutputLayer, places: Tensor) -> tuple[Tensor, Tensor]:
+def _chunk(
+    outputs: Tensor, goal: Goal, weights: Tensor, layer: OutputLayer
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of [S, m, E]: the weighted sum, where the likeliest tokens are the same, the gradient."""
+    wished, best = _wished(goal, layer)
+    logits = (outputs.to(layer.drafted.dtype) @ layer.drafted.T).float()
+    same = layer.ids[logits.argmax(-1)] == best
+    logs = logits.log_softmax(-1)
+    loss = -(weights * (wished * logs).sum(-1)).sum()
+    slope = (logs.exp() * wished.sum(-1, keepdim=True) - wished) * weights[..., None]
+    return loss, same, slope.to(layer.drafted.dtype) @ layer.drafted
+
+
+def _wished(goal: Goal, layer: OutputLayer) -> tuple[Tensor, Tensor]:
     """What drafted ids should get [m, n], and the target's likeliest of all ids [m]."""
-    logits = (lesson.features[places].to(layer.whole.dtype) @ layer.whole.T).float()
+    features, labels = goal
+    logits = (features.to(layer.whole.dtype) @ layer.whole.T).float()
     best = logits.argmax(-1)
-    if lesson.labels is None:
+    if labels is None:
         return (logits[:, layer.ids] - logits.logsumexp(-1, keepdim=True)).exp(), best
-    return (lesson.labels[places, None] == layer.ids).float(), best
+    return (labels[:, None] == layer.ids).float(), best
+
+
+@cache
+def _compiled() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """Chunks spend their time on passes over logits; compiled, there are few."""
+    return compiled(_chunk)

@@ -148,7 +148,8 @@ class LongSpecObjective:
     def _run(self, head: nn.Module, batch: Batch, positions: Tensor, shifts: list[int]) -> Outcome:
         reading = self._target.read(batch, positions)
         embeddings = F.embedding(batch.tokens, self._target.embedding).float()
-        outputs = head(embeddings, reading.memory, positions, batch.visible, shifts)
+        behind = torch.tensor(shifts, device=embeddings.device)
+        outputs = head(embeddings, reading.memory, positions, batch.visible, behind)
         asked = _asked(batch, self.ahead)
         counted = asked.expand(len(shifts), *asked.shape)
         labels = batch.tokens.roll(-self.ahead, 1).flatten()

@@ -55,15 +55,25 @@ def _answered(engine: Any, some: list[Messages], settings: Settings) -> Iterator
 def _ask(engine: Any, some: list[Messages], settings: Settings) -> list[Any]:  # noqa: ANN401
     room = engine.model.context_length - settings.answer_tokens
     fits = [len(engine.encoder.prompt(question).tokens) < room for question in some]
-    params = SamplingParams(
-        max_tokens=settings.answer_tokens, temperature=settings.temperature, seed=settings.seed
-    )
-    asked = [Request(q, params) for q, fit in zip(some, fits, strict=True) if fit]
+    asked = [
+        Request(question, _params(settings, number))
+        for number, (question, fit) in enumerate(zip(some, fits, strict=True))
+        if fit
+    ]
     try:
         results = iter(engine.generate(asked) if asked else [])
     except ContextLengthError as error:
         raise InputError(f"--answer-tokens is too much: {error}") from error
     return [next(results) if fit else None for fit in fits]
+
+
+def _params(settings: Settings, number: int) -> SamplingParams:
+    """With draws of its own for every question: the same ones would favour the same words."""
+    return SamplingParams(
+        max_tokens=settings.answer_tokens,
+        temperature=settings.temperature,
+        seed=settings.seed + number,
+    )
 
 
 def _questions(reader: Reader, paths: tuple[str, ...]) -> Iterator[Messages]:

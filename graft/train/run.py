@@ -10,6 +10,7 @@ from graft.errors import InputError
 from graft.models.head_config import head_config
 from graft.models.head_files import HEADS, Head, read_head, write_head
 from graft.train.card import model_card, training_facts
+from graft.train.compiling import compile_in_place, compiles
 from graft.train.dataset import Dataset, Wanted, files_of, prepare
 from graft.train.journal import Journal
 from graft.train.loop import Lessons, Loop
@@ -43,6 +44,8 @@ def train(
     if not taking_part.rank:
         taking_part.agree(None)
     head = _head(settings, target, dataset)
+    if compiles(target.output):
+        compile_in_place(head)
     output = OutputLayer.of(target.output, head.d2t)
     objective = OBJECTIVES[settings.kind](target, output, settings)
     lessons = Lessons(settings, head, objective, dataset, taking_part, journal)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
 
@@ -12,6 +12,7 @@ from graft.errors import CheckpointError, UnsupportedModelError
 from graft.models.load import find_device
 from graft.models.pretrained import Checkpoint, locate
 from graft.train.batches import Batch
+from graft.train.compiling import compile_in_place, compiles
 
 CLOSE = 1e-2  # between our logits and the network's, in 32 bits
 
@@ -33,6 +34,10 @@ class Target:
         self.embedding: Tensor = network.get_input_embeddings().weight
         self.output: Tensor = network.get_output_embeddings().weight
         _check_output(self)
+        layers = network.base_model.layers
+        self._last = _Memory(layers[-1].self_attn)
+        if compiles(self.output):
+            compile_in_place(*layers[:-1])
 
     @property
     def config(self) -> PretrainedConfig:
@@ -46,17 +51,38 @@ class Target:
 
     @torch.no_grad()
     def read(self, batch: Batch, positions: Tensor) -> Reading:
-        """One forward. Positions may jump, so documents are told apart by a mask of our own."""
+        """One forward. Documents are told apart by a mask of our own: where positions jump,
+        transformers would see a new one."""
         mask = None
-        if batch.packed:
+        if batch.packed or positions is not batch.places:
             least = torch.finfo(self.output.dtype).min
             hidden = ~batch.visible[:, None]
             mask = torch.zeros_like(hidden, dtype=self.output.dtype).masked_fill_(hidden, least)
         read = self.network.base_model(
-            batch.tokens, attention_mask=mask, position_ids=positions, use_cache=True
+            batch.tokens, attention_mask=mask, position_ids=positions, use_cache=False
         )
-        last = read.past_key_values.layers[-1]
-        return Reading(read.last_hidden_state, (last.keys, last.values))
+        return Reading(read.last_hidden_state, self._last.taken())
+
+
+class _Memory:
+    """Takes one layer's keys and values in place of a cache, which would hold those of all."""
+
+    def __init__(self, attention: nn.Module) -> None:
+        self._pair: tuple[Tensor, Tensor] | None = None
+        attention.register_forward_pre_hook(self._offer, with_kwargs=True)
+
+    def _offer(self, _: nn.Module, given: tuple, named: dict[str, Any]) -> tuple[tuple, dict]:
+        return given, named if named.get("past_key_values") else {**named, "past_key_values": self}
+
+    def update(self, keys: Tensor, values: Tensor, *_: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+        """What attention calls a cache with."""
+        self._pair = keys, values
+        return keys, values
+
+    def taken(self) -> tuple[Tensor, Tensor]:
+        """Those of the last forward."""
+        pair, self._pair = self._pair, None
+        return pair
 
 
 def load_target(name: str, device: str = "auto") -> Target:

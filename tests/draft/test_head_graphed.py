@@ -73,7 +73,7 @@ def test_rounds_from_buffers_are_rounds(kind, device):
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_papers_beams_are_captured(kind):
-    case = Case(kind, "cuda", [5, 700, 300])
+    case = Case(kind, "cuda", [5, 480, 300])
     graphed, launched = GraphedGrowth(case.runner), LaunchedGrowth(case.runner)
     beam, _ = BEAMS[kind]
     for count in (1, 2, 3):
