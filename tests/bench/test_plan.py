@@ -11,7 +11,7 @@ SYSTEMS = [graft_system("plain"), graft_system("auto"), PEERS["hf-pld"]]
 
 def workload(count):
     encoded = [Encoded(Prompt(n, f"kind {n % 2}", "text"), [n]) for n in range(count)]
-    return Workload(encoded, [0], 100, 0)
+    return Workload({0: encoded}, [0], 100, [])
 
 
 def order(settings, count=4):
