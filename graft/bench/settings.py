@@ -54,7 +54,7 @@ class Settings:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
         if any(batch < 1 for batch in self.batches):
             raise InputError("--batch takes whole numbers from 1 on, such as 1,4,16")
-        if self.contexts != (WHOLE,) and any(context < 1 for context in self.contexts):
+        if self.contexts != (WHOLE,) and min(self.contexts, default=0) < 1:
             raise InputError("--context takes numbers of tokens from 1 on, such as 1k,2k,4k")
         if not all(math.isfinite(value) and 0 <= value <= 100 for value in self.temperatures):
             raise InputError("--temperature takes numbers from 0 to 100, such as 0,1")

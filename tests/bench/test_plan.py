@@ -44,6 +44,19 @@ def test_cells_come_one_after_the_other(settings):
     assert found[-1].category == "mixed"
 
 
+def test_every_context_has_its_own_prompts(settings):
+    prompts = workload(3).prompts[0]
+    lengths = Workload({512: prompts, 1024: prompts[:1]}, [0], 2000, [])
+    found = list(turns(settings(), SYSTEMS[:1], lengths))
+    assert [(t.context, t.numbers) for t in found] == [
+        (512, [0]),
+        (512, [1]),
+        (512, [2]),
+        (1024, [0]),
+    ]
+    assert len({t.key for t in found}) == 4
+
+
 def test_too_few_prompts_for_a_batch_are_refused(settings):
     with pytest.raises(InputError, match="--batch 8 needs 8 prompts, but 4 are chosen"):
         order(settings(batches=(8,)))
