@@ -100,6 +100,7 @@ def _over_contexts(panel: "Axes", rows: Sequence[Row]) -> None:
     contexts = sorted({row.context for row in cut})
     panel.set_xscale("log", base=2)
     panel.set_xticks(contexts, map(short, contexts))
+    panel.minorticks_off()
     panel.set_xlabel("context, tokens")
     panel.set_ylabel("tokens per step")
     panel.legend(fontsize=8, frameon=False)

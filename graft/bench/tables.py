@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 DRAFTING = {
-    "category": 14,
+    "category": 15,
     "system": 11,
     "tok/step": 8,
     "nodes/step": 10,
     "accepted": 8,
-    "by source": 44,
+    "by source": 43,
 }  # headings of `drafting_figures` and their widths: 100 with gaps of one
 LEFT = ("category", "system", "guessed by", "by source")  # aligned
 
