@@ -21,6 +21,7 @@ HELP = {
     "suite": f"of {', '.join(suite_names())}",
     "data": "the suite's folder or file",
     "draft": "presets, such as plain,pld,auto",
+    "context": "lengths that long documents are cut to, in tokens, such as 1k,2k,4k",
     "split": "report, tune or all",
 }
 INTERRUPTED = 130

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.settings import Settings
+from graft.bench.sizes import size
 from graft.errors import InputError
 
 
@@ -26,6 +27,7 @@ class Asked:
     device: str | None = None
     temperature: str | None = None
     batch: str | None = None
+    context: str | None = None
     limit: int | None = None
     split: str | None = None
     category: str | None = None
@@ -57,6 +59,7 @@ class Asked:
             "device": self.device,
             "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),
             "batches": _listed(self.batch, int, "--batch takes whole numbers"),
+            "contexts": _listed(self.context, size, "--context takes whole numbers such as 4k"),
             "limit": self.limit,
             "split": self.split,
             "categories": _listed(self.category),

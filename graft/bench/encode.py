@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from graft.bench.task import Prompt
-from graft.decode.text import Encoder
+from graft.bench.cut import Cutter
+from graft.bench.settings import WHOLE, Settings
+from graft.bench.sizes import short
+from graft.bench.task import Prompt, limited
 from graft.errors import InputError
 from graft.models.load import context_length, end_tokens
 
 ROOM = 8192  # tokens that peers make room for, if the model reads so many
+ENOUGH = 0.9  # of a context: a prompt that has less is not measured there
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,43 +22,98 @@ class Encoded:
     token_ids: list[int]
 
 
+Cells = tuple[dict[int, list[Encoded]], list[str]]  # prompts by context, notes
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """`end_tokens` end an answer; `room` is what a longest prompt and answer need, or more;
-    `left_out` prompts did not fit the model."""
+    `notes` say which prompts were left out or cut."""
 
-    prompts: list[Encoded]
+    prompts: dict[int, list[Encoded]]  # by context
     end_tokens: list[int]
     room: int
-    left_out: int
+    notes: list[str]
 
 
-def encode(folder: Path, prompts: list[Prompt], max_tokens: int) -> Workload:
-    """Tokenize with the model's own tokenizer and template; what does not fit is left out."""
+def encode(folder: Path, prompts: list[Prompt], settings: Settings) -> Workload:
+    """Choose at most `--limit` prompts and tokenize them as the model's chat template has them."""
     from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     config = AutoConfig.from_pretrained(folder)
     most = context_length(config)
-    encoded = [Encoded(prompt, token_ids(tokenizer, prompt.content)) for prompt in prompts]
-    fitting = [e for e in encoded if len(e.token_ids) + max_tokens <= most]
-    if not fitting:
-        raise InputError(f"no prompt fits the model's {most} tokens; lower --max-tokens")
+    cutter = Cutter(tokenizer)
+    if settings.contexts == (WHOLE,):
+        encoded, notes = _whole(cutter, limited(prompts, settings.limit), most, settings.max_tokens)
+    else:
+        encoded, notes = _at_contexts(cutter, prompts, settings, most)
     try:
         generation = GenerationConfig.from_pretrained(folder).eos_token_id
     except OSError:  # many folders have none
         generation = None
     ends = end_tokens(generation, config.get_text_config().eos_token_id, tokenizer.eos_token_id)
-    longest = max(len(e.token_ids) for e in fitting) + max_tokens
+    lengths = [len(each.token_ids) for cell in encoded.values() for each in cell]
     # The same for any choice of prompts where it can be: vLLM compiles anew for another length.
-    room = min(max(longest, ROOM), most)
-    return Workload(fitting, sorted(ends), room, len(encoded) - len(fitting))
+    room = min(max(max(lengths) + settings.max_tokens, ROOM), most)
+    return Workload(encoded, sorted(ends), room, notes)
 
 
-def token_ids(tokenizer: Any, content: str | list[dict[str, str]]) -> list[int]:  # noqa: ANN401
-    """As the engine reads it: text as it is, chat messages through the template."""
-    if not isinstance(content, str) and not tokenizer.chat_template:
+def _whole(cutter: Cutter, prompts: list[Prompt], most: int, max_tokens: int) -> Cells:
+    """Every prompt as it is, cut only if the model could not read it."""
+    fitting, cut = [], 0
+    for prompt in prompts:
+        tokens = cutter.fit(prompt, most - max_tokens)
+        if tokens is not None:
+            fitting.append(Encoded(prompt, tokens))
+            cut += bool(prompt.document) and cutter.bounds(prompt)[1] > most - max_tokens
+    if not fitting:
+        raise InputError(f"no prompt fits the model's {most} tokens; lower --max-tokens")
+    notes = []
+    if cut:
+        notes.append(f"{cut} prompts are cut to the model's {most} tokens")
+    if left_out := len(prompts) - len(fitting):
+        notes.append(f"{left_out} prompts are left out: too long for the model")
+    return {WHOLE: fitting}, notes
+
+
+def _at_contexts(cutter: Cutter, prompts: list[Prompt], settings: Settings, most: int) -> Cells:
+    """Every prompt at every context it reaches.
+
+    A limit takes those that reach the longest context first, so that a shorter one has the same
+    prompts, and more only where these are too few.
+    """
+    if not any(prompt.document for prompt in prompts):
+        raise InputError(f"--context cuts documents, and the prompts of {settings.suite} have none")
+    bounds = {prompt.number: cutter.bounds(prompt) for prompt in prompts}
+    cells, notes, wanted = {}, [], set()
+    for context in sorted(settings.contexts, reverse=True):
+        tokens = _tokens_at(context, most - settings.max_tokens)
+        able = [p for p in prompts if _can_have(*bounds[p.number], context, tokens)]
+        chosen = limited(able, settings.limit, wanted)
+        wanted = {prompt.number for prompt in chosen}
+        fitted = [(prompt, cutter.fit(prompt, tokens)) for prompt in chosen]
+        cells[context] = [Encoded(prompt, ids) for prompt, ids in fitted if ids]
+        if not cells[context]:
+            longest = max(whole for _, whole in bounds.values())
+            raise InputError(f"no prompt reaches --context {context}; the longest has {longest}")
+        if left_out := len(prompts) - len(able) + len(chosen) - len(cells[context]):
+            notes.append(
+                f"context {short(context)}: {left_out} of {len(prompts)} prompts are left out, "
+                "which cannot be given that length"
+            )
+    return {context: cells[context] for context in sorted(cells)}, notes[::-1]
+
+
+def _tokens_at(context: int, room: int) -> int:
+    """How long prompts are there: a little less where the answer needs the end of the room."""
+    if room < ENOUGH * context:
         raise InputError(
-            "the model has no chat template, which this suite needs; take a chat model"
+            f"--context {context} leaves the model no room for an answer; lower it or --max-tokens"
         )
-    return Encoder(tokenizer, len(tokenizer)).prompt(content).tokens
+    return min(context, room)
+
+
+def _can_have(fewest: int, whole: int, context: int, tokens: int) -> bool:
+    """Whether a prompt fills a context and can be cut to its tokens."""
+    return fewest < tokens and whole >= ENOUGH * context

@@ -3,10 +3,11 @@ machine falls on all alike."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 from graft.bench.encode import Encoded, Workload
 from graft.bench.records import Key
-from graft.bench.settings import Settings
+from graft.bench.settings import WHOLE, Settings
 from graft.bench.systems import System
 from graft.errors import InputError
 
@@ -19,6 +20,7 @@ class Turn:
     prompts: tuple[Encoded, ...]
     temperature: float
     repeat: int
+    context: int = WHOLE
 
     @property
     def batch(self) -> int:
@@ -39,7 +41,8 @@ class Turn:
     @property
     def key(self) -> Key:
         """The same as that of the answer it yields."""
-        return tuple(self.numbers), self.system.name, self.temperature, self.batch, self.repeat
+        cell = self.temperature, self.batch, self.context
+        return tuple(self.numbers), self.system.name, *cell, self.repeat
 
 
 def turns(settings: Settings, systems: list[System], workload: Workload) -> Iterator[Turn]:
@@ -47,15 +50,14 @@ def turns(settings: Settings, systems: list[System], workload: Workload) -> Iter
 
     A group is as many prompts as the batch has; those that do not fill a last group are left out.
     """
-    for batch in settings.batches:
-        groups = _groups(workload.prompts, batch)
+    for (context, prompts), batch in product(workload.prompts.items(), settings.batches):
+        groups = _groups(prompts, batch)
         able = [system for system in systems if batch == 1 or system.batches]
-        for temperature in settings.temperatures:
-            for repeat in range(settings.repeats):
-                for place, group in enumerate(groups):
-                    shift = (place + repeat) % max(len(able), 1)
-                    for system in able[shift:] + able[:shift]:
-                        yield Turn(system, group, temperature, repeat)
+        for temperature, repeat in product(settings.temperatures, range(settings.repeats)):
+            for place, group in enumerate(groups):
+                shift = (place + repeat) % max(len(able), 1)
+                for system in able[shift:] + able[:shift]:
+                    yield Turn(system, group, temperature, repeat, context)
 
 
 def _groups(prompts: list[Encoded], batch: int) -> list[tuple[Encoded, ...]]:

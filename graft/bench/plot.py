@@ -1,12 +1,15 @@
-"""A picture of a report: decoding speed against the baseline, and speed over batch sizes."""
+"""A picture of a report: decoding speed against the baseline, speed over batch sizes, tokens per
+step over contexts."""
 
+from collections import defaultdict
 from collections.abc import Sequence
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from graft.bench.report import Report, Row, overall
-from graft.bench.tables import cells_of, heading
+from graft.bench.sizes import short
+from graft.bench.tables import cells_of, contexts_of, heading
 from graft.errors import CheckpointError, InputError
 from graft.home import atomic_file
 
@@ -18,7 +21,8 @@ WIDTH, HEIGHT = 10, 3.6  # inches, of one panel
 
 
 def plot(told: Report, path: Path) -> None:
-    """Write a PNG, whole or not at all: a panel per cell, and one for batches if there are any."""
+    """Write a PNG, whole or not at all: a panel per cell, one for batches and one for contexts if
+    there are several."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -26,14 +30,18 @@ def plot(told: Report, path: Path) -> None:
             "the plot needs matplotlib: pip install 'graftlm[bench]', then graft bench report FILE"
         ) from None
     cells = cells_of(told)
-    batched = len({row.batch for row in told.rows}) > 1
-    count = len(cells) + batched
+    lines = []
+    if len({row.batch for row in told.rows}) > 1:
+        lines.append(_over_batches)
+    if contexts_of(told):
+        lines.append(_over_contexts)
+    count = len(cells) + len(lines)
     figure = Figure(figsize=(WIDTH, HEIGHT * count + 0.6), layout="constrained")
     panels = figure.subplots(count, squeeze=False)[:, 0]
     for panel, (title, rows) in zip(panels, cells.items(), strict=False):
         _bars(panel, rows, f"decoding against {told.baseline}, {title}")
-    if batched:
-        _lines(panels[-1], told.rows)
+    for panel, draw in zip(panels[len(cells) :], lines, strict=True):
+        draw(panel, overall(told.rows))
     figure.suptitle(heading(told), fontsize=8, wrap=True)
     save(figure, path, dpi=120)
 
@@ -66,16 +74,39 @@ def _bars(panel: "Axes", rows: Sequence[Row], title: str) -> None:
     panel.legend(fontsize=8, ncols=len(systems), frameon=False)
 
 
-def _lines(panel: "Axes", rows: Sequence[Row]) -> None:
+def _over_batches(panel: "Axes", rows: Sequence[Row]) -> None:
     """Tokens per second of a whole batch, prompts included, by its size."""
-    whole = overall(rows)
-    kinds = dict.fromkeys((row.system, row.temperature) for row in whole)
-    for system, temperature in kinds:
-        mine = [row for row in whole if (row.system, row.temperature) == (system, temperature)]
-        label = system if temperature == 0 else f"{system}, temperature {temperature:g}"
+    lines: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        lines[_label(row, f"context {short(row.context)}" if row.context else "")].append(row)
+    for label, mine in lines.items():
         speeds = [row.total_tokens_per_second for row in mine]
         panel.plot([row.batch for row in mine], speeds, marker="o", label=label)
-    panel.set_xticks(sorted({row.batch for row in whole}))
+    panel.set_xticks(sorted({row.batch for row in rows}))
     panel.set_xlabel("prompts at a time")
     panel.set_ylabel("tokens/s, all")
     panel.legend(fontsize=8, frameon=False)
+
+
+def _over_contexts(panel: "Axes", rows: Sequence[Row]) -> None:
+    """Tokens per step by the length of the prompts, doubling from tick to tick."""
+    cut = [row for row in rows if row.context]
+    lines: dict[str, list[Row]] = defaultdict(list)
+    for row in cut:
+        lines[_label(row, f"{row.batch} at a time" if row.batch > 1 else "")].append(row)
+    for label, mine in lines.items():
+        gains = [nan if row.tokens_per_step is None else row.tokens_per_step for row in mine]
+        panel.plot([row.context for row in mine], gains, marker="o", label=label)
+    contexts = sorted({row.context for row in cut})
+    panel.set_xscale("log", base=2)
+    panel.set_xticks(contexts, map(short, contexts))
+    panel.minorticks_off()
+    panel.set_xlabel("context, tokens")
+    panel.set_ylabel("tokens per step")
+    panel.legend(fontsize=8, frameon=False)
+
+
+def _label(row: Row, cell: str) -> str:
+    """A line's name: who, and what else it does not share with the others."""
+    sampled = f"temperature {row.temperature:g}" if row.temperature else ""
+    return ", ".join(filter(None, (row.system, sampled, cell)))

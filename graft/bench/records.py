@@ -17,7 +17,7 @@ from typing import IO, Any
 from graft.errors import InputError
 
 FORMAT = 1
-Key = tuple[tuple[int, ...], str, float, int, int]
+Key = tuple[tuple[int, ...], str, float, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Answer:
     repeat: int
     session: int
     prompt_tokens: int
+    context: int = 0  # tokens that every prompt was cut to, if it was
     tokens: int = 0
     first_tokens: int = 0
     prefill_seconds: float | None = None
@@ -56,7 +57,8 @@ class Answer:
     @property
     def key(self) -> Key:
         """What makes a measurement unique in its file."""
-        return tuple(self.question_ids), self.system, self.temperature, self.batch, self.repeat
+        cell = self.temperature, self.batch, self.context
+        return tuple(self.question_ids), self.system, *cell, self.repeat
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from graft.errors import InputError
 ALL = "all"
 PLAIN = "plain"
 Runs = dict[tuple[int, ...], Run]  # by the numbers of the prompts
-Cell = tuple[int, float]  # batch, temperature
+Cell = tuple[int, int, float]  # context, batch, temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,7 @@ class Row:
     `out_of_turn` pairs were measured in different sessions.
     """
 
+    context: int
     batch: int
     temperature: float
     category: str
@@ -57,6 +58,11 @@ class Row:
     compared: int | None
     parted_at: float | None
     out_of_turn: int
+
+    @property
+    def cell(self) -> Cell:
+        """What was measured apart from everything else."""
+        return self.context, self.batch, self.temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,9 @@ def report(results: Results, baseline: str | None = None) -> Report:
 
 def _cells(results: Results) -> dict[Cell, dict[str, Runs]]:
     repeats: dict[tuple[Cell, str, tuple[int, ...]], list[Answer]] = defaultdict(list)
-    for (numbers, system, temperature, batch, _), answer in results.answers.items():
+    for (numbers, system, temperature, batch, context, _), answer in results.answers.items():
         if answer.error is None:
-            repeats[(batch, temperature), system, numbers].append(answer)
+            repeats[(context, batch, temperature), system, numbers].append(answer)
     cells: dict[Cell, dict[str, Runs]] = defaultdict(lambda: defaultdict(dict))
     order = _order(results)
     for (cell, system, numbers), answers in sorted(repeats.items(), key=lambda i: order[i[0][1]]):
@@ -123,6 +129,7 @@ def _categories(by_system: dict[str, Runs]) -> list[str]:
 def _rows(
     results: Results, cell: Cell, by_system: dict[str, Runs], baseline: str, category: str
 ) -> Iterator[Row]:
+    context, batch, temperature = cell
     base = by_system.get(baseline, {})
     for system, runs in by_system.items():
         mine = {n: run for n, run in runs.items() if category in (ALL, run.category)}
@@ -131,15 +138,16 @@ def _rows(
         measured = [mine[numbers] for numbers in shared or mine]
         if not measured:
             continue
-        reference = by_system.get(_reference(system, list(by_system), baseline, cell[1]), {})
+        reference = by_system.get(_reference(system, list(by_system), baseline, temperature), {})
         parted = _parted(results, mine, reference)
         places = [place for place in parted if place is not None]
         yield Row(
-            batch=cell[0],
-            temperature=cell[1],
+            context=context,
+            batch=batch,
+            temperature=temperature,
             category=category,
             system=system,
-            prompts=len(measured) * cell[0],
+            prompts=len(measured) * batch,
             tokens_per_second=decode_speed(measured),
             total_tokens_per_second=total_speed(measured),
             decode=decode_ratio(pairs),
@@ -178,7 +186,7 @@ def _parted(results: Results, mine: Runs, reference: Runs) -> list[int | None]:
 
 def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
     """What a reader of the table must know besides."""
-    notes = []
+    notes = list(dict.fromkeys(n for each in results.sessions for n in each.get("notes", ())))
     dtype = results.sessions[-1]["fixed"]["dtype"]
     for row in overall(rows):
         if row.system not in PEERS and row.compared and row.same != row.compared:
@@ -186,7 +194,8 @@ def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
             why = wrong if dtype == "fp32" else f"{dtype} may round differently in larger steps"
             notes.append(
                 f"{row.system}: {row.compared - row.same} of {row.compared} answers differ from "
-                f"the reference (temperature {row.temperature:g}, batch {row.batch}); {why}"
+                f"the reference (temperature {row.temperature:g}, batch {row.batch}"
+                f"{f', context {row.context}' if row.context else ''}); {why}"
             )
     for system in dict.fromkeys(row.system for row in rows if row.out_of_turn):
         notes.append(f"{system} was partly measured in another session than the baseline")
@@ -203,5 +212,5 @@ def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
 
 def overall(rows: Sequence[Row]) -> list[Row]:
     """The rows that are about all prompts of their cell."""
-    last = {(row.batch, row.temperature): row.category for row in rows}
-    return [row for row in rows if last[row.batch, row.temperature] == row.category]
+    last = {row.cell: row.category for row in rows}
+    return [row for row in rows if last[row.cell] == row.category]

@@ -45,22 +45,17 @@ def run(settings: Settings, out: Path, watch: Watch) -> bool:
     if os.name != "posix":
         raise InputError("graft bench stops idle workers by signals: it needs Linux or macOS")
     suite = read_suite(settings.suite, settings.data)
-    chosen = select(
-        suite,
-        limit=settings.limit,
-        split=settings.split,
-        categories=tuple(settings.categories),
-    )
+    half = select(suite, limit=None, split=settings.split, categories=tuple(settings.categories))
     checkpoint = locate(settings.model)
-    workload = encode(checkpoint.folder, chosen, settings.max_tokens)
-    if workload.left_out:
-        watch.say(f"{workload.left_out} prompts are left out: too long for the model")
+    workload = encode(checkpoint.folder, half, settings)
+    for note in workload.notes:
+        watch.say(note)
     with open_results(out) as (results, writer):
         kind = _kind(settings, results)
         workers = Workers(settings, checkpoint.folder, workload.room, out, *kind)
         try:
             _settle_dtype(workers, watch)
-            header = _header(settings, workers, checkpoint, suite)
+            header = _header(settings, workers, checkpoint, suite) | {"notes": workload.notes}
             refuse_mixing(out, results.sessions, header["fixed"])
             session = Session(settings, workload, results, writer, workers, watch)
             complete = session.run(header)
@@ -123,6 +118,7 @@ def _header(
             "peers": list(settings.peers),
             "temperature": list(settings.temperatures),
             "batch": list(settings.batches),
+            "context": list(settings.contexts),
             "limit": settings.limit,
             "split": settings.split,
             "category": list(settings.categories),
@@ -199,6 +195,7 @@ class Session:
         worker = self._worker(turn)
         request = self._request(turn)
         cell = f"{turn.category}, temperature {turn.temperature:g}, batch {turn.batch}"
+        cell += f", context {turn.context}" if turn.context else ""
         kind = (turn.system.method, turn.batch, turn.temperature > 0)
         if kind not in worker.warm:
             self.watch.turn(f"{turn.system.name}: warming up")
@@ -245,6 +242,7 @@ class Session:
             "system": turn.system.name,
             "temperature": turn.temperature,
             "batch": turn.batch,
+            "context": turn.context,
             "repeat": turn.repeat,
             "session": len(self.results.sessions),
             "prompt_tokens": sum(len(each.token_ids) for each in turn.prompts),

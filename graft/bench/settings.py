@@ -15,11 +15,15 @@ from graft.models.load import DTYPES
 from graft.models.pretrained import DEFAULT_MODEL
 
 Split = Literal["tune", "report", "all"]
+WHOLE = 0  # the context of prompts that are not cut to one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """One run. Every pair of a temperature and a batch size is a cell of its own."""
+    """One run. Every temperature, batch size and context is measured with all others.
+
+    A context is how many tokens the prompts have; `WHOLE` leaves them as they are.
+    """
 
     suite: str = "spec_bench"
     data: Path | None = None
@@ -32,6 +36,7 @@ class Settings:
     device: str = "auto"
     temperatures: Sequence[float] = (0.0,)
     batches: Sequence[int] = (1,)
+    contexts: Sequence[int] = (WHOLE,)
     limit: int | None = None  # prompts of a category
     split: Split = "report"
     categories: Sequence[str] = ()
@@ -49,6 +54,8 @@ class Settings:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
         if any(batch < 1 for batch in self.batches):
             raise InputError("--batch takes whole numbers from 1 on, such as 1,4,16")
+        if self.contexts != (WHOLE,) and min(self.contexts, default=0) < 1:
+            raise InputError("--context takes numbers of tokens from 1 on, such as 1k,2k,4k")
         if not all(math.isfinite(value) and 0 <= value <= 100 for value in self.temperatures):
             raise InputError("--temperature takes numbers from 0 to 100, such as 0,1")
         if self.dtype not in DTYPES:

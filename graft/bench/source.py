@@ -92,7 +92,18 @@ class Source:
 
 def text(row: Mapping[str, Any], field: str) -> str:
     """A field that must hold text."""
-    value = row[field]
-    if not isinstance(value, str) or not value.strip():
+    if not _is_text(value := row[field]):
         raise ValueError(field)
     return value
+
+
+def texts(row: Mapping[str, Any], field: str) -> list[str]:
+    """A field that must hold a list of texts."""
+    values = row[field]
+    if not isinstance(values, list) or not values or not all(map(_is_text, values)):
+        raise ValueError(field)
+    return values
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())

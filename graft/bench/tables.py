@@ -1,11 +1,13 @@
 """A report as tables, for a terminal or a document."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from graft.bench.metrics import Drafting, Ratio
 from graft.bench.report import PLAIN, Report, Row
+from graft.bench.sizes import short
 from graft.bench.systems import PEERS
 
 if TYPE_CHECKING:
@@ -13,12 +15,12 @@ if TYPE_CHECKING:
 
 NOTHING = "–"
 DRAFTING = {
-    "category": 14,
+    "category": 15,
     "system": 11,
     "tok/step": 8,
     "nodes/step": 10,
     "accepted": 8,
-    "by source": 44,
+    "by source": 43,
 }  # headings of `drafting_figures` and their widths: 100 with gaps of one
 LEFT = ("category", "system", "guessed by", "by source")  # aligned
 
@@ -57,9 +59,42 @@ def cells_of(told: Report) -> dict[str, list[Row]]:
     """Rows by cell, under the cell's title."""
     cells: dict[str, list[Row]] = defaultdict(list)
     for row in told.rows:
-        draws = "greedy" if row.temperature == 0 else f"temperature {row.temperature:g}"
-        cells[f"{draws}, {row.batch} at a time" if row.batch > 1 else draws].append(row)
+        context = f", context {short(row.context)}" if row.context else ""
+        cells[f"{_way(row)}{context}"].append(row)
     return cells
+
+
+def _way(row: Row) -> str:
+    """How a cell's answers were drawn."""
+    draws = "greedy" if row.temperature == 0 else f"temperature {row.temperature:g}"
+    return f"{draws}, {row.batch} at a time" if row.batch > 1 else draws
+
+
+def contexts_of(told: Report) -> list[int]:
+    """Those that prompts were cut to, if there are several."""
+    found = sorted({row.context for row in told.rows if row.context})
+    return found if len(found) > 1 else []
+
+
+def by_context(told: Report) -> dict[str, list[list[str]]]:
+    """Tokens per step at every context and of how many prompts, ready to show, by title."""
+    contexts = contexts_of(told)
+    tables: dict[str, dict[tuple[str, str], dict[int, str]]] = {}
+    for row in told.rows:
+        if row.context in contexts:
+            lines = tables.setdefault(f"{_way(row)}: tokens per step by context", {})
+            lines.setdefault((row.category, "prompts"), {})[row.context] = str(row.prompts)
+            shown = _number(row.tokens_per_step, 2)
+            lines.setdefault((row.category, row.system), {})[row.context] = shown
+    return {
+        title: [[*names, *(shown.get(c, NOTHING) for c in contexts)] for names, shown in lines]
+        for title, lines in ((title, found.items()) for title, found in tables.items())
+    }
+
+
+def context_columns(told: Report) -> dict[str, int]:
+    """Headings of `by_context` and their widths."""
+    return {"category": 24, "system": 11, **{short(context): 7 for context in contexts_of(told)}}
 
 
 def columns(*, batched: bool) -> dict[str, int]:
@@ -120,13 +155,17 @@ def _interval(ratio: Ratio | None) -> str:
 
 
 def as_tables(told: Report) -> "list[Table]":
-    """For a terminal of 100 columns: one table per category of a cell, one for its drafting."""
+    """For a terminal of 100 columns: one table per category of a cell, one for its drafting;
+    in the end one for all contexts."""
     tables = []
     for title, rows in cells_of(told).items():
         for category, group in groupby(rows, key=lambda row: row.category):
             tables.append(_table(f"{title}: {category}", list(group)))
         if drafting := drafters(rows):
-            tables.append(_drafting_table(f"{title}: drafting", drafting))
+            cells = map(drafting_figures, drafting)
+            tables.append(_plain_table(f"{title}: drafting", DRAFTING, cells))
+    for title, cells in by_context(told).items():
+        tables.append(_plain_table(title, context_columns(told), cells))
     return tables
 
 
@@ -156,12 +195,12 @@ def _table(title: str, rows: list[Row]) -> "Table":
     return table
 
 
-def _drafting_table(title: str, rows: list[Row]) -> "Table":
+def _plain_table(title: str, columns: dict[str, int], rows: Iterable[list[str]]) -> "Table":
     table = bare_table(title)
-    for name, width in DRAFTING.items():
+    for name, width in columns.items():
         _add_column(table, name, width)
-    for row in rows:
-        table.add_row(*drafting_figures(row))
+    for cells in rows:
+        table.add_row(*cells)
     return table
 
 
@@ -180,6 +219,8 @@ def as_markdown(told: Report) -> str:
         if drafting := drafters(rows):
             cells = [drafting_figures(row) for row in drafting]
             parts.append(_markdown_table(f"{title}: drafting", list(DRAFTING), cells))
+    for title, cells in by_context(told).items():
+        parts.append(_markdown_table(title, list(context_columns(told)), cells))
     parts += [f"- {note}" for note in told.notes]
     return "\n\n".join(parts)
 

@@ -1,7 +1,7 @@
 """What a suite is: numbered prompts in categories; and how a run chooses among them."""
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import count
 from pathlib import Path
@@ -18,11 +18,13 @@ class Prompt:
     """One task of a suite. `content` is text, taken as it is, or chat messages.
 
     `number` is unique in the suite; it seeds the draws, and its parity decides the split.
+    `document` is the stretch of the content that may be shortened, empty where none may.
     """
 
     number: int
     category: str
     content: str | list[dict[str, str]]
+    document: str = field(default="", repr=False)  # content says it all
 
 
 def chat(text: str) -> list[dict[str, str]]:
@@ -59,12 +61,22 @@ def select(
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
     if unknown := [name for name in categories if name not in known]:
         raise InputError(f"unknown category {unknown[0]!r}; choose from {', '.join(known)}")
-    chosen: list[tuple[int, Prompt]] = []
-    for category in categories or known:
-        half = [p for p in prompts if p.category == category and _in_split(p, split)]
-        chosen += enumerate(_spread(half, limit))
-    if not chosen:
+    order = categories or known
+    half = [p for p in prompts if p.category in order and _in_split(p, split)]
+    if not half:
         raise InputError("no prompts are left to measure; choose another --split or --category")
+    return limited(sorted(half, key=lambda prompt: order.index(prompt.category)), limit)
+
+
+def limited(prompts: list[Prompt], limit: int | None, wanted: Collection[int] = ()) -> list[Prompt]:
+    """At most `limit` of each category, by turns, those whose numbers are `wanted` first."""
+    chosen: list[tuple[int, Prompt]] = []
+    for category in dict.fromkeys(prompt.category for prompt in prompts):
+        mine = [prompt for prompt in prompts if prompt.category == category]
+        taken = [prompt for prompt in mine if prompt.number in wanted][:limit]
+        others = [prompt for prompt in mine if prompt.number not in wanted]
+        room = None if limit is None else limit - len(taken)
+        chosen += enumerate([*taken, *_spread(others, room)])
     return [prompt for _, prompt in sorted(chosen, key=lambda place: place[0])]
 
 

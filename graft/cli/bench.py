@@ -72,6 +72,10 @@ class BenchOptions:
     batch: Annotated[
         str | None, typer.Option(metavar="LIST", help="Prompts at a time, such as 1,4,16.")
     ] = None
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Tokens that long prompts are cut to, such as 1k,2k,4k."),
+    ] = None
     limit: Annotated[int | None, typer.Option(help="Prompts per category, evenly spread.")] = None
     split: Annotated[
         str | None, typer.Option(help="report (odd numbers, the default), tune (even) or all.")
@@ -108,7 +112,7 @@ class BenchOptions:
 @fails_in_one_line
 @takes_options
 def bench(  # noqa: PLR0913 (one parameter is one option)
-    context: typer.Context,
+    called: typer.Context,
     *,
     options: BenchOptions,
     out: Annotated[
@@ -126,7 +130,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
 
     Example: graft bench --data spec_bench --draft plain,auto --dtype fp32 --limit 10
     """
-    if context.invoked_subcommand:
+    if called.invoked_subcommand:
         return
     from graft.bench.asked import check_baseline, default_file
 

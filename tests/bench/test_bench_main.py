@@ -82,7 +82,9 @@ def test_every_option_of_the_command_is_taken(main, monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(entry, "run", lambda settings, out, watch: asked.append((settings, out)))
     words = "--suite squad --data d --draft plain,pld --dtype fp32 --temperature 0,1 --batch 1,4 "
-    words += "--limit 2 --split all --category rag --max-tokens 9 --repeats 3 --model tiny"
+    words += (
+        "--limit 2 --split all --category rag --max-tokens 9 --repeats 3 --model tiny --context 4K"
+    )
     monkeypatch.chdir(tmp_path)
     assert main(*words.split()) == 1  # nothing was measured, so there is no file
     [(settings, out)] = asked
@@ -90,6 +92,7 @@ def test_every_option_of_the_command_is_taken(main, monkeypatch, tmp_path):
     assert (settings.data, settings.drafts) == (Path("d"), ("plain", "pld"))
     assert (settings.temperatures, settings.batches) == ((0.0, 1.0), (1, 4))
     assert (settings.limit, settings.max_tokens, settings.repeats) == (2, 9, 3)
+    assert settings.contexts == (4096,)
 
 
 def test_exit_codes_tell_a_failed_system_and_an_interruption(main, monkeypatch, tmp_path, capsys):

@@ -11,7 +11,7 @@ SYSTEMS = [graft_system("plain"), graft_system("auto"), PEERS["hf-pld"]]
 
 def workload(count):
     encoded = [Encoded(Prompt(n, f"kind {n % 2}", "text"), [n]) for n in range(count)]
-    return Workload(encoded, [0], 100, 0)
+    return Workload({0: encoded}, [0], 100, [])
 
 
 def order(settings, count=4):
@@ -42,6 +42,19 @@ def test_cells_come_one_after_the_other(settings):
     cells = list(dict.fromkeys((t.batch, t.temperature) for t in found))
     assert cells == [(1, 0), (1, 1), (2, 0), (2, 1)]
     assert found[-1].category == "mixed"
+
+
+def test_every_context_has_its_own_prompts(settings):
+    prompts = workload(3).prompts[0]
+    lengths = Workload({512: prompts, 1024: prompts[:1]}, [0], 2000, [])
+    found = list(turns(settings(), SYSTEMS[:1], lengths))
+    assert [(t.context, t.numbers) for t in found] == [
+        (512, [0]),
+        (512, [1]),
+        (512, [2]),
+        (1024, [0]),
+    ]
+    assert len({t.key for t in found}) == 4
 
 
 def test_too_few_prompts_for_a_batch_are_refused(settings):

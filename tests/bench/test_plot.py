@@ -25,6 +25,28 @@ def test_a_plot_is_a_png_with_a_panel_per_cell(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".png"] == ["plot.png"]
 
 
+def test_several_contexts_have_a_panel_of_tokens_per_step(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    drawn = []
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure,
+        "savefig",
+        lambda self, *given, **how: drawn.append(self) or save(self, *given, **how),
+    )
+    cut = [*pair(1, context=512), *pair(1, context=1024), *pair(3, context=512)]
+    plot(report(results(*cut)), tmp_path / "plot.png")
+    plot(report(results(*pair(1, context=512))), tmp_path / "one.png")
+    assert [len(figure.axes) for figure in drawn] == [3, 1]
+    panel = drawn[0].axes[-1]
+    assert (panel.get_xscale(), panel.get_ylabel()) == ("log", "tokens per step")
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["512", "1K"]
+    lines = {line.get_label(): line.get_xydata().tolist() for line in panel.lines}
+    assert lines == {"plain": [[512, 1], [1024, 1]], "auto": [[512, 2], [1024, 2]]}
+
+
 def test_without_matplotlib_one_line_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'graftlm\[bench\]'"):

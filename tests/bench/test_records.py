@@ -33,6 +33,15 @@ def test_a_file_written_before_sources_of_drafts_were_told_is_read(file):
     assert [each.drafted_by_source for each in read_results(file).answers.values()] == [None, None]
 
 
+def test_a_file_written_before_contexts_is_read_and_its_answers_stand_apart(file):
+    with open_results(file) as (_, writer):
+        writer.answer(answer(context=1024))
+    file.write_text(file.read_text().replace('"context":0,', ""))
+    results = read_results(file)
+    assert [each.context for each in results.answers.values()] == [0, 1024]
+    assert results.done() == {answer().key, answer(context=1024).key}
+
+
 def test_equal_answers_store_their_tokens_once_also_in_a_later_session(file):
     with open_results(file) as (_, writer):
         writer.answer(answer(system="auto", output=output_hash([[1, 2]])), [[1, 2]])

@@ -165,6 +165,33 @@ def test_batches_show_the_speed_of_the_whole_and_are_compared_answer_by_answer()
     assert "greedy, 2 at a time" in as_markdown(told)
 
 
+def test_contexts_are_cells_of_their_own_and_one_table_has_them_side_by_side():
+    short, long = pair(1, context=512), pair(1, faster=8.0, context=1024)
+    told = report(results(*short, *long, *pair(3, context=512)))
+    found = {(row.context, row.system): row for row in told.rows}
+    assert found[512, "auto"].prompts == 2
+    assert found[512, "auto"].decode.mean == pytest.approx(2)
+    assert found[1024, "auto"].decode.mean == pytest.approx(8)
+    text = as_markdown(told)
+    assert "**greedy, context 512**" in text
+    assert "**greedy, context 1K**" in text
+    table = text.partition("**greedy: tokens per step by context**\n\n")[2].splitlines()
+    assert table[:1] + table[2:5] == [
+        "| category | system | 512 | 1K |",
+        "| qa | prompts | 2 | 1 |",
+        "| qa | plain | 1.00 | 1.00 |",
+        "| qa | auto | 2.00 | 2.00 |",
+    ]
+    assert as_tables(told)[-1].title == "greedy: tokens per step by context"
+    assert "by context" not in as_markdown(report(results(*short)))
+
+
+def test_a_note_of_any_session_is_told_once():
+    told = results(*pair(1, context=512))
+    told.sessions = [told.sessions[0] | {"notes": notes} for notes in (["a"], ["a", "b"])]
+    assert report(told).notes == ["a", "b"]
+
+
 def test_markdown_is_a_table_with_as_many_cells_in_every_row():
     lines = as_markdown(report(results(*pair(1), *pair(3)))).splitlines()
     table = [line for line in lines if line.startswith("|")]

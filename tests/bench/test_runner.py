@@ -246,6 +246,26 @@ def test_batches_go_as_one_request_to_a_worker_for_the_largest(settings, fake_wo
     }  # fmt: skip
 
 
+def test_contexts_are_measured_apart_and_more_may_be_added(settings, fake_workers, out, tmp_path):
+    rows = [{"context": f"{n} " + "the end " * (100 * n)} for n in (1, 3, 5)]
+    (tmp_path / "multi_news.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    news = {"suite": "multi_news", "data": tmp_path, "split": "all"}
+    watch = Recorder()
+    assert run(settings(**news, contexts=(1000,)), out, watch)
+    line = "context 1000: 1 of 3 prompts are left out, which cannot be given that length"
+    assert (watch.total, watch.lines) == (2 * 2, [line])
+    watch = Recorder()
+    assert run(settings(**news, contexts=(1000, 512)), out, watch)
+    assert (watch.total, watch.done) == (2 * 2 + 2 * 3, 4)
+    assert {(a.context, *a.question_ids) for a in answers(out)} == {
+        (512, 1), (512, 2), (512, 3), (1000, 2), (1000, 3),
+    }  # fmt: skip
+    assert all(0.9 * a.context < a.prompt_tokens <= a.context for a in answers(out))
+    assert [session["notes"] for session in read_results(out).sessions] == [[line], [line]]
+    asked = {tuple(each["prompts"][0]) for each in fake_workers() if each["max_tokens"] == 8}
+    assert {len(prompt) for prompt in asked} == {a.prompt_tokens for a in answers(out)} | {64}
+
+
 def test_prompts_that_do_not_fit_the_model_are_left_out_with_a_line(
     settings, fake_workers, out, questions
 ):

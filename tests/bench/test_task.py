@@ -1,7 +1,14 @@
 import pytest
 
 from graft.bench import suites
-from graft.bench.task import Prompt, numbers_by_group, read_suite, select, suite_names
+from graft.bench.task import (
+    Prompt,
+    limited,
+    numbers_by_group,
+    read_suite,
+    select,
+    suite_names,
+)
 from graft.errors import InputError
 
 PROMPTS = [Prompt(n, "rag" if n > 10 else "qa", f"question {n}") for n in range(1, 21)]
@@ -24,6 +31,15 @@ def test_a_limit_spreads_over_each_category_and_categories_take_turns():
 
 def test_the_same_choice_every_time():
     assert select(PROMPTS, limit=3, split="all") == select(PROMPTS, limit=3, split="all")
+
+
+def test_wanted_prompts_come_first_and_others_only_where_they_are_too_few():
+    assert numbers(limited(PROMPTS, 2, {4, 9, 10, 12})) == [4, 12, 9, 11]
+    assert numbers(limited(PROMPTS[:3], None, {3})) == [3, 1, 2]
+
+
+def test_a_document_does_not_change_what_a_result_file_knows_a_prompt_by():
+    assert repr(Prompt(1, "qa", "a text", "text")) == repr(Prompt(1, "qa", "a text"))
 
 
 def test_categories_can_be_chosen():
@@ -63,5 +79,5 @@ def test_a_file_in_the_folder_is_a_suite(tmp_path, monkeypatch):
 
 
 def test_an_unknown_suite_is_refused():
-    with pytest.raises(InputError, match="unknown suite 'spek'; choose one of humaneval, medqa"):
+    with pytest.raises(InputError, match="unknown suite 'spek'; choose one of humaneval, leval, "):
         read_suite("spek", None)

@@ -25,7 +25,7 @@ def results(tmp_path):
     [
         ("", "spec_bench needs --data: the folder with Spec-Bench's question.jsonl"),
         ("--data nowhere", "nowhere cannot be read; --data is the folder with question.jsonl"),
-        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, medqa, spec_bench"),
+        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, medqa"),
         ("--draft magic", "unknown draft 'magic'; choose one of auto, plain, pld, copy, igpg"),
         ("--draft plain,sd", "draft 'sd' needs a draft model; name one (--draft-model)"),
         ("--draft plain,head", "draft 'head' needs a draft head; name its folder (--head)"),
@@ -40,6 +40,9 @@ def results(tmp_path):
         ("--temperature -1", "--temperature takes numbers from 0 to 100, such as 0,1"),
         ("--batch 1,0", "--batch takes whole numbers from 1 on, such as 1,4,16"),
         ("--batch 1.5", "--batch takes whole numbers, separated by commas, not '1.5'"),
+        ("--context 1k,0", "--context takes numbers of tokens from 1 on, such as 1k,2k,4k"),
+        ("--context ,", "--context takes numbers of tokens from 1 on, such as 1k,2k,4k"),
+        ("--context 1m", "--context takes whole numbers such as 4k, separated by commas, not '1m'"),
         ("--limit 0", "--limit must be at least 1, not 0"),
         ("--peer-options []", "--peer-options is a JSON object such as"),
         ("--peer-options {\"hf\":\"-x\"}", "--peer-options names 'hf', which is not among --peers"),
@@ -57,7 +60,7 @@ def test_what_cannot_be_run_is_one_line(cli, tmp_path, monkeypatch, words, line)
 
 def test_help_names_every_suite(cli):
     told = " ".join(cli("bench", "--help").stdout.split())
-    assert "Of humaneval, medqa, spec_bench, spider, squad." in told
+    assert "Of humaneval, leval, medqa, multi_news, qmsum, spec_bench, spider, squad." in told
 
 
 def test_report_prints_the_table_again(cli, results):
@@ -86,6 +89,7 @@ def test_a_run_ends_with_table_plot_and_where_the_answers_are(cli, results, monk
     asked = []
     monkeypatch.setattr(runner, "run", lambda settings, out, watch: asked.append(settings) or True)
     words = "--draft plain,auto,auto --temperature 0,1 --batch 1,4 --category rag,qa --limit 3"
+    words += " --context 512,1k"
     done = cli("bench", "--data", results.parent, *words.split(), "--out", results)
     assert done.exit_code == 0, done.output
     assert "greedy: qa" in done.stdout
@@ -94,7 +98,7 @@ def test_a_run_ends_with_table_plot_and_where_the_answers_are(cli, results, monk
     [settings] = asked
     assert (settings.drafts, settings.temperatures) == (("plain", "auto"), (0.0, 1.0))
     assert (settings.batches, settings.categories, settings.limit) == ((1, 4), ("rag", "qa"), 3)
-    assert settings.max_tokens == 128
+    assert (settings.contexts, settings.max_tokens) == ((512, 1024), 128)
 
 
 def test_a_system_that_failed_shows_in_the_exit_code(cli, results, monkeypatch):

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from graft.bench.kernels.shapes import Shape, read_shape
+from graft.bench.sizes import size
 from graft.errors import InputError
 from graft.models.language_model import dtype_of
 from graft.models.load import find_device
@@ -106,13 +107,9 @@ def _sizes(text: str | None, option: str) -> tuple[int, ...]:
     if text is None:
         return ()
     try:
-        found = {_size(part.strip().lower()) for part in text.split(",") if part.strip()}
+        found = {size(part) for part in text.split(",") if part.strip()}
     except ValueError:
         found = set()
     if not found:
         raise InputError(f"{option} takes whole numbers, separated by commas, not {text!r}")
     return tuple(sorted(found))
-
-
-def _size(text: str) -> int:
-    return int(text.removesuffix("k")) * (1024 if text.endswith("k") else 1)

@@ -1,0 +1,82 @@
+"""Prompts of a wanted length: their document is shortened until the whole of them fits.
+
+The middle of a document is left out, as LongBench does: its beginning says what it is about, its
+end mostly concludes, and the question that follows it is never touched.
+"""
+
+from typing import Any
+
+from graft.bench.task import Prompt
+from graft.decode.text import Encoder
+from graft.errors import InputError
+
+GAP = "\n\n[...]\n\n"  # where the middle was
+Content = str | list[dict[str, str]]
+
+
+class Cutter:
+    """Counts and cuts by one tokenizer; a document that many prompts share is tokenized once."""
+
+    def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401
+        self._tokenizer = tokenizer
+        self._encoder = Encoder(tokenizer, len(tokenizer))
+        self._known: dict[str, list[tuple[int, int]]] = {}
+
+    def tokens(self, content: Content) -> list[int]:
+        """As the engine reads it: text as it is, chat messages through the template."""
+        if not isinstance(content, str) and not self._tokenizer.chat_template:
+            raise InputError(
+                "the model has no chat template, which this suite needs; take a chat model"
+            )
+        return self._encoder.prompt(content).tokens
+
+    def bounds(self, prompt: Prompt) -> tuple[int, int]:
+        """Its tokens with nothing and with all of its document, give or take one at the seams."""
+        fewest = len(self.tokens(_with_document(prompt, GAP)))
+        if not prompt.document:
+            return fewest, fewest
+        return fewest, fewest + len(self._spans(prompt.document)) - len(self._spans(GAP))
+
+    def fit(self, prompt: Prompt, most: int) -> list[int] | None:
+        """Its token ids, `most` or a few less if it was longer; None if it cannot be so short."""
+        fewest, whole = self.bounds(prompt)
+        if whole <= most:
+            tokens = self.tokens(prompt.content)
+            if len(tokens) <= most:
+                return tokens
+        kept = min(most - fewest, len(self._spans(prompt.document)) - 1)
+        while kept > 0:
+            tokens = self.tokens(self._shortened(prompt, kept))
+            if len(tokens) <= most:
+                return tokens
+            kept -= len(tokens) - most
+        return None
+
+    def _shortened(self, prompt: Prompt, kept: int) -> Content:
+        """With so many tokens of its document, half of them from each end."""
+        document, spans = prompt.document, self._spans(prompt.document)
+        first, last = (kept + 1) // 2, kept // 2
+        head = document[: spans[first - 1][1]]
+        tail = document[spans[-last][0] :] if last else ""
+        return _with_document(prompt, f"{head.rstrip()}{GAP}{tail.lstrip()}")
+
+    def _spans(self, text: str) -> list[tuple[int, int]]:
+        """Where in the text each of its tokens begins and ends."""
+        if text not in self._known:
+            told = self._tokenizer(
+                text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+            )
+            self._known[text] = told["offset_mapping"]
+        return self._known[text]
+
+
+def _with_document(prompt: Prompt, document: str) -> Content:
+    """A prompt's content with another text in its document's place."""
+    if not prompt.document:
+        return prompt.content
+    if isinstance(prompt.content, str):
+        return prompt.content.replace(prompt.document, document, 1)
+    return [
+        {**each, "content": each["content"].replace(prompt.document, document, 1)}
+        for each in prompt.content
+    ]

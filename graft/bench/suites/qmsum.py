@@ -1,0 +1,51 @@
+"""QMSum (Zhong et al. 2021): summaries of meetings, each the answer to a query.
+
+A prompt holds a whole transcript, a line per turn of a speaker, and one query of the meeting, about
+all of it (general) or a part (specific). The queries of a meeting fall into one half.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from graft.bench.source import Source, text
+from graft.bench.task import Prompt, chat, numbers_by_group
+
+SOURCE = Source(
+    suite="qmsum",
+    owner="QMSum",
+    names=("test.jsonl", "data/ALL/jsonl/test.jsonl"),
+    row="a QMSum meeting (meeting_transcripts, general_query_list, specific_query_list)",
+)
+Asked = tuple[str, str]  # transcript, query
+
+
+def read(data: Path | None) -> list[Prompt]:
+    """The queries in the file's order, each once in its meeting."""
+    asked = list(dict.fromkeys(pair for row in SOURCE.lines(data, _asked) for pair in row))
+    numbers = numbers_by_group(transcript for transcript, _ in asked)
+    return [
+        Prompt(number, "qmsum", chat(_question(transcript, query)), transcript)
+        for number, (transcript, query) in zip(numbers, asked, strict=True)
+    ]
+
+
+def _asked(row: dict[str, Any]) -> list[Asked]:
+    transcript = "\n".join(filter(None, map(_turn, row["meeting_transcripts"])))
+    queries = [*row["general_query_list"], *row["specific_query_list"]]
+    if not transcript or not queries:
+        raise ValueError("nothing said or nothing asked")
+    return [(transcript, text(query, "query").strip()) for query in queries]
+
+
+def _turn(turn: dict[str, str]) -> str:
+    """A speaker's words on one line; some turns of the set are silent."""
+    said = " ".join(turn["content"].split())
+    return f"{turn['speaker'].strip()}: {said}" if said else ""
+
+
+def _question(transcript: str, query: str) -> str:
+    return (
+        "Read the transcript of a meeting. You will be asked about it afterwards.\n\n"
+        f"{transcript}\n\nThe transcript ends here. Answer in a few sentences, from what was said "
+        f"in this meeting alone.\n\nQuery: {query}"
+    )
