@@ -59,9 +59,11 @@ class Loop:
         if self._progress.step:
             self._lessons.journal.say(f"going on after step {self._progress.step}")
         measured = int(self._done() * self._settings.evaluations)
-        stopped = False
+        first, stopped = self._progress.step, False
         while self._done() < 1 and not stopped:
             self._since.append(self._learn(self._progress.step))
+            if self._progress.step == first:
+                self._began = time.monotonic()  # the first step compiles, which is no training
             self._progress.step += 1
             elapsed = self._before + time.monotonic() - self._began
             self._progress.elapsed, stopped = self._processes.agree((elapsed, stopping()))

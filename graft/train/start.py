@@ -42,7 +42,7 @@ def _even_out(head: EagleHead, network: nn.Module) -> None:
     """Scale the fusion's two halves so that what it adds up has a spread of about 1."""
     embedding = network.get_input_embeddings().weight
     some = torch.arange(min(len(embedding), SOME_IDS), device=embedding.device)[None]
-    features = network.base_model(some).last_hidden_state
+    features = network.base_model(some, use_cache=False).last_hidden_state
     width = head.config.hidden
     for half, given in ((slice(0, width), embedding[some]), (slice(width, None), features)):
         size = given.float().pow(2).mean().sqrt().item()

@@ -36,14 +36,16 @@ class Case:
             text = random.integers(3, 120, length + 1).tolist()
             extent = self.model.open(length)
             self.model.forward.keeps_features = True
-            self.model.prefill(extent, text[:-1])
             memory = self.runner.open()
-            if self.runner.window is None:
-                read = Text(memory, text[1:], self.model.features(range(length)))
-            else:
+            for first in range(0, length, self.model.chunk):
+                piece = text[first : min(first + self.model.chunk, length)]
+                self.model.prefill_chunk(extent, piece)
+                if self.runner.window is None:
+                    behind = text[first + 1 : first + 1 + len(piece)]
+                    self.runner.read([Text(memory, behind, self.model.features(range(len(piece))))])
+            if self.runner.window is not None:
                 memory.begin(max(0, length + 1 - self.runner.window))
-                read = Text(memory, text[memory.end :])
-            self.runner.read([read])
+                self.runner.read([Text(memory, text[memory.end :])])
             self.memories.append(memory)
             self.extents.append(extent)
 

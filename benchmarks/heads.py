@@ -1,0 +1,151 @@
+"""What draft heads cost: a round of drafting, the step that checks it, and memory.
+
+    python benchmarks/heads.py --head HEAD --head HEAD --contexts 1024 8192 --out heads.jsonl
+    python benchmarks/heads.py --head HEAD --contexts 8192 32768 131072 --memory --out memory.jsonl
+
+Times are medians, in milliseconds, and in steps of plain decoding at the same context. A head's
+tokens per step over (draft + verify) is the speed-up it can have; docs/results.md holds what
+`graft bench` measured against that. With --memory, on a GPU: what torch's allocator holds for a
+head's own rows after it has read a text of that length, and the most that a round takes besides.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from graft.draft.head import BEAMS, growth_for
+from graft.models.arena import Extent
+from graft.models.gpu import hold_rows
+from graft.models.head_load import load_head
+from graft.models.head_runner import HeadRunner, Memory, Text
+from graft.models.load import LoadedModel, load_model
+from graft.tree.draft_tree import chain, root_only
+
+REPEATS, WARM = 50, 5
+MARGIN = 4096  # rows behind the longest context
+
+
+def main() -> None:
+    """Measure what was asked for; JSON lines and a printed table."""
+    options = _options()
+    target = load_model(options.model, dtype=options.dtype, device=options.device)
+    most = max(options.contexts) + MARGIN
+    hold_rows(
+        target.model, target.device, sequences=1,
+        most_bytes=most * target.model.arena.storage.row_bytes,
+    )  # fmt: skip
+    measure = memory if options.memory else times
+    with options.out.open("a", encoding="utf-8") as out:
+        for folder in options.head:
+            for context in options.contexts:
+                found = measure(load_head(folder, target), target, context)
+                found |= {"model": options.model, "dtype": target.dtype, "device": target.device}
+                out.write(json.dumps(found) + "\n")
+                print("  ".join(f"{name} {value}" for name, value in found.items()))
+
+
+def times(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
+    """Of plain steps, of a round of the paper's shape, and of the step over its tree."""
+    runner.hold(1)
+    growth, (beam, nodes) = growth_for(runner), BEAMS[runner.config.kind]
+    extent, known = _known(target, context), _read(runner, context)
+    model = target.model
+    plain = _median(lambda: model.score([extent], [root_only(1)]), target)
+    verify = _median(lambda: model.score([extent], [chain([1] * (nodes + 1))]), target)
+    draft = _median(lambda: growth([known], [extent], [None], beam), target)
+    one = _median(lambda: runner.read([_next_text(runner, known)]), target)
+    _forget(target, extent)
+    runner.close(known)
+    return {
+        "kind": runner.config.kind,
+        "context": context,
+        "nodes": nodes,
+        **{f"{name}_ms": round(1e3 * value, 4) for name, value in
+           {"plain": plain, "verify": verify, "draft": draft, "read": one}.items()},
+        "round_in_plain_steps": round((draft + verify + one) / plain, 3),
+    }  # fmt: skip
+
+
+def memory(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
+    """Bytes of the allocator; the target's own rows are not the head's."""
+    beam, _ = BEAMS[runner.config.kind]
+    extent = _known(target, context)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    known = _read(runner, context)
+    torch.cuda.synchronize()
+    held = torch.cuda.memory_allocated() - before
+    growth = growth_for(runner)
+    growth([known], [extent], [None], beam)
+    torch.cuda.reset_peak_memory_stats()
+    growth([known], [extent], [None], beam)
+    peak = torch.cuda.max_memory_allocated() - before
+    _forget(target, extent)
+    runner.close(known)
+    return {
+        "kind": runner.config.kind, "context": context, "held_bytes": held, "peak_bytes": peak,
+        "target_bytes": context * target.model.arena.storage.row_bytes,
+    }  # fmt: skip
+
+
+def _known(target: LoadedModel, context: int) -> Extent:
+    """Rows as if a text had been read: what they hold does not change what a step costs."""
+    extent = target.model.open(context)
+    target.model.arena.ensure(extent, context)
+    extent.length = context
+    return extent
+
+
+def _forget(target: LoadedModel, extent: Extent) -> None:
+    extent.length = 0
+    target.model.close(extent)
+
+
+def _read(runner: HeadRunner, context: int) -> Memory:
+    known = runner.open()
+    if runner.window is not None:
+        known.begin(max(0, context - runner.window))
+    while known.end < context:
+        runner.read([_next_text(runner, known, min(1024, context - known.end))])
+    return known
+
+
+def _next_text(runner: HeadRunner, known: Memory, count: int = 1) -> Text:
+    features = None
+    if runner.window is None:
+        size = (count, runner.config.hidden)
+        features = torch.zeros(size, dtype=runner.dtype, device=runner.device)
+    return Text(known, [1] * count, features)
+
+
+def _median(work: Callable[[], object], target: LoadedModel) -> float:
+    seconds = []
+    for number in range(WARM + REPEATS):
+        start = time.perf_counter()
+        work()
+        if target.device.startswith("cuda"):
+            torch.cuda.synchronize()
+        if number >= WARM:
+            seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--head", type=Path, action="append", required=True)
+    parser.add_argument("--contexts", type=int, nargs="+", default=[1024])
+    parser.add_argument("--memory", action="store_true", help="bytes, not seconds")
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--out", type=Path, required=True, help="JSON lines, added to")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
