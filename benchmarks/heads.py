@@ -19,10 +19,12 @@ from pathlib import Path
 import torch
 
 from graft.draft.head import BEAMS, growth_for
+from graft.draft.head_costs import text_of
+from graft.draft.head_growth import Asked, Growth
 from graft.models.arena import Extent
 from graft.models.gpu import hold_rows
 from graft.models.head_load import load_head
-from graft.models.head_runner import HeadRunner, Memory, Text
+from graft.models.head_runner import HeadRunner, Memory
 from graft.models.load import LoadedModel, load_model
 from graft.tree.draft_tree import chain, root_only
 
@@ -52,13 +54,12 @@ def main() -> None:
 def times(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
     """Of plain steps, of a round of the paper's shape, and of the step over its tree."""
     runner.hold(1)
-    growth, (beam, nodes) = growth_for(runner), BEAMS[runner.config.kind]
+    growth, (_, nodes) = growth_for(runner), BEAMS[runner.config.kind]
     extent, known = _known(target, context), _read(runner, context)
     model = target.model
     plain = _median(lambda: model.score([extent], [root_only(1)]), target)
     verify = _median(lambda: model.score([extent], [chain([1] * (nodes + 1))]), target)
-    draft = _median(lambda: growth([known], [extent], [None], beam), target)
-    one = _median(lambda: runner.read([_next_text(runner, known)]), target)
+    draft = _median(lambda: _round(runner, growth, known, extent), target)
     _forget(target, extent)
     runner.close(known)
     return {
@@ -66,14 +67,13 @@ def times(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
         "context": context,
         "nodes": nodes,
         **{f"{name}_ms": round(1e3 * value, 4) for name, value in
-           {"plain": plain, "verify": verify, "draft": draft, "read": one}.items()},
-        "round_in_plain_steps": round((draft + verify + one) / plain, 3),
+           {"plain": plain, "verify": verify, "draft": draft}.items()},
+        "round_in_plain_steps": round((draft + verify) / plain, 3),
     }  # fmt: skip
 
 
 def memory(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
     """Bytes of the allocator; the target's own rows are not the head's."""
-    beam, _ = BEAMS[runner.config.kind]
     extent = _known(target, context)
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -81,9 +81,9 @@ def memory(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
     torch.cuda.synchronize()
     held = torch.cuda.memory_allocated() - before
     growth = growth_for(runner)
-    growth([known], [extent], [None], beam)
+    _round(runner, growth, known, extent)
     torch.cuda.reset_peak_memory_stats()
-    growth([known], [extent], [None], beam)
+    _round(runner, growth, known, extent)
     peak = torch.cuda.max_memory_allocated() - before
     _forget(target, extent)
     runner.close(known)
@@ -111,16 +111,14 @@ def _read(runner: HeadRunner, context: int) -> Memory:
     if runner.window is not None:
         known.begin(max(0, context - runner.window))
     while known.end < context:
-        runner.read([_next_text(runner, known, min(1024, context - known.end))])
+        runner.read([text_of(runner, known, min(1024, context - known.end))])
     return known
 
 
-def _next_text(runner: HeadRunner, known: Memory, count: int = 1) -> Text:
-    features = None
-    if runner.window is None:
-        size = (count, runner.config.hidden)
-        features = torch.zeros(size, dtype=runner.dtype, device=runner.device)
-    return Text(known, [1] * count, features)
+def _round(runner: HeadRunner, growth: Growth, known: Memory, extent: Extent) -> None:
+    """Read a token and draft."""
+    beam, _ = BEAMS[runner.config.kind]
+    growth.begin([Asked(text_of(runner, known, 1), extent, None)], beam)()
 
 
 def _median(work: Callable[[], object], target: LoadedModel) -> float:

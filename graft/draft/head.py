@@ -5,7 +5,6 @@ target's features (EAGLE) or beside its cache (LongSpec). A round then grows a t
 sequences at once (`head_growth.py`), of the paper's shape or of one that pays (`head_worth.py`).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from graft.draft.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.head_growth import Beam, Growth, LaunchedGrowth, Pool
+from graft.draft.head_growth import Asked, Beam, Growth, LaunchedGrowth, Pool
 from graft.draft.head_worth import TRIAL, Always, Paying
 from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
@@ -69,6 +68,7 @@ class _Followed:
     memory: Memory | None = None
     extent: Extent | None = None  # the target's rows
     waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet
+    latest: Tensor | None = None  # the last feature that was
     tree: DraftTree | None = None
     shares: np.ndarray | None = None  # the head's, of the tree's nodes
 
@@ -98,6 +98,7 @@ class HeadDrafter:
         self._followed: dict[int, _Followed] = {}
         self._experience, self._ranks = Experience(), Ranks()
         self._chosen: dict[tuple[int, int], Beam | None] = {}  # by sequences and tokens at hand
+        self._checked: list[tuple[_Followed, DraftTree, np.ndarray, list[int]]] = []
         self._rounds = 0
         self._credit = 0.0  # seconds that a draft which is not expected to pay may cost
 
@@ -124,8 +125,7 @@ class HeadDrafter:
         followed = [self._followed[step.sequence] for step in steps]
         for each, step in zip(followed, steps, strict=True):
             if each.tree and step.tokens:
-                each.trust.observe(each.tree, each.shares, step.tokens)
-                each.ranks.observe(each.tree, each.shares, step.tokens)
+                self._checked.append((each, each.tree, each.shares, step.tokens))
                 each.forget_draft()
         if self._runner.window is None:
             self._take_along(followed, steps)
@@ -152,6 +152,7 @@ class HeadDrafter:
         if self._rounds % REVIEW == 0:
             self._chosen.clear()
         if situation not in self._chosen:
+            self._learn()
             ranks = [each.ranks for each in ready]
             self._chosen[situation] = self._shapes.choose(ranks, length, budget)
         beam = self._chosen[situation]
@@ -172,14 +173,15 @@ class HeadDrafter:
                 each.memory.begin(step.extent.total - len(step.nodes))
                 each.context.unseen = each.memory.first
             each.waiting.append(own)
-        self._read([each for each in followed if sum(map(len, each.waiting)) > PENDING])
+        long = [each for each in followed if sum(map(len, each.waiting)) > PENDING]
+        self._runner.read([self._unread(each, but=1) for each in long])
 
     def _draft(self, ready: list[_Followed], beam: Beam) -> None:
         """Give each of them a tree."""
-        self._read(ready)
-        memories, extents = [each.memory for each in ready], [each.extent for each in ready]
-        samplers = [each.context.sampler for each in ready]
-        pool = self._grow(memories, extents, samplers, beam)
+        asked = [Asked(self._unread(each), each.extent, each.context.sampler) for each in ready]
+        waiting = self._grow.begin(asked, beam)
+        self._learn()  # while the device is busy
+        pool = waiting()
         for place, each in enumerate(ready):
             self._settle(each, pool, place)
 
@@ -198,25 +200,28 @@ class HeadDrafter:
         whole = DraftTree(tokens, parents, scores.astype(np.float32), sources, ("", SOURCE))
         each.tree, each.shares = keep(whole, kept.tolist()), shares[kept]
 
-    def _read(self, followed: Sequence[_Followed]) -> None:
-        """Read on, as far as the text is known."""
-        texts = [self._unread(each) for each in followed]
-        texts = [text for text in texts if text.tokens]
-        if texts:
-            self._runner.read(texts)
+    def _learn(self) -> None:
+        """From the drafts that were checked since the last time."""
+        for each, tree, shares, tokens in self._checked:
+            each.trust.observe(tree, shares, tokens)
+            each.ranks.observe(tree, shares, tokens)
+        self._checked.clear()
 
-    def _unread(self, each: _Followed) -> Text:
+    def _unread(self, each: _Followed, but: int = 0) -> Text:
         """LongSpec reads what it can still see, the root included; EAGLE pairs the features that
-        wait with the tokens behind them."""
+        wait, all `but` the last ones, with the tokens behind them. Where nothing is new, the root
+        is read again: a round begins with reading."""
         window = self._runner.window
         if window is not None:
             each.memory = each.memory or self._runner.open()
             if each.length - each.memory.end > window:
                 each.memory.begin(each.length - window)
+            each.memory.end = min(each.memory.end, each.length - 1)
             return Text(each.memory, each.text(each.memory.end, each.length))
         if not each.waiting:
-            return Text(each.memory, [])
-        features, first = torch.cat(each.waiting), each.memory.end + 1
-        tokens = each.text(first, min(first + len(features), each.length))
-        each.waiting = []
-        return Text(each.memory, tokens, features[: len(tokens)])
+            each.waiting = [each.latest]
+            each.memory.end -= 1
+        features = torch.cat(each.waiting) if len(each.waiting) > 1 else each.waiting[0]
+        taken, first = len(features) - but, each.memory.end + 1
+        each.waiting, each.latest = [features[taken:]] if but else [], features[-1:]
+        return Text(each.memory, each.text(first, first + taken), features[:taken])

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import torch
 
-from graft.draft.head_growth import Beam, Growth
+from graft.draft.head_growth import Asked, Beam, Growth
 from graft.models.head_runner import HeadRunner, Memory, Text
 from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
 
@@ -32,11 +32,11 @@ def measure(runner: HeadRunner, growth: Growth) -> StepCosts:
         try:
             for j, nodes in enumerate(NODES):
                 beam = Beam((nodes,) * LEVELS, 10, keeps_all=True)
-                growth([memory], [extent], [None], beam)  # compiles, captures
-                for _ in range(_ROUNDS):
+                for round_ in range(_ROUNDS + 1):
                     start = time.perf_counter()
-                    growth([memory], [extent], [None], beam)
-                    best[i, j] = min(best[i, j], (time.perf_counter() - start) / LEVELS)
+                    growth.begin([Asked(text_of(runner, memory, 1), extent, None)], beam)()
+                    if round_:  # the first compiles and captures
+                        best[i, j] = min(best[i, j], (time.perf_counter() - start) / LEVELS)
         finally:
             extent.length = 0
             runner.model.close(extent)
@@ -47,12 +47,16 @@ def measure(runner: HeadRunner, growth: Growth) -> StepCosts:
 def _read(runner: HeadRunner, length: int) -> Memory:
     """A text of so many tokens, as far as the head keeps it."""
     memory = runner.open()
-    if runner.window is None:
-        nothing = torch.zeros(
-            length, runner.config.hidden, dtype=runner.dtype, device=runner.device
-        )
-        runner.read([Text(memory, [1] * length, nothing)])
-    else:
+    if runner.window is not None:
         memory.begin(max(0, length - runner.window))
-        runner.read([Text(memory, [1] * (length - memory.end))])
+    runner.read([text_of(runner, memory, length - memory.end)])
     return memory
+
+
+def text_of(runner: HeadRunner, memory: Memory, count: int) -> Text:
+    """Some tokens to read, for what that costs."""
+    features = None
+    if runner.window is None:
+        size = (count, runner.config.hidden)
+        features = torch.zeros(size, dtype=runner.dtype, device=runner.device)
+    return Text(memory, [1] * count, features)

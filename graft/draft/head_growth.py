@@ -7,6 +7,7 @@ Nothing comes to the host before the last level, so that a device need not wait 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graft.models.arena import Extent
-from graft.models.head_runner import HeadRunner, Known, Memory, Round
+from graft.models.head_runner import HeadRunner, Known, Round, Text
 from graft.sampling import Sampler
 from graft.verify.draws import preferences
 
@@ -36,6 +37,11 @@ class Beam:
     def rows(self) -> list[int]:
         """Nodes that the head reads for each level: the root, then those that went on."""
         return [1, *self.sizes[:-1]]
+
+    @property
+    def nodes(self) -> int:
+        """Of the whole pool, the root left out."""
+        return sum(n * self.children for n in self.rows) if self.keeps_all else sum(self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +80,24 @@ class Pool:
 Choose = Callable[[Tensor, int, int], tuple[Tensor, Tensor]]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A sequence that wants a tree: what is not read of it yet, the target's rows, and whose draws
+    its guesses follow, None for greedy ones."""
+
+    text: Text
+    extent: Extent
+    sampler: Sampler | None
+
+
+Waiting = Callable[[], Pool]
+
+
 class Growth(Protocol):
     """Grows trees for several sequences."""
 
-    def __call__(
-        self,
-        memories: Sequence[Memory],
-        extents: Sequence[Extent],
-        samplers: Sequence[Sampler | None],
-        beam: Beam,
-    ) -> Pool:
-        """After what the memories hold; `extents` are the target's rows. Guesses are drawn with
-        the noise of the samplers, None for greedy ones."""
+    def begin(self, asked: Sequence[Asked], beam: Beam) -> Waiting:
+        """Read the texts and start to grow behind them; what is returned waits for the trees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +106,14 @@ class LaunchedGrowth:
 
     runner: HeadRunner
 
-    def __call__(
-        self,
-        memories: Sequence[Memory],
-        extents: Sequence[Extent],
-        samplers: Sequence[Sampler | None],
-        beam: Beam,
-    ) -> Pool:
+    def begin(self, asked: Sequence[Asked], beam: Beam) -> Waiting:
         """See Growth."""
+        texts = [each.text for each in asked]
+        self.runner.read([text for text in texts if text.tokens])
+        memories, extents = [text.memory for text in texts], [each.extent for each in asked]
         working = Round(self.runner, Known(self.runner, memories, extents))
-        return as_pool(grow(working, Preferred(self.runner, samplers), beam))
+        preferred = Preferred(self.runner, [each.sampler for each in asked])
+        return partial(as_pool, grow(working, preferred, beam))
 
 
 @torch.inference_mode()
@@ -154,9 +164,12 @@ class Preferred:
 def as_pool(levels: Tensor) -> Pool:
     """From the device, in one piece: all are whole numbers, or 32 bits wide."""
     tokens, parents, logs = levels.cpu().numpy()  # [B, P] each
-    before = ((0, 0), (1, 0))  # the root
-    return Pool(
-        np.pad(tokens.astype(np.int64), before),
-        np.pad(parents.astype(np.int64), before, constant_values=-1),
-        np.pad(logs, before),
-    )
+    return with_roots(tokens.astype(np.int64), parents.astype(np.int64), logs)
+
+
+def with_roots(tokens: np.ndarray, parents: np.ndarray, logs: np.ndarray) -> Pool:
+    """A pool of arrays [B, P - 1] that lack the roots."""
+    size = len(tokens), tokens.shape[1] + 1
+    whole = Pool(np.zeros(size, np.int64), np.full(size, -1), np.zeros(size))
+    whole.tokens[:, 1:], whole.parents[:, 1:], whole.logs[:, 1:] = tokens, parents, logs
+    return whole

@@ -100,6 +100,33 @@ def rotate_and_store(
     return query
 
 
+def rotate(queries: Tensor, positions: Tensor, cosine: Tensor, sine: Tensor, size: int) -> Tensor:
+    """Rotated queries [N, H, D = size] of [N, H * D]; see `rotate_and_store`."""
+    assert all(x.is_contiguous() for x in (queries, cosine, sine)), "rows must lie side by side"
+    heads = queries.shape[1] // size
+    rotated = queries.new_empty(len(queries), heads, size)
+    unused = (queries,) * 4
+    _rotate_and_store[(len(queries), heads)](
+        queries,
+        positions,
+        cosine,
+        sine,
+        positions,
+        rotated,
+        *unused,
+        0,
+        0,
+        0.0,
+        HEADS=heads,
+        KV_HEADS=0,
+        HALF=size // 2,
+        NORMED=False,
+        BLOCK=triton.next_power_of_2(size // 2),
+        num_warps=1,
+    )
+    return rotated
+
+
 @triton.jit
 def _rotate_and_store(
     qkv,

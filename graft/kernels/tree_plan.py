@@ -55,25 +55,21 @@ def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreeP
 def plan_guesses(
     segments: list[list[tuple[int, int]]],
     width: int,
-    above: int | None,
     *,
     group: int,
     tile: int,
     tasks: int,
 ) -> TreePlan:
     """For `width` nodes of every sequence that see its committed rows (first row, rows) and, by
-    bits that only the device knows, rows of a tree behind the last segment: `above` of them were
-    there before, their own follow. None: they see no tree."""
+    bits that only the device knows, their own rows behind the last segment. Tasks whose nodes see
+    rows of a tree above their own have a FIRST as many lower; those that see no tree a TREE of 0.
+    """
     counts = np.array([len(each) for each in segments])
     rows = np.array([pair for each in segments for pair in each], np.int64)
     first_node = width * np.arange(len(segments) + 1)
     parents = np.tile(np.arange(-1, width - 1), len(segments))
     table, parts, bits = _plan(first_node, parents, counts, rows, group, tile, tasks)
     table[:, CHAIN] = 0
-    if above is None:
-        table[:, TREE] = 0
-    else:
-        table[:, FIRST] -= above
     return TreePlan(tile, table, parts, bits)
 
 

@@ -9,12 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graft.kernels.decoder_triton import add_norm, rotate_and_store, swiglu
+from graft.kernels.beam_triton import Nodes, joined_pairs
+from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swiglu
 from graft.kernels.product_triton import product
 from graft.kernels.tree_attention_triton import PlacedPlan, attend
 from graft.models.forward_triton import FEW
 from graft.models.head_layers import Norm
-from graft.models.head_runner import HeadRunner, chosen
+from graft.models.head_runner import HeadRunner
 from graft.models.storage import RowStorage
 
 AHEAD = 64  # positions that guesses may lie beyond the target's context
@@ -31,11 +32,17 @@ class Looking:
 
 
 class Desk(Protocol):
-    """What a round starts from, where a graph finds it, for B sequences."""
+    """What a round of B sequences starts from, where a graph finds it. Of the N places for new
+    tokens some may be empty: those have no row."""
 
-    inputs: Tensor  # [B, 1, E]: what the layer reads for the roots
-    roots: Tensor  # [B, 1] int64: their positions
-    tree_rows: Tensor  # [B, 1] int64: the first rows for guesses; far below 0 for nobody's
+    tokens: Tensor  # [N] int64: what is read before anything is guessed
+    features: Tensor  # [N, E]: the target's before them
+    order: Tensor  # [N] int64: 0 .. N - 1
+    positions: Tensor  # [N] int64
+    rows: Tensor  # [N] int64: where they go; -1 for none
+    last: Tensor  # [B] int64: the places of the roots
+    roots: Tensor  # [B] int64: their positions
+    tree_rows: Tensor  # [B] int64: the first rows for guesses; far below 0 for nobody's
 
     def looking(self, whose: str, depth: int) -> Looking:
         """At rows of the head ("own") or of the target ("target"), so deep below the roots."""
@@ -59,97 +66,85 @@ class FusedHead:
                 each[0, 0, :, :half].contiguous() for each in head.rotary(positions[None])
             )
 
-    def inputs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """[N, E]: what the layer reads for guesses [B, W] whose parents' outputs are these."""
+    def inputs(self, tokens: Tensor, features: Tensor, places: Tensor) -> Tensor:
+        """[N, E]: what the layer reads for tokens [N] behind the features at these places."""
         runner = self.runner
-        embeddings = runner.embed(tokens).flatten(0, 1)
+        embeddings = runner.embed(tokens)
         if runner.window is not None:
             return embeddings.contiguous()
         fc = runner.head.fc
-        return multiply(torch.cat([embeddings, features.flatten(0, 1)], -1), fc.weight, fc.bias)
+        return multiply(joined_pairs(embeddings, features, places), fc.weight, fc.bias)
 
 
 class FusedRound:
-    """See Round."""
+    """Reads what is new, then guesses level by level."""
 
     def __init__(self, fused: FusedHead, desk: Desk) -> None:
         self._fused, self._runner, self._desk = fused, fused.runner, desk
-        self._depth, self._above = 0, 0  # levels and rows of guesses so far
+        self._depth = 0
         self._outputs: Tensor | None = None
-        self._bits: Tensor | None = None  # [B, W] int64: which rows of guesses a node sees
 
     @torch.inference_mode()
     def root(self) -> Tensor:
-        """See Round."""
-        hidden = self._desk.inputs[:, 0].clone()
-        nowhere = torch.full_like(self._desk.roots, -1)  # its row is known already
-        return self._through(hidden, nowhere, torch.zeros_like(self._desk.roots))
+        """[B, E]: the outputs after the last new tokens."""
+        desk = self._desk
+        hidden = self._fused.inputs(desk.tokens, desk.features, desk.order)
+        query = self._project(hidden, desk.positions, desk.rows)
+        return self._through(hidden[desk.last], query[desk.last], Nodes.roots(desk.roots))
 
     @torch.inference_mode()
-    def level(self, tokens: Tensor, above: Tensor) -> Tensor:
-        """See Round."""
-        places = self._above + torch.arange(tokens.shape[1], device=tokens.device)
-        bits = torch.ones_like(places).bitwise_left_shift(places).expand_as(tokens)
-        if self._depth:
-            bits = self._bits.gather(1, above) | bits
-        self._bits, self._depth = bits.contiguous(), self._depth + 1
-        hidden = self._fused.inputs(tokens, chosen(self._outputs, above))
-        outputs = self._through(hidden, self._desk.tree_rows + places, self._bits)
-        self._above += tokens.shape[1]
-        return outputs
+    def level(self, nodes: Nodes) -> Tensor:
+        """[B * W, E]: the outputs after guesses below those of the level before."""
+        self._depth += 1
+        hidden = self._fused.inputs(nodes.tokens, self._outputs, nodes.above)
+        return self._through(hidden, self._project(hidden, nodes.positions, nodes.rows), nodes)
 
-    def _through(self, hidden: Tensor, rows: Tensor, bits: Tensor) -> Tensor:
-        """hidden [N, E] is changed in place; rows and bits are [B, W]."""
+    def _project(self, hidden: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Queries [N, H, D]; keys and values go to the rows."""
         fused, runner = self._fused, self._runner
-        positions = (self._desk.roots + self._depth).expand_as(rows).flatten().contiguous()
         norm = None if runner.window is None else _norm(runner.head.input_layernorm)
         qkv = multiply(hidden, fused.qkv, fused.qkv_bias, norm=norm)
         keys, values = runner.storage.kv[:, 0]
-        query = rotate_and_store(
-            qkv, positions, fused.cosine, fused.sine, rows.flatten(), keys, values, None, 0.0
-        )
-        attended = self._attend(query, runner.storage, 0, self._placed("own", positions, bits))
+        angles = fused.cosine, fused.sine
+        return rotate_and_store(qkv, positions, *angles, rows, keys, values, None, 0.0)
+
+    def _through(self, hidden: Tensor, query: Tensor, nodes: Nodes) -> Tensor:
+        """hidden [N, E] is changed in place."""
+        runner, fused = self._runner, self._fused
+        attended = self._attend(query, runner.storage, 0, self._placed("own", nodes))
         multiply(attended, runner.attention.o_proj.weight, residual=hidden)
         if runner.window is not None:
-            self._cross(hidden, positions, bits)
+            self._cross(hidden, nodes)
         block = runner.block
         gated = multiply(
             hidden, fused.gate_up, norm=_norm(block.post_attention_layernorm), gated=True
         )
         multiply(gated, block.mlp.down_proj.weight, residual=hidden)
         final = getattr(runner.head, "norm", None)
-        outputs = add_norm(hidden, None, *_norm(final)) if isinstance(final, Norm) else hidden
-        self._outputs = outputs.view(*rows.shape, -1)
+        self._outputs = add_norm(hidden, None, *_norm(final)) if isinstance(final, Norm) else hidden
         return self._outputs
 
-    def _cross(self, hidden: Tensor, positions: Tensor, bits: Tensor) -> None:
+    def _cross(self, hidden: Tensor, nodes: Nodes) -> None:
         """Add what the target's rows say, in place."""
         head, cross = self._runner.head, self._runner.head.cross_attn
         query = multiply(
             hidden, cross.q_proj.weight, cross.q_proj.bias, norm=_norm(head.cross_layernorm)
         )
-        query = query.view(len(hidden), -1, self._runner.config.head_size)
-        cosine, sine = (table[positions][:, None] for table in self._angles)
-        first, second = query.chunk(2, -1)
-        turned = torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
-        plan = self._placed("target", positions, bits)
+        angles, size = (self._fused.cosine, self._fused.sine), self._runner.config.head_size
+        turned = rotate(query, nodes.positions, *angles, size)
         storage = self._runner.model.arena.storage
-        attended = self._attend(turned.to(query.dtype), storage, -1, plan)
+        attended = self._attend(turned, storage, -1, self._placed("target", nodes))
         multiply(attended, cross.o_proj.weight, residual=hidden)
-
-    @property
-    def _angles(self) -> tuple[Tensor, Tensor]:
-        return self._fused.cosine, self._fused.sine
 
     def _attend(self, query: Tensor, storage: RowStorage, layer: int, plan: PlacedPlan) -> Tensor:
         keys, values = storage.kv[:, layer]
         found = attend(query, keys, values, plan, scale=self._runner.scale)
         return found.view(len(query), -1)
 
-    def _placed(self, whose: str, positions: Tensor, bits: Tensor) -> PlacedPlan:
+    def _placed(self, whose: str, nodes: Nodes) -> PlacedPlan:
         looking = self._desk.looking(whose, self._depth)
         return PlacedPlan(
-            looking.tile, looking.tasks, looking.parts, bits.reshape(-1, 1), positions,
+            looking.tile, looking.tasks, looking.parts, nodes.bits.view(-1, 1), nodes.positions,
             looking.most_parts,
         )  # fmt: skip
 

@@ -98,6 +98,8 @@ class HeadRunner:
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> None:
         """Go on reading, for several sequences at once."""
+        if not texts:
+            return
         counts = [len(text.tokens) for text in texts]
         tokens = on(self.device, [token for text in texts for token in text.tokens])
         features = [text.features for text in texts if text.features is not None]

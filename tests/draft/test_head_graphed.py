@@ -8,7 +8,7 @@ from tiny_heads import KINDS, tiny_head
 
 from graft.draft.head import BEAMS
 from graft.draft.head_graphed import GraphedGrowth
-from graft.draft.head_growth import Beam, LaunchedGrowth
+from graft.draft.head_growth import Asked, Beam, LaunchedGrowth
 from graft.models.head_load import run_head
 from graft.models.head_runner import Text
 from graft.sampling import Sampler, SamplingParams
@@ -27,27 +27,52 @@ class Case:
         more = {"window": 48} if kind == "longspec" else {}
         head = tiny_head(kind, network, knows=False, draft_vocabulary=60, **more)
         self.runner = run_head(head, self.model)
-        self.memories, self.extents = [], []
+        self.lengths, self.texts, self.extents = [], [], []
         self.add(lengths)
 
     def add(self, lengths):
-        random = np.random.default_rng(len(self.memories))
+        random = np.random.default_rng(len(self.texts))
         for length in lengths:
             text = random.integers(3, 120, length + 1).tolist()
             extent = self.model.open(length)
             self.model.forward.keeps_features = True
-            memory = self.runner.open()
+            features = []
             for first in range(0, length, self.model.chunk):
                 piece = text[first : min(first + self.model.chunk, length)]
                 self.model.prefill_chunk(extent, piece)
-                if self.runner.window is None:
-                    behind = text[first + 1 : first + 1 + len(piece)]
-                    self.runner.read([Text(memory, behind, self.model.features(range(len(piece))))])
-            if self.runner.window is not None:
-                memory.begin(max(0, length + 1 - self.runner.window))
-                self.runner.read([Text(memory, text[memory.end :])])
-            self.memories.append(memory)
+                features.append(self.model.features(range(len(piece))))
+            self.texts.append((text, torch.cat(features)))
             self.extents.append(extent)
+
+    def asked(self, samplers, unread=1):
+        """The first texts, read anew but for the last tokens."""
+        found = []
+        for sampler, (text, features), extent in zip(
+            samplers, self.texts, self.extents, strict=False
+        ):
+            memory, left = self.runner.open(), min(unread, len(features))
+            if self.runner.window is None:
+                self.read(memory, text[1 : len(text) - left], features[: len(features) - left])
+                last = Text(memory, text[-left:], features[-left:])
+            else:
+                memory.begin(max(0, len(text) - self.runner.window))
+                left = min(left, len(text) - memory.end)
+                self.read(memory, text[memory.end : len(text) - left], None)
+                last = Text(memory, text[-left:])
+            found.append(Asked(last, extent, sampler))
+        return found
+
+    def read(self, memory, tokens, features):
+        if tokens:
+            self.runner.read([Text(memory, tokens, features)])
+
+    def both(self, samplers, beam, graphed=None, unread=1):
+        """Pools from buffers and from single launches."""
+        graphed = graphed or GraphedGrowth(self.runner)
+        return (
+            growth.begin(self.asked(samplers, unread), beam)()
+            for growth in (graphed, LaunchedGrowth(self.runner))
+        )
 
 
 def sampler_of(params):
@@ -62,46 +87,57 @@ def assert_same(pool, other):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_rounds_from_buffers_are_rounds(kind, device):
-    """Greedy ones alone, then with sampled ones beside them and a place left empty."""
+@pytest.mark.parametrize("unread", [1, 4, 30])
+def test_rounds_from_buffers_are_rounds(kind, device, unread):
+    """Greedy ones alone, then with sampled ones beside them and a place left empty; with few and
+    with many new tokens."""
     case = Case(kind, device, [130, 5, 47])
-    graphed, launched = GraphedGrowth(case.runner), LaunchedGrowth(case.runner)
+    graphed = GraphedGrowth(case.runner)
     samplers = [sampler_of(SamplingParams()), sampler_of(SAMPLED), None]
     for count in (1, 3):
-        given = case.memories[:count], case.extents[:count], samplers[:count], SMALL
-        assert_same(graphed(*given), launched(*given))
+        assert_same(*case.both(samplers[:count], SMALL, graphed, unread))
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_papers_beams_are_captured(kind):
-    case = Case(kind, "cuda", [5, 480, 300])
-    graphed, launched = GraphedGrowth(case.runner), LaunchedGrowth(case.runner)
+    case = Case(kind, "cuda", [5, 700, 300])
+    graphed = GraphedGrowth(case.runner)
     beam, _ = BEAMS[kind]
     for count in (1, 2, 3):
-        given = case.memories[:count], case.extents[:count], [None] * count, beam
-        assert_same(graphed(*given), launched(*given))
+        assert_same(*case.both([None] * count, beam, graphed))
     assert graphed.capturing
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rows_that_moved_are_found_again(device):
     case = Case("eagle2", device, [20])
-    graphed, launched = GraphedGrowth(case.runner), LaunchedGrowth(case.runner)
+    graphed = GraphedGrowth(case.runner)
     for _ in range(2):
-        given = case.memories[:1], case.extents[:1], [None], NARROW
-        assert_same(graphed(*given), launched(*given))
+        assert_same(*case.both([None], NARROW, graphed))
         case.add([60, 60])  # the storages grow
+        case.asked([None] * len(case.texts))
     assert case.runner.storage.rows > 128
 
 
 def test_penalties_are_left_to_the_host():
     case = Case("eagle2", "cpu", [20])
-    params = SamplingParams(presence_penalty=1.0, logit_bias={int(case.runner.tokens[0]): -50.0})
-    given = case.memories, case.extents, [sampler_of(params)], SMALL
+    banned = int(case.runner.tokens[0])
+    params = SamplingParams(presence_penalty=1.0, logit_bias={banned: -50.0})
+    pool, other = case.both([sampler_of(params)], SMALL)
+    assert_same(pool, other)
+    assert banned not in pool.tokens[0, 1:5]
+
+
+def test_what_was_read_on_the_device_is_known_to_the_next_round():
+    """Two rounds with a token each, against one that reads both at once."""
+    case = Case("eagle2", "cpu", [40])
     graphed = GraphedGrowth(case.runner)
-    assert_same(graphed(*given), LaunchedGrowth(case.runner)(*given))
-    assert int(case.runner.tokens[0]) not in graphed(*given).tokens[0, 1:5]
+    (asked,) = case.asked([None], unread=2)
+    for part in (slice(0, 1), slice(1, 2)):
+        text = Text(asked.text.memory, asked.text.tokens[part], asked.text.features[part])
+        pool = graphed.begin([Asked(text, asked.extent, None)], SMALL)()
+    assert_same(pool, LaunchedGrowth(case.runner).begin(case.asked([None]), SMALL)())
 
 
 @pytest.mark.gpu
@@ -109,16 +145,13 @@ def test_penalties_are_left_to_the_host():
 def test_a_round_waits_for_the_device_only_at_its_end(kind):
     case = Case(kind, "cuda", [20, 40])
     graphed = GraphedGrowth(case.runner)
-    given = case.memories, case.extents, [sampler_of(SAMPLED), None], SMALL
-    expected = graphed(*given)
+    samplers = [sampler_of(SAMPLED), None]
+    expected = graphed.begin(case.asked(samplers), SMALL)()
+    asked = case.asked(samplers)
     torch.cuda.synchronize()
-    found = []
     torch.cuda.set_sync_debug_mode("error")
     try:
-        shape = next(iter(graphed._prepared))
-        prepared = graphed._prepared[shape]
-        prepared.inputs.fill(case.memories, given[2], graphed._plans(*given[:2], SMALL))
-        found.append(prepared.run())
+        waiting = graphed.begin(asked, SMALL)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert found[0][0, 0].long().tolist() == expected.tokens[0, 1:].tolist()
+    assert_same(waiting(), expected)

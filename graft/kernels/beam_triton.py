@@ -1,0 +1,244 @@
+"""A beam's level in Triton: the likeliest children of its nodes, and who of them goes on.
+
+torch needs some twenty launches for it, of which a top-k alone takes as long as the draft head's
+layer. Here the rows of logits are shared out, each program keeps the best of its part, and one
+program for each sequence chooses among those and writes down all that the next level starts from.
+Value and place of a candidate are one integer, so that equal values go in the order of their places
+and nothing is chosen twice.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PART = 1024  # logits that one program compares
+LOWEST = tl.constexpr(-0x8000000000000000)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The W nodes of a level of B sequences, all [B * W] int64 but `scores`, float32."""
+
+    tokens: Tensor
+    above: Tensor  # whose outputs they continue: places in the level before
+    numbers: Tensor  # in the tree
+    bits: Tensor  # the rows of guesses that they see, their own with them
+    rows: Tensor  # in the cache
+    positions: Tensor
+    scores: Tensor  # logarithms of their paths' shares
+
+    @classmethod
+    def empty(cls, count: int, device: torch.device) -> "Nodes":
+        """To be filled."""
+        whole = torch.empty(6, count, dtype=torch.int64, device=device)
+        return cls(*whole, torch.empty(count, dtype=torch.float32, device=device))
+
+    @classmethod
+    def roots(cls, positions: Tensor) -> "Nodes":
+        """At these positions [B]; they see no guesses, and their rows are written already."""
+        nothing = torch.zeros_like(positions)
+        scores = torch.zeros(len(positions), dtype=torch.float32, device=positions.device)
+        return cls(nothing, nothing, nothing, nothing, nothing - 1, positions, scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What `advance` does at a level."""
+
+    children: int  # of each node
+    size: int  # how many nodes go on
+    first: int  # the number of the level's first child in the tree
+    above: int  # rows of guesses before those of the next level
+    keeps_all: bool  # the children that do not go on stay in the tree
+
+
+def best_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each part of rows [N, n]: keys [N, P, count] for `advance`, and the
+    parts' maxima and sums of exponentials [N, P, 2]."""
+    rows, size = logits.shape
+    assert logits.is_contiguous(), "rows must lie side by side"
+    parts = triton.cdiv(size, PART)
+    keys = torch.empty(rows, parts, count, dtype=torch.int64, device=logits.device)
+    sums = torch.empty(rows, parts, 2, dtype=torch.float32, device=logits.device)
+    _best_children[(rows, parts)](logits, keys, sums, size, COUNT=count, PART=PART, num_warps=4)
+    return keys, sums
+
+
+@triton.jit
+def _ordered(x):
+    """An integer of 32 bits that is larger where x is."""
+    x = tl.where(x == 0.0, 0.0, x)  # -0 and 0 are equal
+    bits = x.to(tl.int32, bitcast=True)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
+
+
+@triton.jit
+def _value(key):
+    """The x of a key."""
+    bits = (key >> 32).to(tl.int32)
+    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _place(key):
+    """The place of a key."""
+    return 0x7FFFFFFF - (key & 0x7FFFFFFF)
+
+
+@triton.jit
+def _best_children(logits, keys, sums, size, COUNT: tl.constexpr, PART: tl.constexpr):
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = part * PART + tl.arange(0, PART)
+    inside = column < size
+    x = tl.load(logits + row * size + column, inside, other=float("-inf")).to(tl.float32)
+    most = tl.max(x, 0)
+    place = row * tl.num_programs(1) + part
+    tl.store(sums + 2 * place, most)
+    tl.store(sums + 2 * place + 1, tl.sum(tl.where(inside, tl.exp(x - most), 0.0), 0))
+    key = (_ordered(x) << 32) | (0x7FFFFFFF - column).to(tl.int64)
+    key = tl.where(inside, key, LOWEST)
+    for number in range(COUNT):
+        best = tl.max(key, 0)
+        tl.store(keys + place * COUNT + number, best)
+        key = tl.where(key == best, LOWEST, key)
+
+
+def advance(
+    nodes: Nodes,
+    found: tuple[Tensor, Tensor],
+    step: Step,
+    tokens: Tensor,
+    tree_rows: Tensor,
+    pool: Tensor,
+) -> Nodes:
+    """The nodes that go on from a level, given `best_children` of its logits.
+
+    `tokens` [n] are the ids that the logits speak of, `tree_rows` [B] the first rows for guesses;
+    `pool` [3, B, P] int32 gets the tokens, the parents and the logarithms (their bits) of the
+    tree's nodes, node 1 first.
+    """
+    keys, sums = found
+    batch = pool.shape[1]
+    width = len(nodes.tokens) // batch
+    following = Nodes.empty(batch * step.size, keys.device)
+    inputs = (nodes.numbers, nodes.bits, nodes.positions, nodes.scores)
+    outputs = (
+        following.tokens, following.above, following.numbers, following.bits, following.rows,
+        following.positions, following.scores,
+    )  # fmt: skip
+    _advance[(batch,)](
+        keys, sums, *inputs, tokens, tree_rows, *outputs, pool, pool.stride(0), pool.stride(1),
+        step.first, step.above, WIDTH=width, PARTS=keys.shape[1], CHILDREN=step.children,
+        SIZE=step.size, KEEPS_ALL=step.keeps_all, ROWS=triton.next_power_of_2(width),
+        CANDIDATES=triton.next_power_of_2(keys.shape[1] * step.children),
+        CHILDREN_PADDED=triton.next_power_of_2(step.children),
+        PARTS_PADDED=triton.next_power_of_2(keys.shape[1]), num_warps=4,
+    )  # fmt: skip
+    return following
+
+
+@triton.jit(do_not_specialize=["first", "above_rows"])
+def _advance(
+    keys, sums, numbers, bits, positions, scores, tokens, tree_rows,
+    next_tokens, next_above, next_numbers, next_bits, next_rows, next_positions, next_scores,
+    pool, pool_field, pool_sequence, first, above_rows,
+    WIDTH: tl.constexpr, PARTS: tl.constexpr, CHILDREN: tl.constexpr, SIZE: tl.constexpr,
+    KEEPS_ALL: tl.constexpr, ROWS: tl.constexpr, CANDIDATES: tl.constexpr,
+    CHILDREN_PADDED: tl.constexpr, PARTS_PADDED: tl.constexpr,
+):  # fmt: skip
+    """One sequence."""
+    batch = tl.program_id(0).to(tl.int64)
+    row, child = tl.arange(0, ROWS), tl.arange(0, CHILDREN_PADDED)
+    is_row = row < WIDTH
+    node = batch * WIDTH + row
+    part = tl.arange(0, PARTS_PADDED)
+    place = (node[:, None] * PARTS + part[None, :]) * 2
+    is_part = is_row[:, None] & (part < PARTS)[None, :]
+    peaks = tl.load(sums + place, is_part, other=float("-inf"))
+    masses = tl.load(sums + place + 1, is_part, other=0.0)
+    peak = tl.where(is_row, tl.max(peaks, 1), 0.0)
+    mass = tl.sum(tl.where(is_part, masses * tl.exp(peaks - peak[:, None]), 0.0), 1)
+    total = peak + tl.log(tl.where(is_row, mass, 1.0))
+    column = tl.arange(0, CANDIDATES)
+    key = tl.load(
+        keys + node[:, None] * (PARTS * CHILDREN) + column[None, :],
+        is_row[:, None] & (column < PARTS * CHILDREN)[None, :],
+        other=LOWEST,
+    )
+    logs = tl.full((ROWS, CHILDREN_PADDED), float("-inf"), tl.float32)
+    ids = tl.zeros((ROWS, CHILDREN_PADDED), tl.int64)
+    for number in range(CHILDREN):
+        best = tl.max(key, 1)
+        key = tl.where(key == best[:, None], LOWEST, key)
+        is_any = is_row & (best != LOWEST)
+        token = tl.load(tokens + _place(best), is_any, other=0)
+        log = tl.where(is_any, _value(best) - total, float("-inf"))
+        here = (child == number)[None, :]
+        logs = tl.where(here, log[:, None], logs)
+        ids = tl.where(here, token[:, None], ids)
+    name = tl.load(numbers + node, is_row, other=0)
+    score = tl.load(scores + node, is_row, other=float("-inf"))
+    pool += batch * pool_sequence + first - 1
+    flat = row[:, None] * CHILDREN + child[None, :]
+    is_child = is_row[:, None] & (child < CHILDREN)[None, :]
+    if KEEPS_ALL:
+        parents = tl.broadcast_to(name[:, None], (ROWS, CHILDREN_PADDED))
+        tl.store(pool + flat, ids.to(tl.int32), is_child)
+        tl.store(pool + pool_field + flat, parents.to(tl.int32), is_child)
+        tl.store(pool + 2 * pool_field + flat, logs.to(tl.int32, bitcast=True), is_child)
+    key = (_ordered(score[:, None] + logs) << 32) | (0x7FFFFFFF - flat).to(tl.int64)
+    key = tl.where(is_child, key, LOWEST)
+    seen = tl.load(bits + node, is_row, other=0)
+    position = tl.load(positions + batch * WIDTH) + 1
+    tree = tl.load(tree_rows + batch) + above_rows
+    one = tl.full((), 1, tl.int64)
+    for number in range(SIZE):
+        best = tl.max(tl.max(key, 1), 0)
+        key = tl.where(key == best, LOWEST, key)
+        chosen = _place(best)
+        mine, here = row == chosen // CHILDREN, is_child & (flat == chosen)
+        token = tl.sum(tl.sum(tl.where(here, ids, 0), 1), 0)
+        to = batch * SIZE + number
+        tl.store(next_tokens + to, token)
+        tl.store(next_above + to, batch * WIDTH + chosen // CHILDREN)
+        tl.store(next_scores + to, _value(best))
+        known = tl.sum(tl.where(mine, seen, 0), 0)
+        tl.store(next_bits + to, known | (one << (above_rows + number)))
+        tl.store(next_rows + to, tree + number)
+        tl.store(next_positions + to, position)
+        if KEEPS_ALL:
+            tl.store(next_numbers + to, first + chosen)
+        else:
+            parent = tl.sum(tl.where(mine, name, 0), 0)
+            log = tl.sum(tl.sum(tl.where(here, logs, 0.0), 1), 0)
+            tl.store(next_numbers + to, one * (first + number))
+            tl.store(pool + number, token.to(tl.int32))
+            tl.store(pool + pool_field + number, parent.to(tl.int32))
+            tl.store(pool + 2 * pool_field + number, log.to(tl.int32, bitcast=True))
+
+
+def joined_pairs(left: Tensor, right: Tensor, places: Tensor) -> Tensor:
+    """[N, 2E]: rows of left [N, E] beside the rows of right [M, E] at these places [N]."""
+    rows, size = left.shape
+    assert left.is_contiguous(), "rows must lie side by side"
+    assert right.is_contiguous(), "rows must lie side by side"
+    pairs = left.new_empty(rows, 2 * size)
+    block = min(triton.next_power_of_2(size), 1024)
+    _joined_pairs[(rows, triton.cdiv(size, block))](
+        left, right, places, pairs, size, BLOCK=block, num_warps=4
+    )
+    return pairs
+
+
+@triton.jit
+def _joined_pairs(left, right, places, pairs, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    other = tl.load(places + row).to(tl.int64)
+    tl.store(pairs + 2 * row * size + column, tl.load(left + row * size + column, inside), inside)
+    values = tl.load(right + other * size + column, inside)
+    tl.store(pairs + (2 * row + 1) * size + column, values, inside)
