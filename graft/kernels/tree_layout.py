@@ -25,10 +25,10 @@ class TreeLayout:
     parents: np.ndarray  # [N] int64, counted within the sequence; -1 for its first node
 
     def __post_init__(self) -> None:
-        for b, segments in enumerate(self.segments):
-            first, last = self.first_node[b], self.first_node[b + 1]
-            tail = sum(segments[-1])
-            assert last == first or self.rows[first] == tail, "nodes must follow the last segment"
+        tails = np.array([sum(segments[-1]) for segments in self.segments])
+        there = self.first_node[1:] > self.first_node[:-1]
+        first = self.rows[self.first_node[:-1][there]]
+        assert np.array_equal(first, tails[there]), "nodes must follow the last segment"
 
     @cached_property
     def ancestors(self) -> np.ndarray:

@@ -129,7 +129,7 @@ class Arena:
         """For each extent scratch rows `path` (ascending) become the tail of the committed ones."""
         moved = []
         for extent, path in paths:
-            if path[-1:] != [len(path) - 1]:
+            if path and path[-1] != len(path) - 1:
                 first = extent.start + extent.length
                 moved += [(first + node, first + i) for i, node in enumerate(path) if node != i]
             extent.length += len(path)

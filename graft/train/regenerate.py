@@ -54,11 +54,12 @@ def _answered(engine: Any, some: list[Messages], settings: Settings) -> Iterator
 
 def _ask(engine: Any, some: list[Messages], settings: Settings) -> list[Any]:  # noqa: ANN401
     room = engine.model.context_length - settings.answer_tokens
-    fits = [len(engine.encoder.prompt(question).tokens) < room for question in some]
+    prompts = [engine.encoder.prompt(question).tokens for question in some]
+    fits = [len(tokens) < room for tokens in prompts]
     params = SamplingParams(
         max_tokens=settings.answer_tokens, temperature=settings.temperature, seed=settings.seed
     )
-    asked = [Request(q, params) for q, fit in zip(some, fits, strict=True) if fit]
+    asked = [Request(tokens, params) for tokens, fit in zip(prompts, fits, strict=True) if fit]
     try:
         results = iter(engine.generate(asked) if asked else [])
     except ContextLengthError as error:
