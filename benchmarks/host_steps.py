@@ -27,7 +27,7 @@ from graft.assemble import engine_around
 from graft.decode import engine as engine_module
 from graft.decode.flight import Flight
 from graft.models.device_step import DeviceStep
-from graft.models.forward_graphed import GraphedForward
+from graft.models.forward_graphed import BUCKETS, GraphedForward
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import REFERENCE, StepCosts
 from graft.models.storage import LazyRowStorage
@@ -56,6 +56,7 @@ class Table:
         generator = torch.Generator().manual_seed(0)
         self.logits = torch.randn(1021, VOCABULARY, generator=generator)
         self.weights = argparse.Namespace(head=torch.zeros(VOCABULARY, 1))
+        self.sizes: list[int] = []  # nodes of each step
 
     def reach(self, positions: int) -> bool:  # noqa: ARG002
         """Tables of angles there are none."""
@@ -63,6 +64,7 @@ class Table:
 
     def compute(self, step: DeviceStep, outputs: Tensor | None) -> tuple[Tensor, Tensor]:
         """Logits [M, V] and no features."""
+        self.sizes.append(len(step.tokens))
         rows = (step.positions * 7 + step.tokens) % len(self.logits)
         return self.logits[rows if outputs is None else rows[outputs]], self.weights.head
 
@@ -74,11 +76,14 @@ def main() -> None:
     engine, requests = _engine(options), _requests(options)
     engine.generate(requests[: options.batch])
     spent = _watch() if options.parts else Counter()
+    table = engine.model.forward.layers
+    table.sizes.clear()
     start = time.process_time()
     results = engine.generate(requests)
     seconds = time.process_time() - start
     tokens = sum(len(result.token_ids) for result in results)
-    print(f"{tokens} tokens in {sum(r.stats.steps for r in results)} parts of steps")
+    large = sum(size > BUCKETS[-1] for size in table.sizes)
+    print(f"{tokens} tokens, {len(table.sizes)} steps, {large} of them too large for a graph")
     for name, value in [("all", seconds), *spent.items()]:
         print(f"{name:8}{1e6 * value / tokens:8.1f} µs a token")
 
@@ -96,12 +101,19 @@ def _engine(options: argparse.Namespace) -> Any:  # noqa: ANN401
 
 def _requests(options: argparse.Namespace) -> list[Request]:
     random = np.random.default_rng(0)
-    params = SamplingParams(
-        max_tokens=options.tokens, ignore_eos=True, temperature=options.temperature, seed=1
-    )
+    params = SamplingParams(ignore_eos=True, temperature=options.temperature, seed=1)
     head = random.integers(3, VOCABULARY, 20).tolist()  # a template's first words
-    lengths = random.integers(options.prompt // 2, 3 * options.prompt // 2, options.requests)
-    return [Request([*head, *random.integers(3, VOCABULARY, n).tolist()], params) for n in lengths]
+    prompts, answers = (
+        random.integers(length // 2, 3 * length // 2, options.requests).tolist()
+        for length in (options.prompt, options.tokens)
+    )
+    return [
+        Request(
+            [*head, *random.integers(3, VOCABULARY, prompt).tolist()],
+            replace(params, max_tokens=answer),
+        )
+        for prompt, answer in zip(prompts, answers, strict=True)
+    ]
 
 
 def _watch() -> Counter[str]:
@@ -128,8 +140,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2-135m", help="whose tokenizer to use")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--requests", type=int, default=512)
-    parser.add_argument("--tokens", type=int, default=200, help="of an answer")
-    parser.add_argument("--prompt", type=int, default=100, help="tokens, half as many to half more")
+    parser.add_argument("--tokens", type=int, default=200, help="of an answer, give or take half")
+    parser.add_argument("--prompt", type=int, default=100, help="its tokens, give or take half")
     parser.add_argument("--kept", type=int, default=300_000, help="rows of ended sequences")
     parser.add_argument("--draft", default="plain")
     parser.add_argument("--temperature", type=float, default=0.0)

@@ -7,6 +7,7 @@ of its own sequence, to its ancestors and itself.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -25,10 +26,11 @@ class TreeLayout:
     parents: np.ndarray  # [N] int64, counted within the sequence; -1 for its first node
 
     def __post_init__(self) -> None:
-        tails = np.array([sum(segments[-1]) for segments in self.segments])
-        there = self.first_node[1:] > self.first_node[:-1]
-        first = self.rows[self.first_node[:-1][there]]
-        assert np.array_equal(first, tails[there]), "nodes must follow the last segment"
+        for segments, (first, last) in zip(
+            self.segments, pairwise(self.first_node.tolist()), strict=True
+        ):
+            tail = sum(segments[-1])
+            assert last == first or self.rows[first] == tail, "nodes must follow the last segment"
 
     @cached_property
     def ancestors(self) -> np.ndarray:
