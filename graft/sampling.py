@@ -127,16 +127,10 @@ class Sampler:
             raise InputError(f"logit_bias names token {unknown[0]}; the model has {vocabulary}")
         self._used = _Used(prompt, vocabulary) if params.penalised else None
         self._bias = _Bias(params.logit_bias) if params.logit_bias else None
-
-    @property
-    def foreseeable(self) -> bool:
-        """Whether a draw depends on logits and tokens alone, not on a caller's `process`."""
-        return self._process is None
-
-    @property
-    def adjusts(self) -> bool:
-        """Whether penalties or a bias change the logits."""
-        return self._used is not None or self._bias is not None
+        # Whether a draw depends on logits and tokens alone, not on a caller's `process`
+        self.foreseeable = process is None
+        # Whether penalties or a bias change the logits
+        self.adjusts = self._used is not None or self._bias is not None
 
     def record(self, tokens: list[int]) -> None:
         """These tokens were emitted."""

@@ -4,12 +4,9 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 
-import numpy as np
-
 from graft.decode.sequence import Sequence
 from graft.models.arena import ROOM_AHEAD, OutOfRowsError
 from graft.models.language_model import LanguageModel
-from graft.models.prefix_cache import common_blocks
 
 
 class Batch:
@@ -44,20 +41,17 @@ class Batch:
         for sequence in [each for each in self._running if each.over]:
             self._running.remove(sequence)
             self._release(sequence)
-        with self._door:
-            if any(each.over for each in self._waiting):
-                self._waiting = deque(each for each in self._waiting if not each.over)
+        self._first_waiting()
 
     def admit(self) -> None:
         """Give rows to those who wait, while there is room for them."""
-        while self._waiting and len(self.reading) + len(self.writing) < self.most:
-            sequence = self._waiting[0]
+        while self._active < self.most and (sequence := self._first_waiting()):
             if self._should_wait(sequence):
                 return
             try:
                 self._open(sequence)
             except OutOfRowsError as error:
-                if self.reading or self.writing:
+                if self._active:
                     return  # some will end
                 sequence.error = error
             with self._door:
@@ -75,16 +69,24 @@ class Batch:
             most -= len(taken[-1][1])
         return taken
 
+    @property
+    def _active(self) -> int:
+        """How many take part in the next step."""
+        return sum(not each.paused for each in self._running)
+
+    def _first_waiting(self) -> Sequence | None:
+        """Who is next; those before it who gave up are let go."""
+        with self._door:
+            while self._waiting and self._waiting[0].over:
+                self._waiting.popleft()
+            return self._waiting[0] if self._waiting else None
+
     def _should_wait(self, sequence: Sequence) -> bool:
         """Whether a prompt that is being read now will spare this one a part of its own."""
         leader = sequence.leader
         if leader and not leader.over and leader.prompt_logits is None:
             return True
-        prefixes = self._model.prefixes
-        if not prefixes.used or not self.reading:
-            return False
-        known = prefixes.known(sequence.context.prompt)
-        return any(_common(sequence, other) > known for other in self.reading)
+        return self._model.prefixes.is_coming(sequence.context.prompt)
 
     def _open(self, sequence: Sequence) -> None:
         """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
@@ -110,9 +112,3 @@ class Batch:
         sequence.drafter.finish(context.sequence)
         sequence.extent = None
         self._model.prefixes.leave([*context.prompt, *context.tokens], extent)
-
-
-def _common(first: Sequence, second: Sequence) -> int:
-    """First tokens that a prompt can take from another."""
-    one, other = (np.array(each.context.prompt) for each in (first, second))
-    return common_blocks(one[:-1], other)

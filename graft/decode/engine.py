@@ -67,7 +67,7 @@ class Engine:
         `draft` names a preset. `documents` and `prediction` are texts the answer may repeat; they
         are drafted from but not part of the prompt. A `Request` brings all of these itself.
         """
-        return self._submit(as_request(prompt, params, **options), patience=PATIENCE)
+        return self._submit(as_request(prompt, params, **options), heard=True)
 
     def astream(
         self,
@@ -92,7 +92,7 @@ class Engine:
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self._submit(request, patience=None))
+                streams.append(self._submit(request, heard=False))
             results = [stream.finish() for stream in streams]
         finally:
             for stream in streams:
@@ -177,10 +177,10 @@ class Engine:
                 rows += len(trees[i]) - 1
         return trees
 
-    def _submit(self, request: Request, *, patience: int | None) -> Stream:
+    def _submit(self, request: Request, *, heard: bool) -> Stream:
         sequences = self._begin(request)
         for sequence in sequences:
-            sequence.patience = patience
+            sequence.heard, sequence.patience = heard, PATIENCE if heard else None
         self._batch.add(sequences)
         return Stream(self, sequences)
 

@@ -4,6 +4,7 @@ Between sending and landing nothing in a sequence changes, so a flight may be dr
 it is then as if it had never been sent.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,7 +21,7 @@ from graft.verify.verdict import Verifier
 _AFTER_PROMPT = root_only(0)  # a piece of a prompt has logits after its last token alone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take three times as long to make
 class Part:
     """One sequence's share of a step: a tree, or the next piece of its prompt as a chain."""
 
@@ -49,8 +50,8 @@ class Part:
 
     @property
     def begins(self) -> bool:
-        """Whether the first token of an answer comes after it."""
-        return self.reads and self._ends_prompt
+        """Whether the first token of an answer comes after it, and somebody may wait for that."""
+        return self.reads and self._ends_prompt and self.sequence.heard
 
     @property
     def _ends_prompt(self) -> bool:
@@ -136,7 +137,7 @@ def _shown(part: Part, path: list[int], tokens: list[int]) -> TargetStep:
 
 def by_drafter(sequences: list[Sequence]) -> list[tuple[Drafter, list[int]]]:
     """Every drafter once, with the places of its sequences."""
-    groups: dict[int, tuple[Drafter, list[int]]] = {}
+    places: dict[int, list[int]] = defaultdict(list)
     for i, sequence in enumerate(sequences):
-        groups.setdefault(id(sequence.drafter), (sequence.drafter, []))[1].append(i)
-    return list(groups.values())
+        places[id(sequence.drafter)].append(i)
+    return [(sequences[own[0]].drafter, own) for own in places.values()]

@@ -1,10 +1,9 @@
 """One request on its way: everything the loop knows of it."""
 
-import contextlib
 from collections import deque
-from collections.abc import Iterator
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
+from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -74,8 +73,8 @@ class _Landed:
 
     def sources(self) -> list[str]:
         """Who guessed the tokens."""
-        guessed = [self.tree.source(node) for node in self.path[1:]] if self.tree else []
-        return [*guessed, ""][: len(self.tokens)]
+        guessed = [self.tree.source(node) for node in self.path[1 : len(self.tokens) + 1]]
+        return guessed if len(guessed) == len(self.tokens) else [*guessed, ""]
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +95,7 @@ class Sequence:
     stats: Stats = field(default_factory=Stats)
     stop_when: StopWhen | None = None
     leader: "Sequence | None" = None
+    heard: bool = True  # somebody may read its events
     patience: int | None = None  # unread events after which it pauses; None: never
     events: deque[TokenEvent] = field(default_factory=deque)  # not yet read by the caller
     untold: deque[_Landed] = field(default_factory=deque)  # taken in, no events yet
@@ -121,16 +121,9 @@ class Sequence:
         self.cancelled = True
         self.events.clear()
 
-    @contextlib.contextmanager
-    def guard(self) -> Iterator[None]:
+    def guard(self) -> "_Guard":
         """What goes wrong here, in a caller's callback say, is this sequence's error alone."""
-        try:
-            yield
-        except Exception as error:
-            self.error = error
-        except BaseException:  # an interrupt belongs to the thread it came to
-            self.error = GraftError("interrupted in the middle of a step")
-            raise
+        return _Guard(self)
 
     def start_drafter(self) -> None:
         """Once, as soon as its prompt is being read."""
@@ -190,8 +183,9 @@ class Sequence:
             landed.texts.append(self.detokenizer.push(token))
         if token in self.end_tokens or self.detokenizer.stopped:
             return True
-        text = [*self.context.prompt, *self.context.tokens] if self.stop_when else []
-        return bool(self.stop_when and self.stop_when(text, logits[node]))
+        if self.stop_when is None:
+            return False
+        return bool(self.stop_when([*self.context.prompt, *self.context.tokens], logits[node]))
 
     def tell(self) -> None:
         """Make the events of what was taken in, and count it."""
@@ -202,19 +196,31 @@ class Sequence:
             self.untold.clear()
 
     def _tell(self, landed: _Landed) -> None:
-        step, choice, sources = self.stats.steps, self.sampler.choice, landed.sources()
-        for i, (token, source) in enumerate(zip(landed.tokens, sources, strict=True)):
-            text = landed.texts[i] if landed.texts else self.detokenizer.push(token)
-            if self.finish_reason and i == len(sources) - 1:
-                text += self.detokenizer.finish(self.context.tokens)
-                if self.detokenizer.stopped:
-                    self.finish_reason = "stop"
-            scores = landed.scores[i] if landed.scores else _NO_SCORES
-            self.events.append(TokenEvent(token, text, source, step, choice, *scores))
+        sources = landed.sources()
+        if self.heard:
+            self._tell_events(landed, sources)
+        elif self.finish_reason:
+            self._last_text()
         self.stats.tokens += len(sources)
         self.stats.unseen_tokens = self.context.unseen
         if landed.tree is not None:
             self.stats.count_step(landed.tree, sources[: len(landed.path) - 1])
+
+    def _tell_events(self, landed: _Landed, sources: list[str]) -> None:
+        step, choice = self.stats.steps, self.sampler.choice
+        for i, (token, source) in enumerate(zip(landed.tokens, sources, strict=True)):
+            text = landed.texts[i] if landed.texts else self.detokenizer.push(token)
+            if self.finish_reason and i == len(sources) - 1:
+                text += self._last_text()
+            scores = landed.scores[i] if landed.scores else _NO_SCORES
+            self.events.append(TokenEvent(token, text, source, step, choice, *scores))
+
+    def _last_text(self) -> str:
+        """What comes after the text of the last token; it may hold a stop string."""
+        text = self.detokenizer.finish(self.context.tokens)
+        if self.detokenizer.stopped:
+            self.finish_reason = "stop"
+        return text
 
     def result(self) -> Result:
         """The answer so far."""
@@ -225,6 +231,26 @@ class Sequence:
             self.sampler.seed,
             self.stats,
         )
+
+
+@dataclass(slots=True)
+class _Guard:
+    """See `Sequence.guard`. Two a step for each sequence: a generator would take longer."""
+
+    sequence: Sequence
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if isinstance(error, Exception):
+            self.sequence.error = error
+            return True
+        if error is not None:  # an interrupt belongs to the thread it came to
+            self.sequence.error = GraftError("interrupted in the middle of a step")
+        return False
 
 
 def _scores(token: int, logits: Tensor, wanted: int) -> Scores:

@@ -28,11 +28,13 @@ class Stats:
 
     def count_step(self, tree: DraftTree, accepted: list[str]) -> None:
         """A step put `tree` before the target, which agreed to nodes of these sources, in order."""
-        self.per_step_drafted.append(len(tree) - 1)
+        drafted = len(tree) - 1
+        self.per_step_drafted.append(drafted)
         self.per_step_accepted.append(len(accepted))
-        self.accepted_by_source.update(accepted)
-        self.accepted_by_position.update(range(1, len(accepted) + 1))
-        self.drafted_by_source.update([tree.source(node) for node in range(1, len(tree))])
+        if drafted:
+            self.accepted_by_source.update(accepted)
+            self.accepted_by_position.update(range(1, len(accepted) + 1))
+            self.drafted_by_source.update([tree.source(node) for node in range(1, drafted + 1)])
 
     @property
     def steps(self) -> int:

@@ -152,7 +152,8 @@ class Detokenizer:
         self._tokenizer = tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = stop
-        self._text = ""  # decoded so far
+        self._count = 0  # tokens decoded so far
+        self._text = ""  # their text
         self._shown = 0  # characters of it handed out
         self.stopped = False
 
@@ -160,12 +161,15 @@ class Detokenizer:
         """Text that is certain after one more token; sets `stopped` at a stop string."""
         if self._tokenizer is None:
             return ""
-        self._text += self._stream.step(self._tokenizer.backend_tokenizer, token) or ""
+        self._decode([token])
         return self._release(len(self._text) - self._held())
 
     def finish(self, tokens: list[int]) -> str:
-        """What is left to show when the output ends, unfinished characters included."""
+        """What is left to show when the output ends, unfinished characters included.
+
+        `tokens` are the whole output: those that were not pushed are made text now."""
         if self._tokenizer is not None and not self.stopped:
+            self._decode(tokens[self._count :])
             whole = self._tokenizer.decode(tokens, skip_special_tokens=True)
             if whole.startswith(self._text):
                 self._text = whole
@@ -177,8 +181,15 @@ class Detokenizer:
         """Everything decoded, cut before a stop string."""
         return self._text
 
+    def _decode(self, tokens: list[int]) -> None:
+        step, backend = self._stream.step, self._tokenizer.backend_tokenizer
+        self._text += "".join([step(backend, token) or "" for token in tokens])
+        self._count += len(tokens)
+
     def _held(self) -> int:
         """Characters at the end that may become a stop string; cuts the text at a whole one."""
+        if not self._stop:
+            return 0
         places = [self._text.find(stop, max(0, self._shown)) for stop in self._stop]
         found = [place for place in places if place >= 0]
         if found:

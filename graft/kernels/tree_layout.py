@@ -7,6 +7,7 @@ of its own sequence, to its ancestors and itself.
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numba import njit
@@ -25,8 +26,9 @@ class TreeLayout:
     parents: np.ndarray  # [N] int64, counted within the sequence; -1 for its first node
 
     def __post_init__(self) -> None:
-        for b, segments in enumerate(self.segments):
-            first, last = self.first_node[b], self.first_node[b + 1]
+        for segments, (first, last) in zip(
+            self.segments, pairwise(self.first_node.tolist()), strict=True
+        ):
             tail = sum(segments[-1])
             assert last == first or self.rows[first] == tail, "nodes must follow the last segment"
 

@@ -5,8 +5,10 @@ build on its first committed rows, which then stay as they are; it may go on gro
 Where the rows are kept, and how, is the storage's business (`storage.py`).
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -127,7 +129,7 @@ class Arena:
         """For each extent scratch rows `path` (ascending) become the tail of the committed ones."""
         moved = []
         for extent, path in paths:
-            if path[-1:] != [len(path) - 1]:
+            if path and path[-1] != len(path) - 1:
                 first = extent.start + extent.length
                 moved += [(first + node, first + i) for i, node in enumerate(path) if node != i]
             extent.length += len(path)
@@ -150,7 +152,7 @@ class Arena:
         if extent.users == 1:
             extent.pinned = 0
         if extent.users == 0:
-            self._taken.remove(extent)
+            del self._taken[self._place(extent)]
             if extent.prefix:
                 self.release(extent.prefix)
 
@@ -161,7 +163,7 @@ class Arena:
 
     def _stretch(self, extent: Extent, least: int, wanted: int) -> bool:
         """Take the free rows behind the extent, if they are enough."""
-        place = self._taken.index(extent)
+        place = self._place(extent)
         if place + 1 < len(self._taken):
             end = self._taken[place + 1].start
         elif self.most_rows is None or extent.start + least <= self.most_rows:
@@ -182,7 +184,7 @@ class Arena:
             start, capacity = self._find(least), least
         committed = np.arange(extent.length)
         self.storage.move(extent.start + committed, start + committed)
-        self._taken.remove(extent)
+        del self._taken[self._place(extent)]
         extent.start, extent.capacity = start, capacity
         self._insert(extent)
 
@@ -209,8 +211,11 @@ class Arena:
             self.storage.resize(wanted)
 
     def _insert(self, extent: Extent) -> None:
-        place = sum(other.start < extent.start for other in self._taken)
-        self._taken.insert(place, extent)
+        self._taken.insert(self._place(extent), extent)
+
+    def _place(self, extent: Extent) -> int:
+        """Where an extent stands among those taken, or would stand."""
+        return bisect_left(self._taken, extent.start, key=attrgetter("start"))
 
 
 def _aligned(rows: int) -> int:

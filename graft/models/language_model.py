@@ -182,15 +182,22 @@ class LanguageModel:
         self, extents: Sequence[Extent], trees: Sequence[DraftTree], outputs: np.ndarray
     ) -> Tensor:
         for extent, tree in zip(extents, trees, strict=True):
-            if extent.total + len(tree) > self.context_length + tree_slack(tree):
-                raise ContextLengthError(
-                    f"{extent.total + len(tree)} tokens do not fit the model's context of "
-                    f"{self.context_length}; shorten the prompt or lower max_tokens"
-                )
-            self.prefixes.ensure(extent, extent.length + len(tree))
+            rows = extent.length + len(tree)
+            if extent.shared + rows > self.context_length:
+                self._check(extent.shared + rows, tree)
+            if rows > extent.capacity:
+                self.prefixes.ensure(extent, rows)
         tokens = np.concatenate([tree.tokens for tree in trees])
         self.steps += 1
         return self.forward.run(tokens, lay_out(extents, trees), outputs)
+
+    def _check(self, tokens: int, tree: DraftTree) -> None:
+        """Nodes beyond the context are good only beside others."""
+        if tokens > self.context_length + tree_slack(tree):
+            raise ContextLengthError(
+                f"{tokens} tokens do not fit the model's context of "
+                f"{self.context_length}; shorten the prompt or lower max_tokens"
+            )
 
 
 def tree_slack(tree: DraftTree) -> int:

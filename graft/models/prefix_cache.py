@@ -7,14 +7,13 @@ unused first. Sharing is in whole blocks (`arena.BLOCK`), which keeps outputs th
 bit where the forward is (`forward_panels`).
 """
 
-import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from graft.models.arena import BLOCK, Arena, Extent, OutOfRowsError
+from graft.models.block_index import BlockIndex
 
 
 class Shelf(Protocol):
@@ -27,27 +26,6 @@ class Shelf(Protocol):
         """Keep the rows of these tokens, the first ones of the extent."""
 
 
-def common_blocks(first: np.ndarray, second: np.ndarray) -> int:
-    """First tokens that are the same in both, in whole blocks."""
-    most = min(len(first), len(second))
-    different = np.flatnonzero(first[:most] != second[:most])
-    return (int(different[0]) if len(different) else most) // BLOCK * BLOCK
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """Rows and the tokens they were read from."""
-
-    tokens: np.ndarray
-    extent: Extent
-    running: bool
-    used: int = 0
-
-    def common(self, tokens: np.ndarray) -> int:
-        """First tokens that are the same and committed, in whole blocks."""
-        return common_blocks(self.tokens[: self.extent.total], tokens)
-
-
 class PrefixCache:
     """Shares rows of an arena, once it is told to (`use`)."""
 
@@ -55,8 +33,10 @@ class PrefixCache:
         self._arena = arena
         self.used = False
         self._most_rows, self._shelf = 0, None
-        self._entries: list[_Entry] = []
-        self._clock = itertools.count(1)
+        self._texts = BlockIndex()  # of running and of ended sequences
+        self._running: dict[Extent, np.ndarray] = {}  # the tokens that others may build on
+        self._idle: dict[Extent, np.ndarray] = {}  # the longest unused first
+        self._idle_rows = 0
 
     def use(self, *, most_rows: int, shelf: Shelf | None = None) -> None:
         """Share from now on, and keep at most `most_rows` of ended sequences, others on `shelf`.
@@ -90,39 +70,40 @@ class PrefixCache:
                 if not self._drop_oldest():
                     raise
 
-    def known(self, tokens: Sequence[int]) -> int:
-        """How many of the first tokens `open` would find in memory."""
-        return self._longest(np.asarray(tokens[:-1], np.int32))[1]
+    def is_coming(self, tokens: Sequence[int]) -> bool:
+        """Whether `open` will find more of the first tokens once others have read their own."""
+        if not self._running or len(tokens) <= BLOCK:
+            return False
+        wanted = np.asarray(tokens[:-1], np.int32)
+        return self._texts.common(wanted) > self._texts.longest(wanted)[1]
 
     def enter(self, tokens: Sequence[int], extent: Extent) -> None:
         """A sequence begins to read `tokens`; others may build on what it has committed."""
         if self.used:
-            self._entries.append(_Entry(np.asarray(tokens, np.int32), extent, running=True))
+            text = self._running[extent] = np.asarray(tokens, np.int32)
+            self._texts.add(text, extent)
 
     def leave(self, tokens: Sequence[int], extent: Extent) -> None:
         """A sequence ends; `tokens` are those of its rows. Takes over the owner's use of them."""
-        self._entries = [e for e in self._entries if not (e.running and e.extent is extent)]
+        if (read := self._running.pop(extent, None)) is not None:
+            self._texts.remove(read, extent)
         whole = extent.total // BLOCK * BLOCK
+        new = whole - extent.shared
         text = np.asarray(tokens[:whole], np.int32)
-        idle = [entry for entry in self._entries if not entry.running]
-        if (
-            whole - extent.shared < BLOCK
-            or whole - extent.shared > self._most_rows
-            or any(entry.common(text) == whole for entry in idle)
-        ):
+        if new < BLOCK or new > self._most_rows or self._keeps(text):
             self._arena.release(extent)
             return
-        self._arena.truncate(extent, whole - extent.shared)
+        self._arena.truncate(extent, new)
         self._arena.trim(extent)
-        self._entries.append(_Entry(text, extent, running=False))
+        self._keep(text, extent)
         self._touch(extent)
-        while self._idle_rows() > self._most_rows:
+        while self._idle_rows > self._most_rows:
             self._drop_oldest()
 
     def shelve(self, tokens: Sequence[int]) -> None:
         """Put what is known of these first tokens on the shelf too."""
         text = np.asarray(tokens, np.int32)
-        extent, known = self._longest(text)
+        extent, known = self._texts.longest(text)
         if self._shelf and extent:
             self._shelf.put(text[:known], self._arena, extent)
 
@@ -132,7 +113,7 @@ class PrefixCache:
             pass
 
     def _find(self, tokens: np.ndarray) -> tuple[Extent | None, int]:
-        extent, known = self._longest(tokens)
+        extent, known = self._texts.longest(tokens)
         if fetched := self._fetch(tokens, known):
             extent, known = fetched, fetched.total
         if extent:
@@ -145,33 +126,31 @@ class PrefixCache:
         except OutOfRowsError:
             return None
         if extent:
-            self._entries.append(_Entry(tokens[: extent.total], extent, running=False))
+            self._keep(tokens[: extent.total], extent)
         return extent
 
-    def _longest(self, tokens: np.ndarray) -> tuple[Extent | None, int]:
-        common = [(entry.common(tokens), entry.extent) for entry in self._entries]
-        known, extent = max(common, key=lambda each: each[0], default=(0, None))
-        return (extent, known) if known else (None, 0)
+    def _keeps(self, text: np.ndarray) -> bool:
+        """Whether an ended sequence has all of this text, which is in whole blocks."""
+        return any(extent in self._idle for extent in self._texts.beginning_with(text))
+
+    def _keep(self, text: np.ndarray, extent: Extent) -> None:
+        self._idle[extent] = text
+        self._idle_rows += extent.capacity
+        self._texts.add(text, extent)
 
     def _touch(self, extent: Extent) -> None:
-        """Used now, with everything it builds on."""
-        now, chain = next(self._clock), set()
-        while extent:
-            chain.add(id(extent))
-            extent = extent.prefix
-        for entry in self._entries:
-            if id(entry.extent) in chain:
-                entry.used = now
-
-    def _idle_rows(self) -> int:
-        return sum(entry.extent.capacity for entry in self._entries if not entry.running)
+        """Used now, after everything it builds on."""
+        if extent.prefix:
+            self._touch(extent.prefix)
+        if extent in self._idle:
+            self._idle[extent] = self._idle.pop(extent)
 
     def _drop_oldest(self, besides: Extent | None = None) -> bool:
         """Forget the ended sequence that was not used for the longest; False if there is none."""
-        idle = [e for e in self._entries if not e.running and e.extent is not besides]
-        if not idle:
+        oldest = next((extent for extent in self._idle if extent is not besides), None)
+        if oldest is None:
             return False
-        oldest = min(idle, key=lambda entry: entry.used)
-        self._entries.remove(oldest)
-        self._arena.release(oldest.extent)
+        self._texts.remove(self._idle.pop(oldest), oldest)
+        self._idle_rows -= oldest.capacity
+        self._arena.release(oldest)
         return True

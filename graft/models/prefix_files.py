@@ -23,7 +23,6 @@ from safetensors.torch import save_file
 from graft.errors import GraftError
 from graft.home import atomic_file, clean, home
 from graft.models.arena import BLOCK, Arena, Extent
-from graft.models.prefix_cache import common_blocks
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +101,7 @@ class PrefixFiles:
         text = torch.from_numpy(tokens.copy())
         sums = [_sum(block) for block in blocks.values()]
         about = {"key": self._key, "text": _sum(text), "checksums": json.dumps(sums)}
-        covered = [f for f in self._files() if common_blocks(f.tokens, tokens) == len(f.tokens)]
+        covered = [f for f in self._files() if _common_blocks(f.tokens, tokens) == len(f.tokens)]
         self._root.mkdir(parents=True, exist_ok=True)
         self._root.chmod(0o700)  # whoever reads the rows can guess the document
         clean(self._folder)
@@ -124,7 +123,7 @@ class PrefixFiles:
 
     def _best(self, tokens: np.ndarray) -> "tuple[_File | None, int]":
         """The file with the longest beginning of `tokens`, and how long it is."""
-        common = [(common_blocks(file.tokens, tokens), file) for file in self._files()]
+        common = [(_common_blocks(file.tokens, tokens), file) for file in self._files()]
         known, file = max(common, key=lambda each: each[0], default=(0, None))
         return (file, known) if known else (None, 0)
 
@@ -192,3 +191,10 @@ def _name(block: int) -> str:
 
 def _sum(content: torch.Tensor) -> str:
     return hashlib.sha256(content.contiguous().view(torch.uint8).numpy()).hexdigest()
+
+
+def _common_blocks(first: np.ndarray, second: np.ndarray) -> int:
+    """First tokens that are the same in both, in whole blocks."""
+    most = min(len(first), len(second))
+    different = np.flatnonzero(first[:most] != second[:most])
+    return (int(different[0]) if len(different) else most) // BLOCK * BLOCK

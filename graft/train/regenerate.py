@@ -54,10 +54,11 @@ def _answered(engine: Any, some: list[Messages], settings: Settings) -> Iterator
 
 def _ask(engine: Any, some: list[Messages], settings: Settings) -> list[Any]:  # noqa: ANN401
     room = engine.model.context_length - settings.answer_tokens
-    fits = [len(engine.encoder.prompt(question).tokens) < room for question in some]
+    prompts = [engine.encoder.prompt(question).tokens for question in some]
+    fits = [len(tokens) < room for tokens in prompts]
     asked = [
-        Request(question, _params(settings, number))
-        for number, (question, fit) in enumerate(zip(some, fits, strict=True))
+        Request(tokens, _params(settings, number))
+        for number, (tokens, fit) in enumerate(zip(prompts, fits, strict=True))
         if fit
     ]
     try:

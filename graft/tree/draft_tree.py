@@ -6,7 +6,7 @@ falls along the array, and what a node may attend to follows from `parents` alon
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from torch import Tensor
@@ -43,6 +43,8 @@ class DraftTree:
 
     def children(self) -> list[dict[int, int]]:
         """For every node its children, token -> node."""
+        if len(self) == 1:
+            return [{}]
         known: list[dict[int, int]] = [{} for _ in range(len(self))]
         pairs = zip(self.parents.tolist(), self.tokens.tolist(), strict=True)
         for i, (parent, token) in enumerate(pairs):
@@ -67,6 +69,7 @@ _CERTAIN = np.ones(1, np.float32)
 _NO_SOURCE = np.zeros(1, np.int16)
 
 
+@lru_cache(maxsize=1 << 14)
 def root_only(token: int) -> DraftTree:
     """No guess: plain decoding."""
     return DraftTree(np.array([token]), _NO_PARENT, _CERTAIN, _NO_SOURCE)

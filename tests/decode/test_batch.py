@@ -236,6 +236,19 @@ def test_streams_nobody_reads_pause_and_let_others_in():
     assert engine.model.arena.taken == 0
 
 
+def test_those_who_give_up_waiting_are_passed_over():
+    engine = tiny_engine(max_batch=2)
+    alone = [engine.generate(prompt, SAMPLED).token_ids for prompt in RAGGED]
+    streams = [engine.stream(prompt, SAMPLED) for prompt in RAGGED]
+    next(streams[0])
+    before = engine.model.steps
+    for stream in streams[2:7:2] + streams[3:5]:
+        stream.close()
+    assert [streams[i].finish().token_ids for i in (0, 1, 5, 7)] == [alone[i] for i in (0, 1, 5, 7)]
+    assert engine.model.steps - before <= 2 * SAMPLED.max_tokens
+    assert engine.model.arena.taken == 0
+
+
 def test_a_failing_callback_fails_its_request_alone(engine):
     alone = engine.generate(RAGGED[3], SAMPLED).token_ids
 

@@ -6,6 +6,7 @@ import pytest
 from late import Counted, Device, Late
 from tiny import tiny_engine
 
+from graft.decode.flight import Flight
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
 from graft.models.arena import BLOCK
@@ -62,6 +63,32 @@ def test_answers_events_statistics_and_steps_are_the_same(at_once, late, option,
         assert answers(late, request) == answers(at_once, request)
         assert late.model.steps - before[1] == at_once.model.steps - before[0]  # none in vain
     assert late.model.arena.taken == 0
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_answer_that_nobody_hears_is_the_same(at_once, late, option):
+    for engine in (at_once, late):
+        for prompt in (RAGGED[4], LONG):
+            request = Request(prompt, OPTIONS[option])
+            events, told = answers(engine, request)
+            result = engine.generate(request)
+            assert told == [
+                (each.text, each.token_ids, each.finish_reason, _counts(each.stats))
+                for each in result.choices or [result]
+            ]
+            assert result.text == "".join(event.text for event in events if event.choice == 0)
+
+
+def test_a_first_token_that_nobody_waits_for_holds_up_no_step(late, monkeypatch):
+    told, tell = [], Flight.tell
+    monkeypatch.setattr(Flight, "tell", lambda self: told.append(late.model.steps) or tell(self))
+    for ask, ahead in ((late.stream, 0), (late.generate, 1)):
+        told.clear()
+        before = late.model.steps
+        answer = ask(RAGGED[3], GREEDY, draft="plain")
+        if ask == late.stream:
+            answer.finish()
+        assert told[0] - before == 1 + ahead
 
 
 def test_all_kinds_of_requests_share_steps(at_once, late):

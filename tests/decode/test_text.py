@@ -34,6 +34,19 @@ def test_an_unfinished_character_is_shown_at_the_end():
     assert "".join(pieces) + detokenizer.finish(tokens) == tiny_tokenizer().decode(tokens)
 
 
+@pytest.mark.parametrize("text", ["", "the end", "a€😀", "one<|im_end|>two", "é"])
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_text_made_at_the_end_is_the_text_made_token_by_token(text, left_out):
+    tokens = tiny_tokenizer()(text).input_ids
+    tokens = tokens[: len(tokens) - left_out]  # the last character may stay unfinished
+    pushed, at_once, half = (Detokenizer(tiny_tokenizer(), ()) for _ in range(3))
+    pieces = [pushed.push(token) for token in tokens]
+    shown = "".join(pieces) + pushed.finish(tokens)
+    assert at_once.finish(tokens) == at_once.text == pushed.text == shown
+    begun = "".join(half.push(token) for token in tokens[: len(tokens) // 2])
+    assert begun + half.finish(tokens) == shown
+
+
 def test_special_tokens_are_not_shown():
     detokenizer = Detokenizer(tiny_tokenizer(), ())
     tokens = [*tiny_tokenizer()("one").input_ids, IM_END, END]

@@ -1,0 +1,72 @@
+"""Which of many texts begin like another one, found block by block, however many there are."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graft.models.arena import BLOCK, Extent
+
+
+@dataclass(slots=True)
+class _Node:
+    """Texts that are the same up to here: their extents, and where they go on."""
+
+    extents: dict[Extent, None] = field(default_factory=dict)  # in the order they came
+    following: "dict[bytes, _Node]" = field(default_factory=dict)
+
+
+class BlockIndex:
+    """Extents by the tokens they hold, or will hold, in whole blocks."""
+
+    def __init__(self) -> None:
+        self._start = _Node()
+
+    def add(self, tokens: np.ndarray, extent: Extent) -> None:
+        """`extent` is for these tokens."""
+        node = self._start
+        for block in _blocks(tokens):
+            node = node.following.setdefault(block, _Node())
+            node.extents[extent] = None
+
+    def remove(self, tokens: np.ndarray, extent: Extent) -> None:
+        """Forget an extent, added with the same tokens."""
+        node = self._start
+        for block in _blocks(tokens):
+            following = node.following[block]
+            del following.extents[extent]
+            if not following.extents:
+                del node.following[block]  # and all that follows: it held nothing else
+                return
+            node = following
+
+    def common(self, tokens: np.ndarray) -> int:
+        """How many of the first tokens some extent holds or will hold."""
+        return BLOCK * sum(1 for _ in self._along(tokens))
+
+    def beginning_with(self, tokens: np.ndarray) -> list[Extent]:
+        """The extents whose texts begin with all of these whole blocks."""
+        nodes = list(self._along(tokens))
+        return list(nodes[-1].extents) if nodes and len(nodes) * BLOCK == len(tokens) else []
+
+    def longest(self, tokens: np.ndarray) -> tuple[Extent | None, int]:
+        """The extent in which most of the first tokens are committed, and how many are."""
+        nodes = list(self._along(tokens))
+        for count in range(len(nodes), 0, -1):
+            for extent in nodes[count - 1].extents:
+                if extent.total >= count * BLOCK:
+                    return extent, count * BLOCK
+        return None, 0
+
+    def _along(self, tokens: np.ndarray) -> Iterator[_Node]:
+        node = self._start
+        for block in _blocks(tokens):
+            if block not in node.following:
+                return
+            node = node.following[block]
+            yield node
+
+
+def _blocks(tokens: np.ndarray) -> Iterator[bytes]:
+    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        yield tokens[start : start + BLOCK].tobytes()
