@@ -82,7 +82,7 @@ class _Frozen:
 
 def accepted(tree: DraftTree, coming: Sequence[int]) -> int:
     """How many of the tokens to come the tree has, from its root on."""
-    children, node, count = tree.children(), 0, 0
+    children, node, count = tree.children, 0, 0
     for token in coming:
         if token not in children[node]:
             break

@@ -57,7 +57,7 @@ def nodes_per_step(drafter, context, coming, costs) -> list[int]:  # noqa: ANN00
     while coming:
         seconds = costs.at(len(context.prompt) + len(context.tokens) - 1)
         (tree,) = drafter.propose([context], Budget(63, seconds[1:]))
-        children, node, taken = tree.children(), 0, 0
+        children, node, taken = tree.children, 0, 0
         while taken < len(coming) - 1 and coming[taken] in children[node]:
             node, taken = children[node][coming[taken]], taken + 1
         context.tokens.extend(coming[: taken + 1])

@@ -64,7 +64,7 @@ class WatchedWalk:
 
     def __call__(self, tree: DraftTree, logits: Tensor, sampler: Sampler, drawn=None) -> Verdict:
         verdict = walk(tree, logits, sampler, drawn)
-        children = tree.children()
+        children = tree.children
         for parent, node in pairwise(verdict.path):
             self.side_branches += node != next(iter(children[parent].values()))
         return verdict

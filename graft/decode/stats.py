@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from graft.tree.draft_tree import DraftTree
 
 clock = time.perf_counter  # the one place where time comes in
@@ -34,7 +36,10 @@ class Stats:
         if drafted:
             self.accepted_by_source.update(accepted)
             self.accepted_by_position.update(range(1, len(accepted) + 1))
-            self.drafted_by_source.update([tree.source(node) for node in range(1, drafted + 1)])
+            counts = np.bincount(tree.sources[1:], minlength=len(tree.source_names)).tolist()
+            for name, count in zip(tree.source_names, counts, strict=True):
+                if count:
+                    self.drafted_by_source[name] += count
 
     @property
     def steps(self) -> int:

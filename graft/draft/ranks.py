@@ -34,7 +34,7 @@ class Ranks:
 
     def observe(self, tree: DraftTree, shares: np.ndarray, emitted: Sequence[int]) -> None:
         """Hold a draft against the tokens that came; `shares` are the head's of its nodes."""
-        children, node = tree.children(), 0
+        children, node = tree.children, 0
         for token in emitted:
             tried = children[node]
             if not tried:

@@ -71,7 +71,7 @@ class Trust:
         """
         self._hits *= DECAY
         self._tries *= DECAY
-        children, node = tree.children(), 0
+        children, node = tree.children, 0
         for token in emitted:
             tried = children[node]
             if not tried:

@@ -89,10 +89,10 @@ def check(forward: Forward, expected: Reference, *, name: str, dtype: torch.dtyp
         logits = model.score([extent], [tree])[0].cpu()
         worst = 0.0
         for path, reference in zip(paths, expected.logits, strict=True):
-            nodes = _nodes_of(tree.children(), path[1:])
+            nodes = _nodes_of(tree.children, path[1:])
             difference = logits[nodes] - reference[len(prompt) :]
             worst = max(worst, float(difference.abs().max()))
-        longest = _nodes_of(tree.children(), paths[0][1:])
+        longest = _nodes_of(tree.children, paths[0][1:])
         model.commit(extent, longest[:-1])
         again = model.score([extent], [chain(paths[0][-1:])])[0].cpu()
         worst = max(worst, float((again[0] - expected.logits[0][-1]).abs().max()))

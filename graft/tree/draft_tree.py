@@ -41,8 +41,9 @@ class DraftTree:
         """[N, N] uint8: row i is 1 at i and at its ancestors, the nodes i may attend to."""
         return ancestors(self.parents)
 
+    @cached_property
     def children(self) -> list[dict[int, int]]:
-        """For every node its children, token -> node."""
+        """For every node its children, token -> node; not to be changed."""
         if len(self) == 1:
             return [{}]
         known: list[dict[int, int]] = [{} for _ in range(len(self))]

@@ -23,7 +23,7 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
     tokens, parents = first.tokens.tolist(), first.parents.tolist()
     scores = first.scores.tolist()
     sources = [names.index(first.source(i)) for i in range(len(first))]
-    children = first.children()
+    children = [dict(each) for each in first.children]
     place = [0] * len(second)
     for i in range(1, len(second)):
         parent, token = place[second.parents[i]], int(second.tokens[i])

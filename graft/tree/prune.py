@@ -13,7 +13,7 @@ def best_first(tree: DraftTree) -> list[int]:
 
     Any prefix of this order is closed under parents, whatever the scores are.
     """
-    children = tree.children()
+    children = tree.children
     order, frontier = [], [(-np.inf, 0)]
     while frontier:
         _, node = heapq.heappop(frontier)

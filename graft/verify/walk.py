@@ -19,7 +19,7 @@ def walk(
     tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
 ) -> Verdict:
     """See Verifier."""
-    children = tree.children()
+    children = tree.children
     path, ahead = [0], []
     while True:
         node = path[-1]

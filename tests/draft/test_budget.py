@@ -67,7 +67,7 @@ def proposed_nodes(context, drafter, coming):
     counts = []
     while coming:
         (tree,) = drafter.propose([context], Budget(63, SECONDS))
-        children, node, taken = tree.children(), 0, 0
+        children, node, taken = tree.children, 0, 0
         while taken < len(coming) - 1 and coming[taken] in children[node]:
             node, taken = children[node][coming[taken]], taken + 1
         step, coming = coming[: taken + 1], coming[taken + 1 :]

@@ -62,7 +62,7 @@ def test_a_node_sees_itself_its_ancestors_and_nobody_else(given_paths):
 @given(paths)
 def test_children_lead_to_the_nodes_below(given_paths):
     tree = from_paths(ROOT, given_paths)
-    children = tree.children()
+    children = tree.children
     assert sum(map(len, children)) == len(tree) - 1
     for parent, below in enumerate(children):
         for token, node in below.items():
@@ -101,13 +101,13 @@ def test_the_empty_draft_is_the_root_alone():
     tree = root_only(5)
     assert_sound(tree)
     assert (len(tree), tree.tokens.tolist(), tree.scores.tolist()) == (1, [5], [1.0])
-    assert tree.children() == [{}]
+    assert tree.children == [{}]
 
 
 def test_a_tree_by_hand():
     tree = from_paths(1, [[2, 3], [4], [2, 5]], "lookup")
     assert tree.tokens.tolist() == [1, 2, 4, 3, 5]
     assert tree.parents.tolist() == [-1, 0, 0, 1, 1]
-    assert tree.children() == [{2: 1, 4: 2}, {3: 3, 5: 4}, {}, {}, {}]
+    assert tree.children == [{2: 1, 4: 2}, {3: 3, 5: 4}, {}, {}, {}]
     assert tree.ancestors()[4].tolist() == [1, 1, 0, 0, 1]
     assert tree.source(3) == "lookup"
