@@ -31,7 +31,7 @@ def measure(runner: HeadRunner, growth: Growth) -> StepCosts:
         extent.length = length
         try:
             for j, nodes in enumerate(NODES):
-                beam = Beam((nodes,) * LEVELS, 10, keeps_all=True)
+                beam = Beam((nodes,) * LEVELS, max(NODES), keeps_all=True)
                 for round_ in range(_ROUNDS + 1):
                     start = time.perf_counter()
                     growth.begin([Asked(text_of(runner, memory, 1), extent, None)], beam)()

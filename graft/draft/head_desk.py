@@ -19,6 +19,7 @@ from graft.models.head_runner import HeadRunner
 from graft.sampling import DRAW, Sampler, as_signed, gumbel
 
 NOWHERE = -(1 << 20)  # the row of nobody's guesses
+LEAST_ROOM = 16  # tasks and partial results of a level
 WIDE, NARROW, REAL = np.int64, np.int32, np.float32
 TORCH = {WIDE: torch.int64, NARROW: torch.int32, REAL: torch.float32}
 
@@ -37,8 +38,9 @@ class Look:
 
     @classmethod
     def of(cls, plan: TreePlan) -> "Look":
-        """Few sizes for many plans: powers of two."""
-        return cls(plan.tile, _next_power(len(plan.tasks)), _next_power(int(plan.parts.max())))
+        """Few sizes for many plans: every other one is a graph to capture, and room that is left
+        over costs next to nothing."""
+        return cls(plan.tile, _rounded(len(plan.tasks)), _rounded(int(plan.parts.max())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,5 +199,6 @@ class _Buffer:
         self.numpy = {name: each.numpy() for name, each in self.parts.items()} if on_host else {}
 
 
-def _next_power(number: int) -> int:
-    return 1 << (number - 1).bit_length()
+def _rounded(number: int) -> int:
+    """To the next power of four."""
+    return max(LEAST_ROOM, 1 << 2 * -(-(number - 1).bit_length() // 2))

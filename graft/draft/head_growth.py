@@ -28,6 +28,10 @@ class Beam:
     children: int
     keeps_all: bool  # the children that do not go on stay in the tree
 
+    def __post_init__(self) -> None:
+        pairs = zip(self.sizes, self.rows, strict=True)
+        assert all(size <= above * self.children for size, above in pairs), "more than are born"
+
     @property
     def depth(self) -> int:
         """Levels of guesses, which is also how often the head runs."""

@@ -18,7 +18,7 @@ from graft.draft.worth import TRIAL_SHARE
 from graft.models.step_costs import StepCosts
 
 WIDTHS = (1, 2, 4, 10)
-DEPTH = 6
+DEPTHS = (1, 2, 4, 6)  # a GPU captures every shape anew: few will do
 TRIAL = Beam((1,), RANKS, keeps_all=True)
 
 
@@ -49,9 +49,11 @@ class Paying:
         """How deep to go with this width, and the tokens per second of that."""
         most = min(budget.nodes, (len(budget.seconds) - 1) // sequences)
         nodes, drafting, best = np.empty(0), 0.0, (0, 0.0)
-        for level, promised in enumerate(expected_levels(rates, width, DEPTH)):
+        for level, promised in enumerate(expected_levels(rates, width, DEPTHS[-1])):
             drafting += self.costs.step(length, sequences * (width if level else 1))
             nodes = -np.sort(-np.concatenate([nodes, promised]))[:most]
+            if level + 1 not in DEPTHS:
+                continue
             tokens = budget.certain + sequences * np.cumsum(nodes)
             verifying = budget.seconds[sequences : sequences * len(nodes) + 1 : sequences]
             rate = float(np.max(tokens / (drafting + verifying), initial=0.0))

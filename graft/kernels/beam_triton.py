@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PART = 1024  # logits that one program compares
+PART = 2048  # logits that one program compares
 LOWEST = tl.constexpr(-0x8000000000000000)
 
 
@@ -63,7 +63,7 @@ def best_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     parts = triton.cdiv(size, PART)
     keys = torch.empty(rows, parts, count, dtype=torch.int64, device=logits.device)
     sums = torch.empty(rows, parts, 2, dtype=torch.float32, device=logits.device)
-    _best_children[(rows, parts)](logits, keys, sums, size, COUNT=count, PART=PART, num_warps=4)
+    _best_children[(rows, parts)](logits, keys, sums, size, COUNT=count, PART=PART, num_warps=8)
     return keys, sums
 
 
@@ -124,18 +124,24 @@ def advance(
     batch = pool.shape[1]
     width = len(nodes.tokens) // batch
     following = Nodes.empty(batch * step.size, keys.device)
+    if step.keeps_all:
+        found_here = pool[:, :, step.first - 1 :]
+    else:  # children that do not go on are written down nowhere else
+        found_here = pool.new_empty(3, batch, width * step.children)
     inputs = (nodes.numbers, nodes.bits, nodes.positions, nodes.scores)
     outputs = (
         following.tokens, following.above, following.numbers, following.bits, following.rows,
         following.positions, following.scores,
     )  # fmt: skip
     _advance[(batch,)](
-        keys, sums, *inputs, tokens, tree_rows, *outputs, pool, pool.stride(0), pool.stride(1),
-        step.first, step.above, WIDTH=width, PARTS=keys.shape[1], CHILDREN=step.children,
+        keys, sums, *inputs, tokens, tree_rows, *outputs, found_here, *found_here.stride()[:2],
+        pool, *pool.stride()[:2], step.first, step.above,
+        WIDTH=width, PARTS=keys.shape[1], CHILDREN=step.children,
         SIZE=step.size, KEEPS_ALL=step.keeps_all, ROWS=triton.next_power_of_2(width),
         CANDIDATES=triton.next_power_of_2(keys.shape[1] * step.children),
         CHILDREN_PADDED=triton.next_power_of_2(step.children),
-        PARTS_PADDED=triton.next_power_of_2(keys.shape[1]), num_warps=4,
+        PARTS_PADDED=triton.next_power_of_2(keys.shape[1]),
+        SIZE_PADDED=triton.next_power_of_2(step.size), num_warps=4,
     )  # fmt: skip
     return following
 
@@ -144,10 +150,10 @@ def advance(
 def _advance(
     keys, sums, numbers, bits, positions, scores, tokens, tree_rows,
     next_tokens, next_above, next_numbers, next_bits, next_rows, next_positions, next_scores,
-    pool, pool_field, pool_sequence, first, above_rows,
+    found, found_field, found_sequence, pool, pool_field, pool_sequence, first, above_rows,
     WIDTH: tl.constexpr, PARTS: tl.constexpr, CHILDREN: tl.constexpr, SIZE: tl.constexpr,
     KEEPS_ALL: tl.constexpr, ROWS: tl.constexpr, CANDIDATES: tl.constexpr,
-    CHILDREN_PADDED: tl.constexpr, PARTS_PADDED: tl.constexpr,
+    CHILDREN_PADDED: tl.constexpr, PARTS_PADDED: tl.constexpr, SIZE_PADDED: tl.constexpr,
 ):  # fmt: skip
     """One sequence."""
     batch = tl.program_id(0).to(tl.int64)
@@ -181,43 +187,44 @@ def _advance(
         ids = tl.where(here, token[:, None], ids)
     name = tl.load(numbers + node, is_row, other=0)
     score = tl.load(scores + node, is_row, other=float("-inf"))
-    pool += batch * pool_sequence + first - 1
+    found += batch * found_sequence
     flat = row[:, None] * CHILDREN + child[None, :]
     is_child = is_row[:, None] & (child < CHILDREN)[None, :]
-    if KEEPS_ALL:
-        parents = tl.broadcast_to(name[:, None], (ROWS, CHILDREN_PADDED))
-        tl.store(pool + flat, ids.to(tl.int32), is_child)
-        tl.store(pool + pool_field + flat, parents.to(tl.int32), is_child)
-        tl.store(pool + 2 * pool_field + flat, logs.to(tl.int32, bitcast=True), is_child)
+    parents = tl.broadcast_to(name[:, None], (ROWS, CHILDREN_PADDED))
+    tl.store(found + flat, ids.to(tl.int32), is_child)
+    tl.store(found + found_field + flat, parents.to(tl.int32), is_child)
+    tl.store(found + 2 * found_field + flat, logs.to(tl.int32, bitcast=True), is_child)
     key = (_ordered(score[:, None] + logs) << 32) | (0x7FFFFFFF - flat).to(tl.int64)
     key = tl.where(is_child, key, LOWEST)
-    seen = tl.load(bits + node, is_row, other=0)
-    position = tl.load(positions + batch * WIDTH) + 1
-    tree = tl.load(tree_rows + batch) + above_rows
-    one = tl.full((), 1, tl.int64)
+    going = tl.arange(0, SIZE_PADDED)
+    bests = tl.full((SIZE_PADDED,), LOWEST, tl.int64)
     for number in range(SIZE):
         best = tl.max(tl.max(key, 1), 0)
         key = tl.where(key == best, LOWEST, key)
-        chosen = _place(best)
-        mine, here = row == chosen // CHILDREN, is_child & (flat == chosen)
-        token = tl.sum(tl.sum(tl.where(here, ids, 0), 1), 0)
-        to = batch * SIZE + number
-        tl.store(next_tokens + to, token)
-        tl.store(next_above + to, batch * WIDTH + chosen // CHILDREN)
-        tl.store(next_scores + to, _value(best))
-        known = tl.sum(tl.where(mine, seen, 0), 0)
-        tl.store(next_bits + to, known | (one << (above_rows + number)))
-        tl.store(next_rows + to, tree + number)
-        tl.store(next_positions + to, position)
-        if KEEPS_ALL:
-            tl.store(next_numbers + to, first + chosen)
-        else:
-            parent = tl.sum(tl.where(mine, name, 0), 0)
-            log = tl.sum(tl.sum(tl.where(here, logs, 0.0), 1), 0)
-            tl.store(next_numbers + to, one * (first + number))
-            tl.store(pool + number, token.to(tl.int32))
-            tl.store(pool + pool_field + number, parent.to(tl.int32))
-            tl.store(pool + 2 * pool_field + number, log.to(tl.int32, bitcast=True))
+        bests = tl.where(going == number, best, bests)
+    tl.debug_barrier()  # what was found is read back
+    goes = going < SIZE
+    chosen = tl.where(goes, _place(bests), 0)
+    parent = batch * WIDTH + chosen // CHILDREN
+    to = batch * SIZE + going
+    token = tl.load(found + chosen, goes, other=0)
+    tl.store(next_tokens + to, token.to(tl.int64), goes)
+    tl.store(next_above + to, parent, goes)
+    tl.store(next_scores + to, _value(bests), goes)
+    own = tl.full((SIZE_PADDED,), 1, tl.int64) << (above_rows + going)
+    tl.store(next_bits + to, tl.load(bits + parent, goes, other=0) | own, goes)
+    tl.store(next_rows + to, tl.load(tree_rows + batch) + above_rows + going, goes)
+    position = tl.load(positions + parent, goes, other=0) + 1
+    tl.store(next_positions + to, position, goes)
+    if KEEPS_ALL:
+        tl.store(next_numbers + to, first + chosen, goes)
+    else:
+        tl.store(next_numbers + to, (first + going).to(tl.int64), goes)
+        pool += batch * pool_sequence + first - 1 + going
+        tl.store(pool, token, goes)
+        for field in range(1, 3):
+            value = tl.load(found + field * found_field + chosen, goes, other=0)
+            tl.store(pool + field * pool_field, value, goes)
 
 
 def joined_pairs(left: Tensor, right: Tensor, places: Tensor) -> Tensor:
