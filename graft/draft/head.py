@@ -28,7 +28,8 @@ from graft.tree.prune import keep
 from graft.tree.relations import path_products
 
 SOURCE = "head"
-REVIEW = 8  # rounds after which shapes are weighed anew: it takes as long as a small step
+REVIEW = 8  # rounds after which shapes are weighed anew: it takes as long as a small step,
+RETHINK = 16  # and there is nothing to hide it behind where nothing is drafted
 PENDING = 64  # features that may wait for a round; more are read at once
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
@@ -115,7 +116,7 @@ class HeadDrafter:
         ready = [each for each in followed if each.extent is not None] if budget.nodes else []
         beam = self._shape(ready, budget) if ready else None
         if beam:
-            self._draft(ready, beam)
+            self._draft(ready, beam, budget)
         whole = [each.tree or root_only(each.context.root) for each in followed]
         return best_of(whole, self._choose, budget)
 
@@ -146,22 +147,25 @@ class HeadDrafter:
     def _shape(self, ready: list[_Followed], budget: Budget) -> Beam | None:
         """What to grow; where nothing pays, now and then a little to see whether that is still
         so."""
-        length = sum(each.length for each in ready) // len(ready)
-        situation = len(ready), round(2 * budget.certain)
+        situation = _situation(ready, budget)
         self._rounds += 1
-        if self._rounds % REVIEW == 0:
-            self._chosen.clear()
-        if situation not in self._chosen:
-            self._learn()
-            ranks = [each.ranks for each in ready]
-            self._chosen[situation] = self._shapes.choose(ranks, length, budget)
+        resting = self._chosen.get(situation, ...) is None and self._rounds % RETHINK == 0
+        if resting or situation not in self._chosen:
+            self._weigh(ready, budget)
         beam = self._chosen[situation]
         if beam is None:
-            price, saved = self._shapes.trial(len(ready), length, budget)
+            price, saved = self._shapes.trial(len(ready), _length(ready), budget)
             self._credit += saved
             if self._credit >= price:
                 self._credit, beam = 0.0, TRIAL
         return beam
+
+    def _weigh(self, ready: list[_Followed], budget: Budget) -> None:
+        """Choose the shape of rounds like this one, from all that is known."""
+        self._learn()
+        ranks = [each.ranks for each in ready]
+        chosen = self._shapes.choose(ranks, _length(ready), budget)
+        self._chosen[_situation(ready, budget)] = chosen
 
     def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:
         """The features that a step made final, of everybody in one piece."""
@@ -176,11 +180,15 @@ class HeadDrafter:
         long = [each for each in followed if sum(map(len, each.waiting)) > PENDING]
         self._runner.read([self._unread(each, but=1) for each in long])
 
-    def _draft(self, ready: list[_Followed], beam: Beam) -> None:
-        """Give each of them a tree."""
+    def _draft(self, ready: list[_Followed], beam: Beam, budget: Budget) -> None:
+        """Give each of them a tree. What the last ones were worth is learned while the device is
+        busy."""
         asked = [Asked(self._unread(each), each.extent, each.context.sampler) for each in ready]
         waiting = self._grow.begin(asked, beam)
-        self._learn()  # while the device is busy
+        if self._rounds % REVIEW == 0:
+            self._weigh(ready, budget)
+        else:
+            self._learn()
         pool = waiting()
         for place, each in enumerate(ready):
             self._settle(each, pool, place)
@@ -225,3 +233,12 @@ class HeadDrafter:
         taken, first = len(features) - but, each.memory.end + 1
         each.waiting, each.latest = [features[taken:]] if but else [], features[-1:]
         return Text(each.memory, each.text(first, first + taken), features[:taken])
+
+
+def _situation(ready: list[_Followed], budget: Budget) -> tuple[int, int]:
+    """Sequences, and tokens that come with the step anyway, in halves."""
+    return len(ready), round(2 * budget.certain)
+
+
+def _length(ready: list[_Followed]) -> int:
+    return sum(each.length for each in ready) // len(ready)
