@@ -37,6 +37,7 @@ def main() -> None:
     options = _options()
     target = load_model(options.model, dtype=options.dtype, device=options.device)
     most = max(options.contexts) + MARGIN
+    target.model.context_length = max(most, target.model.context_length)  # for costs, not for words
     hold_rows(
         target.model, target.device, sequences=1,
         most_bytes=most * target.model.arena.storage.row_bytes,
