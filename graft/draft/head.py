@@ -29,7 +29,7 @@ from graft.tree.prune import keep
 from graft.tree.relations import path_products
 
 SOURCE = "head"
-REVIEW = 8  # rounds after which shapes are weighed anew: it takes as long as a small step
+REVIEW = 8  # drafts after which shapes are weighed anew: it takes as long as a small step
 PENDING = 64  # features that may wait for a round; more are read at once
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
@@ -40,11 +40,13 @@ BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSP
 
 @dataclass(frozen=True, slots=True)
 class HeadHelper:
-    """A head, how its guesses grow, and what a level of them costs here."""
+    """A head, how its guesses grow, what a level of them costs here, and what a round of them takes
+    besides, by sequences."""
 
     runner: HeadRunner
     growth: Growth
     costs: StepCosts
+    overhead: StepCosts | None = None
 
 
 def growth_for(runner: HeadRunner) -> Growth:
@@ -57,6 +59,10 @@ def growth_for(runner: HeadRunner) -> Growth:
     from graft.draft.head_graphed import GraphedGrowth
 
     return GraphedGrowth(runner)
+
+
+# A shape, if one pays, and what trying costs and a plain step adds to what that may
+_Choice = tuple[Beam | None, tuple[float, float]]
 
 
 @dataclass(slots=True)
@@ -92,13 +98,13 @@ class HeadDrafter:
 
     def __init__(self, helper: HeadHelper, beam: Beam | None = None, *, nodes: int) -> None:
         self._runner, self._grow, self._nodes = helper.runner, helper.growth, nodes
-        self._shapes = Always(beam) if beam else Paying(helper.costs)
+        self._shapes = Always(beam) if beam else Paying(helper.costs, helper.overhead)
         self._choose = as_many_as_fit if beam else as_many_as_pay
         self._calibrated = beam is None
         self._followed: dict[int, _Followed] = {}
         self._experience, self._ranks = Experience(), Ranks()
-        self._chosen: dict[tuple[int, int], Beam | None] = {}  # by sequences and tokens at hand
-        self._rounds = 0
+        self._chosen: dict[tuple[int, int], _Choice] = {}  # by sequences and tokens at hand
+        self._rounds = 0  # drafts since shapes were weighed
         self._credit = 0.0  # seconds that a draft which is not expected to pay may cost
 
     def start(self, context: DraftContext) -> None:
@@ -148,18 +154,20 @@ class HeadDrafter:
         so."""
         length = sum(each.length for each in ready) // len(ready)
         situation = len(ready), round(2 * budget.certain)
-        self._rounds += 1
-        if self._rounds % REVIEW == 0:
-            self._chosen.clear()
+        ranks = [each.ranks for each in ready]
         if situation not in self._chosen:
-            ranks = [each.ranks for each in ready]
-            self._chosen[situation] = self._shapes.choose(ranks, length, budget)
-        beam = self._chosen[situation]
+            beam = self._shapes.choose(ranks, length, budget)
+            self._chosen[situation] = beam, self._shapes.trial(ranks, length, budget)
+        beam, (price, saved) = self._chosen[situation]
         if beam is None:
-            price, saved = self._shapes.trial(len(ready), length, budget)
             self._credit += saved
-            if self._credit >= price:
-                self._credit, beam = 0.0, TRIAL
+            if self._credit < price:
+                return None
+            self._credit, self._rounds, beam = 0.0, REVIEW, TRIAL
+        self._rounds += 1
+        if self._rounds >= REVIEW:
+            self._rounds = 0
+            self._chosen.clear()
         return beam
 
     def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graft.models.arena import Extent
-from graft.models.head_runner import HeadRunner, Known, Memory, Round
+from graft.models.head_runner import HeadRunner, Memory, Round
 from graft.sampling import Sampler
 from graft.verify.draws import preferences
 
@@ -102,7 +102,7 @@ class LaunchedGrowth:
         beam: Beam,
     ) -> Pool:
         """See Growth."""
-        working = Round(self.runner, Known(self.runner, memories, extents))
+        working = self.runner.round(memories, extents)
         return as_pool(grow(working, Preferred(self.runner, samplers), beam))
 
 
