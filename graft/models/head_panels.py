@@ -15,10 +15,9 @@ from graft.kernels.tree_attention_panels import split_tree
 from graft.models.eagle_head import EagleLayer
 from graft.models.forward_panels import Scratch, run_layers, use_threads
 from graft.models.head_config import HeadConfig
-from graft.models.head_runner import TREE_ROWS, HeadRunner, Memory, chosen
+from graft.models.head_runner import DEPTHS_AT_ONCE, TREE_ROWS, HeadRunner, Memory, chosen
 from graft.models.panel_linear import PanelLinear
 
-DEPTHS = 16  # levels whose angles are made at once: they cost as much as those of one
 _NONE = np.empty((1, 0), np.float32)
 
 
@@ -116,8 +115,7 @@ class PanelRound:
         self._inputs = torch.stack([memory.last for memory in memories])[:, None]
         self._rows = PanelRows([runner.seen(memory, 0) for memory in memories])
         self._outputs: Tensor | None = None  # of the last level
-        depths = torch.from_numpy(self._roots)[:, None] + torch.arange(DEPTHS)
-        self._angles = [each[:, 0].numpy() for each in runner.head.rotary(depths)]  # [B, T, D]
+        self._angles: list[np.ndarray] = []  # cosine and sine [B, T, D / 2] of several depths
 
     @torch.inference_mode()
     def root(self) -> Tensor:
@@ -135,9 +133,17 @@ class PanelRound:
         width, storage = inputs.shape[1], self._runner.storage
         hidden = inputs.flatten(0, 1).numpy().copy()
         positions = np.repeat(self._roots + self._depth, width)
-        half = self._angles[0].shape[2] // 2
-        angles = [each[:, self._depth, :half].repeat(width, 0) for each in self._angles]
-        where = (rows.ravel(), positions, self._rows.ancestors, *angles)
+        where = (rows.ravel(), positions, self._rows.ancestors, *self._turned(width))
         self._layer.run(hidden, (storage.keys, storage.values), where, self._rows.plan())
         self._outputs = torch.from_numpy(hidden).view(inputs.shape)
         return self._outputs
+
+    def _turned(self, width: int) -> list[np.ndarray]:
+        """Cosine and sine [B * W, D / 2] of the level at hand."""
+        if not self._angles or self._depth >= self._angles[0].shape[1]:
+            depths = torch.from_numpy(self._roots)[:, None]
+            depths = depths + torch.arange(self._depth + DEPTHS_AT_ONCE)
+            both = self._runner.head.rotary(depths)
+            half = both[0].shape[-1] // 2
+            self._angles = [each[:, 0, :, :half].numpy() for each in both]
+        return [each[:, self._depth].repeat(width, 0) for each in self._angles]
