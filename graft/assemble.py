@@ -15,6 +15,7 @@ from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper, growth_for
 from graft.draft.head_costs import head_costs
+from graft.draft.head_overhead import with_overhead as with_head_overhead
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import UNCERTAIN, Helper, ModelDrafter
 from graft.draft.overhead import with_overhead
@@ -333,8 +334,9 @@ def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> 
     if runner.device.type == "cuda":  # captured graphs read rows where they lie
         runner.hold(sequences)
     growth = growth_for(runner)
-    costs = head_costs(runner, growth, target.checkpoint.fingerprint, target.dtype)
-    return HeadHelper(runner, growth, costs)
+    fingerprint, dtype = target.checkpoint.fingerprint, target.dtype
+    helper = HeadHelper(runner, growth, head_costs(runner, growth, fingerprint, dtype))
+    return with_head_overhead(helper, fingerprint, dtype)
 
 
 def _load_draft_model(name: str, target: LoadedModel, dtype: str) -> LoadedModel:

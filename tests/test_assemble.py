@@ -51,7 +51,7 @@ def test_a_draft_model_brings_its_presets(target, draft):
 def test_without_one_they_are_refused_before_anything_is_loaded():
     for name in [*MODEL_PRESETS, *EITHER_PRESETS]:
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft model"):
-            graft.load("no-such-model", draft=name)
+            graft.load("no-such-model", draft=name, head=None)
 
 
 def test_a_draft_model_with_another_tokenizer_is_refused(target, tmp_path):
@@ -117,7 +117,12 @@ def test_a_head_of_another_kind_is_named(target, heads):
 def test_without_a_head_its_presets_are_refused_before_anything_is_loaded():
     for name in HEAD_PRESETS:
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft head"):
-            graft.load("no-such-model", draft=name)
+            graft.load("no-such-model", draft=name, head=None)
+
+
+def test_heads_of_other_models_bring_no_presets(target):
+    with pytest.raises(InputError, match="draft 'eagle2' needs a draft head; name its folder"):
+        load(target, draft="eagle2")
 
 
 def test_casd_prefers_a_head_to_a_draft_model(target, draft, heads):

@@ -445,6 +445,37 @@ def test_drafting_never_changes_what_a_real_model_writes(model, option, request)
     assert rejected(results) >= 20
 
 
+HEAD_DRAFTERS = ("eagle2", "longspec", "head", "auto", "casd", "rasd-pld")
+HEAD_PROMPTS = (
+    "Name the days of the week, then write two sentences about the sea.",
+    "Repeat this list and add two cities: Bremen, Lisbon, Bergen, Lisbon, Bergen.",
+)
+
+
+def check_heads(engine, prompt, params):
+    """Every preset that drafts with the shipped heads writes what plain decoding writes."""
+    messages = [{"role": "user", "content": prompt}]
+    expected, _ = run(engine, messages, params, "plain")
+    for draft in HEAD_DRAFTERS:
+        result, _ = run(engine, messages, params, draft)
+        assert_same(result, expected)
+        assert result.stats.accepted_by_source["head"] + result.stats.accepted_by_source["both"] > 0
+        assert rejected([result]) > 0
+
+
+@pytest.mark.parametrize(("prompt", "temperature"), list(zip(HEAD_PROMPTS, (0, 1), strict=True)))
+def test_shipped_heads_never_change_what_their_target_writes(smollm2, prompt, temperature):
+    params = SamplingParams(temperature=temperature, seed=4, max_tokens=16, ignore_eos=True)
+    check_heads(smollm2, prompt, params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("temperature", [0, 0.7, 1])
+@pytest.mark.parametrize("prompt", HEAD_PROMPTS)
+def test_shipped_heads_never_change_a_long_answer(smollm2, prompt, temperature):
+    check_heads(smollm2, prompt, SamplingParams(temperature=temperature, seed=8, max_tokens=128))
+
+
 @pytest.mark.slow
 def test_auto_writes_what_transformers_writes(smollm2):
     """40 Spec-Bench prompts x 128 tokens; a difference must be a tie within rounding."""

@@ -65,6 +65,7 @@ def examine() -> dict[str, Any]:
         "memory": asdict(memory),
         "home": {"path": str(home()), "free": machine.free_space(home())},
         "models": cached_models(problems, notes),
+        "heads": installed_heads(),
         "problems": problems,
         "notes": notes,
     }
@@ -146,6 +147,13 @@ def cached_models(problems: list[str], notes: list[str]) -> list[dict[str, Any]]
     return [row for row in rows if row["folder"]]
 
 
+def installed_heads() -> list[str]:
+    """Names of the draft heads."""
+    from graft.models import head_shelf
+
+    return [each.name for each in head_shelf.installed_heads()]
+
+
 def show(report: dict[str, Any]) -> None:
     """The report as aligned lines; problems last, where the eye is."""
     from rich.console import Console
@@ -185,7 +193,7 @@ def lines(report: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("numba", f"{threads}, setting {numba['chosen']}"))
     rows.append(("home", f"{report['home']['path']}, {_size(report['home']['free'])} free"))
     models = [f"{row['name']} ({_size(row['bytes'])})" for row in report["models"]]
-    rows.append(("models", _list(models)))
+    rows += [("models", _list(models)), ("heads", _list(report["heads"]))]
     return rows
 
 

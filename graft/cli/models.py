@@ -55,8 +55,10 @@ def report(done: dict[str, Any], sentence: str, *, json: bool) -> None:
 
 
 def listing() -> dict[str, Any]:
-    """Where the cache is and every model known or found; `folder` is None if it is not there."""
+    """Where the cache is, every model known or found (`folder` is None if it is not there), and
+    the draft heads that are installed."""
     from graft.home import home
+    from graft.models.head_shelf import installed_heads
     from graft.models.pretrained import DEFAULT_MODEL, KNOWN, installed
 
     rows = []
@@ -72,11 +74,15 @@ def listing() -> dict[str, Any]:
                 "default": model.name == DEFAULT_MODEL,
             }
         )
-    return {"home": str(home()), "models": rows}
+    heads = [
+        {"name": each.name, "target": each.target, "folder": str(each.folder), "bytes": each.size}
+        for each in installed_heads()
+    ]
+    return {"home": str(home()), "models": rows, "heads": heads}
 
 
 def show(listed: dict[str, Any]) -> None:
-    """A table of names, and where the files are."""
+    """A table of models and heads, and where the files are."""
     from rich.console import Console
     from rich.table import Table
 
@@ -88,6 +94,9 @@ def show(listed: dict[str, Any]) -> None:
         table.add_row(
             row["name"] + (" (default)" if row["default"] else ""), here, row["description"]
         )
+    for row in listed["heads"]:
+        here = f"{row['bytes'] / MEGABYTE:,.0f} MB"
+        table.add_row(row["name"], here, f"draft head for {row['target']}")
     console = Console(highlight=False, markup=False)
     console.print(table)
     console.print(f"cache: {listed['home']} (GRAFT_HOME sets another)", soft_wrap=True)

@@ -48,5 +48,7 @@ def as_many_as_fit(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
 
 def best_of(trees: Sequence[DraftTree], choose: Choose, budget: Budget) -> list[DraftTree]:
     """Of each tree as many of its best nodes as the rule says."""
+    if all(len(tree) == 1 for tree in trees):
+        return list(trees)
     counts = choose([-np.sort(-tree.scores[1:]) for tree in trees], budget)
     return [strongest(tree, count) for tree, count in zip(trees, counts, strict=True)]

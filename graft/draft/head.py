@@ -28,8 +28,7 @@ from graft.tree.prune import keep
 from graft.tree.relations import path_products
 
 SOURCE = "head"
-REVIEW = 8  # rounds after which shapes are weighed anew: it takes as long as a small step,
-RETHINK = 16  # and there is nothing to hide it behind where nothing is drafted
+REVIEW = 8  # drafts after which shapes are weighed anew: it takes as long as a small step
 PENDING = 64  # features that may wait for a round; more are read at once
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
@@ -40,11 +39,13 @@ BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSP
 
 @dataclass(frozen=True, slots=True)
 class HeadHelper:
-    """A head, how its guesses grow, and what a level of them costs here."""
+    """A head, how its guesses grow, what a level of them costs here, and what a round of them takes
+    besides, by sequences."""
 
     runner: HeadRunner
     growth: Growth
     costs: StepCosts
+    overhead: StepCosts | None = None
 
 
 def growth_for(runner: HeadRunner) -> Growth:
@@ -57,6 +58,10 @@ def growth_for(runner: HeadRunner) -> Growth:
     from graft.draft.head_graphed import GraphedGrowth
 
     return GraphedGrowth(runner)
+
+
+# A shape, if one pays, and what trying costs and a plain step adds to what that may
+_Choice = tuple[Beam | None, tuple[float, float]]
 
 
 @dataclass(slots=True)
@@ -93,14 +98,14 @@ class HeadDrafter:
 
     def __init__(self, helper: HeadHelper, beam: Beam | None = None, *, nodes: int) -> None:
         self._runner, self._grow, self._nodes = helper.runner, helper.growth, nodes
-        self._shapes = Always(beam) if beam else Paying(helper.costs)
+        self._shapes = Always(beam) if beam else Paying(helper.costs, helper.overhead)
         self._choose = as_many_as_fit if beam else as_many_as_pay
         self._calibrated = beam is None
         self._followed: dict[int, _Followed] = {}
         self._experience, self._ranks = Experience(), Ranks()
-        self._chosen: dict[tuple[int, int], Beam | None] = {}  # by sequences and tokens at hand
+        self._chosen: dict[tuple[int, int], _Choice] = {}  # by sequences and tokens at hand
         self._checked: list[tuple[_Followed, DraftTree, np.ndarray, list[int]]] = []
-        self._rounds = 0
+        self._drafts = 0
         self._credit = 0.0  # seconds that a draft which is not expected to pay may cost
 
     def start(self, context: DraftContext) -> None:
@@ -148,24 +153,25 @@ class HeadDrafter:
         """What to grow; where nothing pays, now and then a little to see whether that is still
         so."""
         situation = _situation(ready, budget)
-        self._rounds += 1
-        resting = self._chosen.get(situation, ...) is None and self._rounds % RETHINK == 0
-        if resting or situation not in self._chosen:
+        if situation not in self._chosen:
             self._weigh(ready, budget)
-        beam = self._chosen[situation]
+        beam, (price, saved) = self._chosen[situation]
         if beam is None:
-            price, saved = self._shapes.trial(len(ready), _length(ready), budget)
             self._credit += saved
-            if self._credit >= price:
-                self._credit, beam = 0.0, TRIAL
+            if self._credit < price:
+                return None
+            self._credit, beam = 0.0, TRIAL
+            del self._chosen[situation]  # to be weighed again when it is known how that went
+        self._drafts += 1
         return beam
 
     def _weigh(self, ready: list[_Followed], budget: Budget) -> None:
         """Choose the shape of rounds like this one, from all that is known."""
         self._learn()
-        ranks = [each.ranks for each in ready]
-        chosen = self._shapes.choose(ranks, _length(ready), budget)
-        self._chosen[_situation(ready, budget)] = chosen
+        ranks, length = [each.ranks for each in ready], _length(ready)
+        beam = self._shapes.choose(ranks, length, budget)
+        trial = self._shapes.trial(ranks, length, budget)
+        self._chosen[_situation(ready, budget)] = beam, trial
 
     def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:
         """The features that a step made final, of everybody in one piece."""
@@ -185,7 +191,7 @@ class HeadDrafter:
         busy."""
         asked = [Asked(self._unread(each), each.extent, each.context.sampler) for each in ready]
         waiting = self._grow.begin(asked, beam)
-        if self._rounds % REVIEW == 0:
+        if beam is not TRIAL and self._drafts % REVIEW == 0:
             self._weigh(ready, budget)
         else:
             self._learn()

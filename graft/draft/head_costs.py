@@ -17,9 +17,14 @@ _ROUNDS = 3
 
 def head_costs(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> StepCosts:
     """This head's table here; see `step_costs.costs_for`."""
-    about = [runner.config.kind, str(runner.config.draft_vocabulary), str(runner.config.inner)]
-    parts = [fingerprint, dtype, str(runner.device), type(growth).__name__, *about]
+    parts = depends_on(runner, growth, fingerprint, dtype)
     return kept_costs(parts, lambda: measure(runner, growth), share=REFERENCE_SHARE)
+
+
+def depends_on(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> list[str]:
+    """What makes one head's times another's, besides the machine."""
+    about = [runner.config.kind, str(runner.config.draft_vocabulary), str(runner.config.inner)]
+    return [fingerprint, dtype, str(runner.device), type(growth).__name__, *about]
 
 
 def measure(runner: HeadRunner, growth: Growth) -> StepCosts:

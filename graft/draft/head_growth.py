@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graft.models.arena import Extent
-from graft.models.head_runner import HeadRunner, Known, Round, Text
+from graft.models.head_runner import HeadRunner, Round, Text
 from graft.sampling import Sampler
 from graft.verify.draws import preferences
 
@@ -115,7 +115,7 @@ class LaunchedGrowth:
         texts = [each.text for each in asked]
         self.runner.read([text for text in texts if text.tokens])
         memories, extents = [text.memory for text in texts], [each.extent for each in asked]
-        working = Round(self.runner, Known(self.runner, memories, extents))
+        working = self.runner.round(memories, extents)
         preferred = Preferred(self.runner, [each.sampler for each in asked])
         return partial(as_pool, grow(working, preferred, beam))
 

@@ -1,8 +1,8 @@
 """Which tree of a draft head pays: as wide and deep as raises the tokens per second of a round.
 
 A head runs without asking the host in between, so the shape of its trees is decided before: from
-the rates at which its choices of each rank came true (`ranks.py`), what its levels cost here, and
-what the target's step costs with the best of its nodes.
+the rates at which its choices of each rank came true (`ranks.py`), what its levels and what a round
+besides them cost here, and what the target's step costs with the best of its nodes.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,22 @@ from graft.draft.budget import MARGIN
 from graft.draft.drafter import Budget
 from graft.draft.head_growth import Beam
 from graft.draft.ranks import RANKS, Ranks, expected_levels
-from graft.draft.worth import TRIAL_SHARE
 from graft.models.step_costs import StepCosts
 
 WIDTHS = (1, 2, 4, 10)
-DEPTHS = (1, 2, 4, 6)  # a GPU captures every shape anew: few will do
+DEPTHS = (1, 2, 3, 4, 6)  # a GPU captures every shape anew: few will do
 TRIAL = Beam((1,), RANKS, keeps_all=True)
+TRIAL_SHARE = 0.005  # of plain decoding's time that may be lost by drafts not expected to pay
+LEAST_LOSS = 0.1  # of such a draft's time, however little is missing
 
 
 @dataclass(frozen=True, slots=True)
 class Paying:
-    """Shapes that pay; `costs` are those of a head's levels, by nodes and context."""
+    """Shapes that pay; `costs` are those of a head's levels, by nodes and context, `overhead` what
+    a round takes besides them, by sequences."""
 
     costs: StepCosts
+    overhead: StepCosts | None = None
 
     def choose(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Beam | None:
         """The best shape for so many sequences, if any is worth its time."""
@@ -39,26 +42,45 @@ class Paying:
                 best, found = rate, Beam((width,) * depth, RANKS, keeps_all=True)
         return found
 
-    def trial(self, sequences: int, length: int, budget: Budget) -> tuple[float, float]:
-        """What the smallest draft costs, and what a plain step adds to what it may cost."""
-        return self.costs.step(length, sequences), TRIAL_SHARE * float(budget.seconds[0])
+    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> tuple[float, float]:
+        """What the smallest draft is expected to lose, and what a plain step adds to what it may:
+        the less is missing for it to pay, the more often it is tried."""
+        sequences, rates = len(ranks), np.mean([each.rates for each in ranks], 0)
+        drafting = self._besides(length, sequences) + self.costs.step(length, sequences)
+        rate, seconds = self._rate(rates, drafting, sequences, budget)
+        missing = 1 - rate * float(budget.seconds[0]) / budget.certain
+        loss = max(LEAST_LOSS * drafting, min(drafting, missing * seconds))
+        return loss, TRIAL_SHARE * float(budget.seconds[0])
+
+    def _besides(self, length: int, sequences: int) -> float:
+        return self.overhead.step(length, sequences) if self.overhead else 0.0
 
     def _best_depth(  # noqa: PLR0913
         self, rates: np.ndarray, width: int, sequences: int, length: int, budget: Budget
     ) -> tuple[int, float]:
-        """How deep to go with this width, and the tokens per second of that."""
-        most = min(budget.nodes, (len(budget.seconds) - 1) // sequences)
-        nodes, drafting, best = np.empty(0), 0.0, (0, 0.0)
+        """How deep to go with this width before it gets worse, and the tokens per second then."""
+        nodes, drafting, best = np.empty(0), self._besides(length, sequences), (0, 0.0)
         for level, promised in enumerate(expected_levels(rates, width, DEPTHS[-1])):
             drafting += self.costs.step(length, sequences * (width if level else 1))
-            nodes = -np.sort(-np.concatenate([nodes, promised]))[:most]
+            nodes = -np.sort(-np.concatenate([nodes, promised]))
             if level + 1 not in DEPTHS:
                 continue
-            tokens = budget.certain + sequences * np.cumsum(nodes)
-            verifying = budget.seconds[sequences : sequences * len(nodes) + 1 : sequences]
-            rate = float(np.max(tokens / (drafting + verifying), initial=0.0))
-            best = max(best, (level + 1, rate), key=lambda each: each[1])
+            rate, _ = self._rate(nodes, drafting, sequences, budget)
+            if rate <= best[1]:
+                break
+            best = level + 1, rate
         return best
+
+    def _rate(
+        self, nodes: np.ndarray, drafting: float, sequences: int, budget: Budget
+    ) -> tuple[float, float]:
+        """The most tokens per second of a round that took so long to draft nodes which promise
+        this, falling, for each sequence; and the seconds of that round."""
+        most = min(budget.nodes, (len(budget.seconds) - 1) // sequences, len(nodes))
+        tokens = budget.certain + sequences * np.cumsum([0.0, *nodes[:most]])
+        seconds = drafting + budget.seconds[: sequences * most + 1 : sequences]
+        best = int(np.argmax(tokens / seconds))
+        return float(tokens[best] / seconds[best]), float(seconds[best])
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,6 @@ class Always:
         """See Paying."""
         return self.beam
 
-    def trial(self, sequences: int, length: int, budget: Budget) -> tuple[float, float]:  # noqa: ARG002
+    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> tuple[float, float]:  # noqa: ARG002
         """See Paying."""
         return 0.0, 0.0

@@ -4,7 +4,7 @@ Learned per request, recent tokens counting more; a request begins with what the
 have seen. From these rates follows what a tree of some shape would promise before it is grown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -54,12 +54,11 @@ class Ranks:
             self._before._count(rank)
 
 
-def expected_levels(rates: np.ndarray, width: int, depth: int) -> list[np.ndarray]:
+def expected_levels(rates: np.ndarray, width: int, depth: int) -> Iterator[np.ndarray]:
     """For each of `depth` levels what its nodes promise (path probabilities, falling), if the
     `width` best nodes of every level get children that come true at these rates."""
-    beam, levels = np.ones(1), []
+    beam = np.ones(1)
     for _ in range(depth):
         level = -np.sort(-np.outer(beam, rates).ravel())
-        levels.append(level)
+        yield level
         beam = level[:width]
-    return levels

@@ -47,7 +47,7 @@ def plan_splits(layout: TreeLayout) -> SplitPlan:
                 key += committed
             row, committed = segments[-1]
             seen = layout.positions[start : node + nodes]
-            tasks += _split_tree(row, committed, key, seen, (node, nodes, start))
+            tasks += split_tree(row, committed, key, seen, (node, nodes, start))
             blocks.append((node, nodes, begun, len(tasks) - begun))
     return SplitPlan(
         np.array(tasks, np.int64).reshape(-1, 9), np.array(blocks, np.int64).reshape(-1, 4)
@@ -58,10 +58,10 @@ def split_rows(
     row: int, count: int, key: int, block: tuple[int, int, int]
 ) -> list[tuple[int, ...]]:
     """Splits of a segment of committed rows whose first key has position `key`."""
-    return _split_tree(row, count, key, np.empty(0, np.int64), block)
+    return split_tree(row, count, key, np.empty(0, np.int64), block)
 
 
-def _split_tree(
+def split_tree(
     row: int, committed: int, key: int, tree: np.ndarray, block: tuple[int, int, int]
 ) -> list[tuple[int, ...]]:
     """Splits of committed rows followed by tree nodes at the (ascending) positions `tree`."""

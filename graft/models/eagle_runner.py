@@ -4,12 +4,16 @@ Rows of known text are made from the target's true features only, one for each p
 with the output of its parent, which stands in for the feature that the target would have.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from torch import Tensor, nn
 
+from graft.models.arena import Extent
 from graft.models.eagle_head import EagleHead
 from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_runner import TREE_ROWS, HeadRunner, Known, Memory, Text
+from graft.models.head_panels import PanelLayer, PanelRound
+from graft.models.head_runner import TREE_ROWS, HeadRunner, Known, Memory, Round, Text
 from graft.models.language_model import LanguageModel
 
 
@@ -19,6 +23,13 @@ class EagleRunner(HeadRunner):
     def __init__(self, head: EagleHead, model: LanguageModel, *, packed: bool = False) -> None:
         super().__init__(head, model, packed=packed)
         model.forward.keeps_features = True
+        self._layer = PanelLayer(head.layer, head.config) if packed else None
+
+    def round(self, memories: Sequence[Memory], extents: Sequence[Extent]) -> Round | PanelRound:
+        """See HeadRunner. Its layer is a decoder's, so the CPU has a step for it."""
+        if self._layer:
+            return PanelRound(self, self._layer, memories)
+        return super().round(memories, extents)
 
     @property
     def attention(self) -> SelfAttention:

@@ -32,7 +32,7 @@ class PanelForward:
         self.shape = shape
         self.weights = pack_weights(weights)
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
-        self._partial = _Scratch()
+        self._partial = Scratch()
         self.keeps_features, self._hidden = False, np.empty((0, 0), np.float32)
         small = self.weights.down.size < _THREADS_PAY
         self.threads = 1 if small else use_threads()
@@ -95,7 +95,7 @@ def use_threads() -> int:
     return numba.get_num_threads()
 
 
-class _Scratch:
+class Scratch:
     """Room for partial attention, kept between steps."""
 
     def __init__(self) -> None:
@@ -104,6 +104,7 @@ class _Scratch:
     def take(
         self, splits: int, shape: LlamaShape, nodes: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Maximum, total [S, K, N * G] and mixed [S, K, N * G, D] of so many splits."""
         rows = nodes * (shape.heads // shape.kv_heads)
         count = splits * shape.kv_heads * rows
         if len(self._floats) < count * (shape.head_size + 2):
@@ -118,7 +119,10 @@ class _Scratch:
 
 @njit(cache=True, boundscheck=False)
 def norm_rows(hidden, weight, epsilon):  # noqa: ANN001, ANN201
-    """Every row's norm. Each thread makes its own: sharing them would cost a barrier."""
+    """Every row's norm; without a weight there is none. Each thread makes its own: sharing them
+    would cost a barrier."""
+    if not weight.shape[0]:
+        return hidden
     normed = np.empty_like(hidden)
     for i in range(hidden.shape[0]):
         rms_norm(hidden[i], weight, epsilon, normed[i])

@@ -22,6 +22,7 @@ from graft.home import atomic_folder
 from graft.models.eagle_head import EagleHead
 from graft.models.folder import read_header, read_json
 from graft.models.head_config import WINDOW, HeadConfig, check_target, sizes_of
+from graft.models.head_shelf import CONFIG
 from graft.models.longspec_head import LongSpecHead
 from graft.models.pretrained import Checkpoint
 
@@ -30,7 +31,7 @@ HEADS: dict[str, type[Head]] = {"eagle2": EagleHead, "longspec": LongSpecHead}
 TYPES = {"eagle2": "eagle", "longspec": "longspec"}  # speculators_model_type
 ARCHITECTURES = {"eagle2": "EagleSpeculator", "longspec": "LongSpecSpeculator"}
 DEPTHS = {"eagle2": 6, "longspec": 5}  # tokens drafted in a row, as the papers do
-CONFIG, WEIGHTS, PICKLE = "config.json", "model.safetensors", "pytorch_model.bin"
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 CARD = "README.md"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 OWNED_BY_TARGET = re.compile(r"(model\.)?(embed_tokens|lm_head)\.weight|(.*\.)?rotary_emb\..*")

@@ -1,26 +1,23 @@
 """From a folder to a draft head that is ready to draft for a target.
 
-Heads that are installed for a model, in the package or in the user's folder, are found by the
-fingerprint of the weights they were trained for.
+Heads that are installed for a model (`head_shelf.py`) are found by the fingerprint of the weights
+they were trained for.
 """
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 from graft.errors import CheckpointError
-from graft.home import home
 from graft.models.eagle_runner import EagleRunner
 from graft.models.head_config import KINDS
 from graft.models.head_files import CONFIG, Head, read_head
 from graft.models.head_runner import HeadRunner
+from graft.models.head_shelf import installed_heads
 from graft.models.language_model import LanguageModel
 from graft.models.load import LoadedModel, read_config
 from graft.models.longspec_runner import LongSpecRunner
 
 AUTO_HEAD = "auto"
 RUNNERS = {"eagle2": EagleRunner, "longspec": LongSpecRunner}
-IN_PACKAGE = Path(__file__).parents[1] / "heads"
 
 
 def named_head(option: str) -> str | None:
@@ -32,7 +29,7 @@ def may_have_head(name: str | None) -> bool:
     """Whether a head is named, or some are installed that may be the model's; CheckpointError
     where one is named that is not there."""
     if name is None or name == AUTO_HEAD:
-        return name is not None and next(_installed(), None) is not None
+        return name is not None and bool(installed_heads())
     if not (Path(name) / CONFIG).is_file():
         raise CheckpointError(f"{name} is not a draft head's folder: it has no {CONFIG}")
     return True
@@ -46,9 +43,9 @@ def find_heads(name: str | None, target: LoadedModel) -> list[HeadRunner]:
     if name != AUTO_HEAD:
         return [load_head(Path(name), target)]
     found = {}
-    for folder in _installed():
-        if _fingerprint(folder) == target.checkpoint.fingerprint:
-            runner = load_head(folder, target)
+    for each in installed_heads():
+        if each.fingerprint == target.checkpoint.fingerprint:
+            runner = load_head(each.folder, target)
             found.setdefault(runner.config.kind, runner)
     return [found[kind] for kind in KINDS if kind in found]
 
@@ -62,18 +59,3 @@ def load_head(folder: Path, target: LoadedModel) -> HeadRunner:
 def run_head(head: Head, model: LanguageModel, *, packed: bool = False) -> HeadRunner:
     """A head at work for a target."""
     return RUNNERS[head.config.kind](head, model, packed=packed)
-
-
-def _installed() -> Iterator[Path]:
-    """Folders of heads, the user's own first."""
-    for place in (home() / "heads", IN_PACKAGE):
-        yield from sorted(file.parent for file in place.glob(f"*/{CONFIG}"))
-
-
-def _fingerprint(folder: Path) -> str | None:
-    """Of the weights that a head was trained for; None where that cannot be read."""
-    try:
-        content = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-        return content["graft"]["fingerprint"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

@@ -114,6 +114,10 @@ class HeadRunner:
             text.memory.end += len(text.tokens)
             text.memory.last = own[-1].clone()  # the rest need not stay
 
+    def round(self, memories: Sequence[Memory], extents: Sequence[Extent]) -> "Round":
+        """Guesses on top of what the memories hold; `extents` are the target's rows."""
+        return Round(self, Known(self, memories, extents))
+
     @torch.inference_mode()
     def logits(self, outputs: Tensor) -> Tensor:
         """[..., n] float32 for outputs [..., E]."""

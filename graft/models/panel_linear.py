@@ -18,18 +18,18 @@ class PanelLinear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
         self._columns = weight.shape[0]
-        self._weight = pack_weight(bits(weight))
-        self._bias = None if bias is None else bias.detach().float()
+        self.panels = pack_weight(bits(weight))
+        self.bias = None if bias is None else bias.detach().float()
         self._threads = use_threads()
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] to [..., out]."""
         rows = x.float().reshape(-1, x.shape[-1]).contiguous().numpy()
-        y = np.empty((len(rows), self._weight.shape[0] * LANES), np.float32)
+        y = np.empty((len(rows), self.panels.shape[0] * LANES), np.float32)
         with COMPUTING:
-            linear(rows, self._weight, _NO_SCALE, y, self._threads)
+            linear(rows, self.panels, _NO_SCALE, y, self._threads)
         found = torch.from_numpy(y)[:, : self._columns].unflatten(0, x.shape[:-1])
-        return found if self._bias is None else found + self._bias
+        return found if self.bias is None else found + self.bias
 
 
 def pack_linears(module: nn.Module) -> None:

@@ -124,8 +124,9 @@ class Loop:
         rates = (kept / max(begun, 1)).tolist()
         step, accepted = self._progress.step, round(1 + sum(rates), 4)
         self._progress.tokens_per_step = accepted
+        self._progress.accepted = [round(rate, 4) for rate in rates]
         self._lessons.journal.note(
-            step=step, tokens_per_step=accepted, accepted=[round(rate, 4) for rate in rates]
+            step=step, tokens_per_step=accepted, accepted=self._progress.accepted
         )
         shown = " ".join(f"{rate:.2f}" for rate in rates)
         self._lessons.journal.say(

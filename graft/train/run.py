@@ -52,7 +52,7 @@ def train(
 
     def save_head(progress: Progress) -> None:
         card = model_card(settings, dataset, head, progress)
-        about = {"training": training_facts(settings, progress)}
+        about = {"training": training_facts(settings, head, progress)}
         write_head(settings.out, head, dtype=settings.dtype, card=card, about=about)
 
     try:

@@ -5,7 +5,7 @@ kept for the next step to be the same, bit for bit.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW
 
 @dataclass(slots=True)
 class Progress:
-    """Steps made, seconds they took, and the last measured tokens per step."""
+    """Steps made, seconds they took, and what was last measured on held-out rows."""
 
     step: int = 0
     elapsed: float = 0.0
     tokens_per_step: float | None = None
+    accepted: list[float] = field(default_factory=list)  # of held-out chains, by depth
 
 
 def save_state(
@@ -41,7 +42,7 @@ def save_state(
             tensors[f"{moment}.{name}"] = value
     about = {
         "settings": json.dumps(settings.identity()),
-        "progress": json.dumps([progress.step, progress.elapsed, progress.tokens_per_step]),
+        "progress": json.dumps(astuple(progress)),
     }
     whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with atomic_file(settings.work / FILE, needed=sum(t.nbytes for t in whole.values())) as file:

@@ -28,7 +28,7 @@ def results(tmp_path):
         ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, medqa"),
         ("--draft magic", "unknown draft 'magic'; choose one of auto, plain, pld, copy, igpg"),
         ("--draft plain,sd", "draft 'sd' needs a draft model; name one (--draft-model)"),
-        ("--draft plain,head", "draft 'head' needs a draft head; name its folder (--head)"),
+        ("--draft plain,head --head none", "draft 'head' needs a draft head; name its folder"),
         ("--draft auto --head nowhere", "nowhere is not a draft head's folder"),
         ("--draft ,", "nothing to measure; name presets with --draft or peers with --peers"),
         ("--peers sglang", "unknown peer 'sglang'; choose from hf, hf-pld, hf-compile, vllm"),

@@ -20,6 +20,13 @@ def test_table_names_the_default_model(cli):
     assert f"{pretrained.DEFAULT_MODEL} (default)" in cli("models").stdout
 
 
+def test_installed_heads_are_listed_with_their_targets(cli):
+    heads = {row["name"]: row for row in json.loads(cli("models", "--json").stdout)["heads"]}
+    assert heads["smollm2-135m-eagle2"]["target"] == pretrained.DEFAULT_MODEL
+    assert heads["smollm2-135m-eagle2"]["bytes"] > 1e6
+    assert "draft head for smollm2-135m" in cli("models").stdout
+
+
 def test_fetch_says_where_the_model_is(cli, monkeypatch):
     found = pretrained.Checkpoint("tiny", Path("/models/tiny"), "abc")
     monkeypatch.setattr(pretrained, "locate", lambda name: found)

@@ -7,7 +7,7 @@ from tiny import tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.models.head_load import run_head
-from graft.models.head_runner import Known, Round, Text
+from graft.models.head_runner import Text
 
 TEXT = torch.randint(3, 128, (90,), generator=torch.Generator().manual_seed(5)).tolist()
 # Levels of guesses: their tokens, and the number of each one's parent in the level before.
@@ -82,7 +82,7 @@ def close(found, wanted):
 
 def test_levels_of_guesses_are_what_training_computes(runner, target):
     memory = read(runner, target[1], pieces_of(runner))
-    working = Round(runner, Known(runner, [memory], [target[0]]))
+    working = runner.round([memory], [target[0]])
     close(working.root()[0, 0], expected(runner, target, []))
     outputs = []
     for tokens, above in LEVELS:
@@ -93,6 +93,16 @@ def test_levels_of_guesses_are_what_training_computes(runner, target):
     assert runner.arena.taken == 0
 
 
+def test_a_chain_may_be_long(runner, target):
+    memory = read(runner, target[1], pieces_of(runner))
+    working, path = runner.round([memory], [target[0]]), list(range(20, 32))
+    working.root()
+    for token in path:
+        output = working.level(torch.tensor([[token]]), torch.tensor([[0]]))[0, 0]
+    close(output, expected(runner, target, path))
+    runner.close(memory)
+
+
 def test_sequences_share_rounds_and_nothing_else(runner, model, target):
     other = model.open(8)
     model.prefill(other, TEXT[40:46])
@@ -101,10 +111,10 @@ def test_sequences_share_rounds_and_nothing_else(runner, model, target):
     features = model.features(range(6)) if runner.window is None else None
     runner.read([Text(short, TEXT[41:47] if runner.window is None else TEXT[40:47], features)])
     long = read(runner, target[1], pieces_of(runner))
-    both = Round(runner, Known(runner, [short, long], [other, target[0]]))
+    both = runner.round([short, long], [other, target[0]])
     alone = [
-        Round(runner, Known(runner, [short], [other])),
-        Round(runner, Known(runner, [long], [target[0]])),
+        runner.round([short], [other]),
+        runner.round([long], [target[0]]),
     ]
     close(both.root(), torch.cat([each.root() for each in alone]))
     for tokens, above in LEVELS:
@@ -157,6 +167,6 @@ def test_16_bits_are_enough_for_weights_but_not_for_positions(kind, forward):
         else [Text(memory, TEXT[1:9], model.features(range(8)))]
     )
     runner.read(given)
-    logits = runner.logits(Round(runner, Known(runner, [memory], [extent])).root())
+    logits = runner.logits(runner.round([memory], [extent]).root())
     assert logits.dtype == torch.float32
     assert logits.isfinite().all()

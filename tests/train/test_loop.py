@@ -1,5 +1,6 @@
 """Whole runs with a tiny target on the CPU: they learn, stop anywhere, and go on bit for bit."""
 
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,18 @@ class After:
         return self.left <= 0
 
 
+def assert_told(folder, last):
+    """The card and the config say what was measured, and on what."""
+    facts = json.loads((folder / "config.json").read_text())["graft"]["training"]
+    assert facts["tokens_per_step"] == last["tokens_per_step"]
+    assert facts["accepted"] == last["accepted"]
+    card = (folder / "README.md").read_text()
+    rates = ", ".join(f"{rate:.2f}" for rate in last["accepted"])
+    measured = (f"{last['tokens_per_step']:.2f} tokens per step", rates, facts["hardware"])
+    for told in (*measured, "One layer of 64 channels", "60 steps of 4 rows", "## Limits"):
+        assert told in card
+
+
 @pytest.mark.parametrize("kind", ["eagle2", "longspec"])
 def test_a_run_lowers_the_loss_and_leaves_a_head(settings, kind):
     settings = replace(settings, kind=kind, steps=60, save_minutes=10)
@@ -45,7 +58,7 @@ def test_a_run_lowers_the_loss_and_leaves_a_head(settings, kind):
     assert measured[-1] > 1.3  # a tiny target mostly looks at its last token
     head = read_head(settings.out, locate(settings.model), tiny_network().config)
     assert head.config.draft_vocabulary == 64
-    assert "tokens per step" in (settings.out / "README.md").read_text()
+    assert_told(settings.out, [note for note in log if "accepted" in note][-1])
     assert not list(settings.out.parent.glob(".tmp-*"))
 
 

@@ -1,0 +1,42 @@
+"""Draft heads that are installed, in the user's folder or in the package: read without torch."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from graft.home import folder_size, home
+
+IN_PACKAGE = Path(__file__).parents[1] / "heads"
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledHead:
+    """A head's folder, and the target it says it belongs to."""
+
+    folder: Path
+    target: str
+    fingerprint: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """What its folder is called."""
+        return self.folder.name
+
+
+def installed_heads() -> list[InstalledHead]:
+    """The user's own first; folders that do not say whose head they hold are left out."""
+    places = (home() / "heads", IN_PACKAGE)
+    found = [_head(file) for place in places for file in sorted(place.glob(f"*/{CONFIG}"))]
+    return [each for each in found if each]
+
+
+def _head(config: Path) -> InstalledHead | None:
+    try:
+        content = json.loads(config.read_text(encoding="utf-8"))
+        fingerprint = content["graft"]["fingerprint"]
+        target = content["speculators_config"]["verifier"]["name_or_path"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return InstalledHead(config.parent, target, fingerprint, folder_size(config.parent))
