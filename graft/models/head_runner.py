@@ -54,8 +54,8 @@ class Text:
 class HeadRunner:
     """What all heads have in common: rows of their own, and both ends of the target.
 
-    `packed`: the CPU's own products, where the target runs by them too. They read weights of 16 bits
-    twice as fast as of 32, and guesses need no more.
+    `packed`: the CPU's own products, where the target runs by them too. They read weights of 16
+    bits twice as fast as of 32, and guesses need no more.
     """
 
     window: int | None = None  # of its own rows; one without reads all text, with features
