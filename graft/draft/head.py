@@ -74,7 +74,8 @@ class _Followed:
     ranks: Ranks
     memory: Memory | None = None
     extent: Extent | None = None  # the target's rows
-    waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet
+    waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet,
+    pending: int = 0  # and how many these are
     tree: DraftTree | None = None
     shares: np.ndarray | None = None  # the head's, of the tree's nodes
 
@@ -180,7 +181,8 @@ class HeadDrafter:
                 each.memory.begin(step.extent.total - len(step.nodes))
                 each.context.unseen = each.memory.first
             each.waiting.append(own)
-        self._read([each for each in followed if sum(map(len, each.waiting)) > PENDING])
+            each.pending += len(step.nodes)
+        self._read([each for each in followed if each.pending > PENDING])
 
     def _draft(self, ready: list[_Followed], beam: Beam) -> None:
         """Give each of them a tree."""
@@ -226,5 +228,5 @@ class HeadDrafter:
             return Text(each.memory, [])
         features, first = torch.cat(each.waiting), each.memory.end + 1
         tokens = each.text(first, min(first + len(features), each.length))
-        each.waiting = []
+        each.waiting, each.pending = [], 0
         return Text(each.memory, tokens, features[: len(tokens)])
