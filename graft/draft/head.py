@@ -29,7 +29,7 @@ from graft.tree.relations import path_products
 
 SOURCE = "head"
 REVIEW = 8  # drafts after which shapes are weighed anew: it takes as long as a small step
-PENDING = 64  # features that may wait for a round; more are read at once
+PENDING = 4096  # features that may wait for a round, so that nobody waits for a head that reads
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
 LONGSPEC_BEAM = Beam((4, 16, 16, 16, 16), 16, keeps_all=False)
@@ -73,8 +73,9 @@ class _Followed:
     ranks: Ranks
     memory: Memory | None = None
     extent: Extent | None = None  # the target's rows
-    waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet
-    latest: Tensor | None = None  # the last feature that was
+    waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet,
+    pending: int = 0  # and how many these are
+    latest: Tensor | None = None  # the last feature that was read
     tree: DraftTree | None = None
     shares: np.ndarray | None = None  # the head's, of the tree's nodes
 
@@ -183,7 +184,8 @@ class HeadDrafter:
                 each.memory.begin(step.extent.total - len(step.nodes))
                 each.context.unseen = each.memory.first
             each.waiting.append(own)
-        long = [each for each in followed if sum(map(len, each.waiting)) > PENDING]
+            each.pending += len(step.nodes)
+        long = [each for each in followed if each.pending > PENDING]
         self._runner.read([self._unread(each, but=1) for each in long])
 
     def _draft(self, ready: list[_Followed], beam: Beam, budget: Budget) -> None:
@@ -233,11 +235,12 @@ class HeadDrafter:
             each.memory.end = min(each.memory.end, each.length - 1)
             return Text(each.memory, each.text(each.memory.end, each.length))
         if not each.waiting:
-            each.waiting = [each.latest]
+            each.waiting, each.pending = [each.latest], 1
             each.memory.end -= 1
         features = torch.cat(each.waiting) if len(each.waiting) > 1 else each.waiting[0]
-        taken, first = len(features) - but, each.memory.end + 1
-        each.waiting, each.latest = [features[taken:]] if but else [], features[-1:]
+        taken, first = each.pending - but, each.memory.end + 1
+        each.waiting, each.pending = [features[taken:]] if but else [], but
+        each.latest = features[-1:]
         return Text(each.memory, each.text(first, first + taken), features[:taken])
 
 

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from graft.draft.head_growth import Asked, Beam
+from graft.kernels.draw_triton import noisy_rows
 from graft.kernels.tree_attention_triton import tasks_wanted, tiles_of
 from graft.kernels.tree_plan import COLUMNS, FIRST, TREE, TreePlan, plan_guesses
 from graft.models.head_fused import Looking
 from graft.models.head_runner import HeadRunner
-from graft.sampling import DRAW, Sampler, as_signed, gumbel
+from graft.sampling import DRAW, Sampler, as_signed
 
 NOWHERE = -(1 << 20)  # the row of nobody's guesses
 LEAST_ROOM = 16  # tasks and partial results of a level
@@ -157,10 +158,7 @@ class RoundDesk:
         if not self._noisy:
             return logits
         there = self._there.parts
-        noise = gumbel(there["keys"][depth][:, None], self._runner.tokens).float()
-        factor, share = there["heat"][:, :, None, None]
-        by_sequence = logits.float().view(len(noise), -1, logits.shape[1])
-        return (factor * by_sequence + share * noise[:, None]).view(logits.shape)
+        return noisy_rows(logits, self._runner.tokens, there["keys"][depth], there["heat"])
 
     def _heat(self, samplers: Sequence[Sampler | None]) -> None:
         here = self._here.numpy

@@ -75,10 +75,12 @@ class Paying:
         self, nodes: np.ndarray, drafting: float, sequences: int, budget: Budget
     ) -> tuple[float, float]:
         """The most tokens per second of a round that took so long to draft nodes which promise
-        this, falling, for each sequence; and the seconds of that round."""
+        this, falling, for each sequence, and checks some; and the seconds of that round."""
         most = min(budget.nodes, (len(budget.seconds) - 1) // sequences, len(nodes))
-        tokens = budget.certain + sequences * np.cumsum([0.0, *nodes[:most]])
-        seconds = drafting + budget.seconds[: sequences * most + 1 : sequences]
+        if not most:
+            return 0.0, drafting + float(budget.seconds[0])
+        tokens = budget.certain + sequences * np.cumsum(nodes[:most])
+        seconds = drafting + budget.seconds[sequences : sequences * most + 1 : sequences]
         best = int(np.argmax(tokens / seconds))
         return float(tokens[best] / seconds[best]), float(seconds[best])
 

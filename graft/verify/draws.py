@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graft.kernels.fast_draws import draws_fast, greedy_rows, sampled_rows
 from graft.sampling import (
     DRAW,
     NEAR_TOP,
@@ -110,7 +111,10 @@ def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
         return torch.full((len(logits),), NOT_DRAWN, dtype=torch.int64, device=logits.device)
     logits = _adjusted(alike, logits)
     if sampler.params.greedy:
-        return logits.argmax(-1)
+        return greedy_rows(logits)
+    if draws_fast(logits) and not _filters(alike, logits).any:
+        keys, _, temperatures, *_ = upload(torch.from_numpy(_numbers(alike)), logits.device)
+        return sampled_rows(logits, keys, temperatures.view(torch.float64))
     return _joined(
         [
             drawn if certain is None else torch.where(certain, drawn, NOT_DRAWN)
@@ -143,7 +147,7 @@ def _noisy(
     """Scores with noise [n, V], some rows at a time, and where they are certain [n]."""
     if tokens is None:
         tokens = torch.arange(logits.shape[1], device=logits.device)
-    filters = _Filters([sampler.params for sampler, _ in alike], logits.shape[1])
+    filters = _filters(alike, logits)
     numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
     for part in zip(logits.split(ROWS_AT_ONCE), numbers.split(ROWS_AT_ONCE, 1), strict=True):
         yield _with_noise(*part, filters, tokens)
@@ -162,6 +166,10 @@ def _numbers(alike: list[Asked]) -> np.ndarray:
     return np.concatenate([np.array(whole).T, np.array(fractions).T.copy().view(np.int64)])
 
 
+def _filters(alike: list[Asked], logits: Tensor) -> "_Filters":
+    return _Filters([sampler.params for sampler, _ in alike], logits.shape[1])
+
+
 class _Filters:
     """Which of the filters some row uses, and how many of the best entries they look at."""
 
@@ -170,6 +178,7 @@ class _Filters:
         self.top_p = any(p.top_p < 1 for p in params)
         self.min_p = any(p.min_p > 0 for p in params)
         self.looks_at = min(max(self.top_k, NEAR_TOP * self.top_p), vocabulary)
+        self.any = bool(self.top_k or self.top_p or self.min_p)
 
 
 def _with_noise(

@@ -65,3 +65,10 @@ def test_the_less_is_missing_the_less_a_trial_costs():
     assert prices[0] < 0.1 * prices[-1]
     nodes = Budget(63, np.linspace(1, 64, 64))  # that is what plain steps take: nothing pays
     assert Paying(flat(0.5)).trial([ranks], 100, nodes)[0] == pytest.approx(0.5)
+
+
+def test_without_room_for_guesses_nothing_pays():
+    full = Budget(63, np.ones(2), certain=2)  # one node for two sequences
+    shapes = Paying(flat(0.01))
+    assert shapes.choose([Ranks(), Ranks()], 100, full) is None
+    assert shapes.trial([Ranks(), Ranks()], 100, full)[0] == pytest.approx(0.01)

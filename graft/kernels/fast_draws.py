@@ -1,0 +1,32 @@
+"""Draws over rows of logits by our own kernels where a GPU and Triton are, else by torch."""
+
+import importlib.util
+from functools import cache
+
+from torch import Tensor
+
+
+def greedy_rows(logits: Tensor) -> Tensor:
+    """Index [M] of the largest of each row [M, V]."""
+    if not draws_fast(logits):
+        return logits.argmax(-1)
+    from graft.kernels.decoder_triton import argmax_rows
+
+    return argmax_rows(logits)
+
+
+def sampled_rows(logits: Tensor, keys: Tensor, temperatures: Tensor) -> Tensor:
+    """See `draw_triton.draw_rows`; only where `draws_fast`."""
+    from graft.kernels.draw_triton import draw_rows
+
+    return draw_rows(logits, keys, temperatures)
+
+
+def draws_fast(logits: Tensor) -> bool:
+    """Whether there are kernels for these rows."""
+    return logits.is_cuda and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None
