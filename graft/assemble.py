@@ -16,6 +16,7 @@ from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper, growth_for
 from graft.draft.head_costs import head_costs
 from graft.draft.head_overhead import with_overhead as with_head_overhead
+from graft.draft.head_warm import warm_shapes
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import UNCERTAIN, Helper, ModelDrafter
 from graft.draft.overhead import with_overhead
@@ -336,6 +337,8 @@ def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> 
     growth = growth_for(runner)
     fingerprint, dtype = target.checkpoint.fingerprint, target.dtype
     helper = HeadHelper(runner, growth, head_costs(runner, growth, fingerprint, dtype))
+    if runner.device.type == "cuda":
+        warm_shapes(helper)
     return with_head_overhead(helper, fingerprint, dtype)
 
 

@@ -107,7 +107,6 @@ class RoundDesk:
         parts["heat"] = REAL, (2, batch)  # 1 / temperature, share of the noise
         self._here, self._there = _Buffer(parts, torch.device("cpu")), _Buffer(parts, device)
         self.features = torch.zeros(fresh, runner.config.hidden, dtype=runner.dtype, device=device)
-        self.order = torch.arange(fresh, device=device)
         self.tokens, self.positions, self.rows, self.last, self.roots, self.tree_rows = (
             self._there.parts[name]
             for name in ("tokens", "positions", "rows", "last", "roots", "tree_rows")

@@ -63,7 +63,7 @@ class GraphedGrowth:
     def _read_most(self, asked: Sequence[Asked]) -> list[Asked]:
         """Read all but the last tokens, as if they were a prompt."""
         parted = [_parted(each.text) for each in asked]
-        self.runner.read([before for before, _ in parted if before.tokens])
+        self._fused.read([before for before, _ in parted if before.tokens])
         return [replace(each, text=last) for each, (_, last) in zip(asked, parted, strict=True)]
 
     def _take_rows(self, text: Text) -> np.ndarray:

@@ -18,6 +18,7 @@ from graft.models.step_costs import StepCosts
 
 WIDTHS = (1, 2, 4, 10)
 DEPTHS = (1, 2, 3, 4, 6)  # a GPU captures every shape anew: few will do
+SHAPES = [Beam((w,) * d, RANKS, keeps_all=True) for w in WIDTHS for d in DEPTHS]
 TRIAL = Beam((1,), RANKS, keeps_all=True)
 TRIAL_SHARE = 0.005  # of plain decoding's time that may be lost by drafts not expected to pay
 LEAST_LOSS = 0.1  # of such a draft's time, however little is missing

@@ -2,9 +2,11 @@
 and guesses lie behind the rows of the known text, where one attention sees both.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from graft.kernels.product_triton import product
 from graft.kernels.tree_attention_triton import PlacedPlan, attend
 from graft.models.forward_triton import FEW
 from graft.models.head_layers import Norm
-from graft.models.head_runner import HeadRunner
+from graft.models.head_runner import HeadRunner, Text, on
 from graft.models.storage import RowStorage
 
 AHEAD = 64  # positions that guesses may lie beyond the target's context
@@ -37,7 +39,6 @@ class Desk(Protocol):
 
     tokens: Tensor  # [N] int64: what is read before anything is guessed
     features: Tensor  # [N, E]: the target's before them
-    order: Tensor  # [N] int64: 0 .. N - 1
     positions: Tensor  # [N] int64
     rows: Tensor  # [N] int64: where they go; -1 for none
     last: Tensor  # [B] int64: the places of the roots
@@ -66,14 +67,43 @@ class FusedHead:
                 each[0, 0, :, :half].contiguous() for each in head.rotary(positions[None])
             )
 
-    def inputs(self, tokens: Tensor, features: Tensor, places: Tensor) -> Tensor:
-        """[N, E]: what the layer reads for tokens [N] behind the features at these places."""
+    def inputs(self, tokens: Tensor, features: Tensor | None, places: Tensor | None) -> Tensor:
+        """[N, E]: what the layer reads for tokens [N] behind the features at these places, None for
+        one after the other."""
         runner = self.runner
         embeddings = runner.embed(tokens)
         if runner.window is not None:
             return embeddings.contiguous()
         fc = runner.head.fc
-        return multiply(joined_pairs(embeddings, features, places), fc.weight, fc.bias)
+        if places is None:
+            pairs = torch.cat([embeddings, features.to(embeddings.dtype)], -1)
+        else:
+            pairs = joined_pairs(embeddings, features, places)
+        return multiply(pairs, fc.weight, fc.bias)
+
+    @torch.inference_mode()
+    def read(self, texts: Sequence[Text]) -> None:
+        """See HeadRunner.read, but what the layer reads for the last tokens is not kept."""
+        runner, counts = self.runner, [len(text.tokens) for text in texts]
+        positions = [text.memory.end + np.arange(n) for text, n in zip(texts, counts, strict=True)]
+        rows = [runner.rows(*pair) for pair in zip(texts, positions, strict=True)]
+        tokens = [token for text in texts for token in text.tokens]
+        where = np.stack([np.array(tokens), np.concatenate(positions), np.concatenate(rows)])
+        ids, places, targets = on(runner.device, where)
+        features = [text.features for text in texts if text.features is not None]
+        known = torch.cat(features) if features else None
+        self.project(self.inputs(ids, known, None), places, targets)
+        for text, count in zip(texts, counts, strict=True):
+            text.memory.end, text.memory.last = text.memory.end + count, None
+
+    def project(self, hidden: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Queries [N, H, D] of what the layer reads; keys and values go to the rows."""
+        runner = self.runner
+        norm = None if runner.window is None else _norm(runner.head.input_layernorm)
+        qkv = multiply(hidden, self.qkv, self.qkv_bias, norm=norm)
+        keys, values = runner.storage.kv[:, 0]
+        angles = self.cosine, self.sine
+        return rotate_and_store(qkv, positions, *angles, rows, keys, values, None, 0.0)
 
 
 class FusedRound:
@@ -88,8 +118,8 @@ class FusedRound:
     def root(self) -> Tensor:
         """[B, E]: the outputs after the last new tokens."""
         desk = self._desk
-        hidden = self._fused.inputs(desk.tokens, desk.features, desk.order)
-        query = self._project(hidden, desk.positions, desk.rows)
+        hidden = self._fused.inputs(desk.tokens, desk.features, None)
+        query = self._fused.project(hidden, desk.positions, desk.rows)
         return self._through(hidden[desk.last], query[desk.last], Nodes.roots(desk.roots))
 
     @torch.inference_mode()
@@ -97,16 +127,9 @@ class FusedRound:
         """[B * W, E]: the outputs after guesses below those of the level before."""
         self._depth += 1
         hidden = self._fused.inputs(nodes.tokens, self._outputs, nodes.above)
-        return self._through(hidden, self._project(hidden, nodes.positions, nodes.rows), nodes)
-
-    def _project(self, hidden: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Queries [N, H, D]; keys and values go to the rows."""
-        fused, runner = self._fused, self._runner
-        norm = None if runner.window is None else _norm(runner.head.input_layernorm)
-        qkv = multiply(hidden, fused.qkv, fused.qkv_bias, norm=norm)
-        keys, values = runner.storage.kv[:, 0]
-        angles = fused.cosine, fused.sine
-        return rotate_and_store(qkv, positions, *angles, rows, keys, values, None, 0.0)
+        return self._through(
+            hidden, self._fused.project(hidden, nodes.positions, nodes.rows), nodes
+        )
 
     def _through(self, hidden: Tensor, query: Tensor, nodes: Nodes) -> Tensor:
         """hidden [N, E] is changed in place."""
