@@ -44,6 +44,9 @@ class Look:
         return cls(plan.tile, _rounded(len(plan.tasks)), _rounded(int(plan.parts.max())))
 
 
+Planned = tuple[TreePlan, Look]
+
+
 @dataclass(frozen=True, slots=True)
 class RoundShape:
     """Rounds of one shape can be run by the same graph."""
@@ -60,8 +63,8 @@ class Plans:
 
     def __init__(self, runner: HeadRunner, asked: Sequence[Asked], beam: Beam) -> None:
         self._runner = runner
-        self._made: dict[tuple, TreePlan] = {}  # levels mostly see the same rows
-        self.by_place: dict[Place, tuple[TreePlan, int | None]] = {}  # and guesses above, if seen
+        self._made: dict[tuple, Planned] = {}  # levels mostly see the same rows
+        self.by_place: dict[Place, tuple[Planned, int | None]] = {}  # and guesses above, if seen
         above = 0
         for depth, width in enumerate(beam.rows):
             own = [runner.seen(each.text.memory, depth) for each in asked]
@@ -74,9 +77,9 @@ class Plans:
     @property
     def looks(self) -> tuple[tuple[Place, Look], ...]:
         """Their sizes."""
-        return tuple((place, Look.of(plan)) for place, (plan, _) in self.by_place.items())
+        return tuple((place, look) for place, ((_, look), _) in self.by_place.items())
 
-    def _plan(self, segments: Segments, width: int) -> TreePlan:
+    def _plan(self, segments: Segments, width: int) -> Planned:
         key = width, tuple(map(tuple, segments))
         if key not in self._made:
             config, dtype = self._runner.config, self._runner.dtype
@@ -86,7 +89,8 @@ class Plans:
             tasks = tasks_wanted(
                 tile, config.kv_heads, config.head_size, dtype, self._runner.device
             )
-            self._made[key] = plan_guesses(segments, width, group=group, tile=tile, tasks=tasks)
+            plan = plan_guesses(segments, width, group=group, tile=tile, tasks=tasks)
+            self._made[key] = plan, Look.of(plan)
         return self._made[key]
 
 
@@ -138,7 +142,7 @@ class RoundDesk:
         if self._runner.window is None:
             features = [each.text.features for each in asked]
             torch.cat(features, out=self.features[:count])
-        for place, (plan, above) in plans.by_place.items():
+        for place, ((plan, _), above) in plans.by_place.items():
             tasks = here["tasks", place][: len(plan.tasks)]
             tasks[:] = plan.tasks
             if above is None:
