@@ -14,7 +14,7 @@ from torch import Tensor
 from graft.draft.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.head_growth import Asked, Beam, Growth, LaunchedGrowth, Pool
-from graft.draft.head_worth import TRIAL, Always, Paying
+from graft.draft.head_worth import TRIAL, Always, Paying, Trial
 from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
 from graft.models.arena import Extent
@@ -29,6 +29,7 @@ from graft.tree.relations import path_products
 
 SOURCE = "head"
 REVIEW = 8  # drafts after which shapes are weighed anew: it takes as long as a small step
+FOLLOWED = 8  # of so many sequences one is followed where drafts are far from paying
 PENDING = 4096  # features that may wait for a round, so that nobody waits for a head that reads
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
@@ -60,10 +61,6 @@ def growth_for(runner: HeadRunner) -> Growth:
     return GraphedGrowth(runner)
 
 
-# A shape, if one pays, and what trying costs and a plain step adds to what that may
-_Choice = tuple[Beam | None, tuple[float, float]]
-
-
 @dataclass(slots=True)
 class _Followed:
     """A sequence that is drafted for, and the last draft."""
@@ -71,6 +68,7 @@ class _Followed:
     context: DraftContext
     trust: Trust
     ranks: Ranks
+    left_alone: bool  # the head neither reads nor drafts
     memory: Memory | None = None
     extent: Extent | None = None  # the target's rows
     waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet,
@@ -104,7 +102,9 @@ class HeadDrafter:
         self._calibrated = beam is None
         self._followed: dict[int, _Followed] = {}
         self._experience, self._ranks = Experience(), Ranks()
-        self._chosen: dict[tuple[int, int], _Choice] = {}  # by sequences and tokens at hand
+        # By sequences and tokens at hand: a shape, if one pays, and what trying would cost
+        self._chosen: dict[tuple[int, int], tuple[Beam | None, Trial]] = {}
+        self._started, self._hopeless = 0, False  # sequences; whether drafts are far from paying
         self._checked: list[tuple[_Followed, DraftTree, np.ndarray, list[int]]] = []
         self._drafts = 0
         self._credit = 0.0  # seconds that a draft which is not expected to pay may cost
@@ -112,7 +112,9 @@ class HeadDrafter:
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
         trust, ranks = Trust(self._experience), Ranks(self._ranks)
-        self._followed[context.sequence] = _Followed(context, trust, ranks)
+        self._started += 1
+        left_alone = self._hopeless and self._started % FOLLOWED != 0
+        self._followed[context.sequence] = _Followed(context, trust, ranks, left_alone)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -129,12 +131,13 @@ class HeadDrafter:
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. Features are there until the next step is sent: they are taken along now,
         and read when a round needs them."""
+        steps = [step for step in steps if not self._followed[step.sequence].left_alone]
         followed = [self._followed[step.sequence] for step in steps]
         for each, step in zip(followed, steps, strict=True):
             if each.tree and step.tokens:
                 self._checked.append((each, each.tree, each.shares, step.tokens))
                 each.forget_draft()
-        if self._runner.window is None:
+        if self._runner.window is None and steps:
             self._take_along(followed, steps)
         for each, step in zip(followed, steps, strict=True):
             each.extent = step.extent
@@ -156,10 +159,10 @@ class HeadDrafter:
         situation = _situation(ready, budget)
         if situation not in self._chosen:
             self._weigh(ready, budget)
-        beam, (price, saved) = self._chosen[situation]
+        beam, trial = self._chosen[situation]
         if beam is None:
-            self._credit += saved
-            if self._credit < price:
+            self._credit += trial.allowance
+            if self._credit < trial.loss:
                 return None
             self._credit, beam = 0.0, TRIAL
             del self._chosen[situation]  # to be weighed again when it is known how that went
@@ -173,6 +176,8 @@ class HeadDrafter:
         beam = self._shapes.choose(ranks, length, budget)
         trial = self._shapes.trial(ranks, length, budget)
         self._chosen[_situation(ready, budget)] = beam, trial
+        if budget.certain == len(ready):  # what others found says nothing of the head
+            self._hopeless = beam is None and trial.hopeless
 
     def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:
         """The features that a step made final, of everybody in one piece."""

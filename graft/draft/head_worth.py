@@ -22,6 +22,17 @@ SHAPES = [Beam((w,) * d, RANKS, keeps_all=True) for w in WIDTHS for d in DEPTHS]
 TRIAL = Beam((1,), RANKS, keeps_all=True)
 TRIAL_SHARE = 0.005  # of plain decoding's time that may be lost by drafts not expected to pay
 LEAST_LOSS = 0.1  # of such a draft's time, however little is missing
+HOPELESS = 0.5  # of its time: who is expected to lose more need not be followed
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Of a draft that is not expected to pay: the seconds it would lose, those that a plain step
+    adds to what may be lost, and whether it is far from paying."""
+
+    loss: float
+    allowance: float
+    hopeless: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +54,14 @@ class Paying:
                 best, found = rate, Beam((width,) * depth, RANKS, keeps_all=True)
         return found
 
-    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> tuple[float, float]:
-        """What the smallest draft is expected to lose, and what a plain step adds to what it may:
-        the less is missing for it to pay, the more often it is tried."""
+    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Trial:
+        """Of the smallest draft: the less is missing for it to pay, the more often it is tried."""
         sequences, rates = len(ranks), np.mean([each.rates for each in ranks], 0)
         drafting = self._besides(length, sequences) + self.costs.step(length, sequences)
         rate, seconds = self._rate(rates, drafting, sequences, budget)
         missing = 1 - rate * float(budget.seconds[0]) / budget.certain
         loss = max(LEAST_LOSS * drafting, min(drafting, missing * seconds))
-        return loss, TRIAL_SHARE * float(budget.seconds[0])
+        return Trial(loss, TRIAL_SHARE * float(budget.seconds[0]), loss > HOPELESS * drafting)
 
     def _besides(self, length: int, sequences: int) -> float:
         return self.overhead.step(length, sequences) if self.overhead else 0.0
@@ -96,6 +106,6 @@ class Always:
         """See Paying."""
         return self.beam
 
-    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> tuple[float, float]:  # noqa: ARG002
+    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Trial:  # noqa: ARG002
         """See Paying."""
-        return 0.0, 0.0
+        return Trial(0.0, 0.0, hopeless=False)

@@ -10,7 +10,7 @@ from tiny import VOCABULARY, costs_of, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.head import BEAMS, LONGSPEC_BEAM, HeadDrafter, HeadHelper, growth_for
+from graft.draft.head import BEAMS, FOLLOWED, LONGSPEC_BEAM, HeadDrafter, HeadHelper, growth_for
 from graft.draft.head_costs import NODES, measure
 from graft.draft.head_growth import Beam, Preferred, as_pool, grow
 from graft.draft.head_worth import Paying
@@ -342,6 +342,43 @@ def test_a_head_that_is_always_wrong_is_soon_left_alone(kind):
         target.step(0, [context.root], [wrong])
     assert sum(sizes[:20]) > 0
     assert sum(sizes[-40:]) <= 4
+
+
+@every_kind
+def test_where_drafts_are_far_from_paying_few_sequences_are_followed(kind):
+    target = Target(kind, beam=False)
+    dear = Budget(63, np.linspace(1, 64, 64))  # a node takes as long as a plain step
+    target.begin(0, PROMPT)
+    target.propose(0, budget=dear)
+    for sequence in range(1, 2 * FOLLOWED):
+        target.begin(sequence, PROMPT)
+        target.propose(sequence, budget=dear)
+    followed = [each for each, known in target.drafter._followed.items() if known.extent]
+    assert followed == [0, FOLLOWED - 1, 2 * FOLLOWED - 1]
+    held = target.helper.runner.arena.taken
+    for sequence in range(2 * FOLLOWED):
+        target.drafter.finish(sequence)
+    assert target.helper.runner.arena.taken == 0
+    assert held > 0 or kind == "longspec"  # which reads when it drafts
+
+
+def test_a_sure_copy_does_not_speak_against_a_head():
+    target = Target("eagle2", beam=False)
+    target.begin(0, PROMPT)
+    target.propose(0, budget=Budget(63, np.linspace(1, 64, 64), certain=7))
+    assert not target.drafter._hopeless
+
+
+@every_kind
+def test_a_head_that_pays_again_is_followed_again(kind):
+    target = Target(kind, beam=False)
+    target.begin(0, PROMPT)
+    target.propose(0, budget=Budget(63, np.linspace(1, 64, 64)))
+    assert target.drafter._hopeless
+    target.drafter._chosen.clear()  # as a review does
+    target.propose(0, budget=BUDGET)
+    target.begin(1, PROMPT)
+    assert len(target.propose(1, budget=BUDGET)[0]) > 1
 
 
 @every_kind

@@ -51,24 +51,26 @@ def test_it_is_part_of_the_price():
     free, dear = Paying(flat(0.01)), Paying(flat(0.01), flat(3.0))
     assert free.choose([Ranks()], 100, budget).depth > 1
     assert dear.choose([Ranks()], 100, budget) is None
-    price, saved = dear.trial([Ranks()], 100, budget)
-    assert saved == TRIAL_SHARE
+    trial = dear.trial([Ranks()], 100, budget)
+    assert trial.allowance == TRIAL_SHARE
+    assert trial.hopeless
     tokens = 1 + Ranks().rates.sum()
     assert tokens < 3
-    assert price == pytest.approx(3.01 + budget.seconds[10] - tokens)  # what plain steps took
+    assert trial.loss == pytest.approx(3.01 + budget.seconds[10] - tokens)  # what plain steps took
 
 
 def test_the_less_is_missing_the_less_a_trial_costs():
     ranks, budget = Ranks(), Budget(63, np.linspace(1, 1.2, 64))
-    prices = [Paying(flat(x)).trial([ranks], 100, budget)[0] for x in (0.5, 0.9, 1.5, 3.0)]
+    prices = [Paying(flat(x)).trial([ranks], 100, budget).loss for x in (0.5, 0.9, 1.5, 3.0)]
     assert prices == sorted(prices)
     assert prices[0] < 0.1 * prices[-1]
+    assert not Paying(flat(0.9)).trial([ranks], 100, budget).hopeless
     nodes = Budget(63, np.linspace(1, 64, 64))  # that is what plain steps take: nothing pays
-    assert Paying(flat(0.5)).trial([ranks], 100, nodes)[0] == pytest.approx(0.5)
+    assert Paying(flat(0.5)).trial([ranks], 100, nodes).loss == pytest.approx(0.5)
 
 
 def test_without_room_for_guesses_nothing_pays():
     full = Budget(63, np.ones(2), certain=2)  # one node for two sequences
     shapes = Paying(flat(0.01))
     assert shapes.choose([Ranks(), Ranks()], 100, full) is None
-    assert shapes.trial([Ranks(), Ranks()], 100, full)[0] == pytest.approx(0.01)
+    assert shapes.trial([Ranks(), Ranks()], 100, full).loss == pytest.approx(0.01)
