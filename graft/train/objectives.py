@@ -64,6 +64,14 @@ def _asked(batch: Batch, ahead: int) -> Tensor:
     return asked
 
 
+def _moved(batch: Batch, random: np.random.Generator, target: Target, settings: Settings) -> Tensor:
+    """Anchor-offset positions [B, T], anywhere in the target's context."""
+    context = target.config.get_text_config().max_position_embeddings
+    most = max(context - batch.tokens.shape[1], 0)
+    offsets = torch.from_numpy(random.integers(0, most + 1, len(batch.tokens)))
+    return anchor_offset(batch.places, offsets.to(batch.places.device), settings.sinks)
+
+
 class EagleObjective:
     """Column t: token t + 1 and feature t; it guesses token t + 2."""
 
@@ -76,27 +84,31 @@ class EagleObjective:
         """See Objective."""
         spread = self._settings.noise * NOISE_LENGTH / batch.tokens.shape[1]
         noise = torch.Generator(batch.tokens.device).manual_seed(int(random.integers(2**62)))
-        return self._run(head, batch, self._settings.unroll, (spread, noise))
+        positions = batch.places
+        if self._settings.offset_positions:
+            positions = _moved(batch, random, self._target, self._settings)
+        return self._run(head, batch, positions, self._settings.unroll, (spread, noise))
 
     def measure(self, head: nn.Module, batch: Batch) -> Outcome:
         """See Objective."""
-        return self._run(head, batch, DEPTH, None)
+        return self._run(head, batch, batch.places, DEPTH, None)
 
     def _run(
         self,
         head: nn.Module,
         batch: Batch,
+        positions: Tensor,
         steps: int,
         noise: tuple[float, torch.Generator] | None,
     ) -> Outcome:
-        features = self._target.read(batch, batch.places).features
+        features = self._target.read(batch, positions).features
         given = features.float()
         if noise:
             spread, generator = noise
             uniform = torch.rand(given.shape, generator=generator, device=given.device)
             given = given + (uniform - 0.5) * spread
         embeddings = F.embedding(batch.tokens.roll(-1, 1), self._target.embedding).float()
-        outputs = head(embeddings, given, batch.places, batch.visible, steps)
+        outputs = head(embeddings, given, positions, batch.visible, steps)
         asked = _asked(batch, self.ahead)
         counted = torch.stack([asked & (batch.places >= step) for step in range(steps)])
         powers = torch.arange(steps, device=counted.device)
@@ -128,17 +140,13 @@ class LongSpecObjective:
 
     def __init__(self, target: Target, layer: OutputLayer, settings: Settings) -> None:
         self._target, self._layer, self._settings = target, layer, settings
-        self._context = target.config.get_text_config().max_position_embeddings
 
     def learn(self, head: nn.Module, batch: Batch, random: np.random.Generator) -> Outcome:
         """See Objective."""
         shift = int(random.integers(1, self._settings.shifts + 1))
         positions = batch.places
         if not self._settings.vanilla_positions:
-            most = max(self._context - batch.tokens.shape[1], 0)
-            offsets = random.integers(0, most + 1, len(batch.tokens))
-            moved = torch.from_numpy(offsets).to(positions.device)
-            positions = anchor_offset(positions, moved, self._settings.sinks)
+            positions = _moved(batch, random, self._target, self._settings)
         return self._run(head, batch, positions, [shift])
 
     def measure(self, head: nn.Module, batch: Batch) -> Outcome:

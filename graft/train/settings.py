@@ -46,8 +46,9 @@ class Settings:
     unroll_decay: float = option(0.8, "Weight of each such step against the one before.")
     noise: float = option(0.2, "Spread of eagle2's noise on features, at 512 tokens.")
     shifts: int = option(4, "longspec hides the target's last 1 to so many keys (flash-noisy).")
-    sinks: int = option(4, "First positions longspec leaves in place (anchor-offset).")
+    sinks: int = option(4, "First positions that anchor-offset leaves in place.")
     vanilla_positions: bool = option(False, "No anchor-offset positions for longspec.")  # noqa: FBT003
+    offset_positions: bool = option(False, "Anchor-offset positions for eagle2 too.")  # noqa: FBT003
     no_final_norm: bool = option(False, "No norm before longspec's output, as in the paper.")  # noqa: FBT003
     random_start: bool = option(False, "Begin with random weights, not with the target's.")  # noqa: FBT003
     start: Path | None = option(None, "Begin with this head's weights.")

@@ -187,6 +187,21 @@ def test_noise_offsets_and_shifts_follow_from_the_random_numbers_alone(settings)
         assert losses[0] == losses[1] != losses[2]
 
 
+def test_eagles_positions_are_moved_where_that_is_asked_for(settings, monkeypatch):
+    """The target and the head read the same positions, and a seed moves them."""
+    model, batch = target(), batch_of(rows_of(32), np.array([0]), torch.device("cpu"))
+    seen, read = [], Target.read
+    monkeypatch.setattr(Target, "read", lambda *given: seen.append(given[2]) or read(*given))
+    for moved in (False, True):
+        head, objective = made("eagle2", model, replace(settings, offset_positions=moved))
+        given = []
+        head.register_forward_pre_hook(lambda _, inputs, given=given: given.append(inputs[2]))
+        objective.learn(head, batch, np.random.default_rng(3))
+        assert torch.equal(seen[-1], given[0])
+        assert torch.equal(given[0], batch.places) != moved
+        assert torch.equal(given[0][:, :4], batch.places[:, :4])
+
+
 def test_a_longspec_head_with_hidden_keys_cannot_see_them(settings):
     """What the target remembers of the last tokens is changed; a shift of 4 does not notice."""
     model = target()
