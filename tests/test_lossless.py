@@ -183,8 +183,10 @@ def test_a_head_never_changes_the_output(head_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
     place = list(OPTIONS).index(option) % len(PROMPTS)
     result = bench.check(PROMPTS[place], params, preset_of(draft, head))
-    assert rejected([result]) >= 3
-    if head != "random eagle2":
+    wrong = head == "random eagle2"  # and soon left alone, but by the papers' presets
+    if not wrong or draft in ("paper", "casd", "rasd-pld"):
+        assert rejected([result]) >= 3
+    if not wrong:
         assert accepted([result]) >= 3
     if draft == "paper":
         assert result.stats.accepted_by_source["head"] == accepted([result])
