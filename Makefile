@@ -30,7 +30,7 @@ setup: sound-venv
 	@$(MAKE) -s --no-print-directory $(WARM)
 
 # Compiles the kernels (numba keeps them beside their sources) and measures what steps cost here.
-$(WARM): $(wildcard graft/kernels/*.py graft/match/*.py graft/models/*.py)
+$(WARM): $(wildcard graft/kernels/*.py graft/match/*.py graft/models/*.py graft/models/*/*.py)
 	@echo "setup: compiling kernels, about two minutes"
 	@$(BIN)/python -c "import graft; [graft.load('$(MODEL)', dtype=dtype) for dtype in ('fp32', 'bf16')]; \
 	  from graft.match.store_warm_up import compile_all; compile_all()"

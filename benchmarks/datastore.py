@@ -34,8 +34,8 @@ from graft.match.rest import CHOICES, RestIndex
 from graft.match.store_build import MOST_TOKENS, StoreWriter, begin_store
 from graft.match.store_files import Manifest, read_manifest, writing
 from graft.match.suffix_array import LONGEST, open_store
-from graft.models.pretrained import DEFAULT_MODEL
-from graft.models.tokenizer import (
+from graft.models.checkpoints.pretrained import DEFAULT_MODEL
+from graft.models.checkpoints.tokenizer import (
     batch_encoder,
     read_tokenizer,
     tokenizer_fingerprint,

@@ -23,8 +23,8 @@ from graft.draft.head_costs import text_of
 from graft.draft.head_growth import Asked, Growth
 from graft.models.arena import Extent
 from graft.models.gpu import hold_rows
-from graft.models.head_load import load_head
-from graft.models.head_runner import HeadRunner, Memory
+from graft.models.heads.load import load_head
+from graft.models.heads.runner import HeadRunner, Memory
 from graft.models.load import LoadedModel, load_model
 from graft.tree.draft_tree import chain, root_only
 

@@ -13,9 +13,9 @@ import shutil
 from pathlib import Path
 
 from graft.home import atomic_folder
-from graft.models.head_files import CARD, CONFIG, WEIGHTS, read_head
-from graft.models.head_shelf import IN_PACKAGE
-from graft.models.pretrained import KNOWN
+from graft.models.checkpoints.pretrained import KNOWN
+from graft.models.heads.files import CARD, CONFIG, WEIGHTS, read_head
+from graft.models.heads.shelf import IN_PACKAGE
 from graft.train.card import PAPERS, architecture
 from graft.train.journal import LOG, read_notes
 

@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 
 from graft.assemble import make_drafter
 from graft.draft.drafter import Budget, DraftContext
+from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
 from graft.models.language_model import TargetStep
-from graft.models.pretrained import DEFAULT_MODEL, locate
 from graft.models.step_costs import REFERENCE, StepCosts
 
 BARS = " ▁▂▃▄▅▆▇█"

@@ -26,16 +26,16 @@ from graft.match.rest import RestIndex
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store, open_store
 from graft.match.suffix_automaton import SuffixAutomaton
+from graft.models.checkpoints.pretrained import DEFAULT_MODEL
+from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 from graft.models.gpu import hold_rows
-from graft.models.head_config import KINDS
-from graft.models.head_load import AUTO_HEAD, find_heads, may_have_head
-from graft.models.head_runner import HeadRunner
+from graft.models.heads.config import KINDS
+from graft.models.heads.load import AUTO_HEAD, find_heads, may_have_head
+from graft.models.heads.runner import HeadRunner
 from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
-from graft.models.pretrained import DEFAULT_MODEL
 from graft.models.same_tokens import check_same_tokens
 from graft.models.step_costs import StepCosts, costs_for
-from graft.models.tokenizer import tokenizer_fingerprint
 from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk

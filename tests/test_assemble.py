@@ -13,8 +13,8 @@ import graft
 from graft.assemble import EITHER_PRESETS, HEAD_PRESETS, MODEL_PRESETS, PRESETS
 from graft.errors import CheckpointError, InputError
 from graft.home import home
-from graft.models.head_files import write_head
-from graft.models.pretrained import locate
+from graft.models.checkpoints.pretrained import locate
+from graft.models.heads.files import write_head
 from graft.sampling import SamplingParams
 
 

@@ -23,7 +23,7 @@ from watched import Adversary, Oracle, WatchedWalk
 
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing
-from graft.models.tokenizer import tokenizer_fingerprint
+from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 from graft.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[1]

@@ -20,11 +20,11 @@ from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
 from graft.draft.head import HeadHelper, growth_for
 from graft.draft.model import Helper
-from graft.models.head_files import Head
-from graft.models.head_load import run_head
+from graft.models.checkpoints.pretrained import Checkpoint
+from graft.models.heads.files import Head
+from graft.models.heads.load import run_head
 from graft.models.language_model import Forward, LanguageModel
 from graft.models.load import LoadedModel, build_forward
-from graft.models.pretrained import Checkpoint
 from graft.models.step_costs import REFERENCE, StepCosts
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk

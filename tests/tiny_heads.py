@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from graft.models.head_config import head_config
-from graft.models.head_files import HEADS, Head
-from graft.models.pretrained import Checkpoint
+from graft.models.checkpoints.pretrained import Checkpoint
+from graft.models.heads.config import head_config
+from graft.models.heads.files import HEADS, Head
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
 KINDS = tuple(HEADS)

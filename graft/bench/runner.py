@@ -17,9 +17,9 @@ from graft.bench.task import Prompt, read_suite, select
 from graft.bench.worker import RequestError, Worker, WorkerError
 from graft.bench.workers import PEER_DTYPES, Workers
 from graft.errors import GraftError, InputError
-from graft.models.head_load import AUTO_HEAD
+from graft.models.checkpoints.pretrained import Checkpoint, locate
+from graft.models.heads.load import AUTO_HEAD
 from graft.models.load import find_device
-from graft.models.pretrained import Checkpoint, locate
 
 WARM_UP_PROMPT, WARM_UP = 64, 12  # tokens
 

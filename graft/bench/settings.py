@@ -10,9 +10,9 @@ from graft.assemble import check_draft
 from graft.bench.systems import PEERS, System, graft_system
 from graft.errors import InputError
 from graft.machine import usable_cores
-from graft.models.head_load import AUTO_HEAD, may_have_head, named_head
+from graft.models.checkpoints.pretrained import DEFAULT_MODEL
+from graft.models.heads.load import AUTO_HEAD, may_have_head, named_head
 from graft.models.load import DTYPES
-from graft.models.pretrained import DEFAULT_MODEL
 
 Split = Literal["tune", "report", "all"]
 WHOLE = 0  # the context of prompts that are not cut to one

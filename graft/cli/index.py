@@ -70,8 +70,8 @@ def build(
     """Make a datastore of documents. After an interruption the same command goes on."""
     from graft.match.store_build import begin_store
     from graft.match.store_files import Manifest, writing
-    from graft.models.pretrained import DEFAULT_MODEL
-    from graft.models.tokenizer import tokenizer_fingerprint, vocabulary_size
+    from graft.models.checkpoints.pretrained import DEFAULT_MODEL
+    from graft.models.checkpoints.tokenizer import tokenizer_fingerprint, vocabulary_size
 
     name = model or DEFAULT_MODEL
     tokenizer = _tokenizer(name)
@@ -97,7 +97,7 @@ def add(
     """Add documents to a datastore; those it has already are left out."""
     from graft.match.store_build import MOST_SHARDS
     from graft.match.store_files import check_tokenizer, read_manifest, writing
-    from graft.models.tokenizer import tokenizer_fingerprint
+    from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
     tokenizer = _tokenizer(read_manifest(store).model)
     with writing(store):
@@ -166,7 +166,7 @@ def query(
     """Show what followed a text: the draft that a model would be given."""
     from graft.match.store_files import read_manifest
     from graft.match.suffix_array import open_store
-    from graft.models.tokenizer import tokenizer_fingerprint
+    from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
     tokenizer = _tokenizer(model or read_manifest(store).model)
     opened = open_store(store, tokenizer_fingerprint(tokenizer))
@@ -186,7 +186,7 @@ def _tokenizer(name: str) -> Any:  # noqa: ANN401 (a transformers fast tokenizer
     import os
 
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
-    from graft.models.tokenizer import read_tokenizer
+    from graft.models.checkpoints.tokenizer import read_tokenizer
 
     with Waiting("reading the tokenizer"):
         return read_tokenizer(name)
@@ -206,7 +206,7 @@ def _take(
 ) -> None:
     """Add the files, showing how far it is."""
     from graft.documents.records import read_texts
-    from graft.models.tokenizer import batch_encoder
+    from graft.models.checkpoints.tokenizer import batch_encoder
 
     try:
         with _progress() as report:

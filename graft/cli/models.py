@@ -34,14 +34,14 @@ def models(
 
 def fetched(name: str) -> dict[str, Any]:
     """Make sure the model is there; nothing is downloaded twice."""
-    from graft.models.pretrained import locate
+    from graft.models.checkpoints.pretrained import locate
 
     return {"name": name, "folder": str(locate(name).folder)}
 
 
 def removed(name: str) -> dict[str, Any]:
     """Delete the model from the cache."""
-    from graft.models.pretrained import remove
+    from graft.models.checkpoints.pretrained import remove
 
     return {"name": name, "bytes": remove(name)}
 
@@ -58,8 +58,8 @@ def listing() -> dict[str, Any]:
     """Where the cache is, every model known or found (`folder` is None if it is not there), and
     the draft heads that are installed."""
     from graft.home import home
-    from graft.models.head_shelf import installed_heads
-    from graft.models.pretrained import DEFAULT_MODEL, KNOWN, installed
+    from graft.models.checkpoints.pretrained import DEFAULT_MODEL, KNOWN, installed
+    from graft.models.heads.shelf import installed_heads
 
     rows = []
     for model in installed():

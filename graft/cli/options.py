@@ -144,8 +144,8 @@ class AnswerOptions:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
         from graft.assemble import check_draft
-        from graft.models.head_load import may_have_head, named_head
-        from graft.models.pretrained import DEFAULT_MODEL, locate
+        from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
+        from graft.models.heads.load import may_have_head, named_head
 
         head = named_head(self.head)
         check_draft(self.draft, draft_model=self.draft_model is not None, head=may_have_head(head))

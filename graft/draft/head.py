@@ -19,7 +19,7 @@ from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
 from graft.models.arena import Extent
 from graft.models.gpu import has_triton
-from graft.models.head_runner import HeadRunner, Memory, Text
+from graft.models.heads.runner import HeadRunner, Memory, Text
 from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
 from graft.models.storage import RowStorage

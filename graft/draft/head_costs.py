@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from graft.draft.head_growth import Asked, Beam, Growth
-from graft.models.head_runner import HeadRunner, Memory, Text
+from graft.models.heads.runner import HeadRunner, Memory, Text
 from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
 
 NODES = (1, 2, 4, 8, 16)  # as many as fit a captured round

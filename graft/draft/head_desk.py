@@ -15,8 +15,8 @@ from graft.draft.head_growth import Asked, Beam
 from graft.kernels.draw_triton import noisy_rows
 from graft.kernels.tree_attention_triton import tasks_wanted, tiles_of
 from graft.kernels.tree_plan import COLUMNS, FIRST, TREE, TreePlan, plan_guesses
-from graft.models.head_fused import Looking
-from graft.models.head_runner import HeadRunner
+from graft.models.heads.fused import Looking
+from graft.models.heads.runner import HeadRunner
 from graft.sampling import DRAW, Sampler, as_signed
 
 NOWHERE = -(1 << 20)  # the row of nobody's guesses

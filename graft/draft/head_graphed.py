@@ -21,8 +21,8 @@ from graft.draft.head_growth import Asked, Beam, LaunchedGrowth, Pool, Waiting, 
 from graft.kernels.beam_triton import Nodes, Step, advance, best_children
 from graft.models.capture import Pool as GraphPool
 from graft.models.capture import captured, reason
-from graft.models.head_fused import FusedHead, FusedRound
-from graft.models.head_runner import TREE_ROWS, HeadRunner, Text
+from graft.models.heads.fused import FusedHead, FusedRound
+from graft.models.heads.runner import TREE_ROWS, HeadRunner, Text
 from graft.sampling import Sampler
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from graft.models.arena import Extent
-from graft.models.head_runner import HeadRunner, Round, Text
+from graft.models.heads.runner import HeadRunner, Round, Text
 from graft.sampling import Sampler
 from graft.verify.draws import preferences
 

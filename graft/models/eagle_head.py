@@ -8,8 +8,8 @@ it into logits. The head's layer is Llama's without the norm before attention.
 import torch
 from torch import Tensor, nn
 
-from graft.models.head_config import HeadConfig
-from graft.models.head_layers import MLP, Norm, Positions, SelfAttention, all_ids
+from graft.models.heads.config import HeadConfig
+from graft.models.heads.layers import MLP, Norm, Positions, SelfAttention, all_ids
 
 
 class EagleLayer(nn.Module):

@@ -9,6 +9,7 @@ import torch
 from graft import machine
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
 from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
+from graft.models.checkpoints.pretrained import Checkpoint, locate
 from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
 from graft.models.forward_hook import HookForward
@@ -18,7 +19,6 @@ from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
-from graft.models.pretrained import Checkpoint, locate
 from graft.models.probe import TOLERANCE, Reference, check, reference_of
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ any length. The paper has no norm before the output layer; with `final_norm` the
 import torch
 from torch import Tensor, nn
 
-from graft.models.head_config import HeadConfig
-from graft.models.head_layers import MLP, CrossAttention, Norm, Positions, SelfAttention, all_ids
+from graft.models.heads.config import HeadConfig
+from graft.models.heads.layers import MLP, CrossAttention, Norm, Positions, SelfAttention, all_ids
 
 
 class LongSpecHead(nn.Module):

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from graft.machine import cpu
-from graft.models.head_config import HeadConfig
-from graft.models.head_files import Head
+from graft.models.heads.config import HeadConfig
+from graft.models.heads.files import Head
 from graft.train.dataset import Dataset
 from graft.train.settings import Settings
 from graft.train.state import Progress

@@ -14,7 +14,7 @@ from graft.documents.find import find_files
 from graft.documents.overlap import Overlap
 from graft.errors import InputError
 from graft.home import atomic_file, home
-from graft.models.tokenizer import tokenizer_fingerprint
+from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 from graft.train.examples import Example, Reader
 from graft.train.packing import Rows, pack
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graft.errors import InputError
-from graft.models.head_files import Head
+from graft.models.heads.files import Head
 from graft.train.batches import batch_of
 from graft.train.dataset import Dataset, rows_at
 from graft.train.journal import Journal

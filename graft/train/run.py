@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from graft.errors import InputError
-from graft.models.head_config import head_config
-from graft.models.head_files import HEADS, Head, read_head, write_head
+from graft.models.heads.config import head_config
+from graft.models.heads.files import HEADS, Head, read_head, write_head
 from graft.train.card import model_card, training_facts
 from graft.train.compiling import compile_in_place, compiles
 from graft.train.dataset import Dataset, Wanted, files_of, prepare

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from graft.models.eagle_head import EagleHead
-from graft.models.head_files import Head
+from graft.models.heads.files import Head
 from graft.models.longspec_head import LongSpecHead
 
 SPREAD = 0.02

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
 
 from graft.errors import CheckpointError, UnsupportedModelError
+from graft.models.checkpoints.pretrained import Checkpoint, locate
 from graft.models.load import find_device
-from graft.models.pretrained import Checkpoint, locate
 from graft.train.batches import Batch
 from graft.train.compiling import compile_in_place, compiles
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import graft
 from graft.cli.main import app
 from graft.errors import ContextLengthError
-from graft.models import pretrained
+from graft.models.checkpoints import pretrained
 
 
 @dataclass

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from graft.models import pretrained
+from graft.models.checkpoints import pretrained
 
 
 def test_listing_names_the_known_models_and_where_they_would_be(cli, tmp_path):

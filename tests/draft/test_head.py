@@ -15,8 +15,8 @@ from graft.draft.head_costs import NODES, measure
 from graft.draft.head_growth import Beam, Preferred, as_pool, grow
 from graft.draft.head_worth import Paying
 from graft.draft.ranks import RANKS, Ranks, expected_levels
-from graft.models.head_load import run_head
-from graft.models.head_runner import TREE_ROWS, Known, Round
+from graft.models.heads.load import run_head
+from graft.models.heads.runner import TREE_ROWS, Known, Round
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain

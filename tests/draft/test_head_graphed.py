@@ -9,8 +9,8 @@ from tiny_heads import KINDS, tiny_head
 from graft.draft.head import BEAMS
 from graft.draft.head_graphed import GraphedGrowth
 from graft.draft.head_growth import Asked, Beam, LaunchedGrowth
-from graft.models.head_load import run_head
-from graft.models.head_runner import Text
+from graft.models.heads.load import run_head
+from graft.models.heads.runner import Text
 from graft.sampling import Sampler, SamplingParams
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -12,7 +12,7 @@ from graft.draft.head import HeadHelper, growth_for
 from graft.draft.head_overhead import LEAST, SEQUENCES, measure, with_overhead
 from graft.draft.head_worth import TRIAL_SHARE, Paying
 from graft.draft.ranks import Ranks
-from graft.models.head_load import run_head
+from graft.models.heads.load import run_head
 from graft.models.step_costs import StepCosts
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -8,7 +8,7 @@ from graft.draft.head import BEAMS, HeadHelper, growth_for
 from graft.draft.head_growth import LaunchedGrowth
 from graft.draft.head_warm import warm_shapes
 from graft.draft.head_worth import SHAPES, TRIAL
-from graft.models.head_load import run_head
+from graft.models.heads.load import run_head
 
 
 @pytest.mark.parametrize("kind", KINDS)

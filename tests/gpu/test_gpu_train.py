@@ -7,7 +7,7 @@ import pytest
 import torch
 from tiny import tiny_network, tiny_tokenizer
 
-from graft.models.head_files import read_head
+from graft.models.heads.files import read_head
 from graft.train.journal import read_notes
 from graft.train.losses import Lesson, OutputLayer, cross_entropy
 from graft.train.run import train

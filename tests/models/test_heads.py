@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from tiny import tiny_network
 
+from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
-from graft.models.head_config import head_config
+from graft.models.heads.config import head_config
 from graft.models.longspec_head import LongSpecHead
-from graft.models.pretrained import Checkpoint
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
 TARGET = tiny_network().config

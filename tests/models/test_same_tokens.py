@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from graft.errors import InputError
+from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.load import LoadedModel
-from graft.models.pretrained import Checkpoint
 from graft.models.same_tokens import check_same_tokens
 
 

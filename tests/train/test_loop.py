@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from tiny import tiny_network
 
 from graft.errors import InputError
-from graft.models.head_files import read_head
-from graft.models.pretrained import locate
+from graft.models.checkpoints.pretrained import locate
+from graft.models.heads.files import read_head
 from graft.train.journal import read_notes
 from graft.train.run import train
 

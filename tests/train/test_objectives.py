@@ -11,9 +11,9 @@ from tiny import tiny_network, tiny_tokenizer
 from torch.autograd.graph import saved_tensors_hooks as hooks
 
 from graft.errors import UnsupportedModelError
-from graft.models.head_config import head_config
-from graft.models.head_files import HEADS
-from graft.models.pretrained import Checkpoint
+from graft.models.checkpoints.pretrained import Checkpoint
+from graft.models.heads.config import head_config
+from graft.models.heads.files import HEADS
 from graft.train.batches import anchor_offset, batch_of
 from graft.train.examples import Example
 from graft.train.losses import CHUNK, Lesson, OutputLayer, cross_entropy

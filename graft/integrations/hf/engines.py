@@ -22,12 +22,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 from graft.assemble import engine_around
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
+from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward
 from graft.models.gpu import fastest_attention
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, name_of
 from graft.models.llama_shape import STATIC_ROTARY
 from graft.models.load import LoadedModel, build_forward, context_length
-from graft.models.pretrained import Checkpoint
 from graft.models.step_costs import StepCosts, costs_for
 
 MOST_ROWS = 1 << 12  # of a batch; transformers has no limit

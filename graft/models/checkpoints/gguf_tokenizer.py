@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.errors import CheckpointError
-from graft.models.gguf_reader import GgufFile, damaged
+from graft.models.checkpoints.gguf_reader import GgufFile, damaged
 
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 SPACE = "\u2581"

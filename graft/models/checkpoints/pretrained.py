@@ -7,9 +7,9 @@ from pathlib import Path
 
 from graft import home
 from graft.errors import CheckpointError
-from graft.models import fetch, gguf
-from graft.models.fetch import Wheel
-from graft.models.folder import MANIFEST, check_folder, check_manifest, fingerprint
+from graft.models.checkpoints import fetch, gguf
+from graft.models.checkpoints.fetch import Wheel
+from graft.models.checkpoints.folder import MANIFEST, check_folder, check_manifest, fingerprint
 
 __all__ = ["DEFAULT_MODEL", "KNOWN", "Checkpoint", "Installed", "KnownModel"]
 __all__ += ["check_folder", "installed", "locate", "remove"]

@@ -5,8 +5,8 @@ from importlib.metadata import version
 from typing import Any
 
 from graft.errors import CheckpointError
-from graft.models.gguf_reader import GgufFile, damaged
-from graft.models.gguf_tokenizer import all_tokens, end_ids
+from graft.models.checkpoints.gguf_reader import GgufFile, damaged
+from graft.models.checkpoints.gguf_tokenizer import all_tokens, end_ids
 
 ARCHITECTURES = {
     "llama": "LlamaForCausalLM",

@@ -8,8 +8,8 @@ window, and of the target's last layer all committed rows.
 import numpy as np
 from torch import Tensor, nn
 
-from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_runner import HeadRunner, Known, Memory, Text, joined
+from graft.models.heads.layers import Rotary, SelfAttention
+from graft.models.heads.runner import HeadRunner, Known, Memory, Text, joined
 from graft.models.language_model import LanguageModel
 from graft.models.longspec_head import LongSpecHead
 

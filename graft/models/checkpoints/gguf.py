@@ -14,11 +14,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from graft import home
 from graft.errors import CheckpointError
-from graft.models import folder as folders
-from graft.models.gguf_config import INNER, OUTER, ROPE_FACTORS, generation_config, model_config
-from graft.models.gguf_reader import GgufFile, damaged
-from graft.models.gguf_tokenizer import write_tokenizer
-from graft.models.progress import bar
+from graft.models.checkpoints import folder as folders
+from graft.models.checkpoints.gguf_config import (
+    INNER,
+    OUTER,
+    ROPE_FACTORS,
+    generation_config,
+    model_config,
+)
+from graft.models.checkpoints.gguf_reader import GgufFile, damaged
+from graft.models.checkpoints.gguf_tokenizer import write_tokenizer
+from graft.models.checkpoints.progress import bar
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,9 +5,9 @@ import pytest
 import tiny_gguf
 
 from graft.errors import CheckpointError
-from graft.models import fetch
-from graft.models.fetch import fetch_snapshot
-from graft.models.gguf import convert
+from graft.models.checkpoints import fetch
+from graft.models.checkpoints.fetch import fetch_snapshot
+from graft.models.checkpoints.gguf import convert
 
 
 def hub_answers(monkeypatch, *, files=None, error=None, folder=None) -> None:

@@ -11,10 +11,10 @@ import tiny_gguf
 
 from graft import home as graft_home
 from graft.errors import CheckpointError
-from graft.models import fetch, pretrained
-from graft.models.fetch import Wheel
-from graft.models.folder import INDEX, file_sha256
-from graft.models.pretrained import KNOWN, check_folder, installed, locate, remove
+from graft.models.checkpoints import fetch, pretrained
+from graft.models.checkpoints.fetch import Wheel
+from graft.models.checkpoints.folder import INDEX, file_sha256
+from graft.models.checkpoints.pretrained import KNOWN, check_folder, installed, locate, remove
 
 
 @pytest.fixture(autouse=True)
@@ -268,9 +268,8 @@ def test_installed_and_removed(shelf, tmp_path):
 
 
 def test_names_are_cheap_to_import():
-    code = (
-        "import sys, graft.models.pretrained; print({'torch', 'transformers'} & set(sys.modules))"
-    )
+    heavy = "print({'torch', 'transformers'} & set(sys.modules))"
+    code = f"import sys, graft.models.checkpoints.pretrained; {heavy}"
     root = Path(graft_home.__file__).parent.parent
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root)
     assert shown.stdout == "set()\n"

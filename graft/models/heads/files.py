@@ -19,12 +19,12 @@ from transformers import LlamaConfig, PretrainedConfig
 
 from graft.errors import CheckpointError
 from graft.home import atomic_folder
+from graft.models.checkpoints.folder import read_header, read_json
+from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
-from graft.models.folder import read_header, read_json
-from graft.models.head_config import WINDOW, HeadConfig, check_target, sizes_of
-from graft.models.head_shelf import CONFIG
+from graft.models.heads.config import WINDOW, HeadConfig, check_target, sizes_of
+from graft.models.heads.shelf import CONFIG
 from graft.models.longspec_head import LongSpecHead
-from graft.models.pretrained import Checkpoint
 
 Head = EagleHead | LongSpecHead
 HEADS: dict[str, type[Head]] = {"eagle2": EagleHead, "longspec": LongSpecHead}

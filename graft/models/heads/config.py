@@ -6,7 +6,7 @@ from typing import Any
 from transformers import LlamaConfig, PretrainedConfig
 
 from graft.errors import CheckpointError, UnsupportedModelError
-from graft.models.pretrained import Checkpoint
+from graft.models.checkpoints.pretrained import Checkpoint
 
 KINDS = ("eagle2", "longspec")
 WINDOW = 512  # LongSpec's

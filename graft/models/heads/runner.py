@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.models.arena import ALIGN, Arena, Extent, Storage
-from graft.models.head_files import Head
-from graft.models.head_layers import CrossAttention, Rotary, SelfAttention
+from graft.models.heads.files import Head
+from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention
 from graft.models.language_model import LanguageModel
 from graft.models.panel_linear import PanelLinear, pack_linears
 from graft.models.storage import PanelStorage, RowStorage

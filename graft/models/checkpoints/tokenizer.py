@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from graft.errors import CheckpointError
-from graft.models.pretrained import locate
+from graft.models.checkpoints.pretrained import locate
 
 # Words, spaces, digits, code, accents, scripts and an emoji: where tokenizers differ.
 PROBE = "The year's 12,345 files:\n\tdef naïve(x): return x**2  # 数据 Привет 😀 don't   stop\r\n"

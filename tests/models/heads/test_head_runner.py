@@ -6,8 +6,8 @@ import torch
 from tiny import tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
-from graft.models.head_load import run_head
-from graft.models.head_runner import Text
+from graft.models.heads.load import run_head
+from graft.models.heads.runner import Text
 from graft.models.panel_linear import PanelLinear
 
 TEXT = torch.randint(3, 128, (90,), generator=torch.Generator().manual_seed(5)).tolist()

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 from tiny import tiny_network
 
 from graft.errors import CheckpointError
-from graft.models.head_config import head_config
-from graft.models.head_files import HEADS, read_head, write_head
-from graft.models.pretrained import Checkpoint
+from graft.models.checkpoints.pretrained import Checkpoint
+from graft.models.heads.config import head_config
+from graft.models.heads.files import HEADS, read_head, write_head
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "0123456789abcdef")
 TARGET = tiny_network().config

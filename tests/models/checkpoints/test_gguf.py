@@ -11,8 +11,8 @@ import tiny_gguf
 
 from graft.errors import CheckpointError
 from graft.home import home
-from graft.models import gguf, gguf_tokenizer
-from graft.models.folder import MANIFEST, check_folder, fingerprint
+from graft.models.checkpoints import gguf, gguf_tokenizer
+from graft.models.checkpoints.folder import MANIFEST, check_folder, fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,9 @@ def test_other_position_factors_are_refused(tmp_path):
 def test_second_conversion_does_nothing(tiny, monkeypatch):
     done = count_conversions(monkeypatch)
     folder = convert(tiny)
-    monkeypatch.setattr("graft.models.folder.file_sha256", lambda file: pytest.fail("hashed again"))
+    monkeypatch.setattr(
+        "graft.models.checkpoints.folder.file_sha256", lambda file: pytest.fail("hashed again")
+    )
     assert convert(tiny) == folder
     assert len(done) == 1
 

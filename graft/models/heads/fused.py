@@ -16,8 +16,8 @@ from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swi
 from graft.kernels.product_triton import product
 from graft.kernels.tree_attention_triton import PlacedPlan, attend
 from graft.models.forward_triton import FEW
-from graft.models.head_layers import Norm
-from graft.models.head_runner import HeadRunner, Text, on
+from graft.models.heads.layers import Norm
+from graft.models.heads.runner import HeadRunner, Text, on
 from graft.models.storage import RowStorage
 
 AHEAD = 64  # positions that guesses may lie beyond the target's context

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from graft.models.arena import Extent
 from graft.models.eagle_head import EagleHead
-from graft.models.head_layers import Rotary, SelfAttention
-from graft.models.head_panels import PanelLayer, PanelRound
-from graft.models.head_runner import TREE_ROWS, HeadRunner, Known, Memory, Round, Text
+from graft.models.heads.layers import Rotary, SelfAttention
+from graft.models.heads.panels import PanelLayer, PanelRound
+from graft.models.heads.runner import TREE_ROWS, HeadRunner, Known, Memory, Round, Text
 from graft.models.language_model import LanguageModel
 
 

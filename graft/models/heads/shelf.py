@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graft.home import folder_size, home
 
-IN_PACKAGE = Path(__file__).parents[1] / "heads"
+IN_PACKAGE = Path(__file__).parents[2] / "heads"
 CONFIG = "config.json"
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from graft import home
 from graft.errors import CheckpointError
-from graft.models.folder import check_folder, file_sha256
-from graft.models.progress import bar
+from graft.models.checkpoints.folder import check_folder, file_sha256
+from graft.models.checkpoints.progress import bar
 
 WANTED = ["*.json", "*.safetensors", "tokenizer*", "*.model", "*.txt", "*.jinja"]
 UNWANTED = ["*/*", "consolidated*"]

@@ -1,20 +1,20 @@
 """From a folder to a draft head that is ready to draft for a target.
 
-Heads that are installed for a model (`head_shelf.py`) are found by the fingerprint of the weights
+Heads that are installed for a model (`shelf.py`) are found by the fingerprint of the weights
 they were trained for.
 """
 
 from pathlib import Path
 
 from graft.errors import CheckpointError
-from graft.models.eagle_runner import EagleRunner
-from graft.models.head_config import KINDS
-from graft.models.head_files import CONFIG, Head, read_head
-from graft.models.head_runner import HeadRunner
-from graft.models.head_shelf import installed_heads
+from graft.models.heads.config import KINDS
+from graft.models.heads.eagle_runner import EagleRunner
+from graft.models.heads.files import CONFIG, Head, read_head
+from graft.models.heads.longspec_runner import LongSpecRunner
+from graft.models.heads.runner import HeadRunner
+from graft.models.heads.shelf import installed_heads
 from graft.models.language_model import LanguageModel
 from graft.models.load import LoadedModel, read_config
-from graft.models.longspec_runner import LongSpecRunner
 
 AUTO_HEAD = "auto"
 RUNNERS = {"eagle2": EagleRunner, "longspec": LongSpecRunner}

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from graft.models.head_config import HeadConfig
+from graft.models.heads.config import HeadConfig
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 

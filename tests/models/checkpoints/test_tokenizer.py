@@ -5,7 +5,7 @@ from tiny import tiny_network, tiny_tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from graft.errors import CheckpointError
-from graft.models.tokenizer import (
+from graft.models.checkpoints.tokenizer import (
     batch_encoder,
     read_tokenizer,
     tokenizer_fingerprint,

@@ -1,0 +1,1 @@
+"""From a name to a folder with weights and a tokenizer."""

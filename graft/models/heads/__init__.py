@@ -1,0 +1,1 @@
+"""Draft heads: their files, and heads at work for a target."""
