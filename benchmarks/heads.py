@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from graft.draft.head import BEAMS, growth_for
-from graft.draft.head_costs import text_of
+from graft.draft.head_costs import read_text, text_of
 from graft.draft.head_growth import Asked, Growth
 from graft.models.arena import Extent
 from graft.models.gpu import hold_rows
@@ -56,13 +56,11 @@ def times(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
     """Of plain steps, of a round of the paper's shape, and of the step over its tree."""
     runner.hold(1)
     growth, (_, nodes) = growth_for(runner), BEAMS[runner.config.kind]
-    extent, known = _known(target, context), _read(runner, context)
-    model = target.model
-    plain = _median(lambda: model.score([extent], [root_only(1)]), target)
-    verify = _median(lambda: model.score([extent], [chain([1] * (nodes + 1))]), target)
-    draft = _median(lambda: _round(runner, growth, known, extent), target)
-    _forget(target, extent)
-    runner.close(known)
+    with read_text(runner, context) as (known, extent):
+        score = target.model.score
+        plain = _median(lambda: score([extent], [root_only(1)]), target)
+        verify = _median(lambda: score([extent], [chain([1] * (nodes + 1))]), target)
+        draft = _median(lambda: _round(runner, growth, known, extent), target)
     return {
         "kind": runner.config.kind,
         "context": context,
@@ -74,46 +72,20 @@ def times(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
 
 
 def memory(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
-    """Bytes of the allocator; the target's own rows are not the head's."""
-    extent = _known(target, context)
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    known = _read(runner, context)
-    torch.cuda.synchronize()
-    held = torch.cuda.memory_allocated() - before
+    """Bytes of the allocator; the target's own rows are held from the start."""
     growth = growth_for(runner)
-    _round(runner, growth, known, extent)
-    torch.cuda.reset_peak_memory_stats()
-    _round(runner, growth, known, extent)
-    peak = torch.cuda.max_memory_allocated() - before
-    _forget(target, extent)
-    runner.close(known)
+    before = torch.cuda.memory_allocated()
+    with read_text(runner, context) as (known, extent):
+        torch.cuda.synchronize()
+        held = torch.cuda.memory_allocated() - before
+        _round(runner, growth, known, extent)
+        torch.cuda.reset_peak_memory_stats()
+        _round(runner, growth, known, extent)
+        peak = torch.cuda.max_memory_allocated() - before
     return {
         "kind": runner.config.kind, "context": context, "held_bytes": held, "peak_bytes": peak,
         "target_bytes": context * target.model.arena.storage.row_bytes,
     }  # fmt: skip
-
-
-def _known(target: LoadedModel, context: int) -> Extent:
-    """Rows as if a text had been read: what they hold does not change what a step costs."""
-    extent = target.model.open(context)
-    target.model.arena.ensure(extent, context)
-    extent.length = context
-    return extent
-
-
-def _forget(target: LoadedModel, extent: Extent) -> None:
-    extent.length = 0
-    target.model.close(extent)
-
-
-def _read(runner: HeadRunner, context: int) -> Memory:
-    known = runner.open()
-    if runner.window is not None:
-        known.begin(max(0, context - runner.window))
-    while known.end < context:
-        runner.read([text_of(runner, known, min(1024, context - known.end))])
-    return known
 
 
 def _round(runner: HeadRunner, growth: Growth, known: Memory, extent: Extent) -> None:

@@ -1,11 +1,13 @@
 """What this machine is, read without importing anything heavy."""
 
+import importlib.util
 import os
 import platform
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 # Instruction sets that decide which dtype is fast, as /proc/cpuinfo and sysctl name them.
@@ -88,6 +90,12 @@ def _sysctl() -> str:
     """macOS's description of the processor, keeping only the features that are there."""
     told = _told_by(["sysctl", "machdep.cpu.brand_string", "hw.optional"])
     return "\n".join(line for line in told.splitlines() if not line.endswith(": 0"))
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is there, which torch for CUDA brings along."""
+    return importlib.util.find_spec("triton") is not None
 
 
 def _told_by(command: list[str]) -> str:

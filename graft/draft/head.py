@@ -17,8 +17,8 @@ from graft.draft.head_growth import Asked, Beam, Growth, LaunchedGrowth, Pool
 from graft.draft.head_worth import TRIAL, Always, Paying, Trial
 from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
+from graft.machine import has_triton
 from graft.models.arena import Extent
-from graft.models.gpu import has_triton
 from graft.models.heads.runner import HeadRunner, Memory, Text
 from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts

@@ -1,11 +1,14 @@
 """What a level of a draft head costs on this machine, measured and kept like the target's steps."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from graft.draft.head_growth import Asked, Beam, Growth
+from graft.models.arena import Extent
 from graft.models.heads.runner import HeadRunner, Memory, Text
 from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
 
@@ -33,9 +36,7 @@ def measure(runner: HeadRunner, growth: Growth) -> StepCosts:
     lengths = tuple(n for n in LENGTHS if n < runner.model.context_length) or (1,)
     best = np.full((len(lengths), len(NODES)), np.inf)
     for i, length in enumerate(lengths):
-        memory, extent = _read(runner, length), runner.model.open(length)
-        extent.length = length
-        try:
+        with read_text(runner, length) as (memory, extent):
             for j, nodes in enumerate(NODES):
                 beam = Beam((nodes,) * LEVELS, max(NODES), keeps_all=True)
                 for round_ in range(_ROUNDS + 1):
@@ -43,20 +44,25 @@ def measure(runner: HeadRunner, growth: Growth) -> StepCosts:
                     growth.begin([Asked(text_of(runner, memory, 1), extent, None)], beam)()
                     if round_:  # the first compiles and captures
                         best[i, j] = min(best[i, j], (time.perf_counter() - start) / LEVELS)
-        finally:
-            extent.length = 0
-            runner.model.close(extent)
-            runner.close(memory)
     return StepCosts(lengths, NODES, tuple(tuple(row) for row in best.tolist()))
 
 
-def _read(runner: HeadRunner, length: int) -> Memory:
-    """A text of so many tokens, as far as the head keeps it."""
-    memory = runner.open()
-    if runner.window is not None:
-        memory.begin(max(0, length - runner.window))
-    runner.read([text_of(runner, memory, length - memory.end)])
-    return memory
+@contextmanager
+def read_text(runner: HeadRunner, length: int) -> Iterator[tuple[Memory, Extent]]:
+    """What a head and its target hold of a text of so many tokens, for rounds behind it. The
+    target's rows are not written: what they hold does not change what anything costs."""
+    model, memory = runner.model, runner.open()
+    extent = model.open(length)
+    extent.length = length
+    try:
+        if runner.window is not None:
+            memory.begin(max(0, length - runner.window))
+        runner.read([text_of(runner, memory, length - memory.end)])
+        yield memory, extent
+    finally:
+        extent.length = 0
+        model.close(extent)
+        runner.close(memory)
 
 
 def text_of(runner: HeadRunner, memory: Memory, count: int) -> Text:

@@ -167,8 +167,7 @@ class Preferred:
 
 def as_pool(levels: Tensor) -> Pool:
     """From the device, in one piece: all are whole numbers, or 32 bits wide."""
-    tokens, parents, logs = levels.cpu().numpy()  # [B, P] each
-    return with_roots(tokens.astype(np.int64), parents.astype(np.int64), logs)
+    return with_roots(*levels.cpu().numpy())
 
 
 def with_roots(tokens: np.ndarray, parents: np.ndarray, logs: np.ndarray) -> Pool:

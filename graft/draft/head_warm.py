@@ -3,7 +3,7 @@ answer.
 """
 
 from graft.draft.head import BEAMS, HeadHelper
-from graft.draft.head_costs import text_of
+from graft.draft.head_costs import read_text, text_of
 from graft.draft.head_growth import Asked
 from graft.draft.head_worth import SHAPES
 from graft.sampling import Sampler, SamplingParams
@@ -13,18 +13,10 @@ TEXT = 16  # tokens
 
 def warm_shapes(helper: HeadHelper) -> None:
     """Run a round of every shape that may be chosen for one sequence, greedy and sampled."""
-    runner, model = helper.runner, helper.runner.model
-    sampled = SamplingParams(temperature=1.0, seed=0)
-    sampler = Sampler(sampled, [], model.vocabulary)
-    memory, extent = runner.open(), model.open(TEXT)
-    runner.read([text_of(runner, memory, TEXT)])
-    extent.length = TEXT
-    try:
+    runner = helper.runner
+    sampler = Sampler(SamplingParams(temperature=1.0, seed=0), [], runner.model.vocabulary)
+    with read_text(runner, TEXT) as (memory, extent):
         for beam in (BEAMS[runner.config.kind][0], *SHAPES):
             for whose in (None, sampler):
                 memory.end = TEXT  # the same token every time
                 helper.growth.begin([Asked(text_of(runner, memory, 1), extent, whose)], beam)()
-    finally:
-        extent.length = 0
-        model.close(extent)
-        runner.close(memory)

@@ -18,11 +18,17 @@ from graft.models.step_costs import StepCosts
 
 WIDTHS = (1, 2, 4, 10)
 DEPTHS = (1, 2, 3, 4, 6)  # a GPU captures every shape anew: few will do
-SHAPES = [Beam((w,) * d, RANKS, keeps_all=True) for w in WIDTHS for d in DEPTHS]
-TRIAL = Beam((1,), RANKS, keeps_all=True)
 TRIAL_SHARE = 0.005  # of plain decoding's time that may be lost by drafts not expected to pay
 LEAST_LOSS = 0.1  # of such a draft's time, however little is missing
 HOPELESS = 0.5  # of its time: who is expected to lose more need not be followed
+
+
+def _shape(width: int, depth: int) -> Beam:
+    return Beam((width,) * depth, RANKS, keeps_all=True)
+
+
+SHAPES = [_shape(width, depth) for width in WIDTHS for depth in DEPTHS]
+TRIAL = _shape(1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,7 @@ class Paying:
         for width in WIDTHS:
             depth, rate = self._best_depth(rates, width, len(ranks), length, budget)
             if rate > best:
-                best, found = rate, Beam((width,) * depth, RANKS, keeps_all=True)
+                best, found = rate, _shape(width, depth)
         return found
 
     def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Trial:

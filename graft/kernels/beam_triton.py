@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graft.kernels.decoder_triton import candidate, place_of
+
 PART = 2048  # logits that one program compares
 LOWEST = tl.constexpr(-0x8000000000000000)
 
@@ -68,24 +70,10 @@ def best_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 @triton.jit
-def _ordered(x):
-    """An integer of 32 bits that is larger where x is."""
-    x = tl.where(x == 0.0, 0.0, x)  # -0 and 0 are equal
-    bits = x.to(tl.int32, bitcast=True)
-    return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.int64)
-
-
-@triton.jit
 def _value(key):
-    """The x of a key."""
+    """The x of a candidate."""
     bits = (key >> 32).to(tl.int32)
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _place(key):
-    """The place of a key."""
-    return 0x7FFFFFFF - (key & 0x7FFFFFFF)
 
 
 @triton.jit
@@ -98,8 +86,7 @@ def _best_children(logits, keys, sums, size, COUNT: tl.constexpr, PART: tl.const
     place = row * tl.num_programs(1) + part
     tl.store(sums + 2 * place, most)
     tl.store(sums + 2 * place + 1, tl.sum(tl.where(inside, tl.exp(x - most), 0.0), 0))
-    key = (_ordered(x) << 32) | (0x7FFFFFFF - column).to(tl.int64)
-    key = tl.where(inside, key, LOWEST)
+    key = tl.where(inside, candidate(x, column), LOWEST)
     for number in range(COUNT):
         best = tl.max(key, 0)
         tl.store(keys + place * COUNT + number, best)
@@ -180,7 +167,7 @@ def _advance(
         best = tl.max(key, 1)
         key = tl.where(key == best[:, None], LOWEST, key)
         is_any = is_row & (best != LOWEST)
-        token = tl.load(tokens + _place(best), is_any, other=0)
+        token = tl.load(tokens + place_of(best), is_any, other=0)
         log = tl.where(is_any, _value(best) - total, float("-inf"))
         here = (child == number)[None, :]
         logs = tl.where(here, log[:, None], logs)
@@ -194,8 +181,7 @@ def _advance(
     tl.store(found + flat, ids.to(tl.int32), is_child)
     tl.store(found + found_field + flat, parents.to(tl.int32), is_child)
     tl.store(found + 2 * found_field + flat, logs.to(tl.int32, bitcast=True), is_child)
-    key = (_ordered(score[:, None] + logs) << 32) | (0x7FFFFFFF - flat).to(tl.int64)
-    key = tl.where(is_child, key, LOWEST)
+    key = tl.where(is_child, candidate(score[:, None] + logs, flat), LOWEST)
     going = tl.arange(0, SIZE_PADDED)
     bests = tl.full((SIZE_PADDED,), LOWEST, tl.int64)
     for number in range(SIZE):
@@ -204,7 +190,7 @@ def _advance(
         bests = tl.where(going == number, best, bests)
     tl.debug_barrier()  # what was found is read back
     goes = going < SIZE
-    chosen = tl.where(goes, _place(bests), 0)
+    chosen = tl.where(goes, place_of(bests), 0)
     parent = batch * WIDTH + chosen // CHILDREN
     to = batch * SIZE + going
     token = tl.load(found + chosen, goes, other=0)

@@ -259,19 +259,30 @@ def argmax_rows(logits: Tensor) -> Tensor:
 
 @triton.jit
 def _best_of_part(logits, best, size, BLOCK: tl.constexpr):
-    """Value and index in one integer: the larger value, then the smaller index, is larger."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = part * BLOCK + tl.arange(0, BLOCK)
     x = tl.load(logits + row * size + column, column < size, other=float("-inf")).to(tl.float32)
-    x = tl.where(x == 0.0, 0.0, x)  # -0 and 0 are equal
-    bits = x.to(tl.int32, bitcast=True)
-    ordered = tl.where(x != x, 0x7FFFFFFF, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
-    key = (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - column).to(tl.int64)
-    tl.store(best + row * tl.num_programs(1) + part, tl.max(key, 0))
+    tl.store(best + row * tl.num_programs(1) + part, tl.max(candidate(x, column), 0))
 
 
 @triton.jit
 def _best_of_row(best, index, parts, BLOCK: tl.constexpr):
     row, part = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     keys = tl.load(best + row * parts + part, part < parts, other=-0x8000000000000000)
-    tl.store(index + row, 0x7FFFFFFF - (tl.max(keys, 0) & 0x7FFFFFFF))
+    tl.store(index + row, place_of(tl.max(keys, 0)))
+
+
+@triton.jit
+def candidate(x, place):
+    """Value and place in one integer: the larger value, then the smaller place, is larger. NaN is
+    larger than anything."""
+    x = tl.where(x == 0.0, 0.0, x)  # -0 and 0 are equal
+    bits = x.to(tl.int32, bitcast=True)
+    ordered = tl.where(x != x, 0x7FFFFFFF, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
+    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - place).to(tl.int64)
+
+
+@triton.jit
+def place_of(key):
+    """The place of a candidate."""
+    return 0x7FFFFFFF - (key & 0x7FFFFFFF)

@@ -1,9 +1,8 @@
 """Draws over rows of logits by our own kernels where a GPU and Triton are, else by torch."""
 
-import importlib.util
-from functools import cache
-
 from torch import Tensor
+
+from graft.machine import has_triton
 
 
 def greedy_rows(logits: Tensor) -> Tensor:
@@ -24,9 +23,4 @@ def sampled_rows(logits: Tensor, keys: Tensor, temperatures: Tensor) -> Tensor:
 
 def draws_fast(logits: Tensor) -> bool:
     """Whether there are kernels for these rows."""
-    return logits.is_cuda and _has_triton()
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None
+    return logits.is_cuda and has_triton()

@@ -1,6 +1,5 @@
 """What is different on a GPU: kernels in Triton, captured graphs, a cache whose size is fixed."""
 
-import importlib.util
 import logging
 from collections.abc import Callable
 from functools import cache
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from graft.errors import InputError
 from graft.kernels.tree_attention_torch import tree_attention
+from graft.machine import has_triton
 from graft.models.language_model import Forward, LanguageModel
 from graft.models.llama_shape import LlamaShape, LlamaWeights
 
@@ -17,11 +17,6 @@ log = logging.getLogger(__name__)
 
 SHARE = 0.8  # of the free memory that the cache may take; the rest is for a step's own numbers
 LEAST_ROWS = 1024
-
-
-def has_triton() -> bool:
-    """Whether Triton is there, which torch for CUDA brings along."""
-    return importlib.util.find_spec("triton") is not None
 
 
 @cache  # what is missing is said once

@@ -9,12 +9,13 @@ import torch
 from graft import machine
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
 from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
+from graft.machine import has_triton
 from graft.models.checkpoints.pretrained import Checkpoint, locate
 from graft.models.cpu_choice import choose_dtype, panels_are_faster
 from graft.models.forward import LeanForward
 from graft.models.forward_hook import HookForward
 from graft.models.forward_panels import PanelForward
-from graft.models.gpu import fastest_attention, graphed_forward, has_triton
+from graft.models.gpu import fastest_attention, graphed_forward
 from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of

@@ -18,12 +18,17 @@ def compiles(tensor: Tensor) -> bool:
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, compiled when it is first called."""
-    torch._dynamo.config.suppress_errors = True  # noqa: SLF001 (torch's only switch for this)
+    _tolerate()
     return torch.compile(function, dynamic=False)
 
 
 def compile_in_place(*modules: nn.Module) -> None:
     """The same for modules; those of one kind share what is compiled."""
-    torch._dynamo.config.suppress_errors = True  # noqa: SLF001
+    _tolerate()
     for module in modules:
         module.compile(dynamic=False)
+
+
+def _tolerate() -> None:
+    """Let what cannot be compiled run as it is."""
+    torch._dynamo.config.suppress_errors = True  # noqa: SLF001 (torch's only switch for this)

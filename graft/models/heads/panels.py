@@ -15,8 +15,8 @@ from graft.kernels.tree_attention_panels import split_tree
 from graft.models.eagle_head import EagleLayer
 from graft.models.forward_panels import Scratch, run_layers, use_threads
 from graft.models.heads.config import HeadConfig
+from graft.models.heads.panel_linear import PanelLinear
 from graft.models.heads.runner import DEPTHS_AT_ONCE, TREE_ROWS, HeadRunner, Memory, chosen
-from graft.models.panel_linear import PanelLinear
 
 _NONE = np.empty((1, 0), np.float32)
 

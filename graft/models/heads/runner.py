@@ -19,8 +19,8 @@ from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.models.arena import ALIGN, Arena, Extent, Storage
 from graft.models.heads.files import Head
 from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention
+from graft.models.heads.panel_linear import PanelLinear, pack_linears
 from graft.models.language_model import LanguageModel
-from graft.models.panel_linear import PanelLinear, pack_linears
 from graft.models.storage import PanelStorage, RowStorage
 from graft.sampling import upload
 

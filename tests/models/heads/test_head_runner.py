@@ -7,8 +7,8 @@ from tiny import tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.models.heads.load import run_head
+from graft.models.heads.panel_linear import PanelLinear
 from graft.models.heads.runner import Text
-from graft.models.panel_linear import PanelLinear
 
 TEXT = torch.randint(3, 128, (90,), generator=torch.Generator().manual_seed(5)).tolist()
 # Levels of guesses: their tokens, and the number of each one's parent in the level before.
