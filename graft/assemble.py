@@ -1,6 +1,7 @@
 """The one place where a name becomes an object."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,7 @@ from graft.models.heads.runner import HeadRunner
 from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.same_tokens import check_same_tokens
-from graft.models.step_costs import StepCosts, costs_for
+from graft.models.step_costs import StepCosts, costs_are_given, costs_for
 from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
@@ -336,7 +337,9 @@ def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> 
         runner.hold(sequences)
     growth = growth_for(runner)
     fingerprint, dtype = target.checkpoint.fingerprint, target.dtype
-    helper = HeadHelper(runner, growth, head_costs(runner, growth, fingerprint, dtype))
+    costs = head_costs(runner, growth, fingerprint, dtype)
+    clock = None if costs_are_given() else time.perf_counter
+    helper = HeadHelper(runner, growth, costs, clock=clock)
     if runner.device.type == "cuda":
         warm_shapes(helper)
     return with_head_overhead(helper, fingerprint, dtype)

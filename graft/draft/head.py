@@ -5,6 +5,7 @@ target's features (EAGLE) or beside its cache (LongSpec). A round then grows a t
 sequences at once (`head_growth.py`), of the paper's shape or of one that pays (`head_worth.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +15,8 @@ from torch import Tensor
 from graft.draft.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.head_growth import Asked, Beam, Growth, LaunchedGrowth, Pool
-from graft.draft.head_worth import TRIAL, Always, Paying, Trial
+from graft.draft.head_worth import TRIAL, Always, Draft, Paying, Trial, plain
+from graft.draft.ledger import Ledger
 from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
 from graft.machine import has_triton
@@ -41,12 +43,14 @@ BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSP
 @dataclass(frozen=True, slots=True)
 class HeadHelper:
     """A head, how its guesses grow, what a level of them costs here, and what a round of them takes
-    besides, by sequences."""
+    besides, by sequences. `clock` tells whether drafts keep what they promise; None where counts
+    must not depend on the machine."""
 
     runner: HeadRunner
     growth: Growth
     costs: StepCosts
     overhead: StepCosts | None = None
+    clock: Callable[[], float] | None = None
 
 
 def growth_for(runner: HeadRunner) -> Growth:
@@ -102,8 +106,9 @@ class HeadDrafter:
         self._calibrated = beam is None
         self._followed: dict[int, _Followed] = {}
         self._experience, self._ranks = Experience(), Ranks()
-        # By sequences and tokens at hand: a shape, if one pays, and what trying would cost
-        self._chosen: dict[tuple[int, int], tuple[Beam | None, Trial]] = {}
+        self._ledger = Ledger(helper.clock) if helper.clock and beam is None else None
+        # By sequences and tokens at hand: a draft, if one pays, and what trying would cost
+        self._chosen: dict[tuple[int, int], tuple[Draft | None, Trial]] = {}
         self._started, self._hopeless = 0, False  # sequences; whether drafts are far from paying
         self._checked: list[tuple[_Followed, DraftTree, np.ndarray, list[int]]] = []
         self._drafts = 0
@@ -122,15 +127,21 @@ class HeadDrafter:
         for each in followed:
             each.forget_draft()
         ready = [each for each in followed if each.extent is not None] if budget.nodes else []
-        beam = self._shape(ready, budget) if ready else None
-        if beam:
-            self._draft(ready, beam, budget)
+        if self._ledger:
+            self._ledger.begin([context.sequence for context in contexts])
+        draft = self._shape(ready, budget) if ready else None
+        if self._ledger and len(ready) == len(followed):
+            self._ledger.expect(draft.expected if draft else plain(budget), drafted=bool(draft))
+        if draft:
+            self._draft(ready, draft.beam, budget)
         whole = [each.tree or root_only(each.context.root) for each in followed]
         return best_of(whole, self._choose, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. Features are there until the next step is sent: they are taken along now,
         and read when a round needs them."""
+        if self._ledger:
+            self._ledger.came(sum(len(step.tokens) for step in steps))
         steps = [step for step in steps if not self._followed[step.sequence].left_alone]
         followed = [self._followed[step.sequence] for step in steps]
         for each, step in zip(followed, steps, strict=True):
@@ -153,31 +164,32 @@ class HeadDrafter:
         tree = self._followed[sequence].tree
         return tree.tokens[tree.parents == 0].tolist() if tree else []
 
-    def _shape(self, ready: list[_Followed], budget: Budget) -> Beam | None:
+    def _shape(self, ready: list[_Followed], budget: Budget) -> Draft | None:
         """What to grow; where nothing pays, now and then a little to see whether that is still
         so."""
         situation = _situation(ready, budget)
         if situation not in self._chosen:
             self._weigh(ready, budget)
-        beam, trial = self._chosen[situation]
-        if beam is None:
+        draft, trial = self._chosen[situation]
+        if draft is None:
             self._credit += trial.allowance
             if self._credit < trial.loss:
                 return None
-            self._credit, beam = 0.0, TRIAL
+            self._credit, draft = 0.0, trial.draft
             del self._chosen[situation]  # to be weighed again when it is known how that went
         self._drafts += 1
-        return beam
+        return draft
 
     def _weigh(self, ready: list[_Followed], budget: Budget) -> None:
         """Choose the shape of rounds like this one, from all that is known."""
         self._learn()
         ranks, length = [each.ranks for each in ready], _length(ready)
-        beam = self._shapes.choose(ranks, length, budget)
-        trial = self._shapes.trial(ranks, length, budget)
-        self._chosen[_situation(ready, budget)] = beam, trial
+        worth = self._ledger.worth if self._ledger else 1.0
+        draft = self._shapes.choose(ranks, length, budget, worth)
+        trial = self._shapes.trial(ranks, length, budget, worth)
+        self._chosen[_situation(ready, budget)] = draft, trial
         if budget.certain == len(ready):  # what others found says nothing of the head
-            self._hopeless = beam is None and trial.hopeless
+            self._hopeless = draft is None and trial.hopeless
 
     def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:
         """The features that a step made final, of everybody in one piece."""

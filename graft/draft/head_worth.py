@@ -13,6 +13,7 @@ import numpy as np
 from graft.draft.budget import MARGIN
 from graft.draft.drafter import Budget
 from graft.draft.head_growth import Beam
+from graft.draft.ledger import Expected
 from graft.draft.ranks import RANKS, Ranks, expected_levels
 from graft.models.step_costs import StepCosts
 
@@ -32,10 +33,19 @@ TRIAL = _shape(1, 1)
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """A shape to grow, and what a round with it is expected to be."""
+
+    beam: Beam
+    expected: Expected
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """Of a draft that is not expected to pay: the seconds it would lose, those that a plain step
     adds to what may be lost, and whether it is far from paying."""
 
+    draft: Draft
     loss: float
     allowance: float
     hopeless: bool
@@ -49,57 +59,67 @@ class Paying:
     costs: StepCosts
     overhead: StepCosts | None = None
 
-    def choose(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Beam | None:
-        """The best shape for so many sequences, if any is worth its time."""
+    def choose(
+        self, ranks: Sequence[Ranks], length: int, budget: Budget, worth: float = 1.0
+    ) -> Draft | None:
+        """The best shape for so many sequences, if any is worth its time; promises count for so
+        much of what they say."""
         rates = np.mean([each.rates for each in ranks], 0)
-        plain = budget.certain / float(budget.seconds[0])
-        best, found = MARGIN * plain, None
+        best, found = MARGIN * budget.certain / float(budget.seconds[0]), None
         for width in WIDTHS:
-            depth, rate = self._best_depth(rates, width, len(ranks), length, budget)
-            if rate > best:
-                best, found = rate, _shape(width, depth)
+            depth, expected = self._best_depth(rates, width, len(ranks), length, budget)
+            if worth * expected.rate > best:
+                best, found = worth * expected.rate, Draft(_shape(width, depth), expected)
         return found
 
-    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Trial:
+    def trial(
+        self, ranks: Sequence[Ranks], length: int, budget: Budget, worth: float = 1.0
+    ) -> Trial:
         """Of the smallest draft: the less is missing for it to pay, the more often it is tried."""
         sequences, rates = len(ranks), np.mean([each.rates for each in ranks], 0)
         drafting = self._besides(length, sequences) + self.costs.step(length, sequences)
-        rate, seconds = self._rate(rates, drafting, sequences, budget)
-        missing = 1 - rate * float(budget.seconds[0]) / budget.certain
-        loss = max(LEAST_LOSS * drafting, min(drafting, missing * seconds))
-        return Trial(loss, TRIAL_SHARE * float(budget.seconds[0]), loss > HOPELESS * drafting)
+        expected = self._expected(rates, drafting, sequences, budget)
+        missing = 1 - worth * expected.rate * float(budget.seconds[0]) / budget.certain
+        loss = max(LEAST_LOSS * drafting, min(drafting, missing * expected.seconds))
+        return Trial(
+            Draft(TRIAL, expected),
+            loss,
+            TRIAL_SHARE * float(budget.seconds[0]),
+            loss > HOPELESS * drafting,
+        )
 
     def _besides(self, length: int, sequences: int) -> float:
         return self.overhead.step(length, sequences) if self.overhead else 0.0
 
     def _best_depth(  # noqa: PLR0913
         self, rates: np.ndarray, width: int, sequences: int, length: int, budget: Budget
-    ) -> tuple[int, float]:
-        """How deep to go with this width before it gets worse, and the tokens per second then."""
-        nodes, drafting, best = np.empty(0), self._besides(length, sequences), (0, 0.0)
+    ) -> tuple[int, Expected]:
+        """How deep to go with this width before it gets worse, and what to expect then."""
+        nodes, drafting = np.empty(0), self._besides(length, sequences)
+        best = 0, Expected(0.0, 1.0)
         for level, promised in enumerate(expected_levels(rates, width, DEPTHS[-1])):
             drafting += self.costs.step(length, sequences * (width if level else 1))
             nodes = -np.sort(-np.concatenate([nodes, promised]))
             if level + 1 not in DEPTHS:
                 continue
-            rate, _ = self._rate(nodes, drafting, sequences, budget)
-            if rate <= best[1]:
+            expected = self._expected(nodes, drafting, sequences, budget)
+            if expected.rate <= best[1].rate:
                 break
-            best = level + 1, rate
+            best = level + 1, expected
         return best
 
-    def _rate(
+    def _expected(
         self, nodes: np.ndarray, drafting: float, sequences: int, budget: Budget
-    ) -> tuple[float, float]:
-        """The most tokens per second of a round that took so long to draft nodes which promise
-        this, falling, for each sequence, and checks some; and the seconds of that round."""
+    ) -> Expected:
+        """The best round that took so long to draft nodes which promise this, falling, for each
+        sequence, and checks some of them."""
         most = min(budget.nodes, (len(budget.seconds) - 1) // sequences, len(nodes))
         if not most:
-            return 0.0, drafting + float(budget.seconds[0])
+            return Expected(budget.certain, drafting + float(budget.seconds[0]))
         tokens = budget.certain + sequences * np.cumsum(nodes[:most])
         seconds = drafting + budget.seconds[sequences : sequences * most + 1 : sequences]
         best = int(np.argmax(tokens / seconds))
-        return float(tokens[best] / seconds[best]), float(seconds[best])
+        return Expected(float(tokens[best]), float(seconds[best]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +128,27 @@ class Always:
 
     beam: Beam
 
-    def choose(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Beam:  # noqa: ARG002
+    def choose(
+        self,
+        ranks: Sequence[Ranks],  # noqa: ARG002
+        length: int,  # noqa: ARG002
+        budget: Budget,
+        worth: float = 1.0,  # noqa: ARG002
+    ) -> Draft:
         """See Paying."""
-        return self.beam
+        return Draft(self.beam, plain(budget))
 
-    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Trial:  # noqa: ARG002
+    def trial(
+        self,
+        ranks: Sequence[Ranks],  # noqa: ARG002
+        length: int,  # noqa: ARG002
+        budget: Budget,
+        worth: float = 1.0,  # noqa: ARG002
+    ) -> Trial:
         """See Paying."""
-        return Trial(0.0, 0.0, hopeless=False)
+        return Trial(Draft(self.beam, plain(budget)), 0.0, 0.0, hopeless=False)
+
+
+def plain(budget: Budget) -> Expected:
+    """A round without a draft."""
+    return Expected(budget.certain, float(budget.seconds[0]))

@@ -28,6 +28,7 @@ NODES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (128, 2048)
 GPU_NODES = (*NODES, 96, 512, 2048)  # prompts are read at once there, by another way than trees
 GPU_LENGTHS = (128, 2048, 16384, 65536)  # many nodes are free at short contexts, not at long ones
+CHOSEN = "GRAFT_COSTS"  # the environment's variable that names a table
 REFERENCE = Path(__file__).with_name("reference_costs.json")
 _ROUNDS = 3
 
@@ -158,7 +159,7 @@ def kept_costs(
 ) -> StepCosts:
     """A table that depends on `parts`, the device the third of them, and on the machine; where
     $GRAFT_COSTS names one, `share` of its times."""
-    chosen = os.environ.get("GRAFT_COSTS")
+    chosen = os.environ.get(CHOSEN)
     if chosen:
         costs = StepCosts.read(REFERENCE if chosen == "reference" else Path(chosen))
         seconds = tuple(tuple(share * second for second in row) for row in costs.seconds)
@@ -172,6 +173,11 @@ def kept_costs(
     costs = measured()
     costs.save(path)
     return costs
+
+
+def costs_are_given() -> bool:
+    """Whether costs come from a table, so that counts do not depend on the machine."""
+    return bool(os.environ.get(CHOSEN))
 
 
 def _key(parts: Sequence[str]) -> str:

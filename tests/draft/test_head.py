@@ -153,9 +153,9 @@ def helper_of(kind, model=None, **more):
 class Target:
     """A target that reads and writes what the test says, shown to a drafter step by step."""
 
-    def __init__(self, kind, *, beam=True, nodes=30, **more):
+    def __init__(self, kind, *, beam=True, nodes=30, clock=None, **more):
         self.model = tiny_engine(tiny_network()).model
-        self.helper = helper_of(kind, self.model, **more)
+        self.helper = replace(helper_of(kind, self.model, **more), clock=clock)
         self.drafter = HeadDrafter(self.helper, BEAMS[kind][0] if beam else None, nodes=nodes)
         self.extents, self.contexts = {}, {}
 
@@ -297,15 +297,15 @@ def plain_seconds(nodes_cost):
 @pytest.mark.parametrize(("level", "expected"), [(0.001, 6), (3.0, 0)])
 def test_a_cheap_head_goes_deep_and_a_dear_one_nowhere(level, expected):
     costs = replace(costs_of(1.0), lengths=(1,), nodes=(1, 64), seconds=((level, level),))
-    beam = Paying(costs).choose([Ranks()], 100, Budget(63, plain_seconds(0.2)))
-    assert (beam.depth if beam else 0) == expected
+    draft = Paying(costs).choose([Ranks()], 100, Budget(63, plain_seconds(0.2)))
+    assert (draft.beam.depth if draft else 0) == expected
 
 
 def test_dear_nodes_make_beams_narrow():
     costs = replace(costs_of(1.0), lengths=(1,), nodes=(1, 64), seconds=((0.01, 0.6),))
     dear = Paying(costs).choose([Ranks()], 100, Budget(63, plain_seconds(12.0)))
     cheap = Paying(costs_of(0.0001)).choose([Ranks()], 100, Budget(63, plain_seconds(0.1)))
-    assert max(dear.sizes) < max(cheap.sizes)
+    assert max(dear.beam.sizes) < max(cheap.beam.sizes)
 
 
 def test_expected_levels_are_products_of_rates():
@@ -342,6 +342,25 @@ def test_a_head_that_is_always_wrong_is_soon_left_alone(kind):
         target.step(0, [context.root], [wrong])
     assert sum(sizes[:20]) > 0
     assert sum(sizes[-40:]) <= 4
+
+
+@pytest.mark.parametrize(("late", "goes_on"), [(1.0, True), (9.0, False)])
+def test_drafts_that_take_longer_than_was_measured_end(late, goes_on):
+    """The head is always right, and still not worth it where its rounds take so long."""
+    now = [0.0]
+    target = Target("eagle2", beam=False, clock=lambda: now[0])
+    context = target.begin(0, PROMPT)
+    sizes = []
+    for _ in range(200):
+        (tree,) = target.propose(0)
+        sizes.append(len(tree) - 1)
+        path = []
+        while tree.children[path[-1] if path else 0]:
+            path.append(min(tree.children[path[-1] if path else 0].values()))
+        now[0] += late * 1.7 if path else 1.0
+        came = tree.tokens[path].tolist()
+        target.step(0, [context.root, *came], [*came, 9])
+    assert (sum(size > 0 for size in sizes[-100:]) > 50) == goes_on
 
 
 @every_kind

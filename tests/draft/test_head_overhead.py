@@ -49,7 +49,7 @@ def flat(seconds):
 def test_it_is_part_of_the_price():
     budget = Budget(63, np.linspace(1, 1.2, 64))
     free, dear = Paying(flat(0.01)), Paying(flat(0.01), flat(3.0))
-    assert free.choose([Ranks()], 100, budget).depth > 1
+    assert free.choose([Ranks()], 100, budget).beam.depth > 1
     assert dear.choose([Ranks()], 100, budget) is None
     trial = dear.trial([Ranks()], 100, budget)
     assert trial.allowance == TRIAL_SHARE
