@@ -79,8 +79,10 @@ class Paying:
         sequences, rates = len(ranks), np.mean([each.rates for each in ranks], 0)
         drafting = self._besides(length, sequences) + self.costs.step(length, sequences)
         expected = self._expected(rates, drafting, sequences, budget)
+        seconds = expected.seconds / min(worth, 1.0)  # as long as it really takes
         missing = 1 - worth * expected.rate * float(budget.seconds[0]) / budget.certain
-        loss = max(LEAST_LOSS * drafting, min(drafting, missing * expected.seconds))
+        most = drafting + seconds - expected.seconds
+        loss = max(LEAST_LOSS * drafting, min(most, missing * seconds))
         return Trial(
             Draft(TRIAL, expected),
             loss,
