@@ -26,7 +26,9 @@ def head_costs(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str)
 
 def depends_on(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> list[str]:
     """What makes one head's times another's, besides the machine."""
-    about = [runner.config.kind, str(runner.config.draft_vocabulary), str(runner.config.inner)]
+    config = runner.config
+    sizes = [config.draft_vocabulary, config.inner, config.cross_layers]
+    about = [config.kind, *map(str, sizes)]
     rounds = "2"  # raise when they change
     return [fingerprint, dtype, str(runner.device), type(growth).__name__, *about, rounds]
 

@@ -68,10 +68,11 @@ class Plans:
         above = 0
         for depth, width in enumerate(beam.rows):
             own = [runner.seen(each.text.memory, depth) for each in asked]
-            self.by_place["own", depth] = self._plan(own, width), above if depth else None
+            self.by_place["own", depth] = self._plan(own, width, 1), above if depth else None
             if runner.window is not None:
                 known = [each.extent.segments for each in asked]
-                self.by_place["target", depth] = self._plan(known, width), None
+                layers = runner.config.cross_layers
+                self.by_place["target", depth] = self._plan(known, width, layers), None
             above += width if depth else 0
 
     @property
@@ -79,16 +80,15 @@ class Plans:
         """Their sizes."""
         return tuple((place, look) for place, ((_, look), _) in self.by_place.items())
 
-    def _plan(self, segments: Segments, width: int) -> Planned:
-        key = width, tuple(map(tuple, segments))
+    def _plan(self, segments: Segments, width: int, layers: int) -> Planned:
+        key = width, layers, tuple(map(tuple, segments))
         if key not in self._made:
             config, dtype = self._runner.config, self._runner.dtype
             group = config.heads // config.kv_heads
             tiles = tiles_of(dtype, config.head_size)
             tile = next((each for each in tiles if each >= width * group), tiles[-1])
-            tasks = tasks_wanted(
-                tile, config.kv_heads, config.head_size, dtype, self._runner.device
-            )
+            heads = layers * config.kv_heads
+            tasks = tasks_wanted(tile, heads, config.head_size, dtype, self._runner.device)
             plan = plan_guesses(segments, width, group=group, tile=tile, tasks=tasks)
             self._made[key] = plan, Look.of(plan)
         return self._made[key]

@@ -42,10 +42,10 @@ class Storage(Protocol):
         """Put back what `read` gave."""
 
     def attend(
-        self, layer: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
+        self, layers: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
     ) -> Part:
-        """Attention of queries [H, n, D] over the rows of these segments (first row, rows) of a
-        layer."""
+        """Attention of queries [layers * H, n, D] over the rows of these segments (first row,
+        rows): the last H heads see the last layer, those before them the one before, ..."""
 
 
 class OutOfRowsError(GraftError):

@@ -67,10 +67,10 @@ class SpareRows:
         self.inner.write(rows, content)
 
     def attend(
-        self, layer: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
+        self, layers: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
     ) -> Part:
         """See Storage."""
-        return self.inner.attend(layer, query, segments, scale)
+        return self.inner.attend(layers, query, segments, scale)
 
 
 class InvariantForward:

@@ -5,6 +5,10 @@ h0 = the target's embedding of a token; h1 = h0 + attention over a window of its
 attention into the keys and values of the target's last layer, which lie in the target's cache
 anyway; h3 = h2 + MLP(h2); logits by the target's output layer. So the head's memory is constant at
 any length. The paper has no norm before the output layer; with `final_norm` there is one.
+
+One layer's keys and values are much narrower than the target's state where few heads share them.
+With `cross_layers` the head looks at those of the last n layers, with queries and an output of its
+own for each: heads side by side, the last layer's first.
 """
 
 import torch
@@ -23,7 +27,7 @@ class LongSpecHead(nn.Module):
         self.input_layernorm = Norm(config)
         self.self_attn = SelfAttention(config)
         self.cross_layernorm = Norm(config)
-        self.cross_attn = CrossAttention(config)
+        self.cross_attn = CrossAttention(config, config.cross_layers)
         self.post_attention_layernorm = Norm(config)
         self.mlp = MLP(config)
         self.norm = Norm(config) if config.final_norm else nn.Identity()
@@ -40,9 +44,9 @@ class LongSpecHead(nn.Module):
     ) -> Tensor:
         """Hidden states [S, B, T, E] for the target's output layer.
 
-        Column t holds token t and speaks of token t + 1. `memory`: the target's last keys and
-        values [B, K, T, D]; with shift j, of `shifts` [S], a column sees those at least j columns
-        back. `visible`: see EagleHead.
+        Column t holds token t and speaks of token t + 1. `memory`: the keys and values of the
+        target's last n layers [B, n * K, T, D], the last one's first; with shift j, of `shifts`
+        [S], a column sees those at least j columns back. `visible`: see EagleHead.
         """
         rotary = self.rotary(positions)
         normed = self.input_layernorm(embeddings)

@@ -63,9 +63,13 @@ class RowStorage:
     def settle(self) -> None:
         """Make the moves that are due: before anybody looks at `kv`."""
 
-    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
+    def last(self, layers: int) -> Tensor:
+        """[2, layers * K, rows, D]: the last layers as one with more heads, in the same memory."""
+        return self.kv[:, -layers:].flatten(1, 2)
+
+    def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
-        keys, values = self.kv[:, layer]
+        keys, values = self.last(layers)
         rows = [slice(first, first + count) for first, count in segments]
         return merge_parts(
             [attend_rows(query, keys[:, each], values[:, each], scale) for each in rows]
@@ -118,10 +122,10 @@ class LazyRowStorage(RowStorage):
         self.settle()
         super().write(rows, content)
 
-    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
+    def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
         self.settle()
-        return super().attend(layer, query, segments, scale)
+        return super().attend(layers, query, segments, scale)
 
     def settle(self) -> None:
         """See RowStorage."""
@@ -182,10 +186,12 @@ class PanelStorage:
         columns = values.reshape(layers, heads, count, size // LANES, LANES)
         self.values[:, :, :, rows] = columns.transpose(0, 1, 3, 2, 4)
 
-    def attend(self, layer: int, query: Tensor, segments: Segments, scale: float) -> Part:
+    def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
+        heads = layers * self.keys.shape[1]  # of one layer that has them all, in the same memory
+        keys, values = (
+            each[-layers:].reshape(1, heads, *each.shape[2:]) for each in (self.keys, self.values)
+        )
         with COMPUTING:
-            mixed, sums = attend_committed(
-                query.numpy(), (self.keys, self.values), layer, segments, scale
-            )
+            mixed, sums = attend_committed(query.numpy(), (keys, values), 0, segments, scale)
         return torch.from_numpy(mixed), torch.from_numpy(sums)

@@ -63,20 +63,23 @@ def test_who_sees_nothing_gets_nothing_and_changes_nothing():
 @pytest.mark.parametrize(
     "segments", [[(0, 5)], [(16, 32)], [(48, 20), (0, 17), (80, 1)], [(37, 11), (3, 2)]]
 )
-def test_every_storage_attends_alike(segments):
-    rows = RowStorage(2, KV_HEADS, SIZE, torch.float32, torch.device("cpu"))
-    panels = PanelStorage(2, KV_HEADS, SIZE)
+@pytest.mark.parametrize("layers", [1, 2])
+def test_every_storage_attends_alike(segments, layers):
+    """To its last layer or layers, each with heads of its own."""
+    rows = RowStorage(3, KV_HEADS, SIZE, torch.float32, torch.device("cpu"))
+    panels = PanelStorage(3, KV_HEADS, SIZE)
     for storage in (rows, panels):
         storage.resize(96)
-    content = drawn(2, 2, KV_HEADS, 96, SIZE).float()
+    content = drawn(2, 3, KV_HEADS, 96, SIZE).float()
     everywhere = np.arange(96)
     rows.write(everywhere, content)
     panels.write(everywhere, content)
-    query = drawn(HEADS, 3, SIZE).float()
+    query = drawn(layers * HEADS, 3, SIZE).float()
     seen = torch.cat([torch.arange(first, first + count) for first, count in segments])
-    expected = plain(query, content[0, 1][:, seen], content[1, 1][:, seen])
-    scores = query @ content[0, 1][:, seen].repeat_interleave(HEADS // KV_HEADS, 0).mT * SCALE
+    keys, values = content[:, -layers:].flatten(1, 2)[:, :, seen]
+    expected = plain(query, keys, values)
+    scores = query @ keys.repeat_interleave(HEADS // KV_HEADS, 0).mT * SCALE
     for storage in (rows, panels):
-        found, sums = storage.attend(1, query, segments, SCALE)
+        found, sums = storage.attend(layers, query, segments, SCALE)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(sums, scores.logsumexp(-1), atol=1e-5, rtol=1e-5)

@@ -17,8 +17,9 @@ BIASED = {"qwen2"}  # model types whose queries, keys and values have biases wit
 class HeadConfig:
     """Sizes are the target's own; `fingerprint` is "" where a file does not say it.
 
-    `draft_vocabulary` ids of the target's `vocabulary` are drafted. `window` and `final_norm` are
-    LongSpec's, `fusion_bias` is EAGLE's.
+    `draft_vocabulary` ids of the target's `vocabulary` are drafted. `window`, `final_norm` and
+    `cross_layers`, how many of the target's last layers it looks at, are LongSpec's, `fusion_bias`
+    is EAGLE's.
     """
 
     kind: str
@@ -39,6 +40,11 @@ class HeadConfig:
     fusion_bias: bool = False
     window: int = WINDOW
     final_norm: bool = True
+    cross_layers: int = 1
+
+    def __post_init__(self) -> None:
+        if type(self.cross_layers) is not int or self.cross_layers < 1:
+            raise ValueError(f"cross_layers must be 1 or more layers, not {self.cross_layers!r}")
 
     def layer_config(self) -> LlamaConfig:
         """The head's layer as transformers would describe it."""
@@ -63,7 +69,7 @@ def head_config(
     target: PretrainedConfig,
     *,
     draft_vocabulary: int | None = None,
-    **more: Any,  # noqa: ANN401 (window, final_norm, ...)
+    **more: Any,  # noqa: ANN401 (window, final_norm, cross_layers, ...)
 ) -> HeadConfig:
     """A new head's config for a target; the whole vocabulary unless said otherwise."""
     text = target.get_text_config()
@@ -121,6 +127,11 @@ def check_target(
                 f"{where} belongs to {config.target or 'another model'}: its {name} is "
                 f"{getattr(config, name)}, that of {checkpoint.name} is {sizes[name]}"
             )
+    if config.cross_layers > text.num_hidden_layers:
+        raise CheckpointError(
+            f"{where} looks at {config.cross_layers} layers, {checkpoint.name} has "
+            f"{text.num_hidden_layers}; use a head trained for {checkpoint.name}"
+        )
     if config.fingerprint and config.fingerprint != checkpoint.fingerprint:
         raise CheckpointError(
             f"{where} was trained for other weights than {checkpoint.name}'s "

@@ -106,6 +106,7 @@ def _as_json(config: HeadConfig, dtype: str, about: dict[str, Any]) -> dict[str,
             "fingerprint": config.fingerprint,
             "window": config.window,
             "final_norm": config.final_norm,
+            "cross_layers": config.cross_layers,
             **about,
         },
     }
@@ -178,6 +179,7 @@ def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Pa
             fusion_bias=any(name.endswith("fc.bias") for name in weights),
             window=own.get("window", WINDOW),
             final_norm=own.get("final_norm", False),
+            cross_layers=own.get("cross_layers", 1),
             **sizes_of(layer, str(folder))
             | {"attention_bias": any(name.endswith("self_attn.q_proj.bias") for name in weights)},
         )

@@ -16,9 +16,8 @@ from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swi
 from graft.kernels.product_triton import product
 from graft.kernels.tree_attention_triton import PlacedPlan, attend
 from graft.models.forward_triton import FEW
-from graft.models.heads.layers import Norm
+from graft.models.heads.layers import CrossAttention, Norm, reversed_blocks
 from graft.models.heads.runner import HeadRunner, Text, on
-from graft.models.storage import RowStorage
 
 AHEAD = 64  # positions that guesses may lie beyond the target's context
 
@@ -49,6 +48,25 @@ class Desk(Protocol):
         """At rows of the head ("own") or of the target ("target"), so deep below the roots."""
 
 
+@dataclass(frozen=True, slots=True)
+class FusedCross:
+    """Weights of an attention to the target's last layers, in the order its cache has them in."""
+
+    queries: Tensor  # [layers * H * D, E]
+    bias: Tensor | None
+    output: Tensor  # [E, layers * H * D]
+
+    @classmethod
+    def of(cls, cross: CrossAttention, layers: int) -> "FusedCross":
+        """Those of a head, whose first heads look at the last layer."""
+        bias = cross.q_proj.bias
+        return cls(
+            reversed_blocks(cross.q_proj.weight.detach(), layers, 0),
+            None if bias is None else reversed_blocks(bias.detach(), layers, 0),
+            reversed_blocks(cross.o_proj.weight.detach(), layers, 1),
+        )
+
+
 class FusedHead:
     """A head's weights, side by side where they are used together, and its tables of angles."""
 
@@ -60,6 +78,9 @@ class FusedHead:
         self.qkv_bias = torch.cat([part.bias.detach() for part in parts]) if biased else None
         mlp = runner.block.mlp
         self.gate_up = torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()])
+        crosses = runner.window is not None
+        layers = runner.config.cross_layers
+        self.cross = FusedCross.of(head.cross_attn, layers) if crosses else None
         positions = torch.arange(runner.model.context_length + AHEAD, device=runner.device)
         half = runner.config.head_size // 2
         with torch.inference_mode():
@@ -134,7 +155,7 @@ class FusedRound:
     def _through(self, hidden: Tensor, query: Tensor, nodes: Nodes) -> Tensor:
         """hidden [N, E] is changed in place."""
         runner, fused = self._runner, self._fused
-        attended = self._attend(query, runner.storage, 0, self._placed("own", nodes))
+        attended = self._attend(query, runner.storage.last(1), self._placed("own", nodes))
         multiply(attended, runner.attention.o_proj.weight, residual=hidden)
         if runner.window is not None:
             self._cross(hidden, nodes)
@@ -148,19 +169,19 @@ class FusedRound:
         return self._outputs
 
     def _cross(self, hidden: Tensor, nodes: Nodes) -> None:
-        """Add what the target's rows say, in place."""
-        head, cross = self._runner.head, self._runner.head.cross_attn
-        query = multiply(
-            hidden, cross.q_proj.weight, cross.q_proj.bias, norm=_norm(head.cross_layernorm)
-        )
-        angles, size = (self._fused.cosine, self._fused.sine), self._runner.config.head_size
+        """Add what the target's rows say, in place: those of all layers at once, as if they were
+        one layer with more heads."""
+        runner, cross = self._runner, self._fused.cross
+        norm = _norm(runner.head.cross_layernorm)
+        query = multiply(hidden, cross.queries, cross.bias, norm=norm)
+        angles, size = (self._fused.cosine, self._fused.sine), runner.config.head_size
         turned = rotate(query, nodes.positions, *angles, size)
-        storage = self._runner.model.arena.storage
-        attended = self._attend(turned, storage, -1, self._placed("target", nodes))
-        multiply(attended, cross.o_proj.weight, residual=hidden)
+        rows = runner.model.arena.storage.last(runner.config.cross_layers)
+        attended = self._attend(turned, rows, self._placed("target", nodes))
+        multiply(attended, cross.output, residual=hidden)
 
-    def _attend(self, query: Tensor, storage: RowStorage, layer: int, plan: PlacedPlan) -> Tensor:
-        keys, values = storage.kv[:, layer]
+    def _attend(self, query: Tensor, rows: Tensor, plan: PlacedPlan) -> Tensor:
+        keys, values = rows
         found = attend(query, keys, values, plan, scale=self._runner.scale)
         return found.view(len(query), -1)
 

@@ -38,12 +38,13 @@ class MLP(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Queries of our own into keys and values that somebody else made."""
+    """Queries of our own into keys and values that somebody else made, in one or several layers:
+    each has heads of its own, side by side."""
 
-    def __init__(self, config: HeadConfig) -> None:
+    def __init__(self, config: HeadConfig, layers: int = 1) -> None:
         super().__init__()
         self.head_size, self.groups = config.head_size, config.heads // config.kv_heads
-        width = config.heads * config.head_size
+        width = layers * config.heads * config.head_size
         self.q_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden, bias=False)
 
@@ -102,6 +103,11 @@ def rotate(x: Tensor, rotary: Rotary) -> Tensor:
     cosine, sine = rotary
     first, second = x.chunk(2, -1)
     return (x * cosine + torch.cat([-second, first], -1) * sine).to(x.dtype)
+
+
+def reversed_blocks(x: Tensor, count: int, dim: int) -> Tensor:
+    """The same with so many equal blocks along a dimension in the opposite order."""
+    return x if count == 1 else torch.cat(x.chunk(count, dim)[::-1], dim)
 
 
 def all_ids(config: HeadConfig) -> Tensor:

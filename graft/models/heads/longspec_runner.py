@@ -2,7 +2,7 @@
 
 The ring has as many rows as the window is wide, whatever the length of the text: the row of
 position p is number p modulo the window. Guesses see it without the positions that have left their
-window, and of the target's last layer all committed rows.
+window, and of the target's last layers all committed rows.
 """
 
 import numpy as np

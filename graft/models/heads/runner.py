@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.models.arena import ALIGN, Arena, Extent, Storage
 from graft.models.heads.files import Head
-from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention
+from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention, reversed_blocks
 from graft.models.heads.panel_linear import PanelLinear, pack_linears
 from graft.models.language_model import LanguageModel
 from graft.models.storage import PanelStorage, RowStorage
@@ -176,18 +176,20 @@ class Known:
     def own(self, queries: Tensor, depth: int) -> Part:
         """Attention of queries [B, H, W, D], so deep below the roots, over the head's rows."""
         rows = [self._runner.seen(memory, depth) for memory in self._memories]
-        return self._attend(self._runner.storage, 0, queries, rows)
+        return self._attend(self._runner.storage, 1, queries, rows)
 
     def target(self, queries: Tensor) -> Part:
-        """The same over the rows of the target's last layer."""
-        rows = [extent.segments for extent in self._extents]
-        return self._attend(self._runner.model.arena.storage, -1, queries, rows)
+        """The same over the rows of the target's last layers, the last one's heads first."""
+        layers, rows = self._runner.config.cross_layers, [each.segments for each in self._extents]
+        given = reversed_blocks(queries, layers, 1)
+        mixed, sums = self._attend(self._runner.model.arena.storage, layers, given, rows)
+        return reversed_blocks(mixed, layers, 1), reversed_blocks(sums, layers, 1)
 
     def _attend(
-        self, storage: Storage, layer: int, queries: Tensor, rows: list[list[tuple[int, int]]]
+        self, storage: Storage, layers: int, queries: Tensor, rows: list[list[tuple[int, int]]]
     ) -> Part:
         parts = [
-            storage.attend(layer, query, each, self._runner.scale)
+            storage.attend(layers, query, each, self._runner.scale)
             for query, each in zip(queries, rows, strict=True)
         ]
         mixed, sums = zip(*parts, strict=True)

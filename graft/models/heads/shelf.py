@@ -12,12 +12,13 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class InstalledHead:
-    """A head's folder, and the target it says it belongs to."""
+    """A head's folder, the target it says it belongs to, and how many of its layers it looks at."""
 
     folder: Path
     target: str
     fingerprint: str
     size: int
+    cross_layers: int
 
     @property
     def name(self) -> str:
@@ -37,6 +38,7 @@ def _head(config: Path) -> InstalledHead | None:
         content = json.loads(config.read_text(encoding="utf-8"))
         fingerprint = content["graft"]["fingerprint"]
         target = content["speculators_config"]["verifier"]["name_or_path"]
+        layers = content["graft"].get("cross_layers", 1)
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return InstalledHead(config.parent, target, fingerprint, folder_size(config.parent))
+    return InstalledHead(config.parent, target, fingerprint, folder_size(config.parent), layers)
