@@ -63,6 +63,7 @@ def times(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
         draft = _median(lambda: _round(runner, growth, known, extent), target)
     return {
         "kind": runner.config.kind,
+        "cross_layers": runner.config.cross_layers,
         "context": context,
         "nodes": nodes,
         **{f"{name}_ms": round(1e3 * value, 4) for name, value in

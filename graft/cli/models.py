@@ -75,7 +75,13 @@ def listing() -> dict[str, Any]:
             }
         )
     heads = [
-        {"name": each.name, "target": each.target, "folder": str(each.folder), "bytes": each.size}
+        {
+            "name": each.name,
+            "target": each.target,
+            "folder": str(each.folder),
+            "bytes": each.size,
+            "cross_layers": each.cross_layers,
+        }
         for each in installed_heads()
     ]
     return {"home": str(home()), "models": rows, "heads": heads}
@@ -96,7 +102,9 @@ def show(listed: dict[str, Any]) -> None:
         )
     for row in listed["heads"]:
         here = f"{row['bytes'] / MEGABYTE:,.0f} MB"
-        table.add_row(row["name"], here, f"draft head for {row['target']}")
+        layers = row["cross_layers"]
+        seen = "" if layers == 1 else f", looks at its last {layers} layers"
+        table.add_row(row["name"], here, f"draft head for {row['target']}{seen}")
     console = Console(highlight=False, markup=False)
     console.print(table)
     console.print(f"cache: {listed['home']} (GRAFT_HOME sets another)", soft_wrap=True)

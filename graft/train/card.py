@@ -19,7 +19,7 @@ PAPERS = {
 READS = {
     "eagle2": "It reads the target's last feature and the token that followed.",
     "longspec": "It reads the last {window} tokens and the keys and values of the target's last\n"
-    "layer, so its own memory does not grow with the text.",
+    "{layers}, so its own memory does not grow with the text.",
 }
 
 
@@ -95,10 +95,12 @@ def architecture(head: Head) -> str:
 
 
 def _layer(config: HeadConfig) -> str:
+    count = config.cross_layers
+    layers = "layer" if count == 1 else f"{count} layers"
     return (
         f"One layer of {config.hidden} channels, {config.heads} heads ({config.kv_heads} of keys "
         f"and values) of {config.head_size}, an MLP of {config.inner}.\n"
-        + READS[config.kind].format(window=config.window)
+        + READS[config.kind].format(window=config.window, layers=layers)
     )
 
 

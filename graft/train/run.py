@@ -2,13 +2,16 @@
 
 import gc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from graft.errors import InputError
-from graft.models.heads.config import head_config
+from graft.models.checkpoints.pretrained import locate
+from graft.models.heads.config import HeadConfig, head_config
 from graft.models.heads.files import HEADS, Head, read_head, write_head
+from graft.models.load import read_config
 from graft.train.card import model_card, training_facts
 from graft.train.compiling import compile_in_place, compiles
 from graft.train.dataset import Dataset, Wanted, files_of, prepare
@@ -19,7 +22,7 @@ from graft.train.objectives import OBJECTIVES
 from graft.train.processes import own_device, processes
 from graft.train.regenerate import regenerate
 from graft.train.settings import Settings
-from graft.train.start import begin_like_target, draw_weights
+from graft.train.start import begin_like_target, draw_weights, take_over
 from graft.train.state import Progress
 from graft.train.target import Target, load_target
 
@@ -32,12 +35,13 @@ def train(
     Stopped or killed, the same settings go on where it was.
     """
     _check_out(settings.out)
+    _check_layers(settings)
     files_of([*settings.data, *([settings.exclude] if settings.exclude else [])])
     taking_part = processes()
     journal = Journal(None if taking_part.rank else settings.work, say)
     files = _texts(settings, journal, first=taking_part.rank == 0)
     taking_part.agree(None)  # the others wait for the answers
-    target = load_target(settings.model, own_device(settings.device))
+    target = load_target(settings.model, own_device(settings.device), settings.cross_layers)
     if taking_part.rank:
         taking_part.agree(None)  # until the first process has made the rows
     dataset = _dataset(settings, target, files, journal)
@@ -96,10 +100,7 @@ def _dataset(settings: Settings, target: Target, files: list[str], journal: Jour
 def _head(settings: Settings, target: Target, dataset: Dataset) -> Head:
     """A new head on the target's device, in fp32, or the one to start from."""
     if settings.start:
-        head = read_head(settings.start, target.checkpoint, target.config)
-        if head.config.kind != settings.kind:
-            raise InputError(f"{settings.start} is a head of kind {head.config.kind}")
-        return head.float().to(target.device).train()
+        return _started(settings, target).to(target.device).train()
     ids = torch.from_numpy(dataset.draft_ids(settings.draft_vocabulary))
     config = head_config(
         settings.kind,
@@ -108,13 +109,45 @@ def _head(settings: Settings, target: Target, dataset: Dataset) -> Head:
         draft_vocabulary=len(ids),
         window=settings.window,
         final_norm=not settings.no_final_norm,
+        cross_layers=settings.cross_layers,
     )
+    head = _new(config, settings, target)
+    head.d2t.copy_(ids)
+    return head.to(target.device).train()
+
+
+def _started(settings: Settings, target: Target) -> Head:
+    """The head to start from, which may have looked at fewer layers."""
+    head = read_head(settings.start, target.checkpoint, target.config).float()
+    if head.config.kind != settings.kind:
+        raise InputError(f"{settings.start} is a head of kind {head.config.kind}")
+    layers = head.config.cross_layers
+    if layers > settings.cross_layers:
+        raise InputError(f"{settings.start} looks at {layers} layers; say --cross-layers {layers}")
+    if layers == settings.cross_layers:
+        return head
+    config = replace(head.config, cross_layers=settings.cross_layers)
+    wider = _new(config, settings, target)
+    take_over(wider, head)
+    return wider
+
+
+def _new(config: HeadConfig, settings: Settings, target: Target) -> Head:
     head = HEADS[settings.kind](config)
     draw_weights(head, settings.seed)
     if not settings.random_start:
         begin_like_target(head, target.network)
-    head.d2t.copy_(ids)
-    return head.to(target.device).train()
+    return head
+
+
+def _check_layers(settings: Settings) -> None:
+    """Refuse to look at more layers than the target has, before anything is made."""
+    if settings.cross_layers > 1:
+        layers = read_config(locate(settings.model)).get_text_config().num_hidden_layers
+        if settings.cross_layers > layers:
+            raise InputError(
+                f"--cross-layers must be at most {layers}, the layers of {settings.model}"
+            )
 
 
 def _check_out(out: Path) -> None:

@@ -53,6 +53,7 @@ class Settings:
     random_start: bool = option(False, "Begin with random weights, not with the target's.")  # noqa: FBT003
     start: Path | None = option(None, "Begin with this head's weights.")
     window: int = option(512, "longspec's own attention.")
+    cross_layers: int = option(1, "The target's last layers that longspec looks at.")
     draft_vocabulary: int = option(16384, "Frequent ids to draft; 0 is all.")
     held_out: float = option(0.02, "Part of the texts to measure with.")
     evaluations: int = option(10, "Times acceptance is measured on them.")
@@ -74,6 +75,8 @@ class Settings:
                 raise InputError(f"{spelled(name)} must be at least {least:g}")
         if not 0 < self.held_out <= 0.5:
             raise InputError("--held-out must be above 0 and at most 0.5")
+        if self.kind != "longspec" and self.cross_layers > 1:
+            raise InputError("--cross-layers is for longspec; other heads do not look at layers")
         if self.kind == "longspec" and self.loss == "paper":
             object.__setattr__(self, "loss", "token")  # that is LongSpec's
 
@@ -92,8 +95,8 @@ class Settings:
 LEAST = {
     "length": 16, "batch": 1, "micro_batch": 0, "steps": 0, "minutes": 0, "learning_rate": 0,
     "warmup": 0, "weight_decay": 0, "unroll": 1, "unroll_decay": 0, "noise": 0, "shifts": 1,
-    "sinks": 0, "window": 1, "draft_vocabulary": 0, "evaluations": 1, "save_minutes": 0,
-    "regenerate": 0, "answer_tokens": 1, "temperature": 0,
+    "sinks": 0, "window": 1, "cross_layers": 1, "draft_vocabulary": 0, "evaluations": 1,
+    "save_minutes": 0, "regenerate": 0, "answer_tokens": 1, "temperature": 0,
 }  # fmt: skip
 
 

@@ -1,12 +1,13 @@
 """The weights a new head begins with.
 
 LongSpec's begin as what they stand in for: its own attention reads embeddings like the target's
-first layer, its cross-attention and MLP read the target's memory like the last one. In EAGLE's
-fusion embeddings and features begin with the same say: they differ in size by far.
+first layer, its cross-attention and MLP read the target's memory like the last one, and that of
+layers before it like these. In EAGLE's fusion embeddings and features begin with the same say: they
+differ in size by far.
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.files import Head
@@ -38,6 +39,20 @@ def begin_like_target(head: Head, network: nn.Module) -> None:
         _copy_layers(head, network.base_model)
 
 
+@torch.no_grad()
+def take_over(head: LongSpecHead, before: LongSpecHead) -> None:
+    """Let a new head go on from one that looks at fewer layers: what the others say begins with
+    nothing, so that both guess the same."""
+    known = before.state_dict()
+    for name, value in head.state_dict().items():
+        given = known[name].to(value.dtype)
+        if name == "cross_attn.o_proj.weight":
+            value[:, given.shape[1] :] = 0
+            value[:, : given.shape[1]] = given
+        else:
+            value[: len(given)] = given
+
+
 def _even_out(head: EagleHead, network: nn.Module) -> None:
     """Scale the fusion's two halves so that what it adds up has a spread of about 1."""
     embedding = network.get_input_embeddings().weight
@@ -55,13 +70,26 @@ def _copy_layers(head: LongSpecHead, decoder: nn.Module) -> None:
         (head.input_layernorm, first.input_layernorm),
         (head.self_attn, first.self_attn),
         (head.cross_layernorm, last.input_layernorm),
-        (head.cross_attn, last.self_attn),
         (head.post_attention_layernorm, last.post_attention_layernorm),
         (head.mlp, last.mlp),
         (head.norm, decoder.norm),
     ]
     for ours, theirs in copied:
-        given = dict(theirs.named_parameters())
-        for name, parameter in ours.named_parameters():
-            if name in given and given[name].shape == parameter.shape:
-                parameter.copy_(given[name].float())
+        _copy(dict(ours.named_parameters()), theirs)
+    for number in range(head.config.cross_layers):
+        _copy(_heads_of(head, number), decoder.layers[-1 - number].self_attn)
+
+
+def _copy(ours: dict[str, Tensor], theirs: nn.Module) -> None:
+    given = dict(theirs.named_parameters())
+    for name, parameter in ours.items():
+        if name in given and given[name].shape == parameter.shape:
+            parameter.copy_(given[name].float())
+
+
+def _heads_of(head: LongSpecHead, number: int) -> dict[str, Tensor]:
+    """The part of the cross-attention that looks at one layer, counted from the last."""
+    return {
+        name: parameter.chunk(head.config.cross_layers, int(name == "o_proj.weight"))[number]
+        for name, parameter in head.cross_attn.named_parameters()
+    }

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graft.errors import CheckpointError, InputError
 from graft.home import atomic_file
-from graft.train.settings import Settings, spelled
+from graft.train.settings import Settings, options, spelled
 
 FILE = "state.safetensors"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW
@@ -80,6 +80,8 @@ def _put(tensors: dict[str, Tensor], head: nn.Module, optimizer: torch.optim.Opt
 
 
 def _check_same(settings: Settings, before: dict[str, Any], path: Path) -> None:
+    """What a run did not know yet when it was begun was as it is by default."""
+    before = {each.name: each.default for each in options()} | before
     for name, value in settings.identity().items():
         if before.get(name) != value:
             raise InputError(

@@ -19,25 +19,32 @@ CLOSE = 1e-2  # between our logits and the network's, in 32 bits
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Features (after the final norm) [B, T, E], the last layer's keys and values [B, K, T, D]."""
+    """Features (after the final norm) [B, T, E]; keys and values [B, n * K, T, D] of the last n
+    layers, the last one's first."""
 
     features: Tensor
     memory: tuple[Tensor, Tensor]
 
 
 class Target:
-    """A transformers model that is never changed."""
+    """A transformers model that is never changed; `layers`: how many of its last ones are read."""
 
-    def __init__(self, network: Any, tokenizer: Any, checkpoint: Checkpoint) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        network: Any,  # noqa: ANN401
+        tokenizer: Any,  # noqa: ANN401
+        checkpoint: Checkpoint,
+        layers: int = 1,
+    ) -> None:
         self.network = network.eval().requires_grad_(False)  # noqa: FBT003 (torch's signature)
         self.tokenizer, self.checkpoint = tokenizer, checkpoint
         self.embedding: Tensor = network.get_input_embeddings().weight
         self.output: Tensor = network.get_output_embeddings().weight
         _check_output(self)
-        layers = network.base_model.layers
-        self._last = _Memory(layers[-1].self_attn)
+        others, last = network.base_model.layers[:-layers], network.base_model.layers[-layers:]
+        self._last = [_Memory(layer.self_attn) for layer in reversed(last)]
         if compiles(self.output):
-            compile_in_place(*layers[:-1])
+            compile_in_place(*others)
 
     @property
     def config(self) -> PretrainedConfig:
@@ -61,7 +68,14 @@ class Target:
         read = self.network.base_model(
             batch.tokens, attention_mask=mask, position_ids=positions, use_cache=False
         )
-        return Reading(read.last_hidden_state, self._last.taken())
+        return Reading(read.last_hidden_state, self._memory())
+
+    def _memory(self) -> tuple[Tensor, Tensor]:
+        pairs = [each.taken() for each in self._last]
+        if len(pairs) == 1:
+            return pairs[0]
+        keys, values = zip(*pairs, strict=True)
+        return torch.cat(keys, 1), torch.cat(values, 1)
 
 
 class _Memory:
@@ -85,8 +99,8 @@ class _Memory:
         return pair
 
 
-def load_target(name: str, device: str = "auto") -> Target:
-    """In bf16 on a GPU, in fp32 on a CPU."""
+def load_target(name: str, device: str = "auto", layers: int = 1) -> Target:
+    """In bf16 on a GPU, in fp32 on a CPU; see Target."""
     where = find_device(device)
     checkpoint = locate(name)
     logging.disable_progress_bar()
@@ -101,7 +115,7 @@ def load_target(name: str, device: str = "auto") -> Target:
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{name} cannot be read: {reason}") from error
-    return Target(network.to(where), tokenizer, checkpoint)
+    return Target(network.to(where), tokenizer, checkpoint, layers)
 
 
 @torch.no_grad()
