@@ -156,6 +156,7 @@ def test_a_draft_model_never_changes_the_output(model_bench, option, draft):
 HEADS = {
     "eagle2": {"kind": "eagle2", "draft_vocabulary": 110},
     "longspec": {"kind": "longspec", "draft_vocabulary": 110, "window": 32},
+    "wide longspec": {"kind": "longspec", "window": 32, "cross_layers": 2},
     "random eagle2": {"kind": "eagle2", "knows": False},
     "random longspec": {"kind": "longspec", "knows": False},
     "blind longspec": {"kind": "longspec", "sees_target": False},

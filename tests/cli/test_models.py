@@ -24,6 +24,7 @@ def test_installed_heads_are_listed_with_their_targets(cli):
     heads = {row["name"]: row for row in json.loads(cli("models", "--json").stdout)["heads"]}
     assert heads["smollm2-135m-eagle2"]["target"] == pretrained.DEFAULT_MODEL
     assert heads["smollm2-135m-eagle2"]["bytes"] > 1e6
+    assert heads["smollm2-135m-longspec"]["cross_layers"] >= 1
     assert "draft head for smollm2-135m" in cli("models").stdout
 
 

@@ -21,10 +21,10 @@ SMALL, NARROW = Beam((3, 2), 4, keeps_all=True), Beam((1, 1), 2, keeps_all=True)
 class Case:
     """Texts of several lengths that a target and its head have read."""
 
-    def __init__(self, kind, device, lengths):
+    def __init__(self, kind, device, lengths, **options):
         network = tiny_network().to(device)
         self.model = tiny_engine(network, forward="lean" if device == "cpu" else "graphed").model
-        more = {"window": 48} if kind == "longspec" else {}
+        more = options | ({"window": 48} if kind == "longspec" else {})
         head = tiny_head(kind, network, knows=False, draft_vocabulary=60, **more)
         self.runner = run_head(head, self.model)
         self.lengths, self.texts, self.extents = [], [], []
@@ -95,10 +95,16 @@ def test_rounds_from_buffers_are_rounds(kind, device, unread):
     assert_same(*case.both(samplers, SMALL, unread=unread))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_rounds_look_at_several_layers(device):
+    case = Case("longspec", device, [130, 5], cross_layers=2)
+    assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, unread=4))
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_papers_beams_are_captured(kind):
-    case = Case(kind, "cuda", [5, 700, 300])
+@pytest.mark.parametrize(("kind", "layers"), [("eagle2", 1), ("longspec", 1), ("longspec", 2)])
+def test_the_papers_beams_are_captured(kind, layers):
+    case = Case(kind, "cuda", [5, 700, 300], cross_layers=layers)
     graphed = GraphedGrowth(case.runner)
     beam, _ = BEAMS[kind]
     for count in (1, 2, 3):

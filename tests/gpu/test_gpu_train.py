@@ -31,14 +31,15 @@ def written_chats(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
-def test_a_head_learns(tmp_path, kind):
+@pytest.mark.parametrize(("kind", "layers"), [("eagle2", 1), ("longspec", 1), ("longspec", 2)])
+def test_a_head_learns(tmp_path, kind, layers):
     tiny_network().save_pretrained(tmp_path / "target")
     tiny_tokenizer().save_pretrained(tmp_path / "target")
     settings = Settings(
         kind=kind, data=(str(written_chats(tmp_path / "chats.jsonl")),), out=tmp_path / "head",
         model=str(tmp_path / "target"), length=128, batch=8, micro_batch=4, steps=150,
-        learning_rate=3e-3, draft_vocabulary=64, held_out=0.1, evaluations=2, device="cuda",
+        learning_rate=3e-3, cross_layers=layers, draft_vocabulary=64, held_out=0.1, evaluations=2,
+        device="cuda",
     )  # fmt: skip
     assert train(settings, lambda line: None)
     measured = [

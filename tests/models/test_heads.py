@@ -10,6 +10,7 @@ from tiny import tiny_network
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.config import head_config
+from graft.models.heads.layers import CrossAttention
 from graft.models.longspec_head import LongSpecHead
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
@@ -86,6 +87,17 @@ def test_eagle_sees_nothing_of_other_documents():
         torch.testing.assert_close(packed[step, :, 5 + step :], alone[step, :, step:])
 
 
+def parts_of(head):
+    """Its cross-attention as one of a single layer for each layer it looks at."""
+    count, whole, parts = head.config.cross_layers, head.cross_attn, []
+    for number in range(count):
+        part = CrossAttention(head.config)
+        part.q_proj.weight.data = whole.q_proj.weight.chunk(count, 0)[number]
+        part.o_proj.weight.data = whole.o_proj.weight.chunk(count, 1)[number]
+        parts.append(part)
+    return parts
+
+
 def naive_longspec(head, embeddings, memory, positions, shift):
     """Column by column with plain sums: the window's keys, then the target's up to t - shift."""
     rotary = head.rotary(positions[None])
@@ -100,23 +112,28 @@ def naive_longspec(head, embeddings, memory, positions, shift):
         )
         if t >= shift:
             turned = head.rotary(positions[None, t : t + 1])
-            query = head.cross_attn.queries(head.cross_layernorm(hidden)[None, None], turned)
-            seen = (x[0, :, : t - shift + 1].transpose(0, 1) for x in memory)
-            hidden = hidden + naive_attention(head.cross_attn, query[0, :, 0], *seen)
+            normed, looked = head.cross_layernorm(hidden)[None, None], 0
+            for number, part in enumerate(parts_of(head)):
+                seen = (
+                    x[0].chunk(head.config.cross_layers)[number][:, : t - shift + 1] for x in memory
+                )
+                query = part.queries(normed, turned)[0, :, 0]
+                looked = looked + naive_attention(part, query, *(x.transpose(0, 1) for x in seen))
+            hidden = hidden + looked
         hidden = hidden + head.mlp(head.post_attention_layernorm(hidden))
         rows.append(head.norm(hidden))
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("final_norm", [True, False])
+@pytest.mark.parametrize(("final_norm", "layers"), [(True, 1), (False, 1), (True, 2), (True, 3)])
 @pytest.mark.parametrize("shift", [1, 2, 4])
 @torch.no_grad()
-def test_longspec_sees_its_window_and_the_targets_keys_up_to_the_shift(shift, final_norm):
-    head = LongSpecHead(
-        head_config("longspec", CHECKPOINT, TARGET, window=5, final_norm=final_norm)
-    )
+def test_longspec_sees_its_window_and_the_targets_keys_up_to_the_shift(shift, final_norm, layers):
+    options = {"window": 5, "final_norm": final_norm, "cross_layers": layers}
+    head = LongSpecHead(head_config("longspec", CHECKPOINT, TARGET, **options))
     embeddings = torch.randn(LENGTH, WIDTH)
-    memory = tuple(torch.randn(2, 1, TARGET.num_key_value_heads, LENGTH, TARGET.head_dim))
+    heads = layers * TARGET.num_key_value_heads
+    memory = tuple(torch.randn(2, 1, heads, LENGTH, TARGET.head_dim))
     positions = torch.cat([torch.arange(4), torch.arange(4, LENGTH) + 100])
     made = head(embeddings[None], memory, positions[None], visible_of([0] * LENGTH), [1, shift])
     for place, each in enumerate((1, shift)):

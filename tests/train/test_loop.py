@@ -17,6 +17,7 @@ from graft.models.checkpoints.pretrained import locate
 from graft.models.heads.files import read_head
 from graft.train.journal import read_notes
 from graft.train.run import train
+from graft.train.settings import Settings
 
 
 def silent(line):
@@ -62,10 +63,18 @@ def test_a_run_lowers_the_loss_and_leaves_a_head(settings, kind):
     assert not list(settings.out.parent.glob(".tmp-*"))
 
 
-@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
-@pytest.mark.parametrize("micro_batch", [0, 3])
-def test_going_on_gives_the_same_bits(settings, kind, micro_batch):
-    settings = replace(settings, kind=kind, micro_batch=micro_batch)
+@pytest.mark.parametrize(
+    ("kind", "micro_batch", "layers"),
+    [
+        ("eagle2", 0, 1),
+        ("eagle2", 3, 1),
+        ("longspec", 0, 1),
+        ("longspec", 3, 1),
+        ("longspec", 3, 2),
+    ],
+)
+def test_going_on_gives_the_same_bits(settings, kind, micro_batch, layers):
+    settings = replace(settings, kind=kind, micro_batch=micro_batch, cross_layers=layers)
     straight = replace(settings, out=settings.out.with_name("straight"))
     assert train(straight, silent)
     assert not train(settings, silent, After(3))
@@ -168,6 +177,45 @@ def test_a_head_can_be_started_from(settings):
         train(replace(again, kind="longspec", out=settings.out.with_name("other")), silent)
 
 
+def test_a_run_begun_before_an_option_was_known_goes_on(settings, monkeypatch):
+    whole = Settings.identity
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Settings,
+            "identity",
+            lambda self: {n: v for n, v in whole(self).items() if n != "cross_layers"},
+        )
+        train(replace(settings, kind="longspec"), silent)
+    longer = replace(settings, kind="longspec", steps=9)
+    assert train(longer, silent)
+    with pytest.raises(InputError, match="begun with --cross-layers 1, not 2"):
+        train(replace(longer, cross_layers=2), silent)
+
+
+def test_a_head_that_looks_at_one_layer_can_learn_to_look_at_two(settings):
+    first = replace(settings, kind="longspec", steps=12)
+    train(first, silent)
+    wider = replace(
+        first, out=settings.out.with_name("wider"), start=first.out, cross_layers=2, steps=6
+    )
+    assert train(replace(wider, learning_rate=1e-9), silent)
+    told, before = (json.loads((s.out / "config.json").read_text()) for s in (wider, first))
+    assert told["graft"]["cross_layers"] == 2
+    assert told["graft"]["training"]["accepted"] == pytest.approx(
+        before["graft"]["training"]["accepted"], abs=0.01
+    )
+    assert "the target's last\n2 layers" in (wider.out / "README.md").read_text()
+    narrow = replace(wider, out=settings.out.with_name("narrow"), start=wider.out, cross_layers=1)
+    with pytest.raises(InputError, match="looks at 2 layers; say --cross-layers 2"):
+        train(narrow, silent)
+
+
+def test_more_layers_than_the_target_has_are_refused_before_anything_is_made(settings):
+    with pytest.raises(InputError, match="--cross-layers must be at most 2, the layers of"):
+        train(replace(settings, kind="longspec", cross_layers=3), silent)
+    assert not settings.work.exists()
+
+
 def test_a_folder_that_is_no_head_is_not_replaced(settings):
     settings.out.mkdir()
     (settings.out / "novel.txt").write_text("Chapter 1")
@@ -198,6 +246,9 @@ def test_minutes_end_a_run_too(settings):
         ({"minutes": 3.0}, "either --steps N or --minutes M"),
         ({"steps": 0}, "either --steps N or --minutes M"),
         ({"length": 3}, "--length must be at least 16"),
+        ({"kind": "longspec", "cross_layers": 0}, "--cross-layers must be at least 1"),
+        ({"kind": "longspec", "cross_layers": -2}, "--cross-layers must be at least 1"),
+        ({"cross_layers": 2}, "--cross-layers is for longspec"),
         ({"held_out": 0.0}, "--held-out must be above 0"),
     ],
 )

@@ -19,14 +19,14 @@ from graft.train.examples import Example
 from graft.train.losses import CHUNK, Lesson, OutputLayer, cross_entropy
 from graft.train.objectives import OBJECTIVES, Outcome, chains, counted_tokens
 from graft.train.packing import pack
-from graft.train.start import begin_like_target, draw_weights
+from graft.train.start import begin_like_target, draw_weights, take_over
 from graft.train.target import Target
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
 
 
-def target():
-    return Target(tiny_network(), tiny_tokenizer(), CHECKPOINT)
+def target(layers=1):
+    return Target(tiny_network(), tiny_tokenizer(), CHECKPOINT, layers)
 
 
 def rows_of(*lengths, length=32, seed=0):
@@ -98,9 +98,10 @@ def test_a_batch_sees_documents_apart():
             assert mine.tolist() == list(range(len(mine)))
 
 
+@pytest.mark.parametrize("layers", [1, 2])
 @torch.no_grad()
-def test_the_target_reads_packed_documents_as_if_alone():
-    model, rows = target(), rows_of(10, 20, length=32)
+def test_the_target_reads_packed_documents_as_if_alone(layers):
+    model, rows = target(layers), rows_of(10, 20, length=32)
     assert len(rows) == 1
     batch = batch_of(rows, np.array([0]), torch.device("cpu"))
     offsets = torch.tensor([50])
@@ -114,8 +115,11 @@ def test_the_target_reads_packed_documents_as_if_alone():
         torch.testing.assert_close(
             reading.features[:, mine], alone.last_hidden_state, rtol=1e-4, atol=1e-5
         )
-        keys = alone.past_key_values.layers[-1].keys
-        torch.testing.assert_close(reading.memory[0][:, :, mine], keys, rtol=1e-4, atol=1e-5)
+        last = alone.past_key_values.layers[::-1][:layers]
+        both = zip(*((each.keys, each.values) for each in last), strict=True)
+        for ours, theirs in zip(reading.memory, both, strict=True):
+            expected = torch.cat(theirs, 1)
+            torch.testing.assert_close(ours[:, :, mine], expected, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
@@ -172,6 +176,54 @@ def test_every_loss_can_be_learned(settings, kind, loss):
     assert all(p.grad.isfinite().all() and p.grad.any() for p in head.parameters())
     counted = counted_tokens(rows, np.arange(len(rows)), objective.ahead)
     assert counted == int(outcome.counted[0].sum())
+
+
+def test_every_layer_that_is_looked_at_is_learned(settings):
+    model = target(layers=2)
+    head, objective = made("longspec", model, settings, cross_layers=2)
+    rows = rows_of(20, 30, 9)
+    batch = batch_of(rows, np.arange(len(rows)), torch.device("cpu"))
+    objective.learn(head, batch, np.random.default_rng(0)).loss.backward()
+    cross = head.cross_attn
+    for part in (*cross.q_proj.weight.grad.chunk(2, 0), *cross.o_proj.weight.grad.chunk(2, 1)):
+        assert part.isfinite().all()
+        assert part.any()
+
+
+def test_a_new_head_looks_at_each_layer_as_that_layer_does(settings):
+    model = target(layers=2)
+    head, _ = made("longspec", model, settings, cross_layers=2)
+    layers = model.network.base_model.layers
+    for number, place in ((0, -1), (1, -2)):
+        theirs, ours = layers[place].self_attn, head.cross_attn
+        assert torch.equal(ours.q_proj.weight.chunk(2, 0)[number], theirs.q_proj.weight)
+        assert torch.equal(ours.o_proj.weight.chunk(2, 1)[number], theirs.o_proj.weight)
+
+
+@torch.no_grad()
+def test_a_head_that_takes_over_from_a_narrower_one_guesses_the_same(settings):
+    model, ids = target(layers=2), torch.randperm(128)[:60]
+    before, _ = made("longspec", target(), settings, draft_vocabulary=60)
+    before.d2t.copy_(ids)
+    draw_weights(before, 7)
+    head, objective = made("longspec", model, settings, draft_vocabulary=60, cross_layers=2)
+    take_over(head, before)
+    assert torch.equal(head.d2t, ids)
+    batch = batch_of(rows_of(20, 30, 9), np.arange(2), torch.device("cpu"))
+    keys, values = model.read(batch, batch.places).memory
+    known = keys.shape[1] // 2
+    embeddings = F.embedding(batch.tokens, model.embedding)
+    both = [
+        each(embeddings, memory, batch.places, batch.visible, [1, 3])
+        for each, memory in ((head, (keys, values)), (before, (keys[:, :known], values[:, :known])))
+    ]
+    torch.testing.assert_close(*both, rtol=0, atol=1e-5)
+    new = head.cross_attn.o_proj.weight[:, before.cross_attn.o_proj.in_features :]
+    assert not new.any()
+    assert head.cross_attn.q_proj.weight[before.cross_attn.q_proj.out_features :].any()
+    with torch.enable_grad():  # and goes on to learn: the others' output first
+        objective.learn(head, batch, np.random.default_rng(0)).loss.backward()
+    assert head.cross_attn.o_proj.weight.grad.chunk(2, 1)[1].any()
 
 
 def test_noise_offsets_and_shifts_follow_from_the_random_numbers_alone(settings):

@@ -34,7 +34,12 @@ def rewritten(folder, change):
 
 @pytest.mark.parametrize(
     ("kind", "more"),
-    [("eagle2", {}), ("longspec", {}), ("longspec", {"final_norm": False, "window": 64})],
+    [
+        ("eagle2", {}),
+        ("longspec", {}),
+        ("longspec", {"final_norm": False, "window": 64}),
+        ("longspec", {"cross_layers": 2}),
+    ],
 )
 def test_a_written_head_is_read_as_it_was(tmp_path, kind, more):
     head = made(kind, **more)
@@ -107,6 +112,43 @@ def test_a_head_of_other_sizes_is_refused(tmp_path, kind, other, line):
     write_head(tmp_path / "head", made(kind))
     with pytest.raises(CheckpointError, match=line):
         read_head(tmp_path / "head", CHECKPOINT, tiny_network(**other).config)
+
+
+def changed(folder, change):
+    """The same folder with another `graft` part of its config."""
+    file = folder / "config.json"
+    content = json.loads(file.read_text())
+    change(content["graft"])
+    file.write_text(json.dumps(content))
+
+
+def test_a_head_that_does_not_say_looks_at_one_layer(tmp_path):
+    head = made("longspec")
+    write_head(tmp_path / "head", head, dtype="fp32")
+    changed(tmp_path / "head", lambda own: own.pop("cross_layers"))
+    assert read_head(tmp_path / "head", CHECKPOINT, TARGET).config == head.config
+
+
+@pytest.mark.parametrize("layers", [0, -1, 1.5, "two", True, None])
+def test_a_number_of_layers_that_is_none_is_refused(tmp_path, layers):
+    write_head(tmp_path / "head", made("longspec"))
+    changed(tmp_path / "head", lambda own: own.update(cross_layers=layers))
+    with pytest.raises(CheckpointError, match="cross_layers must be 1 or more") as caught:
+        read_head(tmp_path / "head")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_head_that_looks_at_more_layers_than_there_are_is_refused(tmp_path):
+    write_head(tmp_path / "head", made("longspec", cross_layers=3))
+    with pytest.raises(CheckpointError, match="looks at 3 layers, tiny has 2"):
+        read_head(tmp_path / "head", CHECKPOINT, TARGET)
+
+
+def test_weights_of_fewer_layers_than_the_config_says_are_refused(tmp_path):
+    write_head(tmp_path / "head", made("longspec"))
+    changed(tmp_path / "head", lambda own: own.update(cross_layers=2))
+    with pytest.raises(CheckpointError, match=r"cross_attn.q_proj.weight is \[64, 64\]"):
+        read_head(tmp_path / "head")
 
 
 def test_a_missing_tensor_is_named(tmp_path):

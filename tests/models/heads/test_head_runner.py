@@ -22,10 +22,12 @@ def model(request):
     return tiny_engine(tiny_network(), forward=request.param).model
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=[*KINDS, "longspec of two layers"])
 def runner(request, model):
-    more = {"window": WINDOW} if request.param == "longspec" else {}
-    head = tiny_head(request.param, tiny_network(), knows=False, draft_vocabulary=50, **more)
+    kind, *layers = request.param.split(" ", 1)
+    more = {"window": WINDOW} if kind == "longspec" else {}
+    more |= {"cross_layers": 2} if layers else {}
+    head = tiny_head(kind, tiny_network(), knows=False, draft_vocabulary=50, **more)
     return run_head(head, model, packed=type(model.forward).__name__ == "PanelForward")
 
 
@@ -70,8 +72,9 @@ def expected(runner, target, path):
         fed = torch.cat([features[None], unknown], 1)
         positions, visible = positions[:, :-1], visible[:, :-1, :-1]
         return runner.head(embeddings[:, 1:], fed, positions, visible, depth + 1)[-1, 0, -1]
-    rows = runner.model.arena.storage.read(extent.rows)[:, -1]
-    memory = torch.cat([rows, torch.full((2, 2, depth + 1, 16), 9.0)], 2)
+    layers = runner.config.cross_layers
+    rows = runner.model.arena.storage.read(extent.rows).flip(1)[:, :layers].flatten(1, 2)
+    memory = torch.cat([rows, torch.full((2, 2 * layers, depth + 1, 16), 9.0)], 2)
     return runner.head(embeddings, tuple(memory[:, None]), positions, visible, [depth + 1])[
         0, 0, -1
     ]
