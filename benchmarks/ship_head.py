@@ -1,10 +1,10 @@
 """Put a trained head into the package: its files, and a card that also tells of data and stages.
 
-    python benchmarks/ship_head.py HEAD [--before FIRST_STAGE] [--measured "..."]
+    python benchmarks/ship_head.py HEAD [--before FIRST SECOND ...] [--measured "..."]
 
 HEAD is what `graft train` wrote (config.json, model.safetensors, README.md) with the run's
-log.jsonl beside them, --before the head it was begun with. The folder graft/heads/TARGET-KIND is
-replaced; nothing else need be changed to ship another head.
+log.jsonl beside them, --before the heads it was begun with, the first of all first. The folder
+graft/heads/TARGET-KIND is replaced; nothing else need be changed to ship another head.
 """
 
 import argparse
@@ -23,10 +23,13 @@ HARDWARE = "one NVIDIA H200"  # of heads whose config does not say it
 DATA = """Answers in conversations, questions are read but not learned from:
 
 - ShareGPT V3, a part of it: 17,671 conversations.
-- 8,190 answers that the target itself wrote to the first questions of these, half of them at
-  temperature 0, half at temperature 1.
-- 2,027 answers of the target to questions about documents: Wikipedia pages (enwik8), the meetings
-  of QMSum's validation set, essays, documents of LongBench v2 (benchmarks/head_questions.py).
+- Answers that the target itself wrote to the first questions of these, 8,000 at temperature 0 and
+  3,584 at temperature 1 (4,608 and 3,584 in the first stage).
+- 6,000 answers of the target (2,048 in the first stage) to questions about documents: Wikipedia
+  pages (enwik8), the meetings of QMSum's validation set, essays, documents of LongBench v2
+  (benchmarks/head_questions.py).
+
+The last stages saw answers of the target alone.
 
 Left out is every text that shares 13 words in a row with Spec-Bench, QMSum's test set, Multi-News,
 L-Eval, HumanEval, SQuAD, Spider, MedQA, GSM8K, MT-Bench-101 or EAGLE's own test sets."""
@@ -53,12 +56,12 @@ def main() -> None:
     head = read_head(options.head)
     config = head.config
     folder = options.out / f"{config.target}-{config.kind}"
-    stages = [*([options.before] if options.before else []), options.head]
+    stages = [*options.before, options.head]
     told = "\n\n".join(_stage(each) for each in stages)
     known = KNOWN[config.target]
     limits = LIMITS.format(
         draft_vocabulary=f"{config.draft_vocabulary:,}",
-        length=" and ".join(f"{_facts(each)['length']:,}" for each in stages),
+        length=" and ".join(f"{each:,}" for each in sorted({_facts(s)["length"] for s in stages})),
     )
     card = f"""---
 license: apache-2.0
@@ -135,7 +138,7 @@ def _held_out(folder: Path) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("head", type=Path, help="the folder that graft train wrote")
-    parser.add_argument("--before", type=Path, help="the head it was begun with")
+    parser.add_argument("--before", type=Path, nargs="+", default=[], help="what it was begun with")
     parser.add_argument("--measured", default="", help="more for the card: figures of graft bench")
     parser.add_argument("--out", type=Path, default=IN_PACKAGE)
     return parser.parse_args()

@@ -21,6 +21,7 @@ from graft.draft.head_warm import warm_shapes
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import UNCERTAIN, Helper, ModelDrafter
 from graft.draft.overhead import with_overhead
+from graft.draft.paced import Paced
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
@@ -181,13 +182,21 @@ def _lookups() -> dict[str, Callable[[], Drafter]]:
         "pld": lambda: LookupDrafter(NgramIndex, as_many_as_fit, nodes=10, calibrated=False),
         "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False),
         "igpg": lambda: LookupDrafter(NgramCounts, as_many_as_fit, nodes=7, calibrated=False),
-        "auto": lambda: LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=48, calibrated=True),
+        "auto": _auto,
     }
+
+
+def _auto(*networks: Drafter) -> Drafter:
+    """Copies, and what networks guess, as many as pay; and any of it as long as that pays by the
+    clock, unless counts must not depend on the machine."""
+    copies = LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=48, calibrated=True)
+    drafter = Combined([copies, *networks], prune=what_pays) if networks else copies
+    return drafter if costs_are_given() else Paced(drafter, time.perf_counter, copies.is_copying)
 
 
 def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
     """What a draft model adds; `auto` uses it too, where it pays."""
-    lookups, helper = _lookups(), helpers.model
+    helper = helpers.model
     if helper is None:
         return {}
 
@@ -195,7 +204,7 @@ def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
         return ModelDrafter(helper, CHAIN, nodes=CHAIN.depth, adaptive=True, reward=reward)
 
     return {
-        "auto": lambda: Combined([lookups["auto"](), chain(UNCERTAIN)], prune=what_pays),
+        "auto": lambda: _auto(chain(UNCERTAIN)),
         "sd": chain,
         "sd-tree": lambda: ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True),
         **_with_either(helpers),
@@ -204,7 +213,7 @@ def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
 
 def _with_head(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
     """What heads add; `auto` uses the favourite where it pays, rather than a draft model."""
-    lookups, head = _lookups(), helpers.head
+    head = helpers.head
     if head is None:
         return {}
 
@@ -212,7 +221,7 @@ def _with_head(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
         return HeadDrafter(head, nodes=EAGLE_NODES)
 
     return {
-        "auto": lambda: Combined([lookups["auto"](), paying()], prune=what_pays),
+        "auto": lambda: _auto(paying()),
         "head": paying,
         **{kind: partial(_head_drafter, each) for kind, each in helpers.heads.items()},
         **_with_either(helpers),
@@ -309,7 +318,7 @@ def load(  # noqa: PLR0913  every option by its name
         hold_rows(each.model, each.device, sequences=max_batch + 1, most_bytes=most_bytes)
     if warm:
         for each in both:
-            each.model.warm_up()
+            each.model.warm_up(max_batch)
     costs = _costs(loaded)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     if kept:

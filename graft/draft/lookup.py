@@ -18,6 +18,7 @@ from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
+COPYING = 6  # tokens at a text's end that stood somewhere before: it looks like a copy
 SOURCES = ("", "document", "prediction", "prompt", "output", "store")
 
 
@@ -117,12 +118,17 @@ class LookupDrafter:
             SOURCES,
         )
 
+    def is_copying(self, sequence: int) -> bool:
+        """Whether the end of the text stood there before, as far as a suffix automaton sees."""
+        return self._texts[sequence].index.match_length >= COPYING
+
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
         for step in steps:
             text = self._texts[step.sequence]
             if text.matches is not None and self._calibrated:
                 text.calibration.observe(text.matches, step.tokens)
+            text.matches = None
             text.index.extend(np.array(step.tokens, np.int32))
             text.length += len(step.tokens)
 

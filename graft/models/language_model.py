@@ -19,6 +19,7 @@ from graft.models.arena import BLOCK, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
 from graft.tree.draft_tree import DraftTree, chain
 
+TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees side by side that steps are made for ahead
 CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens that are best read at once
 
 
@@ -152,17 +153,26 @@ class LanguageModel:
         """The same for several sequences at once."""
         self.arena.commit(paths)
 
-    def warm_up(self) -> None:
-        """Make now what the forward otherwise makes when it meets a step's size first."""
+    def warm_up(self, sequences: int = 1) -> None:
+        """Make now what the forward otherwise makes when it meets a step's size first: of one
+        sequence, and of up to so many with trees of several sizes."""
         sizes = [each for each in self.forward.sizes if each < self.context_length]
         if not sizes:
             return
-        extent = self.open(max(sizes))
+        rows = max(sizes) + (sequences - 1) * max(TREES)
+        if self.arena.most_rows is not None and rows > self.arena.most_rows:
+            sequences = 1
+        extents = [self.open(max(TREES) if i else max(sizes)) for i in range(sequences)]
         try:
             for size in sizes:
-                self.score([extent], [chain([0] * size)])
+                self.score(extents[:1], [chain([0] * size)])
+                for nodes in TREES:
+                    count = size // nodes
+                    if 1 < count <= sequences:
+                        self.score(extents[:count], [chain([0] * nodes)] * count)
         finally:
-            self.close(extent)
+            for extent in extents:
+                self.close(extent)
 
     def prefill(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """Read tokens into the cache; the logits [V] after the last of them."""

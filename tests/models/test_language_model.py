@@ -251,3 +251,23 @@ def test_warming_up_runs_every_size_once_and_leaves_no_rows(monkeypatch):
     model.warm_up()
     assert sizes == [1, 4, 16]
     assert model.arena.taken == 0
+
+
+def test_warming_up_for_batches_meets_trees_of_several_sizes(monkeypatch):
+    model = model_of("lean")
+    steps = set()
+    run = type(model.forward).run
+    monkeypatch.setattr(type(model.forward), "sizes", (1, 4, 16))
+
+    def watched(self, tokens, layout, outputs):
+        steps.add(tuple(np.diff(layout.first_node).tolist()))
+        return run(self, tokens, layout, outputs)
+
+    monkeypatch.setattr(type(model.forward), "run", watched)
+    model.warm_up(4)
+    assert steps == {(1,), (4,), (16,), (1,) * 4, (2, 2), (4,) * 4, (8, 8)}
+    assert model.arena.taken == 0
+    model.arena.hold(96)  # no room for four: one sequence at least
+    steps.clear()
+    model.warm_up(4)
+    assert steps == {(1,), (4,), (16,)}
