@@ -74,10 +74,12 @@ EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODE
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """Networks that guess: a smaller model, and heads by their kind, the favourite first."""
+    """Networks that guess: a smaller model, and heads by their kind, the favourite first; and the
+    clock that tells whether guessing pays, None where counts must not depend on the machine."""
 
     model: Helper | None = None
     heads: Mapping[str, HeadHelper] = field(default_factory=dict)
+    clock: Callable[[], float] | None = None
 
     @property
     def head(self) -> HeadHelper | None:
@@ -147,7 +149,12 @@ def make_drafter(
     if preset in KINDS and preset not in helpers.heads:
         there = ", ".join(helpers.heads)
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
-    makers = {**_lookups(), **_with_model(helpers), **_with_head(helpers)}
+    makers = {
+        **_lookups(),
+        "auto": lambda: _auto(helpers.clock),
+        **_with_model(helpers),
+        **_with_head(helpers),
+    }
     return makers[name]()
 
 
@@ -182,16 +189,15 @@ def _lookups() -> dict[str, Callable[[], Drafter]]:
         "pld": lambda: LookupDrafter(NgramIndex, as_many_as_fit, nodes=10, calibrated=False),
         "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False),
         "igpg": lambda: LookupDrafter(NgramCounts, as_many_as_fit, nodes=7, calibrated=False),
-        "auto": _auto,
     }
 
 
-def _auto(*networks: Drafter) -> Drafter:
+def _auto(clock: Callable[[], float] | None, *networks: Drafter) -> Drafter:
     """Copies, and what networks guess, as many as pay; and any of it as long as that pays by the
-    clock, unless counts must not depend on the machine."""
+    clock."""
     copies = LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=48, calibrated=True)
     drafter = Combined([copies, *networks], prune=what_pays) if networks else copies
-    return drafter if costs_are_given() else Paced(drafter, time.perf_counter, copies.is_copying)
+    return Paced(drafter, clock, copies.is_copying) if clock else drafter
 
 
 def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
@@ -204,7 +210,7 @@ def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
         return ModelDrafter(helper, CHAIN, nodes=CHAIN.depth, adaptive=True, reward=reward)
 
     return {
-        "auto": lambda: _auto(chain(UNCERTAIN)),
+        "auto": lambda: _auto(helpers.clock, chain(UNCERTAIN)),
         "sd": chain,
         "sd-tree": lambda: ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True),
         **_with_either(helpers),
@@ -221,7 +227,7 @@ def _with_head(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
         return HeadDrafter(head, nodes=EAGLE_NODES)
 
     return {
-        "auto": lambda: _auto(paying()),
+        "auto": lambda: _auto(helpers.clock, paying()),
         "head": paying,
         **{kind: partial(_head_drafter, each) for kind, each in helpers.heads.items()},
         **_with_either(helpers),
@@ -335,7 +341,7 @@ def load(  # noqa: PLR0913  every option by its name
         runner.config.kind: _head_helper(runner, loaded, sequences=max_batch + 1)
         for runner in find_heads(head, loaded)
     }
-    helpers = Helpers(helper, heads)
+    helpers = Helpers(helper, heads, machine_clock())
     return engine_around(
         loaded, costs, helpers=helpers, draft=draft, verifier=verifier, max_batch=max_batch
     )
@@ -347,11 +353,15 @@ def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> 
     growth = growth_for(runner)
     fingerprint, dtype = target.checkpoint.fingerprint, target.dtype
     costs = head_costs(runner, growth, fingerprint, dtype)
-    clock = None if costs_are_given() else time.perf_counter
-    helper = HeadHelper(runner, growth, costs, clock=clock)
+    helper = HeadHelper(runner, growth, costs, clock=machine_clock())
     if runner.device.type == "cuda":
         warm_shapes(helper)
     return with_head_overhead(helper, fingerprint, dtype)
+
+
+def machine_clock() -> Callable[[], float] | None:
+    """What drafts are timed by, unless costs come from a table."""
+    return None if costs_are_given() else time.perf_counter
 
 
 def _load_draft_model(name: str, target: LoadedModel, dtype: str) -> LoadedModel:

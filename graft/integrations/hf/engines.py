@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from graft.assemble import engine_around
+from graft.assemble import Helpers, engine_around, machine_clock
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
 from graft.models.checkpoints.pretrained import Checkpoint
@@ -141,9 +141,10 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()
     checkpoint = Checkpoint(_name(model), Path(model.config.name_or_path), fingerprint)
     dtype, device = name_of(model.dtype), str(model.device)
+    helpers = Helpers(clock=None if costs else machine_clock())
     costs = costs or costs_for(target, fingerprint, dtype, device)
     loaded = LoadedModel(target, None, checkpoint, frozenset(), dtype, device, kind)
-    return engine_around(loaded, costs, max_batch=MOST_ROWS)
+    return engine_around(loaded, costs, helpers=helpers, max_batch=MOST_ROWS)
 
 
 def _name(model: PreTrainedModel) -> str:
