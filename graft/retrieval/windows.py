@@ -7,7 +7,7 @@ import numpy as np
 
 
 def edges(length: int, most: int) -> list[tuple[int, int]]:
-    """From where to where: windows of at most `most`, as even as can be; one if there is nothing."""
+    """From where to where: as even windows as can be of at most `most`; one of nothing."""
     count = max(1, -(-length // most))
     places = [length * number // count for number in range(count + 1)]
     return list(zip(places, places[1:], strict=False))
