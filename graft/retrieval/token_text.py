@@ -53,13 +53,20 @@ def token_text(tokenizer: Any, tokens: Sequence[int]) -> TokenText:  # noqa: ANN
 
 def _pieces(backend: Any, tokens: Sequence[int]) -> Iterator[str]:  # noqa: ANN401
     """What every token adds to the text; nothing while a character is unfinished."""
-    stream, held = DecodeStream(skip_special_tokens=False), 0
+    stream, held = _stream(), 0
     for number, token in enumerate(tokens):
-        piece = stream.step(backend, token)
+        try:
+            piece = stream.step(backend, token)
+        except Exception:  # it has no other: the bytes held are no character
+            stream, held = _stream(), 0
+            piece = stream.step(backend, token)
         held = 0 if piece else held + 1
         if held > MOST_HELD:
-            piece = backend.decode(
-                list(tokens[number + 1 - held : number + 1]), skip_special_tokens=False
-            )
-            stream, held = DecodeStream(skip_special_tokens=False), 0
+            unfinished = list(tokens[number + 1 - held : number + 1])
+            piece = backend.decode(unfinished, skip_special_tokens=False)
+            stream, held = _stream(), 0
         yield piece or ""
+
+
+def _stream() -> DecodeStream:
+    return DecodeStream(skip_special_tokens=False)
