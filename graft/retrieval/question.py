@@ -27,7 +27,7 @@ def tail(text: TokenText, content: Span, most: int) -> tuple[Span, str]:
     first = number = asking[-1] if asking else len(units) - 1
     while first and len(telling_words("".join(units[first : number + 1]))) < LEAST_WORDS:
         first -= 1
-    return (text.border(starts[first]), end), "".join(units[first : number + 1]).strip()
+    return (max(start, text.border(starts[first])), end), "".join(units[first : number + 1]).strip()
 
 
 def head(text: TokenText, content: Span, most: int) -> Span:

@@ -134,7 +134,8 @@ def _always(text: TokenText, spans: list[Span], budget: int, asked: str) -> Iter
         place = text.of(start, end).rfind(asked)
         if place >= 0:
             place += text.place(start)
-            yield text.border(place), text.border_after(place + len(asked))
+            last = text.border_after(place + len(asked))
+            yield max(start, text.border(place)), min(end, last)
             break
 
 
