@@ -1,7 +1,24 @@
 """Which passages of long documents help to answer a question."""
 
 from graft.retrieval.bm25 import scores
+from graft.retrieval.budget import capped, rapid
+from graft.retrieval.named import retriever
 from graft.retrieval.passage import Passage, split
+from graft.retrieval.retriever import Nearness, Retriever
 from graft.retrieval.select import fill, ranking
+from graft.retrieval.shorten import Shortened, Shortener
 
-__all__ = ["Passage", "fill", "ranking", "scores", "split"]
+__all__ = [
+    "Nearness",
+    "Passage",
+    "Retriever",
+    "Shortened",
+    "Shortener",
+    "capped",
+    "fill",
+    "ranking",
+    "rapid",
+    "retriever",
+    "scores",
+    "split",
+]

@@ -14,6 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graft.retrieval.retriever import Nearness
+
 # Hiragana, Katakana, Han (also beyond the basic plane), Thai, Lao, Burmese, Khmer.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 _UNSPACED += "\uf900-\ufaff\U00020000-\U0003ffff"
@@ -35,12 +37,16 @@ def words(text: str) -> list[str]:
     return found
 
 
-def question_words(question: str) -> list[str]:
-    """Each word once; what, is, the and the like only if there are no others."""
+def telling_words(text: str) -> list[str]:
+    """Each word once, without what, is, the and the like."""
     from bm25s.stopwords import STOPWORDS_EN_PLUS
 
-    unique = list(dict.fromkeys(words(question)))
-    return [word for word in unique if word not in STOPWORDS_EN_PLUS] or unique
+    return [word for word in dict.fromkeys(words(text)) if word not in STOPWORDS_EN_PLUS]
+
+
+def question_words(question: str) -> list[str]:
+    """The telling words; all of them if there are none."""
+    return telling_words(question) or list(dict.fromkeys(words(question)))
 
 
 def scores(question: str, texts: Sequence[str]) -> np.ndarray:
@@ -56,3 +62,12 @@ def scores(question: str, texts: Sequence[str]) -> np.ndarray:
     index = bm25s.BM25()
     index.index((counted, columns), show_progress=False)
     return index.get_scores(asked)
+
+
+class Bm25:
+    """BM25 as a retriever: near is what has a word of the question."""
+
+    def nearness(self, question: str, texts: Sequence[str]) -> Nearness:
+        """See Retriever."""
+        found = scores(question, texts)
+        return Nearness(found, found > 0)

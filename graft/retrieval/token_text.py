@@ -1,0 +1,72 @@
+"""The text of a prompt's token ids, and where in it every token ends.
+
+Token ids say nothing of paragraphs and sentences; their text does. One pass over the ids gives
+both, for every tokenizer: encoding the text again would be slower and could give other ids.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers.decoders import DecodeStream
+
+MOST_HELD = 16  # tokens without whole characters, e.g. of a text that is not UTF-8
+
+
+@dataclass(frozen=True, slots=True)
+class TokenText:
+    """`text` of some tokens. After `borders[i]` tokens it stands at the whole character
+    `places[i]`: no border is inside a character, but the last may be, at the end of the tokens.
+    Both int [borders], rising, from 0 on."""
+
+    text: str
+    borders: np.ndarray
+    places: np.ndarray
+
+    def place(self, tokens: int) -> int:
+        """How many characters so many first tokens have; a character begun is not counted."""
+        return int(self.places[np.searchsorted(self.borders, tokens, side="right") - 1])
+
+    def of(self, start: int, end: int) -> str:
+        """The text of the tokens from `start` to before `end`."""
+        return self.text[self.place(start) : self.place(end)]
+
+    def border(self, place: int) -> int:
+        """The last border at or before a character."""
+        return int(self.borders[np.searchsorted(self.places, place, side="right") - 1])
+
+    def border_after(self, place: int) -> int:
+        """The first border at or after a character."""
+        return int(self.borders[np.searchsorted(self.places, place)])
+
+
+def token_text(tokenizer: Any, tokens: Sequence[int]) -> TokenText:  # noqa: ANN401
+    """The text of the tokens by a fast tokenizer of transformers, special tokens included."""
+    pieces = list(_pieces(tokenizer.backend_tokenizer, tokens))
+    ends = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
+    borders = np.append(0, np.flatnonzero(np.diff(ends)) + 1)
+    if borders[-1] < len(tokens):  # a character is unfinished at the end
+        borders = np.append(borders, len(tokens))
+    return TokenText("".join(pieces), borders, ends[borders])
+
+
+def _pieces(backend: Any, tokens: Sequence[int]) -> Iterator[str]:  # noqa: ANN401
+    """What every token adds to the text; nothing while a character is unfinished."""
+    stream, held = _stream(), 0
+    for number, token in enumerate(tokens):
+        try:
+            piece = stream.step(backend, token)
+        except Exception:  # it has no other: the bytes held are no character
+            stream, held = _stream(), 0
+            piece = stream.step(backend, token)
+        held = 0 if piece else held + 1
+        if held > MOST_HELD:
+            unfinished = list(tokens[number + 1 - held : number + 1])
+            piece = backend.decode(unfinished, skip_special_tokens=False)
+            stream, held = _stream(), 0
+        yield piece or ""
+
+
+def _stream() -> DecodeStream:
+    return DecodeStream(skip_special_tokens=False)

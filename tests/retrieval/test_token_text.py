@@ -1,0 +1,55 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_words import byte_tokenizer, made_up_text, space_tokenizer
+
+from graft.retrieval.token_text import MOST_HELD, token_text
+
+TOKENIZERS = pytest.mark.parametrize("tokenizer", [byte_tokenizer(), space_tokenizer()])
+TEXTS = ["", "plain words", made_up_text(30), "日本語の文章。\n\n東京😀", "a\n\n\n  b\t", "é" * 90]
+
+
+@TOKENIZERS
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_text_is_the_one_that_was_encoded(tokenizer, text):
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    found = token_text(tokenizer, tokens)
+    assert found.text == text
+    assert found.borders[0] == found.places[0] == 0
+    assert found.borders[-1] == len(tokens)
+    assert found.places[-1] == len(text)
+    for border, place in zip(found.borders, found.places, strict=True):
+        assert tokenizer.decode(tokens[:border]) == text[:place]
+
+
+@TOKENIZERS
+@given(st.data())
+def test_any_token_ids_have_a_text(tokenizer, data):
+    tokens = data.draw(st.lists(st.integers(0, len(tokenizer) + 5), max_size=80))
+    found = token_text(tokenizer, tokens)
+    assert found.borders[-1] == len(tokens)
+    assert len(found.borders) == len(found.places)
+    assert found.places[-1] == len(found.text)
+    assert (found.borders[1:] > found.borders[:-1]).all()
+    assert "".join(
+        found.of(a, b) for a, b in zip(found.borders, found.borders[1:], strict=False)
+    ) == (found.text)
+
+
+def test_borders_are_never_inside_a_character():
+    tokenizer = byte_tokenizer()
+    tokens = tokenizer.encode("😀😀", add_special_tokens=False)
+    assert len(tokens) > 4
+    found = token_text(tokenizer, tokens)
+    assert found.text == "😀😀"
+    assert len(found.borders) == 3
+    assert found.of(0, 2) == ""
+    assert found.border(0) == 0
+    assert found.border_after(2) == len(tokens)
+
+
+def test_text_that_is_not_utf8_does_not_hold_everything_back():
+    tokenizer = byte_tokenizer()
+    [half] = {tokenizer.encode("\ud7a3", add_special_tokens=False)[0]}
+    found = token_text(tokenizer, [half] * 500)
+    assert len(found.borders) > 500 // (2 * MOST_HELD)
