@@ -35,7 +35,7 @@ class Retrieval:
     @cached_property
     def retriever(self) -> Any:  # noqa: ANN401
         """What finds passages."""
-        from graft.retrieval.retrievers import retriever
+        from graft.retrieval.named import retriever
 
         return retriever(self._name)
 

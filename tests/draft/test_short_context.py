@@ -430,7 +430,8 @@ def test_rejection_has_the_targets_distribution_with_a_real_sampled_chain(draft,
     choices = engine.generate(prompt, params, draft=draft).choices
     accepted = sum(each.stats.num_accepted_draft_tokens for each in choices)
     drafted = sum(each.stats.num_draft_tokens for each in choices)
-    assert 100 < accepted < drafted - 100
+    assert accepted > 100
+    assert drafted - accepted > 20
     counts = np.zeros((vocabulary, vocabulary))
     for each in choices:
         counts[tuple(each.token_ids[1:3])] += 1
