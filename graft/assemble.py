@@ -24,6 +24,7 @@ from graft.draft.overhead import with_overhead
 from graft.draft.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
 from graft.draft.short_context import (
     LEAST_PROMPT,
+    ByPrompt,
     Prompts,
     ShortContextDrafter,
     Shorten,
@@ -288,15 +289,18 @@ def _short(
     return ShortContextDrafter(helpers.chains.drafter(named, reward=reward), prompts)
 
 
-def _auto(helpers: Helpers, *others: Drafter) -> Drafter:
-    """Lookups, the others, and, for prompts so long that this may pay, the target with a short
-    version of them."""
+def _auto(helpers: Helpers, *heads: Drafter) -> Drafter:
+    """Lookups and heads; for prompts so long that it may pay also the target with a short version
+    of them."""
     lookup, target = _lookups()["auto"](), helpers.target
-    walked = replace(helpers, chains=Chains())
-    least = pays_from(target.costs, target, DEPTH, target.model.context_length) if target else None
-    if helpers.shorten and least:
-        others = (*others, _short(walked, target, least=least, reward=UNCERTAIN))
-    return Combined([lookup, *others], prune=what_pays) if others else lookup
+    usual = Combined([lookup, *heads], prune=what_pays) if heads else lookup
+    least = None
+    if helpers.shorten:
+        least = pays_from(target.costs, target, DEPTH, target.model.context_length)
+    if least is None:
+        return usual
+    short = _short(replace(helpers, chains=Chains()), target, least=least, reward=UNCERTAIN)
+    return ByPrompt(Combined([lookup, *heads, short], prune=what_pays), usual, least=least)
 
 
 def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
@@ -425,7 +429,8 @@ def load(  # noqa: PLR0913  every option by its name
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)
     chains, retrieval = _chains(verifier, gamma, confidence), Retrieval(retriever, retrieved)
-    retrieval.check(needed="rapid" in draft)
+    short = bool({"rapid", "rapid-up"} & set(draft.split("+")))
+    retrieval.check(needed=short)
     if draft_device and not draft_model:
         raise InputError("a draft device needs a draft model; name one (--draft-model)")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -436,7 +441,7 @@ def load(  # noqa: PLR0913  every option by its name
     both = [loaded, drafting] if drafting else [loaded]
     bytes_of_both = sum(each.model.arena.storage.row_bytes for each in both)
     sequences = max_batch + 1
-    if "rapid" in draft and not drafting:
+    if short and not drafting:
         sequences += -(-max_batch // 4)  # short prompts have a quarter of the tokens at most
     for each in both:
         share = each.model.arena.storage.row_bytes / bytes_of_both

@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from graft.draft.drafter import Budget, DraftContext
+from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.model import Helper, ModelDrafter
 from graft.draft.trust import FIRST_HOPE
 from graft.draft.worth import Account
@@ -126,6 +126,51 @@ class ShortContextDrafter:
         """`tokens` stays the list that grows as the target writes."""
         self._shown[context.sequence] = context
         self._drafter.start(context)
+
+
+class ByPrompt:
+    """One drafter for prompts of `least` tokens or more, another for the rest, which so have no
+    part in what the first one costs. They may share drafters."""
+
+    def __init__(self, long: Drafter, rest: Drafter, *, least: int) -> None:
+        self._long, self._rest, self._least = long, rest, least
+        self._chosen: dict[int, Drafter] = {}
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        chosen = self._long if len(context.prompt) >= self._least else self._rest
+        self._chosen[context.sequence] = chosen
+        chosen.start(context)
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        trees: dict[int, DraftTree] = {}
+        for drafter, places in self._shared_out([each.sequence for each in contexts]):
+            proposed = drafter.propose([contexts[i] for i in places], budget)
+            trees.update(zip(places, proposed, strict=True))
+            if len(places) < len(contexts):
+                budget = budget.after(proposed)
+        return [trees[place] for place in range(len(contexts))]
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+        for drafter, places in self._shared_out([each.sequence for each in steps]):
+            drafter.observe([steps[i] for i in places])
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        drafter = self._chosen.pop(sequence, None)
+        if drafter:
+            drafter.finish(sequence)
+
+    def _shared_out(self, sequences: list[int]) -> list[tuple[Drafter, list[int]]]:
+        """Each of the two, with the places of its own sequences, where it has any."""
+        found = []
+        for drafter in (self._rest, self._long):
+            places = [i for i, each in enumerate(sequences) if self._chosen[each] is drafter]
+            if places:
+                found.append((drafter, places))
+        return found
 
 
 def pays_from(costs: StepCosts, helper: Helper, depth: int, longest: int) -> int | None:

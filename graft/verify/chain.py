@@ -17,13 +17,18 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from graft.sampling import ACCEPT, RESIDUAL, Sampler
+from graft.sampling import ACCEPT, RESIDUAL, Sampler, upload
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import shallow
 from graft.verify.draws import NOT_DRAWN, distributions
 
 # (p [..., V], q [..., V]) -> (a [..., V], r [..., V])
 Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def has_q(tree: DraftTree) -> bool:
+    """Whether there is a drafted token to weigh; other trees are walked."""
+    return tree.probs is not None and len(tree) > 1
 
 
 def output(rule: Rule, p: Tensor, q: Tensor) -> Tensor:
@@ -64,8 +69,6 @@ def _targets(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Iterator[tupl
     node's number and p [n, V]. All at once, but where a caller's `process` must see tokens in
     their order."""
     above, tokens = shallow(tree, len(tree) - 2), tree.tokens[1:].tolist()
-    if len(tree) == 1:
-        return
     if not sampler.foreseeable:
         for node in range(len(above)):
             yield node, sampler.distribution(logits[node], tokens[:node])[None]
@@ -82,9 +85,9 @@ def _passed(
 ) -> list[bool]:
     """Which of the drafted tokens their coins let pass, each for itself."""
     accepts, q = weights
-    places = torch.tensor(tokens, device=q.device)[:, None]
+    places = upload(torch.tensor(tokens), q.device)[:, None]
     coins = [sampler.uniform(ahead + each, ACCEPT) for each in range(len(tokens))]
-    bars = torch.tensor(coins, dtype=torch.float64, device=q.device)
+    bars = upload(torch.tensor(coins, dtype=torch.float64), q.device)
     kept, drafted = (each.gather(1, places)[:, 0].double() for each in (accepts, q))
     return (bars * drafted < kept).tolist()
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from graft.errors import InputError
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree
-from graft.verify.chain import Rule, judge
+from graft.verify.chain import Rule, has_q, judge
 from graft.verify.verdict import Promise, Verdict
 from graft.verify.walk import walk
 
@@ -97,7 +97,7 @@ class Rapid:
         self, tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
     ) -> Verdict:
         """See Verifier."""
-        if tree.probs is None or (sampler.params.greedy and not self.margin):
+        if not has_q(tree) or (sampler.params.greedy and not self.margin):
             return walk(tree, logits, sampler, drawn)
         if sampler.params.greedy:
             found = self._softly_greedy(tree, logits, sampler)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree
-from graft.verify.chain import judge
+from graft.verify.chain import has_q, judge
 from graft.verify.verdict import Promise, Verdict
 from graft.verify.walk import walk
 
@@ -26,6 +26,6 @@ def rejection(
     tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
 ) -> Verdict:
     """See Verifier."""
-    if tree.probs is None or sampler.params.greedy:
+    if not has_q(tree) or sampler.params.greedy:
         return walk(tree, logits, sampler, drawn)
     return Verdict(*judge(tree, logits, sampler, classic, drawn), Promise.SAME_DISTRIBUTION)

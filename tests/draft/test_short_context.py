@@ -256,6 +256,20 @@ def test_auto_drafts_from_short_prompts_where_long_contexts_are_dear():
     assert "short context" not in short.stats.drafted_by_source
 
 
+def test_long_and_short_prompts_in_one_batch():
+    engine = tiny_engine(shorten=ends_only, own_costs=STEEP)
+    engine.costs = STEEP
+    params = replace(PARAMS, temperature=1.0, seed=5)
+    prompts = [LONG[:150], LONG, LONG[:90], [*LONG, 9, 8]]
+    plain = engine.generate(prompts, params, draft="plain")
+    drafted = engine.generate(prompts, params, draft="auto")
+    for one, other in zip(plain, drafted, strict=True):
+        assert one.token_ids == other.token_ids
+    by_source = [result.stats.drafted_by_source["short context"] for result in drafted]
+    assert [count > 0 for count in by_source] == [False, True, False, True]
+    assert engine.model.arena.taken == 0
+
+
 @pytest.mark.parametrize(("costs", "least"), [(STEEP, 1024), (FLAT, None)])
 def test_from_which_length_on_it_may_pay(helper, costs, least):
     assert pays_from(costs, replace(helper, costs=costs), 8, 2048) == least
