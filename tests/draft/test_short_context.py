@@ -1,6 +1,7 @@
 """Drafts from a short version of the prompt: who reads what, when, and when it is not worth it."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from short_prompts import HEAD, TAIL, Ends, ends_only
 from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
 
 from graft.assemble import Chains, Helpers, make_drafter, make_verifier
+from graft.draft import short_context
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.growth import ChainGrowth
 from graft.draft.model import ModelDrafter
@@ -72,6 +74,12 @@ def test_the_draft_model_reads_the_short_prompt_and_the_same_tokens(helper):
     assert helper.model.arena.taken == 0
 
 
+@pytest.fixture
+def real_threads(monkeypatch):
+    monkeypatch.setattr(short_context, "ThreadPoolExecutor", ThreadPoolExecutor)
+
+
+@pytest.mark.usefixtures("real_threads")
 def test_nothing_waits_for_the_short_prompt(helper):
     go = threading.Event()
 
@@ -143,6 +151,17 @@ def test_a_retriever_that_fails_costs_the_drafts_and_says_so(caplog):
     assert "no drafts from a short prompt: OSError: no index" in caplog.text
 
 
+@pytest.mark.usefixtures("real_threads")
+def test_a_round_waits_where_the_text_depends_on_it(helper):
+    """With rules that weigh q: the same seed must give the same text."""
+    drafter = ShortContextDrafter(inner(helper), Prompts(ends_only, waits=True))
+    context = context_of()
+    drafter.start(context)
+    assert len(proposed(drafter, context)[0]) > 1
+    drafter.finish(0)
+
+
+@pytest.mark.usefixtures("real_threads")
 def test_sequences_that_end_before_their_prompt_is_short(helper):
     go = threading.Event()
     drafter = ShortContextDrafter(inner(helper), Prompts(lambda *_: go.wait(60) and None))
