@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from graft.errors import GraftError as GraftError
     from graft.integrations.hf.public import generate as generate
     from graft.sampling import SamplingParams as SamplingParams
+    from graft.verify.rapid import Shift as Shift
 
 # Where the public names live; they are imported when first used, because torch takes seconds.
 _HOMES = {
@@ -36,6 +37,7 @@ _HOMES = {
     "Result": "graft.decode.sequence",
     "TokenEvent": "graft.decode.sequence",
     "SamplingParams": "graft.sampling",
+    "Shift": "graft.verify.rapid",
     "GraftError": "graft.errors",
     "document_messages": "graft.documents.prompt",
     "document_prompt": "graft.decode.document_prompt",

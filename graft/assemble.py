@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -11,9 +11,10 @@ from typing import Any
 from graft.decode.engine import Engine
 from graft.draft.budget import as_many_as_fit, as_many_as_pay
 from graft.draft.calibration import STORE_PRIOR
+from graft.draft.chains import DEPTH, Chains
 from graft.draft.combined import AtOnce, Combined, Guide, GuidedByModel, everything, what_pays
 from graft.draft.drafter import Drafter, NoDraft
-from graft.draft.growth import ChainGrowth, TreeGrowth
+from graft.draft.growth import TreeGrowth
 from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper, growth_for
 from graft.draft.head_costs import head_costs
 from graft.draft.head_overhead import with_overhead as with_head_overhead
@@ -22,6 +23,16 @@ from graft.draft.lookup import LookupDrafter
 from graft.draft.model import UNCERTAIN, Helper, ModelDrafter
 from graft.draft.overhead import with_overhead
 from graft.draft.paced import Paced
+from graft.draft.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
+from graft.draft.short_context import (
+    LEAST_PROMPT,
+    ByPrompt,
+    Prompts,
+    ShortContextDrafter,
+    Shorten,
+    pays_from,
+)
+from graft.draft.short_context import SOURCE as SHORT_CONTEXT
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
@@ -38,6 +49,7 @@ from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.same_tokens import check_same_tokens
 from graft.models.step_costs import StepCosts, costs_are_given, costs_for
+from graft.verify.rapid import Shift, rapid, rapid_phat
 from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
@@ -49,9 +61,14 @@ PRESETS: dict[str, str] = {
     "copy": "CASD's copier: the two longest matches up to 10 tokens, 10 tokens each",
     "igpg": "IDR2's n-gram drafting: 5-grams with back-off, 7 tokens",
 }
+SHORT_PRESETS: dict[str, str] = {
+    "rapid": "the target's own chain, or a smaller draft model's, from retrieved passages of a "
+    "long prompt (Chen et al. 2025)",
+}
 MODEL_PRESETS: dict[str, str] = {
     "sd": "a draft model's chain, as deep as pays (speculative decoding)",
     "sd-tree": "a draft model's tree by EAGLE-2's rule, as deep as pays",
+    "rapid-up": "a larger draft model's chain of 10 tokens from retrieved passages",
 }
 HEAD_PRESETS: dict[str, str] = {
     "head": "a draft head's tree, as wide and deep as pays",
@@ -67,18 +84,29 @@ STORE_PRESETS: dict[str, str] = {
     "rest": "the same by REST's choice: 5,000 places, 10 tokens, 64 prefixes (He et al. 2023)",
     "rasd-rest": "a draft head's or model's tree and REST's branches that it holds likely (RASD)",
 }  # each with the store's folder behind a colon
-VERIFIERS: dict[str, Verifier] = {"walk": walk, "rejection": rejection}
-CHAIN = ChainGrowth(depth=8)
+SAMPLED_PRESETS = ("sd", "rapid", "rapid-up")  # chains that carry q for the rules that want it
+# What comes out at a drafted position, for the target's p and the drafter's q; phat: see Shift
+VERIFIERS: dict[str, str] = {
+    "walk": "p, drawn with plain decoding's own noise: the same text",
+    "rejection": "p: min(p, q) + (1 - sum min(p, q)) norm(max(p - q, 0))",
+    "rapid": "min(q, phat) + (1 - sum min(q, phat)) norm(max(p - phat, p - q, 0))",
+    "rapid-phat": "phat: min(q, phat) + (1 - sum min(q, phat)) norm(max(phat - q, 0))",
+}
+GAMMA = 10  # of RAPID's
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """Networks that guess: a smaller model, and heads by their kind, the favourite first; and the
-    clock that tells whether guessing pays, None where counts must not depend on the machine."""
+    """Networks that guess: a smaller model, and heads by their kind, the favourite first; the
+    target itself, where there is somebody to shorten prompts for it. And the clock that tells
+    whether guessing pays, None where counts must not depend on the machine."""
 
     model: Helper | None = None
     heads: Mapping[str, HeadHelper] = field(default_factory=dict)
+    target: Helper | None = None
+    shorten: Shorten | None = None
+    chains: Chains = Chains()
     clock: Callable[[], float] | None = None
 
     @property
@@ -89,15 +117,17 @@ class Helpers:
     @property
     def presets(self) -> dict[str, str]:
         """What can be made with them."""
-        kinds = {
-            name for name in HEAD_PRESETS if name in self.heads or (name == "head" and self.heads)
-        }
-        return {
+        known = {
             **PRESETS,
+            **SHORT_PRESETS,
             **(MODEL_PRESETS if self.model else {}),
-            **{name: text for name, text in HEAD_PRESETS.items() if name in kinds},
+            **(HEAD_PRESETS if self.heads else {}),
             **(EITHER_PRESETS if self.model or self.heads else {}),
         }
+        missing = {kind for kind in KINDS if kind not in self.heads}
+        if not self.shorten:
+            missing |= {"rapid", "rapid-up"}
+        return {name: text for name, text in known.items() if name not in missing}
 
 
 def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
@@ -105,7 +135,8 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
     may be is of the right kind is seen when it is loaded."""
     with_model = MODEL_PRESETS if draft_model else {}
     with_either = EITHER_PRESETS if draft_model or head else {}
-    known = {**PRESETS, **with_model, **(HEAD_PRESETS if head else {}), **with_either}
+    with_head = HEAD_PRESETS if head else {}
+    known = {**PRESETS, **SHORT_PRESETS, **with_model, **with_head, **with_either}
     for part in name.split("+"):
         preset, _, folder = part.partition(":")
         if preset in MODEL_PRESETS and not draft_model:
@@ -130,6 +161,41 @@ def _needs_network(part: str) -> bool:
     return part in several or part.startswith("rasd-rest")
 
 
+def _runs_network(part: str) -> bool:
+    return _needs_network(part) or part in SHORT_PRESETS
+
+
+def check_verifier(name: str, draft: str) -> None:
+    """Refuse an unknown verifier, and one that would have nothing to do with such drafts."""
+    if name not in VERIFIERS:
+        raise InputError(f"unknown verifier {name!r}; choose one of {', '.join(VERIFIERS)}")
+    if name.startswith("rapid") and draft not in SAMPLED_PRESETS:
+        chains = ", ".join(SAMPLED_PRESETS)
+        raise InputError(
+            f"verifier {name!r} weighs a chain that a model drew, and draft {draft!r} is none; "
+            f"choose one of {chains} (--draft)"
+        )
+
+
+def make_verifier(name: str, shift: Shift) -> Verifier:
+    """A verifier by its name."""
+    made = {
+        "walk": walk,
+        "rejection": rejection,
+        "rapid": rapid(shift),
+        "rapid-phat": rapid_phat(shift),
+    }
+    return made[name]
+
+
+def _chains(verifier: str, gamma: int | None, confidence: float) -> Chains:
+    """Who asks for a shifted target wants it at every token: its chains do not depend on what
+    pays."""
+    if gamma is None and verifier.startswith("rapid"):
+        gamma = GAMMA
+    return Chains(gamma, confidence, sampled=verifier != "walk")
+
+
 def make_drafter(
     name: str, helpers: Helpers | None = None, find_store: Callable[[str], Store] | None = None
 ) -> Drafter:
@@ -139,8 +205,9 @@ def make_drafter(
     check_draft(name, draft_model=helpers.model is not None, head=bool(helpers.heads))
     parts = name.split("+")
     if len(parts) > 1:
-        parts.sort(key=_needs_network)  # cheap ones first: see Combined
-        made = [make_drafter(part, helpers, find_store) for part in parts]
+        parts.sort(key=_runs_network)  # cheap ones first: see Combined
+        walked = replace(helpers, chains=replace(helpers.chains, sampled=False))  # trees have no q
+        made = [make_drafter(part, walked, find_store) for part in parts]
         return Combined(made, prune=what_pays)
     preset, _, folder = name.partition(":")
     if preset in STORE_PRESETS:
@@ -149,9 +216,12 @@ def make_drafter(
     if preset in KINDS and preset not in helpers.heads:
         there = ", ".join(helpers.heads)
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
+    if preset in ("rapid", "rapid-up") and not helpers.shorten:
+        raise InputError(f"draft {preset!r} needs a model with a tokenizer")
     makers = {
         **_lookups(),
-        "auto": lambda: _auto(helpers.clock),
+        "auto": lambda: _auto(helpers),
+        **_with_short(helpers),
         **_with_model(helpers),
         **_with_head(helpers),
     }
@@ -192,12 +262,54 @@ def _lookups() -> dict[str, Callable[[], Drafter]]:
     }
 
 
-def _auto(clock: Callable[[], float] | None, *networks: Drafter) -> Drafter:
-    """Copies, and what networks guess, as many as pay; and any of it as long as that pays by the
-    clock."""
+def _with_short(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
+    """What short prompts add: drafts of the target itself, and of draft models."""
+    if not helpers.shorten:
+        return {}
+
+    def up() -> ShortContextDrafter:
+        chains = replace(helpers.chains, gamma=helpers.chains.gamma or GAMMA)
+        return _short(replace(helpers, chains=chains), helpers.model)
+
+    return {
+        "rapid": lambda: _short(helpers, helpers.model if _smaller(helpers) else helpers.target),
+        "rapid-up": up,
+    }
+
+
+def _smaller(helpers: Helpers) -> bool:
+    """Whether there is a draft model that takes less time than the target."""
+    model, target = helpers.model, helpers.target
+    return bool(model) and model.costs.step(LEAST_PROMPT, 1) < target.costs.step(LEAST_PROMPT, 1)
+
+
+def _short(
+    helpers: Helpers, helper: Helper, *, least: int = LEAST_PROMPT, reward: float = 0.0
+) -> ShortContextDrafter:
+    """Chains from short prompts."""
+    prompts = Prompts(
+        helpers.shorten,
+        least=least,
+        drafted_whole=helper is not helpers.target,
+        waits=helpers.chains.sampled,
+    )
+    named = replace(helper, source=SHORT_CONTEXT)
+    return ShortContextDrafter(helpers.chains.drafter(named, reward=reward), prompts)
+
+
+def _auto(helpers: Helpers, *networks: Drafter) -> Drafter:
+    """Copies, and what networks guess, as many as pay; for prompts so long that it may pay also
+    the target with a short version of them. And any of it as long as that pays by the clock."""
     copies = LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=48, calibrated=True)
     drafter = Combined([copies, *networks], prune=what_pays) if networks else copies
-    return Paced(drafter, clock, copies.is_copying) if clock else drafter
+    target, least = helpers.target, None
+    if helpers.shorten:
+        least = pays_from(target.costs, target, DEPTH, target.model.context_length)
+    if least is not None:
+        short = _short(replace(helpers, chains=Chains()), target, least=least, reward=UNCERTAIN)
+        long = Combined([copies, *networks, short], prune=what_pays)
+        drafter = ByPrompt(long, drafter, least=least)
+    return Paced(drafter, helpers.clock, copies.is_copying) if helpers.clock else drafter
 
 
 def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
@@ -205,13 +317,10 @@ def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
     helper = helpers.model
     if helper is None:
         return {}
-
-    def chain(reward: float = 0.0) -> ModelDrafter:
-        return ModelDrafter(helper, CHAIN, nodes=CHAIN.depth, adaptive=True, reward=reward)
-
+    walked = Chains()
     return {
-        "auto": lambda: _auto(helpers.clock, chain(UNCERTAIN)),
-        "sd": chain,
+        "auto": lambda: _auto(helpers, walked.drafter(helper, reward=UNCERTAIN)),
+        "sd": lambda: helpers.chains.drafter(helper),
         "sd-tree": lambda: ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True),
         **_with_either(helpers),
     }
@@ -227,7 +336,7 @@ def _with_head(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
         return HeadDrafter(head, nodes=EAGLE_NODES)
 
     return {
-        "auto": lambda: _auto(helpers.clock, paying()),
+        "auto": lambda: _auto(helpers, paying()),
         "head": paying,
         **{kind: partial(_head_drafter, each) for kind, each in helpers.heads.items()},
         **_with_either(helpers),
@@ -281,11 +390,17 @@ def load(  # noqa: PLR0913  every option by its name
     model: str = DEFAULT_MODEL,
     *,
     draft_model: str | None = None,
+    draft_device: str | None = None,
     head: str | None = AUTO_HEAD,
     dtype: str = "auto",
     device: str = "auto",
     draft: str = "auto",
+    gamma: int | None = None,
+    confidence: float = 0.0,
+    retriever: str = DEFAULT_RETRIEVER,
+    retrieved: int | str = DEFAULT_BUDGET,
     verifier: str = "walk",
+    shift: Shift | None = None,
     invariant: bool = False,
     max_batch: int = 16,
     kv_cache: int | None = None,
@@ -295,12 +410,20 @@ def load(  # noqa: PLR0913  every option by its name
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
-    `draft_model` is a smaller model with the same tokenizer that guesses ahead, for the presets
-    that need one; `auto` then uses it where it pays. `head` is the folder of a draft head that was
+    `draft_model` is another model with the same tokenizer that guesses ahead, for the presets
+    that need one, on `draft_device` if not on the model's own; `auto` then uses it where it pays.
+    Its chains have `gamma` tokens, by default as many as pay, and end with the first that it gives
+    less than `confidence`. `head` is the folder of a draft head that was
     trained for the model (`graft train`); "auto" takes those that are installed for it, None none.
     `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset, or
     several joined by +. `invariant` makes drafted and plain output the same bit for bit in every
     dtype, at a cost; the CPU's own kernels always do. Up to `max_batch` requests run at once.
+
+    `retriever` (bm25, static, dense, hybrid) finds what a drafter reads of a long prompt (`rapid`),
+    `retrieved` tokens of it: a number, "rapid" for the paper's max(4096, L/24), or "capped": that,
+    but at most a quarter. `verifier` decides what is kept of a draft (VERIFIERS says what comes
+    out); `rapid` and `rapid-phat` change the model's distribution by a `shift` towards the
+    drafter's, and results then say that they are not lossless.
 
     `kv_cache` is how many bytes keys and values may take. A GPU's cache is allocated at once, by
     default for `max_batch` whole contexts and one more, if there is room; a CPU's grows. In it
@@ -311,17 +434,26 @@ def load(  # noqa: PLR0913  every option by its name
     `warm` captures a GPU's graphs of every size now, not when a request first needs one.
     """
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
-    if verifier not in VERIFIERS:
-        raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
+    check_verifier(verifier, draft)
+    chains, retrieval = _chains(verifier, gamma, confidence), Retrieval(retriever, retrieved)
+    short = bool({"rapid", "rapid-up"} & set(draft.split("+")))
+    retrieval.check(needed=short)
+    if draft_device and not draft_model:
+        raise InputError("a draft device needs a draft model; name one (--draft-model)")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
-    drafting = _load_draft_model(draft_model, loaded, dtype) if draft_model else None
+    drafting = None
+    if draft_model:
+        drafting = _load_draft_model(draft_model, loaded, dtype, draft_device or loaded.device)
     both = [loaded, drafting] if drafting else [loaded]
     bytes_of_both = sum(each.model.arena.storage.row_bytes for each in both)
+    sequences = max_batch + 1
+    if short and not drafting:
+        sequences += -(-max_batch // 4)  # short prompts have a quarter of the tokens at most
     for each in both:
         share = each.model.arena.storage.row_bytes / bytes_of_both
         most_bytes = None if kv_cache is None else int(kv_cache * share)
-        hold_rows(each.model, each.device, sequences=max_batch + 1, most_bytes=most_bytes)
+        hold_rows(each.model, each.device, sequences=sequences, most_bytes=most_bytes)
     if warm:
         for each in both:
             each.model.warm_up(max_batch)
@@ -341,9 +473,12 @@ def load(  # noqa: PLR0913  every option by its name
         runner.config.kind: _head_helper(runner, loaded, sequences=max_batch + 1)
         for runner in find_heads(head, loaded)
     }
-    helpers = Helpers(helper, heads, machine_clock())
+    itself = with_overhead(Helper(loaded.model, costs, loaded.model.vocabulary))
+    shorten = retrieval.with_tokenizer(loaded.tokenizer)
+    helpers = Helpers(helper, heads, itself, shorten, chains, machine_clock())
+    verify = make_verifier(verifier, shift or Shift())
     return engine_around(
-        loaded, costs, helpers=helpers, draft=draft, verifier=verifier, max_batch=max_batch
+        loaded, costs, helpers=helpers, draft=draft, verify=verify, max_batch=max_batch
     )
 
 
@@ -364,8 +499,8 @@ def machine_clock() -> Callable[[], float] | None:
     return None if costs_are_given() else time.perf_counter
 
 
-def _load_draft_model(name: str, target: LoadedModel, dtype: str) -> LoadedModel:
-    loaded = load_model(name, dtype=dtype, device=target.device)
+def _load_draft_model(name: str, target: LoadedModel, dtype: str, device: str) -> LoadedModel:
+    loaded = load_model(name, dtype=dtype, device=device)
     check_same_tokens(target, loaded)
     return loaded
 
@@ -380,7 +515,7 @@ def engine_around(
     *,
     helpers: Helpers | None = None,
     draft: str = "auto",
-    verifier: str = "walk",
+    verify: Verifier = walk,
     max_batch: int = 16,
 ) -> Engine:
     """An engine with every preset around a model, and those who help it, that are there already."""
@@ -392,7 +527,7 @@ def engine_around(
     return Engine(
         loaded,
         drafters,
-        VERIFIERS[verifier],
+        verify,
         costs,
         default_draft=draft,
         max_batch=max_batch,

@@ -18,7 +18,8 @@ from torch import Tensor
 from graft.errors import InputError
 
 GREEDY_BELOW = 1e-5
-DRAW, ACCEPT, RESIDUAL = 0, 1, 2  # noise streams: the walk; the rejection rule's coin and residual
+# Noise streams: the walk; coin and residual of the rules with q; a drafter's own draws from q
+DRAW, ACCEPT, RESIDUAL, PROPOSE = range(4)
 NEAR_TOP = 1024  # top-p looks at this many tokens first; sorting a vocabulary is slow
 _WORD = (1 << 64) - 1
 

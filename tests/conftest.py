@@ -22,6 +22,16 @@ def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GRAFT_HOME", str(tmp_path / "graft-home"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shortened_at_once():
+    """When drafts from a short prompt begin depends on a thread: in tests they begin at once."""
+    from short_prompts import Inline
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graft.draft.short_context.ThreadPoolExecutor", Inline)
+        yield
+
+
 @pytest.fixture(scope="module")
 def one_thread():
     """Threads cost tiny networks more than they gain, most of all on a busy machine."""

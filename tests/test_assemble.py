@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 import graft
-from graft.assemble import EITHER_PRESETS, HEAD_PRESETS, MODEL_PRESETS, PRESETS
+from graft.assemble import EITHER_PRESETS, HEAD_PRESETS, MODEL_PRESETS, PRESETS, SHORT_PRESETS
 from graft.errors import CheckpointError, InputError
 from graft.home import home
 from graft.models.checkpoints.pretrained import locate
@@ -41,7 +41,7 @@ def load(model, **options):
 
 def test_a_draft_model_brings_its_presets(target, draft):
     engine = load(target, draft_model=str(draft), draft="casd", kv_cache=50_000_000)
-    assert engine.presets == [*PRESETS, *MODEL_PRESETS, *EITHER_PRESETS]
+    assert engine.presets == [*PRESETS, *SHORT_PRESETS, *MODEL_PRESETS, *EITHER_PRESETS]
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
@@ -79,7 +79,8 @@ def heads(target, tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_brings_its_presets(target, heads, kind):
     engine = load(target, head=str(heads[kind]), draft=f"{kind}+copy")
-    assert engine.presets == [*PRESETS, "head", kind, *EITHER_PRESETS, f"{kind}+copy"]
+    known = [*PRESETS, *SHORT_PRESETS, "head", kind, *EITHER_PRESETS, f"{kind}+copy"]
+    assert engine.presets == known
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
@@ -136,3 +137,49 @@ def test_casd_prefers_a_head_to_a_draft_model(target, draft, heads):
 def test_a_head_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path):
     with pytest.raises(CheckpointError, match="is not a draft head's folder"):
         graft.load("no-such-model", head=str(tmp_path))
+
+
+LONG = "Where did the winner go? " + "The end and the answer came after the rain. " * 60
+
+
+def test_rapid_drafts_from_what_was_retrieved(target, draft):
+    """By the target itself, and by another model; the same text."""
+    pytest.importorskip("graft.retrieval.shorten")
+    params = SamplingParams(max_tokens=30, ignore_eos=True)
+    for options in ({}, {"draft_model": str(draft), "draft_device": "cpu"}):
+        engine = load(target, draft="rapid", gamma=4, head=None, retrieved=200, **options)
+        result = engine.generate([{"role": "user", "content": LONG}], params)
+        plain = engine.generate([{"role": "user", "content": LONG}], params, draft="plain")
+        assert result.token_ids == plain.token_ids
+        assert result.stats.drafted_by_source["short context"] > 0
+        assert result.lossless
+
+
+@pytest.mark.parametrize("draft_of", ["rapid", "rapid-up", "sd"])
+@pytest.mark.parametrize("verifier", ["rejection", "rapid", "rapid-phat"])
+def test_verifiers_with_q(target, draft, verifier, draft_of):
+    pytest.importorskip("graft.retrieval.shorten")
+    engine = load(
+        target, draft_model=str(draft), draft=draft_of, verifier=verifier, gamma=3,
+        shift=graft.Shift(eta=5.0), head=None,
+    )  # fmt: skip
+    params = SamplingParams(max_tokens=30, ignore_eos=True, temperature=1.0, seed=1)
+    result = engine.generate([{"role": "user", "content": LONG}], params)
+    assert result.lossless == (verifier == "rejection")
+    assert str(result.promise) != "same text"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"retrieved": 5}, "retrieved must be a number of tokens from 64 on"),
+        ({"retrieved": "all"}, "retrieved must be a number of tokens from 64 on"),
+        ({"gamma": 0}, "gamma must be between 1 and"),
+        ({"verifier": "rapid", "draft": "auto"}, "weighs a chain that a model drew"),
+        ({"draft_device": "cpu"}, "a draft device needs a draft model"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_anything_is_loaded(options, said):
+    with pytest.raises(InputError, match=said) as refused:
+        graft.load("no-such-model", head=None, **options)
+    assert "\n" not in str(refused.value)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from late import Late
+from short_prompts import ends_only
 from tiny import END, VOCABULARY, tiny_engine, tiny_helper, tiny_network, tiny_tokenizer
 from tiny_heads import tiny_head
 from tiny_int8 import quantised
@@ -151,6 +152,36 @@ def test_a_draft_model_never_changes_the_output(model_bench, option, draft):
     assert rejected([result]) >= 3
     if draft != "auto":  # which may find all it wants in the output
         assert {"model", "both"} & result.stats.accepted_by_source.keys()
+
+
+SHORT = {
+    "self": ({}, "rapid"),
+    "self and copies": ({}, "rapid+copy"),
+    "smaller": ({"helper": {"cost": 0.05}}, "rapid"),
+    "upward": ({"helper": {"cost": 3.0}}, "rapid-up"),
+    "late": ({"wrap": Late}, "rapid"),
+}  # who drafts from a short version of the prompt, and how that is asked for
+LONG_PROMPTS = [[5 + (i * 7 + i // 90) % 118 for i in range(count)] for count in (1100, 1300)]
+
+
+@pytest.fixture(scope="module", params=SHORT)
+def short_bench(request):
+    options, draft = SHORT[request.param]
+    if "helper" in options:
+        options = {"helper": tiny_helper(**options["helper"])}
+    return draft, Bench(shorten=ends_only, **options)
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_short_context_never_changes_the_output(short_bench, option):
+    draft, bench = short_bench
+    params = replace(OPTIONS[option], max_tokens=64, ignore_eos=True)
+    results = [bench.check(prompt, params, draft) for prompt in LONG_PROMPTS]
+    assert accepted(results) >= 20
+    assert rejected(results) >= 2
+    if draft != "rapid+copy":
+        for result in results:
+            assert result.stats.accepted_by_source["short context"] == accepted([result])
 
 
 HEADS = {

@@ -17,9 +17,11 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from graft.assemble import Drafters, Helpers
 from graft.decode.engine import Engine
+from graft.draft.chains import Chains
 from graft.draft.drafter import Drafter
 from graft.draft.head import HeadHelper, growth_for
 from graft.draft.model import Helper
+from graft.draft.short_context import Shorten
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.heads.files import Head
 from graft.models.heads.load import run_head
@@ -123,10 +125,14 @@ def tiny_engine(  # noqa: PLR0913
     verify: Verifier = walk,
     most_rows: int | None = None,
     wrap: Callable[[Forward], Forward] = lambda forward: forward,
+    shorten: Shorten | None = None,
+    chains: Chains | None = None,
+    own_costs: StepCosts | None = None,
     **options: Any,
 ) -> Engine:
     """An engine with every preset, those of a draft model and of heads too where there are some,
-    and `drafters` besides, around a tiny network; `options` are the engine's own."""
+    those of short prompts where somebody shortens them (drafts then cost the target little), and
+    `drafters` besides, around a tiny network; `options` are the engine's own."""
     torch.set_num_threads(1)  # the products are too small to share
     network = tiny_network() if network is None else network
     built, name = build_forward(network, name="tiny", kind=forward, invariant=invariant)
@@ -142,7 +148,9 @@ def tiny_engine(  # noqa: PLR0913
     helpers = {
         each.config.kind: HeadHelper(each, growth_for(each), costs_of(0.1)) for each in runners
     }
-    presets = Drafters(Helpers(helper, helpers), tiny_tokenizer())
+    itself = Helper(model, own_costs or costs_of(0.1), model.vocabulary)
+    everybody = Helpers(helper, helpers, itself, shorten, chains or Chains())
+    presets = Drafters(everybody, tiny_tokenizer())
     presets.update(drafters or {})
     return Engine(loaded, presets, verify, costs_of(1.0), **options)
 

@@ -45,6 +45,9 @@ class Comparison:
         """One line on losslessness; a difference in fp32 is a defect and says so."""
         if self.identical:
             return f"identical: {len(self.plain.result.token_ids)} tokens"
+        promise = self.drafted.result.promise
+        if promise:
+            return f"different from token {self.same_tokens + 1}, as the verifier has it: {promise}"
         where = f"numerically different at token {self.same_tokens + 1}"
         if dtype in ("fp32", "float32"):
             return f"{where}; in fp32 this must not happen: please report it"

@@ -14,6 +14,7 @@ from graft.errors import InputError
 if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
+    from graft.verify.rapid import Shift
 
 DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
@@ -73,10 +74,11 @@ class AnswerOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="Who guesses ahead: auto, copy, pld, igpg, plain; with --draft-model also sd, "
-            "sd-tree, with --head head, eagle2, longspec, with either casd, rasd-pld; "
-            "store:FOLDER and rest:FOLDER (a datastore of `graft index`); several joined by +, "
-            "such as eagle2+copy+store:FOLDER.",
+            help="Who guesses ahead: auto, copy, pld, igpg, plain, rapid (the model itself, from "
+            "retrieved passages of a long prompt); with --draft-model also sd, sd-tree, rapid-up, "
+            "with --head head, eagle2, longspec, with either casd, rasd-pld; store:FOLDER and "
+            "rest:FOLDER (a datastore of `graft index`); several joined by +, such as "
+            "eagle2+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
@@ -86,6 +88,30 @@ class AnswerOptions:
             help="A smaller model with the same tokenizer that guesses ahead; auto then uses it "
             "where it pays.",
         ),
+    ] = None
+    draft_device: Annotated[
+        str | None,
+        typer.Option(metavar="DEVICE", help="Where the draft model runs, if not beside the model."),
+    ] = None
+    retriever: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What finds the passages that rapid reads: bm25, static, dense or hybrid.",
+        ),
+    ] = "bm25"
+    verifier: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What is kept of a draft: walk (the same text), rejection (the same "
+            "distribution); with --draft rapid, rapid-up or sd also rapid, rapid-phat: not "
+            "lossless, the model is pulled towards the drafter.",
+        ),
+    ] = "walk"
+    eta: Annotated[
+        float | None,
+        typer.Option(min=0, help="How far, with --verifier rapid or rapid-phat; 10 if not given."),
     ] = None
     head: Annotated[
         str,
@@ -143,12 +169,14 @@ class AnswerOptions:
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
-        from graft.assemble import check_draft
+        from graft.assemble import check_draft, check_verifier
         from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
         from graft.models.heads.load import may_have_head, named_head
 
         head = named_head(self.head)
         check_draft(self.draft, draft_model=self.draft_model is not None, head=may_have_head(head))
+        check_verifier(self.verifier, self.draft)
+        shift = self._shift()
         name = DEFAULT_MODEL if self.model is None else self.model
         for each in (name, self.draft_model):
             if each is not None:
@@ -157,16 +185,30 @@ class AnswerOptions:
             return graft.load(
                 name,
                 draft_model=self.draft_model,
+                draft_device=self.draft_device,
                 head=head,
                 dtype=self.dtype,
                 device=self.device,
                 draft=self.draft,
+                retriever=self.retriever,
+                verifier=self.verifier,
+                shift=shift,
                 invariant=self.invariant,
                 max_batch=1,
                 kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
                 prefix_cache=None if remembers else 0,
                 disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
             )
+
+    def _shift(self) -> "Shift | None":
+        """How far a verifier pulls; InputError where the one asked for does not."""
+        if self.eta is None:
+            return None
+        from graft.verify.rapid import Shift
+
+        if not self.verifier.startswith("rapid"):
+            raise InputError("--eta goes with --verifier rapid or rapid-phat")
+        return Shift(eta=self.eta)
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

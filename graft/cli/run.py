@@ -83,6 +83,8 @@ def as_dict(
         "token_ids": list(result.token_ids),
         "finish_reason": result.finish_reason,
         "seed": result.seed,
+        "lossless": result.lossless,
+        "output": str(result.promise),
         "stats": result.stats.as_dict(),
     }
     if prompt.passages:

@@ -11,6 +11,7 @@ SOURCE_COLORS = {
     "prediction": "magenta",
     "output": "yellow",
     "model": "bright_blue",
+    "short context": "bright_cyan",
     "head": "bright_magenta",
     "both": "bright_green",
 }
@@ -93,10 +94,18 @@ def footer(given: Any, *, color: bool) -> None:  # noqa: ANN401 (an Answer)
         line.append(", " if place else "", style="dim")
         label = f"{source or 'nobody (the model itself)'} {share:.0%}"
         line.append(label, style=f"not dim {color_of(source)}" if color else "dim")
+    line.append(_difference(given.result.promise), style="dim")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if color:
         console = Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=True)
     console.print(line)
+
+
+def _difference(promise: Any) -> str:  # noqa: ANN401 (a Promise)
+    """How the answer may differ from plain decoding's; "" where it may not."""
+    if not promise.lossless:
+        return " · not lossless: the verifier changes the model's distribution"
+    return f" · {promise} as plain decoding, another text" if promise else ""
 
 
 def token_shares(stats: Any) -> dict[str, float]:  # noqa: ANN401 (a Stats)

@@ -16,7 +16,7 @@ from graft.errors import GraftError
 from graft.models.arena import Extent
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.verify.verdict import Verdict
+from graft.verify.verdict import Promise, Verdict
 from graft.verify.walk import walk
 
 Scores = tuple[float | None, float | None, tuple[tuple[int, float], ...]]
@@ -47,7 +47,8 @@ class TokenEvent:
 class Result:
     """The whole answer. `finish_reason` is "stop", "length" or "cancelled".
 
-    Where n answers were asked for, this is the first of them and `choices` holds all.
+    `promise` says what it has in common with plain decoding's answer. Where n answers were asked
+    for, this is the first of them and `choices` holds all.
     """
 
     text: str
@@ -56,6 +57,12 @@ class Result:
     seed: int
     stats: Stats
     choices: "tuple[Result, ...]" = ()
+    promise: Promise = Promise.SAME_TEXT
+
+    @property
+    def lossless(self) -> bool:
+        """Whether drafting left the distribution of answers as it was."""
+        return self.promise.lossless
 
 
 @dataclass(slots=True)
@@ -101,6 +108,7 @@ class Sequence:
     untold: deque[_Landed] = field(default_factory=deque)  # taken in, no events yet
     extent: Extent | None = None
     drafted: bool = False  # its drafter knows of it
+    promise: Promise = Promise.SAME_TEXT  # the worst of its verdicts'
     prompt_logits: Tensor | None = None  # [1, V] after the prompt, kept for the other choices
     finish_reason: str | None = None
     error: BaseException | None = None
@@ -152,6 +160,7 @@ class Sequence:
 
     def take(self, tree: DraftTree, verdict: Verdict, logits: Tensor) -> list[int]:
         """Take in what a step decided, token by token, until something ends the sequence."""
+        self.promise = max(self.promise, verdict.promise)
         guessed = tree.tokens[verdict.path[1:]].tolist() if len(verdict.path) > 1 else []
         landed = _Landed(tree, verdict.path)
         self._take(landed, [*guessed, verdict.next_token], logits)
@@ -230,6 +239,7 @@ class Sequence:
             self.finish_reason or "cancelled",
             self.sampler.seed,
             self.stats,
+            promise=self.promise,
         )
 
 

@@ -1,6 +1,7 @@
 """How many nodes pay: as many as raise the expected tokens per second of the whole step."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -47,8 +48,12 @@ def as_many_as_fit(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
 
 
 def best_of(trees: Sequence[DraftTree], choose: Choose, budget: Budget) -> list[DraftTree]:
-    """Of each tree as many of its best nodes as the rule says."""
+    """Of each tree as many of its best nodes as the rule says.
+
+    Their q is left behind: a drawn token that stays because of what it is was not drawn from it.
+    """
     if all(len(tree) == 1 for tree in trees):
         return list(trees)
+    trees = [replace(tree, probs=None) if tree.probs is not None else tree for tree in trees]
     counts = choose([-np.sort(-tree.scores[1:]) for tree in trees], budget)
     return [strongest(tree, count) for tree, count in zip(trees, counts, strict=True)]

@@ -1,8 +1,10 @@
 """How a draft model's guesses grow: as a chain, or as a tree by EAGLE-2's rule.
 
-Either makes one forward per level for all sequences together. A sampled draft is drawn with the
-noise that the target's tokens will be drawn with: the two agree far more often than two draws of
-their own would. A chain takes what wins the draw, a tree also what comes next in it.
+Either makes one forward per level for all sequences together. A draft at temperatures above 0 is
+drawn with the noise that the target's tokens will be drawn with: the two agree far more often than
+two draws of their own would. A chain takes what wins the draw, a tree also what comes next in it.
+Rules that weigh the drafter's distribution q against the target's want draws of its own instead:
+such a chain is `sampled`, and carries its q.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from graft.draft.guess import Guess
 from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
-from graft.verify.draws import preferences
+from graft.verify.draws import Asked, preferences, sampled
 
 
 class Growth(Protocol):
@@ -26,6 +28,10 @@ class Growth(Protocol):
     depth: int
     scratch: int  # rows that the guesses of a sequence take at most
     keeps_root: bool  # whether rows of the root stay in the cache from level to level
+    sampled: bool  # whether the draft carries its q, and so may not be cut by what was drawn
+
+    def goes_on(self, guess: Guess) -> bool:
+        """Whether the guess may get another level."""
 
     def rows(self, guess: Guess) -> int:
         """Rows that the next level's forward takes."""
@@ -59,15 +65,22 @@ class Ahead:
 @dataclass(frozen=True, slots=True)
 class ChainGrowth:
     """One token after another, at most `depth`. What was read of the chain stays in the cache, so
-    that what comes true need not be read again."""
+    that what comes true need not be read again. It ends with the first token that the draft model
+    gives less than `confidence`."""
 
     depth: int
+    confidence: float = 0.0
+    sampled: bool = False
     keeps_root = True
 
     @property
     def scratch(self) -> int:
         """See Growth."""
         return self.depth
+
+    def goes_on(self, guess: Guess) -> bool:
+        """See Growth."""
+        return guess.depth < self.depth and guess.shares[-1] >= self.confidence
 
     def rows(self, guess: Guess) -> int:  # noqa: ARG002
         """See Growth."""
@@ -85,9 +98,16 @@ class ChainGrowth:
 
     def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
         """See Growth."""
-        best = preferred(guesses, logits).max(-1)
-        drawn, shares = best.indices.tolist(), best.values.exp().tolist()
-        for guess, token, share in zip(guesses, drawn, shares, strict=True):
+        if self.sampled:
+            tokens, probs = sampled(_asked(guesses), logits)
+            shares = probs.gather(1, tokens[:, None])[:, 0]
+            for guess, row in zip(guesses, probs, strict=True):
+                guess.probs.append(row)
+        else:
+            best = preferred(guesses, logits).max(-1)
+            tokens, shares = best.indices, best.values.exp()
+        pairs = zip(tokens.tolist(), shares.tolist(), strict=True)
+        for guess, (token, share) in zip(guesses, pairs, strict=True):
             guess.frontier = guess.add(guess.frontier[0], [token], [share])
             guess.depth += 1
 
@@ -102,11 +122,16 @@ class TreeGrowth:
     depth: int
     width: int
     keeps_root = False
+    sampled = False
 
     @property
     def scratch(self) -> int:
         """See Growth."""
         return 1 + self.width * self.depth
+
+    def goes_on(self, guess: Guess) -> bool:
+        """See Growth."""
+        return guess.depth < self.depth
 
     def rows(self, guess: Guess) -> int:
         """See Growth."""
@@ -159,11 +184,13 @@ def preferred(guesses: Sequence[Guess], logits: Tensor) -> Tensor:
 
     A greedy sampler's are those of temperature 1: they say how sure the draft model is.
     """
-    return preferences(
-        [
-            (guess.reader.context.sampler, Ahead(guess.path(node)))
-            for guess in guesses
-            for node in guess.frontier
-        ],
-        logits,
-    )
+    return preferences(_asked(guesses), logits)
+
+
+def _asked(guesses: Sequence[Guess]) -> list[Asked]:
+    """Where the frontiers' next tokens are drawn, and for whom."""
+    return [
+        (guess.reader.context.sampler, Ahead(guess.path(node)))
+        for guess in guesses
+        for node in guess.frontier
+    ]

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from graft.draft.reader import Reader
 from graft.draft.trust import Trust
@@ -14,15 +16,18 @@ SOURCE = "model"
 @dataclass(slots=True)
 class Guess:
     """Nodes in level order, node 0 the root. `shares` are the draft model's probabilities of the
-    nodes given their parents, `scores` the estimated acceptance of their paths."""
+    nodes given their parents, `scores` the estimated acceptance of their paths. `probs` are the
+    distributions [V] that the nodes of a sampled chain were drawn from."""
 
     reader: Reader
     trust: Trust
+    source: str = SOURCE
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=lambda: [-1])
     shares: list[float] = field(default_factory=lambda: [1.0])
     scores: list[float] = field(default_factory=lambda: [1.0])
     frontier: list[int] = field(default_factory=lambda: [0])  # those that may get children next
+    probs: list[Tensor] = field(default_factory=list)
     depth: int = 0
 
     def __post_init__(self) -> None:
@@ -64,10 +69,14 @@ class Guess:
         """All of it."""
         sources = np.ones(len(self.tokens), np.int16)
         sources[0] = 0
+        probs = None
+        if self.probs:
+            probs = torch.stack([*self.probs, torch.zeros_like(self.probs[0])])
         return DraftTree(
             np.array(self.tokens, np.int64),
             np.array(self.parents, np.int32),
             np.array(self.scores, np.float32),
             sources,
-            ("", SOURCE),
+            ("", self.source),
+            probs,
         )

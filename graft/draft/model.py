@@ -15,13 +15,14 @@ from torch import Tensor
 from graft.draft.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.growth import Growth
-from graft.draft.guess import Guess
+from graft.draft.guess import SOURCE, Guess
 from graft.draft.reader import Reader
 from graft.draft.trust import Experience, Trust
 from graft.draft.worth import Account, Unlimited
 from graft.models.language_model import LanguageModel, TargetStep
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
+from graft.tree.prune import shallow
 
 UNCERTAIN = 2.0  # times the price of reading a prompt that drafts must promise, where they may err
 
@@ -30,12 +31,14 @@ UNCERTAIN = 2.0  # times the price of reading a prompt that drafts must promise,
 class Helper:
     """A draft model, what its steps cost here, and how many token ids the target knows.
 
-    `overhead` is what a level of guesses takes besides its step, in seconds."""
+    `overhead` is what a level of guesses takes besides its step, in seconds; `source` what its
+    guesses are called in statistics."""
 
     model: LanguageModel
     costs: StepCosts
     vocabulary: int
     overhead: float = 0.0
+    source: str = SOURCE
 
     def known(self, logits: Tensor) -> Tensor:
         """Logits of exactly the target's ids: others are never drafted."""
@@ -63,7 +66,8 @@ class ModelDrafter:
     """A smaller model guesses what the target will write.
 
     An `adaptive` one drafts as much as pays. It reads a prompt if drafts promise to save more than
-    `reward` times what that takes: 0 where somebody asked for it.
+    `reward` times what that takes: 0 where somebody asked for it; `at_once` where all rounds shall
+    have drafts, else piece by piece.
     """
 
     def __init__(
@@ -74,17 +78,19 @@ class ModelDrafter:
         nodes: int,
         adaptive: bool,
         reward: float = 0.0,
+        at_once: bool = False,
     ) -> None:
         self._helper, self._model, self._growth = helper, helper.model, growth
         self._nodes, self._adaptive, self._reward = nodes, adaptive, reward
+        self._at_once = at_once
         self._choose = as_many_as_pay if adaptive else as_many_as_fit
         self._followed: dict[int, _Followed] = {}
         self._experience = Experience()
         self._credit = 0.0  # seconds that reading a prompt which does not promise much may cost
 
     def start(self, context: DraftContext) -> None:
-        """See Drafter. The prompt is read piece by piece as rounds go by, so that nobody waits for
-        all of it; until then nothing is drafted."""
+        """See Drafter. The prompt is mostly read piece by piece as rounds go by, so that nobody
+        waits for all of it; until then nothing is drafted."""
         reader, trust = Reader(self._model, context), Trust(self._experience)
         self._followed[context.sequence] = _Followed(reader, trust)
 
@@ -101,8 +107,10 @@ class ModelDrafter:
             each.tree or root_only(context.root)
             for each, context in zip(followed, contexts, strict=True)
         ]
-        own = replace(budget, nodes=min(self._nodes, budget.nodes))
-        return best_of(whole, self._choose, own)
+        most = min(self._nodes, budget.nodes)
+        if self._growth.sampled:
+            return [shallow(tree, most) for tree in whole]
+        return best_of(whole, self._choose, replace(budget, nodes=most))
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
@@ -133,6 +141,8 @@ class ModelDrafter:
             return
         length = sum(each.reader.length for each in ready) // len(ready)
         account = self._account(budget, length) if self._adaptive else Unlimited()
+        if self._at_once:
+            self._read_prompts(ready)
         growing, logits = self._begin(ready, account)
         made = list(growing)
         while growing:
@@ -143,13 +153,21 @@ class ModelDrafter:
                 account.pay(sum(self._growth.rows(guess) for guess in growing))
                 logits = self._growth.read(self._model, growing)
 
+    def _read_prompts(self, ready: list[_Followed]) -> None:
+        """Read all but the last token of texts whose prompts are not read yet."""
+        for reader in [each.reader for each in ready if each.reader.in_prompt]:
+            while reader.missing > 1:
+                piece = reader.next_piece(min(self._model.chunk, reader.missing - 1))
+                self._model.prefill_chunk(reader.extent, piece)
+                reader.sure += len(piece)
+
     def _account(self, budget: Budget, length: int) -> Account:
         helper = self._helper
         return Account(budget, helper.costs, length, overhead=helper.overhead)
 
     def _worthwhile(self, guesses: list[Guess], account: Account | Unlimited) -> list[Guess]:
         """Those that get one more level."""
-        growing = [guess for guess in guesses if guess.depth < self._growth.depth]
+        growing = [guess for guess in guesses if self._growth.goes_on(guess)]
         gains = [guess.reach * guess.trust.hope for guess in growing]
         rows = [self._growth.rows(guess) for guess in growing]
         return [growing[place] for place in sorted(account.paying(gains, rows))]
@@ -175,7 +193,7 @@ class ModelDrafter:
         ]
         for place in complete:
             each = pieces[place][0]
-            each.guess = Guess(each.reader, each.trust)
+            each.guess = Guess(each.reader, each.trust, self._helper.source)
         return [pieces[place][0].guess for place in complete], logits[complete]
 
     def _chosen(self, ready: list[_Followed], account: Account | Unlimited) -> list[_Followed]:

@@ -18,6 +18,7 @@ class Reader:
     context: DraftContext
     extent: Extent | None = None
     sure: int = 0  # tokens of the text in the rows
+    entered: bool = False  # others may build on the prompt's rows
     guessed: list[int] = field(default_factory=list)  # read behind them
 
     @property
@@ -44,6 +45,7 @@ class Reader:
         try:
             if self.extent is None:
                 self._open()
+            self._enter()
             self._drop_wrong_guesses()
             rows = self.extent.length + self.missing + scratch
             self.model.prefixes.ensure(self.extent, rows)
@@ -67,12 +69,18 @@ class Reader:
         self.model.arena.truncate(self.extent, self.sure - self.extent.shared)
         text = [*self.context.prompt, *self.context.tokens]
         self.model.prefixes.leave(text[: self.sure], self.extent)
-        self.extent, self.sure, self.guessed = None, 0, []
+        self.extent, self.sure, self.guessed, self.entered = None, 0, [], False
 
     def _open(self) -> None:
         self.extent = self.model.prefixes.open(self.context.prompt, ROOM_AHEAD)
-        self.model.prefixes.enter(self.context.prompt, self.extent)
         self.sure = self.extent.total
+
+    def _enter(self) -> None:
+        """Not before the prompt is read, which may be never: where the target drafts for itself,
+        requests would wait for rows that do not come."""
+        if not self.entered and not self.in_prompt:
+            self.model.prefixes.enter(self.context.prompt, self.extent)
+            self.entered = True
 
     def _drop_wrong_guesses(self) -> None:
         """The last token of the text is never kept: it is read for what follows it."""

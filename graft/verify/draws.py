@@ -8,7 +8,7 @@ The tokens are those that `Sampler.draw` would draw; at nodes where only it can 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from graft.kernels.fast_draws import draws_fast, greedy_rows, sampled_rows
 from graft.sampling import (
     DRAW,
     NEAR_TOP,
+    PROPOSE,
     Sampler,
     SamplingParams,
     as_signed,
@@ -83,17 +84,43 @@ def preferences(asked: Sequence[Asked], logits: Tensor, tokens: Tensor | None = 
     return found.log_softmax(-1)
 
 
-def _parts(asked: Sequence[Asked], logits: Tensor) -> Iterator[tuple[list[Asked], Tensor]]:
+def distributions(asked: Sequence[Asked], logits: Tensor) -> tuple[Tensor, Tensor]:
+    """[M, V] float32: what the draws are made from, of a greedy sampler that of temperature 1, as
+    if there were no `process`; and where it is exact [M]: top-p may reach beyond the tokens looked
+    at, and is then cut there."""
+    parts = [_distribution(*part) for part in _parts(asked, logits, _sort)]
+    probs, certain = zip(*parts, strict=True)
+    return _joined(probs), _joined(certain)
+
+
+def sampled(asked: Sequence[Asked], logits: Tensor) -> tuple[Tensor, Tensor]:
+    """A drafter's own draws [M], with noise that the target's never see, and the distributions
+    [M, V] they were drawn from. What a greedy sampler gets is the likeliest token."""
+    probs, _ = distributions(asked, logits)
+    keys = [as_signed(sampler.key(int(depth), PROPOSE)) for sampler, tree in asked
+            for depth in tree.depths]  # fmt: skip
+    random = [not sampler.params.greedy for sampler, tree in asked for _ in range(len(tree))]
+    numbers = upload(torch.tensor([keys, random], dtype=torch.int64), logits.device)
+    tokens = torch.arange(logits.shape[1], device=logits.device)
+    noise = gumbel(numbers[0][:, None], tokens) * numbers[1][:, None]
+    return (probs.double().log() + noise).argmax(-1), probs
+
+
+def _parts(
+    asked: Sequence[Asked],
+    logits: Tensor,
+    kind: Callable[[Asked], tuple] | None = None,
+) -> Iterator[tuple[list[Asked], Tensor]]:
     """Neighbours of one kind, and their logits."""
     first = 0
-    for _, group in groupby(asked, key=_kind):
+    for _, group in groupby(asked, key=kind or _kind):
         alike = list(group)
         count = sum(len(tree) for _, tree in alike)
         yield alike, logits[first : first + count]
         first += count
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -103,6 +130,24 @@ def _kind(asked: Asked) -> tuple[bool, bool, int]:
     if sampler is None or not sampler.foreseeable:
         return True, False, 0
     return False, sampler.params.greedy, id(sampler) if sampler.adjusts else 0
+
+
+def _sort(asked: Asked) -> tuple[bool, int]:
+    """Neighbours of one sort have their distributions made together: (greedily, on their own)."""
+    sampler, _ = asked
+    return sampler.params.greedy, id(sampler) if sampler.adjusts else 0
+
+
+def _distribution(alike: list[Asked], logits: Tensor) -> tuple[Tensor, Tensor]:
+    logits, certain = _adjusted(alike, logits), None
+    if alike[0][0].params.greedy:
+        scaled = logits.float()
+    else:
+        numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
+        scaled, certain = _filtered(logits, numbers, _filters(alike, logits))
+    if certain is None:
+        certain = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    return scaled.softmax(-1), certain
 
 
 def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
@@ -186,7 +231,13 @@ def _with_noise(
 ) -> tuple[Tensor, Tensor | None]:
     """Scores [n, V] after temperature, filters and noise; where they are certain [n], None for
     everywhere."""
-    keys, top_k, fractions = numbers[0][:, None], numbers[1][:, None], numbers[2:]
+    scaled, certain = _filtered(scores, numbers, filters)
+    return scaled.double() + gumbel(numbers[0][:, None], tokens), certain
+
+
+def _filtered(scores: Tensor, numbers: Tensor, filters: _Filters) -> tuple[Tensor, Tensor | None]:
+    """The same before the noise."""
+    top_k, fractions = numbers[1][:, None], numbers[2:]
     temperature, top_p, min_p = fractions.contiguous().view(torch.float64)[..., None]
     scaled = scores.float() / temperature.float()
     best = scaled.topk(filters.looks_at).values if filters.looks_at else scaled
@@ -202,7 +253,7 @@ def _with_noise(
         scaled = _at_least(border, scaled)
     if filters.min_p:
         scaled = _at_least(scaled.amax(-1, keepdim=True) + min_p.float(), scaled)
-    return scaled.double() + gumbel(keys, tokens), None if certain is None else certain[:, 0]
+    return scaled, None if certain is None else certain[:, 0]
 
 
 def _at_least(border: Tensor, scaled: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Protocol
 
 from torch import Tensor
@@ -10,12 +11,29 @@ from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree
 
 
+class Promise(IntEnum):
+    """What an output has in common with plain decoding's; the worst of its steps counts."""
+
+    SAME_TEXT = 0
+    SAME_DISTRIBUTION = 1
+    OTHER_DISTRIBUTION = 2
+
+    def __str__(self) -> str:
+        return self.name.replace("_", " ").lower()
+
+    @property
+    def lossless(self) -> bool:
+        """Whether drafting changed nothing but the time."""
+        return self is not Promise.OTHER_DISTRIBUTION
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`path` holds the accepted nodes, root first; `next_token` follows the last of them."""
 
     path: list[int]
     next_token: int
+    promise: Promise = Promise.SAME_TEXT
 
 
 class Verifier(Protocol):

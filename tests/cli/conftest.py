@@ -10,6 +10,7 @@ import graft
 from graft.cli.main import app
 from graft.errors import ContextLengthError
 from graft.models.checkpoints import pretrained
+from graft.verify.verdict import Promise
 
 
 @dataclass
@@ -44,6 +45,11 @@ class FakeResult:
     seed: int
     stats: FakeStats
     finish_reason: str = "stop"
+    promise: Promise = Promise.SAME_TEXT
+
+    @property
+    def lossless(self):
+        return self.promise.lossless
 
 
 class FakeStream:
@@ -93,6 +99,7 @@ class FakeEngine:
         self.streams = []
         self.plain_tokens = [5, 6, 7, 8]
         self.interruption = None
+        self.promise = Promise.SAME_TEXT
         self.remembered = []
 
     def remember(self, prompt):
@@ -113,7 +120,8 @@ class FakeEngine:
             if self.interruption:
                 events.insert(2, self.interruption)
             stats = FakeStats(accepted_by_source=sources)
-            stream = FakeStream(events, FakeResult("Four hours.", [5, 6, 7, 8], seed, stats))
+            result = FakeResult("Four hours.", [5, 6, 7, 8], seed, stats, promise=self.promise)
+            stream = FakeStream(events, result)
         self.streams.append(stream)
         return stream
 

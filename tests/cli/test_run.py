@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from graft.verify.verdict import Promise
+
 JSON_STATS = {
     "prompt_tokens",
     "tokens",
@@ -52,7 +54,9 @@ def test_options_reach_the_engine(cli, engine, document):
 def test_json_is_one_object_and_nothing_else(cli, engine, document):
     done = cli("run", "How fast?", "--doc", document, "--json")
     told = json.loads(done.stdout)
-    assert set(told) == {"text", "token_ids", "finish_reason", "seed", "stats", "documents"}
+    known = {"text", "token_ids", "finish_reason", "seed", "lossless", "output", "stats"}
+    assert set(told) == known | {"documents"}
+    assert (told["lossless"], told["output"]) == (True, "same text")
     assert told["text"] == "Four hours."
     assert told["token_ids"] == [5, 6, 7, 8]
     assert told["seed"] == 77
@@ -161,3 +165,52 @@ def test_installed_heads_are_used_unless_none_is_wanted(cli, engine):
     assert cli("run", "?").exit_code == 0
     assert cli("run", "?", "--head", "none").exit_code == 0
     assert [options["head"] for _, options in engine.loaded] == ["auto", None]
+
+
+@pytest.mark.parametrize(
+    ("promise", "said"),
+    [
+        (Promise.SAME_TEXT, None),
+        (Promise.SAME_DISTRIBUTION, "same distribution as plain decoding, another text"),
+        (Promise.OTHER_DISTRIBUTION, "not lossless: the verifier changes the model's distribution"),
+    ],
+)
+def test_the_footer_says_what_is_not_lossless(cli, engine, promise, said):
+    engine.promise = promise
+    words = "--draft rapid --verifier rapid --eta 20 --retriever static".split()
+    done = cli("run", "How fast?", *words)
+    assert done.exit_code == 0, done.output
+    assert said in done.stderr if said else "lossless" not in done.stderr
+    [(_, loading)] = engine.loaded
+    assert loading["verifier"] == "rapid"
+    assert loading["shift"].eta == 20
+    assert loading["retriever"] == "static"
+    told = json.loads(cli("run", "How fast?", *words, "--json").stdout)
+    assert told["lossless"] == (promise < 2)
+    assert told["output"] == str(promise)
+
+
+def test_a_comparison_does_not_call_a_lossy_verifier_a_defect(cli, engine):
+    engine.promise, engine.plain_tokens = Promise.OTHER_DISTRIBUTION, [5, 6, 9, 8]
+    done = cli("run", "How fast?", "--draft", "rapid", "--verifier", "rapid", "--compare")
+    assert "different from token 3, as the verifier has it: other distribution" in done.stdout
+    assert "report" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--verifier best", "unknown verifier 'best'"),
+        ("--verifier rapid", "draft 'auto' is none; choose one of sd, rapid, rapid-up"),
+        ("--verifier rapid-phat --draft rapid+copy", "draft 'rapid+copy' is none"),
+        ("--draft rapid --eta 5", "--eta goes with --verifier rapid or rapid-phat"),
+        ("--draft rapid --verifier rapid --eta 5000", "eta must be between 0 and 1000"),
+        ("--draft rapid-up", "draft 'rapid-up' needs a draft model"),
+    ],
+)
+def test_verifiers_that_do_not_fit_are_refused_before_anything_is_loaded(cli, engine, words, said):
+    done = cli("run", "How fast?", *words.split())
+    assert done.exit_code != 0
+    assert said in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not engine.loaded

@@ -2,14 +2,16 @@
 
 import pytest
 import torch
+from short_prompts import ends_only
 from tiny import tiny_engine, tiny_helper, tiny_network
 from tiny_heads import KINDS, tiny_head
 
-from graft.assemble import EITHER_PRESETS, MODEL_PRESETS, PRESETS
+from graft.assemble import EITHER_PRESETS, PRESETS, Chains, make_verifier
 from graft.integrations import hf
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths
 from graft.verify.draws import Draws
+from graft.verify.rapid import Shift
 
 PROMPT = "the cat and the hen and the rat in the inn; " * 6
 SETTINGS = {
@@ -36,11 +38,48 @@ def test_a_draft_model_never_changes_the_output_on_a_gpu(forward, params):
     helper = tiny_helper(forward=forward, device="cuda")
     engine = tiny_engine(tiny_network().cuda(), forward=forward, helper=helper)
     plain = engine.generate(PROMPT, params, draft="plain")
-    for preset in ("auto", *MODEL_PRESETS, *EITHER_PRESETS):
+    for preset in ("auto", "sd", "sd-tree", *EITHER_PRESETS):
         drafted = engine.generate(PROMPT, params, draft=preset)
         assert drafted.token_ids == plain.token_ids
         stats = drafted.stats
         assert 0 < stats.num_accepted_draft_tokens < stats.num_draft_tokens
+
+
+LONG = [5 + (i * 7 + i // 90) % 118 for i in range(1100)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["graphed", "lean", "hook"])
+@pytest.mark.parametrize("draft_device", [None, "cuda", "cpu"])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_a_short_context_never_changes_the_output_on_a_gpu(forward, draft_device, params):
+    """The target itself, another model beside it, and one on another device."""
+    helper = None
+    if draft_device:
+        kind = forward if draft_device == "cuda" else "panels"
+        helper = tiny_helper(forward=kind, device=draft_device, cost=0.05)
+    engine = tiny_engine(
+        tiny_network().cuda(), forward=forward, helper=helper, shorten=ends_only,
+        chains=Chains(gamma=5),
+    )  # fmt: skip
+    plain = engine.generate(LONG, params, draft="plain")
+    drafted = engine.generate([LONG, LONG[:1050]], params, draft="rapid")[0]
+    assert drafted.token_ids == plain.token_ids
+    assert 0 < drafted.stats.num_accepted_draft_tokens < drafted.stats.num_draft_tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("verifier", ["rejection", "rapid", "rapid-phat"])
+def test_rules_with_q_on_a_gpu(verifier):
+    engine = tiny_engine(
+        tiny_network().cuda(), forward="graphed", shorten=ends_only,
+        verify=make_verifier(verifier, Shift(eta=5.0)), chains=Chains(gamma=5, sampled=True),
+    )  # fmt: skip
+    results = [engine.generate(LONG, SETTINGS["sampled"], draft="rapid") for _ in range(2)]
+    assert results[0].token_ids == results[1].token_ids
+    for result in results:
+        assert result.lossless == (verifier == "rejection")
+        assert 0 < result.stats.num_accepted_draft_tokens < result.stats.num_draft_tokens
 
 
 @pytest.mark.gpu

@@ -1,0 +1,37 @@
+"""Short prompts without retrieval, the two ends of a long one, and without threads."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+HEAD, TAIL = 20, 60  # tokens of each end
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What is left of a prompt."""
+
+    tokens: list[int]
+
+
+def ends_only(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> Ends | None:  # noqa: ARG001
+    """The beginning and the end; None for prompts that are hardly longer."""
+    if len(tokens) < 2 * (HEAD + TAIL):
+        return None
+    return Ends([*tokens[:HEAD], *tokens[-TAIL:]])
+
+
+class Inline:
+    """An executor without threads: what is submitted has been done."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def submit(self, work: Callable[..., Any], *given: Any) -> Future:
+        done: Future = Future()
+        try:
+            done.set_result(work(*given))
+        except Exception as error:
+            done.set_exception(error)
+        return done
