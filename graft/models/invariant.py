@@ -147,6 +147,7 @@ class InvariantForward:
             np.concatenate([seen.rows, rows]),
             np.pad(seen.positions, (0, missing)),
             torch.cat([seen.seen, own.expand(-1, seen.seen.shape[1])]),
+            torch.cat([seen.places, torch.zeros_like(own).expand(-1, seen.seen.shape[1])]),
             torch.cat([seen.last, torch.zeros_like(own, dtype=seen.last.dtype)]),
             seen.group,
         )
