@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
 from typing import Any
@@ -15,11 +15,22 @@ from graft.draft.drafter import Drafter, NoDraft
 from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper, growth_for
 from graft.draft.head_costs import head_costs
+from graft.draft.head_growth import Beam
 from graft.draft.head_overhead import with_overhead as with_head_overhead
 from graft.draft.head_warm import warm_shapes
 from graft.draft.lookup import LookupDrafter
 from graft.draft.model import UNCERTAIN, Helper, ModelDrafter
 from graft.draft.overhead import with_overhead
+from graft.draft.sight import (
+    LONGSPEC_WINDOW,
+    MAGICDEC,
+    MAGICDEC_SNAPKV,
+    RAPID_WINDOW,
+    TRIFORCE,
+    Sight,
+)
+from graft.draft.streaming import SelfDrafter
+from graft.draft.tiers import CheckedGrowth, Tiered, copies_after, no_guess
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
@@ -51,10 +62,22 @@ MODEL_PRESETS: dict[str, str] = {
     "sd": "a draft model's chain, as deep as pays (speculative decoding)",
     "sd-tree": "a draft model's tree by EAGLE-2's rule, as deep as pays",
 }
+SELF_PRESETS: dict[str, str] = {
+    "window": "the target over a window of its own cache: 32 first and 1,024 latest tokens, "
+    "as deep as pays",
+    "magicdec": "MagicDec: the target over its 16 first and 241 latest tokens, 3 guesses "
+    "(Chen et al. 2024)",
+    "magicdec-longspec": "the same over 32 and 1,024, as LongSpec compares with it",
+    "magicdec-rapid": "the same over 4 and 4,092, as RAPID compares with it",
+    "magicdec-snapkv": "the same over 32 last tokens of the prompt and 225 that they attend to",
+    "triforce": "TriForce: copies checked by the target over 4,096 tokens retrieved from its "
+    "cache, 6 guesses (Sun et al. 2024)",
+}  # each with the target's own weights
 HEAD_PRESETS: dict[str, str] = {
     "head": "a draft head's tree, as wide and deep as pays",
     "eagle2": "EAGLE-2's tree: the 10 best at 6 levels, 59 nodes (Li et al. 2024)",
     "longspec": "LongSpec's beam: 4, 16, 16, 16, 16 nodes (Yang et al. 2025)",
+    "triforce-head": "TriForce with a draft head's chain as the lowest tier",
 }
 EITHER_PRESETS: dict[str, str] = {
     "casd": "a draft head's or model's tree and CASD's copier, nothing pruned",
@@ -67,15 +90,20 @@ STORE_PRESETS: dict[str, str] = {
 }  # each with the store's folder behind a colon
 VERIFIERS: dict[str, Verifier] = {"walk": walk, "rejection": rejection}
 CHAIN = ChainGrowth(depth=8)
+MAGICDEC_CHAIN = ChainGrowth(depth=3)
+TRIFORCE_DEPTH = 6
+COPIED = 20  # nodes of CASD's copier: two branches of ten
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 
 @dataclass(frozen=True, slots=True)
 class Helpers:
-    """Networks that guess: a smaller model, and heads by their kind, the favourite first."""
+    """Networks that guess: a smaller model, heads by their kind, the favourite first, and the
+    target itself."""
 
     model: Helper | None = None
     heads: Mapping[str, HeadHelper] = field(default_factory=dict)
+    target: Helper | None = None
 
     @property
     def head(self) -> HeadHelper | None:
@@ -85,11 +113,12 @@ class Helpers:
     @property
     def presets(self) -> dict[str, str]:
         """What can be made with them."""
-        kinds = {
-            name for name in HEAD_PRESETS if name in self.heads or (name == "head" and self.heads)
-        }
+        kinds = {*self.heads, "head"} if self.heads else set()
+        if self.heads and self.target:
+            kinds.add("triforce-head")
         return {
             **PRESETS,
+            **(SELF_PRESETS if self.target else {}),
             **(MODEL_PRESETS if self.model else {}),
             **{name: text for name, text in HEAD_PRESETS.items() if name in kinds},
             **(EITHER_PRESETS if self.model or self.heads else {}),
@@ -101,14 +130,20 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
     may be is of the right kind is seen when it is loaded."""
     with_model = MODEL_PRESETS if draft_model else {}
     with_either = EITHER_PRESETS if draft_model or head else {}
-    known = {**PRESETS, **with_model, **(HEAD_PRESETS if head else {}), **with_either}
+    known = {
+        **PRESETS,
+        **SELF_PRESETS,
+        **with_model,
+        **(HEAD_PRESETS if head else {}),
+        **with_either,
+    }
     for part in name.split("+"):
         preset, _, folder = part.partition(":")
         if preset in MODEL_PRESETS and not draft_model:
             raise InputError(f"draft {part!r} needs a draft model; name one (--draft-model)")
         if preset in HEAD_PRESETS and not head:
             raise InputError(f"draft {part!r} needs a draft head; name its folder (--head)")
-        if _needs_network(part) and not (draft_model or head):
+        if preset in EITHER_PRESETS | {"rasd-rest": ""} and not (draft_model or head):
             raise InputError(
                 f"draft {part!r} needs a draft model or a head; name one (--draft-model, --head)"
             )
@@ -122,7 +157,7 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
 
 
 def _needs_network(part: str) -> bool:
-    several = MODEL_PRESETS | HEAD_PRESETS | EITHER_PRESETS
+    several = MODEL_PRESETS | HEAD_PRESETS | EITHER_PRESETS | SELF_PRESETS
     return part in several or part.startswith("rasd-rest")
 
 
@@ -145,7 +180,9 @@ def make_drafter(
     if preset in KINDS and preset not in helpers.heads:
         there = ", ".join(helpers.heads)
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
-    makers = {**_lookups(), **_with_model(helpers), **_with_head(helpers)}
+    makers = {
+        **_lookups(), **_with_target(helpers), **_with_model(helpers), **_with_head(helpers),
+    }  # fmt: skip
     return makers[name]()
 
 
@@ -178,10 +215,42 @@ def _lookups() -> dict[str, Callable[[], Drafter]]:
     return {
         "plain": NoDraft,
         "pld": lambda: LookupDrafter(NgramIndex, as_many_as_fit, nodes=10, calibrated=False),
-        "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False),
+        "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=COPIED, calibrated=False),
         "igpg": lambda: LookupDrafter(NgramCounts, as_many_as_fit, nodes=7, calibrated=False),
         "auto": lambda: LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=48, calibrated=True),
     }
+
+
+def _with_target(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
+    """What the target drafts for itself."""
+    target = helpers.target
+    if target is None:
+        return {}
+
+    def magicdec(sight: Sight) -> Callable[[], Drafter]:
+        return lambda: SelfDrafter(target, MAGICDEC_CHAIN, sight)
+
+    return {
+        "window": lambda: SelfDrafter(target, CHAIN, LONGSPEC_WINDOW, adaptive=True),
+        "magicdec": magicdec(MAGICDEC),
+        "magicdec-longspec": magicdec(LONGSPEC_WINDOW),
+        "magicdec-rapid": magicdec(RAPID_WINDOW),
+        "magicdec-snapkv": magicdec(MAGICDEC_SNAPKV),
+        "triforce": lambda: triforce(target),
+        "triforce-head": lambda: triforce(target, head=helpers.head),
+    }
+
+
+def triforce(target: Helper, sight: Sight = TRIFORCE, *, head: HeadHelper | None = None) -> Tiered:
+    """Three tiers: copies or a head's chain, the target over what `sight` leaves, the target."""
+    if head:
+        beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
+        lowest, onward = HeadDrafter(head, beam, nodes=TRIFORCE_DEPTH), no_guess
+    else:
+        lowest = _lookups()["copy"]()
+        onward = copies_after(lowest)
+    growth = CheckedGrowth(TRIFORCE_DEPTH, lowest, onward, nodes=COPIED)
+    return Tiered(SelfDrafter(target, growth, sight), lowest)
 
 
 def _with_model(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
@@ -364,7 +433,8 @@ def engine_around(
     """An engine with every preset around a model, and those who help it, that are there already."""
     for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
         index.warm_up()
-    drafters = Drafters(helpers, loaded.tokenizer)
+    itself = Helper(loaded.model, costs, loaded.model.vocabulary)
+    drafters = Drafters(replace(helpers or Helpers(), target=itself), loaded.tokenizer)
     if draft not in drafters:
         drafters[draft]  # InputError where it cannot be made
     return Engine(

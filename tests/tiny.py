@@ -142,7 +142,8 @@ def tiny_engine(  # noqa: PLR0913
     helpers = {
         each.config.kind: HeadHelper(each, growth_for(each), costs_of(0.1)) for each in runners
     }
-    presets = Drafters(Helpers(helper, helpers), tiny_tokenizer())
+    itself = Helper(model, costs_of(1.0), model.vocabulary)
+    presets = Drafters(Helpers(helper, helpers, itself), tiny_tokenizer())
     presets.update(drafters or {})
     return Engine(loaded, presets, verify, costs_of(1.0), **options)
 

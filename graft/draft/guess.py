@@ -24,6 +24,7 @@ class Guess:
     scores: list[float] = field(default_factory=lambda: [1.0])
     frontier: list[int] = field(default_factory=lambda: [0])  # those that may get children next
     depth: int = 0
+    source: str = SOURCE
 
     def __post_init__(self) -> None:
         self.tokens.append(self.reader.context.root)
@@ -69,5 +70,5 @@ class Guess:
             np.array(self.parents, np.int32),
             np.array(self.scores, np.float32),
             sources,
-            ("", SOURCE),
+            ("", self.source),
         )

@@ -85,8 +85,8 @@ class ModelDrafter:
     def start(self, context: DraftContext) -> None:
         """See Drafter. The prompt is read piece by piece as rounds go by, so that nobody waits for
         all of it; until then nothing is drafted."""
-        reader, trust = Reader(self._model, context), Trust(self._experience)
-        self._followed[context.sequence] = _Followed(reader, trust)
+        trust = Trust(self._experience)
+        self._followed[context.sequence] = _Followed(self._reader(context), trust)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -124,6 +124,9 @@ class ModelDrafter:
         tree = self._followed[sequence].tree
         return tree.tokens[tree.parents == 0].tolist() if tree else []
 
+    def _reader(self, context: DraftContext) -> Reader:
+        return Reader(self._model, context)
+
     def _prepare(self, each: _Followed) -> bool:
         return each.reader.prepare(self._growth.depth, self._growth.scratch)
 
@@ -131,7 +134,7 @@ class ModelDrafter:
         """Give those for whom it pays a guess."""
         if not ready:
             return
-        length = sum(each.reader.length for each in ready) // len(ready)
+        length = sum(each.reader.seen for each in ready) // len(ready)
         account = self._account(budget, length) if self._adaptive else Unlimited()
         growing, logits = self._begin(ready, account)
         made = list(growing)

@@ -155,8 +155,8 @@ class LanguageModel:
         return self.forward.features(np.asarray(nodes, np.int64))
 
     def queries(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
-        """[L, H, n, D]: what `tokens`, read behind what an extent has committed or sees, ask with in
-        every layer: rotated and scaled, so that their products with cached keys are the scores
+        """[L, H, n, D]: what `tokens`, read behind what an extent has committed or sees, ask with
+        in every layer: rotated and scaled, so that their products with cached keys are the scores
         before attention's softmax (`kernels/attention_weights.py`; caps and sinks left aside).
 
         The explicit way to what a model attends to. It takes a step of its own, over tokens that

@@ -32,8 +32,8 @@ class View(Extent):
     @property
     def starts(self) -> list[int]:
         """See Extent. Gathered rows count as those right before the first span."""
-        seen, counts = self._parts(), [count for _, count in self._chosen]
-        return [*(seen[0][0] - count for count in counts), *(at for at, _ in seen), self.shared]
+        before = [self.spans[0][0] - count for _, count in self._chosen]
+        return [*before, *(position for position, _ in self._parts()), self.shared]
 
     @property
     def sees(self) -> int:
