@@ -143,7 +143,7 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
             raise InputError(f"draft {part!r} needs a draft model; name one (--draft-model)")
         if preset in HEAD_PRESETS and not head:
             raise InputError(f"draft {part!r} needs a draft head; name its folder (--head)")
-        if preset in EITHER_PRESETS | {"rasd-rest": ""} and not (draft_model or head):
+        if (preset in EITHER_PRESETS or preset == "rasd-rest") and not (draft_model or head):
             raise InputError(
                 f"draft {part!r} needs a draft model or a head; name one (--draft-model, --head)"
             )
@@ -180,6 +180,8 @@ def make_drafter(
     if preset in KINDS and preset not in helpers.heads:
         there = ", ".join(helpers.heads)
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
+    if preset in {*SELF_PRESETS, "triforce-head"} and helpers.target is None:
+        raise InputError(f"draft {preset!r} is made of the target itself; ask its engine for it")
     makers = {
         **_lookups(), **_with_target(helpers), **_with_model(helpers), **_with_head(helpers),
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_lossless_streaming import narrow_drafters
 from tiny import tiny_engine, tiny_helper, tiny_network
 from tiny_heads import KINDS, tiny_head
 
@@ -41,6 +42,21 @@ def test_a_draft_model_never_changes_the_output_on_a_gpu(forward, params):
         assert drafted.token_ids == plain.token_ids
         stats = drafted.stats
         assert 0 < stats.num_accepted_draft_tokens < stats.num_draft_tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["graphed", "lean", "hook"])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_the_target_over_a_part_of_its_cache_never_changes_the_output_on_a_gpu(forward, params):
+    engine = tiny_engine(tiny_network().cuda(), forward=forward)
+    prompts = [PROMPT * (1 + i % 3) + "the river"[: 2 + i] for i in range(4)]
+    plain = [engine.generate(prompt, params, draft="plain").token_ids for prompt in prompts]
+    for name, drafter in narrow_drafters(engine).items():
+        engine.drafters[name] = drafter
+        drafted = engine.generate(prompts, params, draft=name)
+        assert [result.token_ids for result in drafted] == plain
+        accepted = sum(result.stats.num_accepted_draft_tokens for result in drafted)
+        assert 0 < accepted < sum(result.stats.num_draft_tokens for result in drafted)
 
 
 @pytest.mark.gpu
