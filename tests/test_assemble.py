@@ -110,7 +110,8 @@ def heads(target, tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_brings_its_presets(target, heads, kind):
     engine = load(target, head=str(heads[kind]), draft=f"{kind}+copy")
-    assert engine.presets == [*PRESETS, "head", kind, *EITHER_PRESETS, f"{kind}+copy"]
+    own = ["head", kind, "triforce-head"]
+    assert engine.presets == [*PRESETS, *SELF_PRESETS, *own, *EITHER_PRESETS, f"{kind}+copy"]
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids

@@ -109,8 +109,9 @@ def test_batches_on_shared_prefixes_while_extents_move(draft, option):
         results = engine.generate(prompts, params, draft=draft)
         for result, expected in zip(results, plain, strict=True):
             assert_same(result, expected)
-        assert accepted(results) >= 20
-        assert rejected(results) >= (1 if draft == "as deep as pays" else 20)
+        least = 1 if draft == "as deep as pays" else 20
+        assert accepted(results) >= least
+        assert accepted(results) + rejected(results) >= 2 * least
     assert results[3].stats.cached_tokens == 512
     assert moved
     del engine.model.arena.place, engine.model.arena.ensure
