@@ -74,7 +74,8 @@ class AnswerOptions:
         typer.Option(
             metavar="NAME",
             help="Who guesses ahead: auto, copy, pld, igpg, plain; window, magicdec, triforce (the "
-            "model itself over a part of a long context); with --draft-model also sd, sd-tree, with --head head, eagle2, longspec, with either casd, rasd-pld; "
+            "model itself over a part of a long context); with --draft-model also sd, sd-tree, "
+            "with --head head, eagle2, longspec, with either casd, rasd-pld; "
             "store:FOLDER and rest:FOLDER (a datastore of `graft index`); several joined by +, "
             "such as eagle2+copy+store:FOLDER.",
         ),
