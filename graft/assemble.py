@@ -14,9 +14,10 @@ from graft.draft.calibration import STORE_PRIOR
 from graft.draft.chains import DEPTH, Chains
 from graft.draft.combined import AtOnce, Combined, Guide, GuidedByModel, everything, what_pays
 from graft.draft.drafter import Drafter, NoDraft
-from graft.draft.growth import TreeGrowth
+from graft.draft.growth import ChainGrowth, TreeGrowth
 from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper, growth_for
 from graft.draft.head_costs import head_costs
+from graft.draft.head_growth import Beam
 from graft.draft.head_overhead import with_overhead as with_head_overhead
 from graft.draft.head_warm import warm_shapes
 from graft.draft.lookup import LookupDrafter
@@ -33,6 +34,16 @@ from graft.draft.short_context import (
     pays_from,
 )
 from graft.draft.short_context import SOURCE as SHORT_CONTEXT
+from graft.draft.sight import (
+    LONGSPEC_WINDOW,
+    MAGICDEC,
+    MAGICDEC_SNAPKV,
+    RAPID_WINDOW,
+    TRIFORCE,
+    Sight,
+)
+from graft.draft.streaming import SelfDrafter
+from graft.draft.tiers import CheckedGrowth, Tiered, copies_after, no_guess
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
@@ -70,10 +81,22 @@ MODEL_PRESETS: dict[str, str] = {
     "sd-tree": "a draft model's tree by EAGLE-2's rule, as deep as pays",
     "rapid-up": "a larger draft model's chain of 10 tokens from retrieved passages",
 }
+SELF_PRESETS: dict[str, str] = {
+    "window": "the target over a window of its own cache: 32 first and 1,024 latest tokens, "
+    "as deep as pays",
+    "magicdec": "MagicDec: the target over its 16 first and 241 latest tokens, 3 guesses "
+    "(Chen et al. 2024)",
+    "magicdec-longspec": "the same over 32 and 1,024, as LongSpec compares with it",
+    "magicdec-rapid": "the same over 4 and 4,092, as RAPID compares with it",
+    "magicdec-snapkv": "the same over 32 last tokens of the prompt and 225 that they attend to",
+    "triforce": "TriForce: copies checked by the target over 4,096 tokens retrieved from its "
+    "cache, 6 guesses (Sun et al. 2024)",
+}  # each with the target's own weights
 HEAD_PRESETS: dict[str, str] = {
     "head": "a draft head's tree, as wide and deep as pays",
     "eagle2": "EAGLE-2's tree: the 10 best at 6 levels, 59 nodes (Li et al. 2024)",
     "longspec": "LongSpec's beam: 4, 16, 16, 16, 16 nodes (Yang et al. 2025)",
+    "triforce-head": "TriForce with a draft head's chain as the lowest tier",
 }
 EITHER_PRESETS: dict[str, str] = {
     "casd": "a draft head's or model's tree and CASD's copier, nothing pruned",
@@ -93,6 +116,10 @@ VERIFIERS: dict[str, str] = {
     "rapid-phat": "phat: min(q, phat) + (1 - sum min(q, phat)) norm(max(phat - q, 0))",
 }
 GAMMA = 10  # of RAPID's
+CHAIN = ChainGrowth(depth=8)
+MAGICDEC_CHAIN = ChainGrowth(depth=3)
+TRIFORCE_DEPTH = 6
+COPIED = 20  # nodes of CASD's copier: two branches of ten
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 
@@ -120,6 +147,7 @@ class Helpers:
         known = {
             **PRESETS,
             **SHORT_PRESETS,
+            **(SELF_PRESETS if self.target else {}),
             **(MODEL_PRESETS if self.model else {}),
             **(HEAD_PRESETS if self.heads else {}),
             **(EITHER_PRESETS if self.model or self.heads else {}),
@@ -127,6 +155,8 @@ class Helpers:
         missing = {kind for kind in KINDS if kind not in self.heads}
         if not self.shorten:
             missing |= {"rapid", "rapid-up"}
+        if not self.target:
+            missing.add("triforce-head")
         return {name: text for name, text in known.items() if name not in missing}
 
 
@@ -136,14 +166,21 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
     with_model = MODEL_PRESETS if draft_model else {}
     with_either = EITHER_PRESETS if draft_model or head else {}
     with_head = HEAD_PRESETS if head else {}
-    known = {**PRESETS, **SHORT_PRESETS, **with_model, **with_head, **with_either}
+    known = {
+        **PRESETS,
+        **SHORT_PRESETS,
+        **SELF_PRESETS,
+        **with_model,
+        **with_head,
+        **with_either,
+    }
     for part in name.split("+"):
         preset, _, folder = part.partition(":")
         if preset in MODEL_PRESETS and not draft_model:
             raise InputError(f"draft {part!r} needs a draft model; name one (--draft-model)")
         if preset in HEAD_PRESETS and not head:
             raise InputError(f"draft {part!r} needs a draft head; name its folder (--head)")
-        if _needs_network(part) and not (draft_model or head):
+        if (preset in EITHER_PRESETS or preset == "rasd-rest") and not (draft_model or head):
             raise InputError(
                 f"draft {part!r} needs a draft model or a head; name one (--draft-model, --head)"
             )
@@ -157,7 +194,7 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
 
 
 def _needs_network(part: str) -> bool:
-    several = MODEL_PRESETS | HEAD_PRESETS | EITHER_PRESETS
+    several = MODEL_PRESETS | HEAD_PRESETS | EITHER_PRESETS | SELF_PRESETS
     return part in several or part.startswith("rasd-rest")
 
 
@@ -218,9 +255,12 @@ def make_drafter(
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
     if preset in ("rapid", "rapid-up") and not helpers.shorten:
         raise InputError(f"draft {preset!r} needs a model with a tokenizer")
+    if preset in {*SELF_PRESETS, "triforce-head"} and helpers.target is None:
+        raise InputError(f"draft {preset!r} is made of the target itself; ask its engine for it")
     makers = {
         **_lookups(),
         "auto": lambda: _auto(helpers),
+        **_with_target(helpers),
         **_with_short(helpers),
         **_with_model(helpers),
         **_with_head(helpers),
@@ -257,9 +297,41 @@ def _lookups() -> dict[str, Callable[[], Drafter]]:
     return {
         "plain": NoDraft,
         "pld": lambda: LookupDrafter(NgramIndex, as_many_as_fit, nodes=10, calibrated=False),
-        "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False),
+        "copy": lambda: LookupDrafter(CopyIndex, as_many_as_fit, nodes=COPIED, calibrated=False),
         "igpg": lambda: LookupDrafter(NgramCounts, as_many_as_fit, nodes=7, calibrated=False),
     }
+
+
+def _with_target(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
+    """What the target drafts for itself."""
+    target = helpers.target
+    if target is None:
+        return {}
+
+    def magicdec(sight: Sight) -> Callable[[], Drafter]:
+        return lambda: SelfDrafter(target, MAGICDEC_CHAIN, sight)
+
+    return {
+        "window": lambda: SelfDrafter(target, CHAIN, LONGSPEC_WINDOW, adaptive=True),
+        "magicdec": magicdec(MAGICDEC),
+        "magicdec-longspec": magicdec(LONGSPEC_WINDOW),
+        "magicdec-rapid": magicdec(RAPID_WINDOW),
+        "magicdec-snapkv": magicdec(MAGICDEC_SNAPKV),
+        "triforce": lambda: triforce(target),
+        "triforce-head": lambda: triforce(target, head=helpers.head),
+    }
+
+
+def triforce(target: Helper, sight: Sight = TRIFORCE, *, head: HeadHelper | None = None) -> Tiered:
+    """Three tiers: copies or a head's chain, the target over what `sight` leaves, the target."""
+    if head:
+        beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
+        lowest, onward = HeadDrafter(head, beam, nodes=TRIFORCE_DEPTH), no_guess
+    else:
+        lowest = _lookups()["copy"]()
+        onward = copies_after(lowest)
+    growth = CheckedGrowth(TRIFORCE_DEPTH, lowest, onward, nodes=COPIED)
+    return Tiered(SelfDrafter(target, growth, sight), lowest)
 
 
 def _with_short(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
@@ -521,6 +593,10 @@ def engine_around(
     """An engine with every preset around a model, and those who help it, that are there already."""
     for index in (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts):
         index.warm_up()
+    helpers = helpers or Helpers()
+    if helpers.target is None:
+        itself = Helper(loaded.model, costs, loaded.model.vocabulary)
+        helpers = replace(helpers, target=itself)
     drafters = Drafters(helpers, loaded.tokenizer)
     if draft not in drafters:
         drafters[draft]  # InputError where it cannot be made

@@ -39,6 +39,10 @@ class Late:
     def keeps_features(self, wanted: bool) -> None:
         self.inner.keeps_features = wanted
 
+    def queries(self, tokens: np.ndarray, layout: TreeLayout) -> torch.Tensor:
+        self._given.fill_(torch.nan)
+        return self.inner.queries(tokens, layout)
+
     def features(self, nodes: np.ndarray) -> torch.Tensor:
         return self.inner.features(nodes)
 

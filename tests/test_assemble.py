@@ -10,7 +10,15 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 import graft
-from graft.assemble import EITHER_PRESETS, HEAD_PRESETS, MODEL_PRESETS, PRESETS, SHORT_PRESETS
+from graft.assemble import (
+    EITHER_PRESETS,
+    HEAD_PRESETS,
+    MODEL_PRESETS,
+    PRESETS,
+    SELF_PRESETS,
+    SHORT_PRESETS,
+    make_drafter,
+)
 from graft.errors import CheckpointError, InputError
 from graft.home import home
 from graft.models.checkpoints.pretrained import locate
@@ -41,7 +49,8 @@ def load(model, **options):
 
 def test_a_draft_model_brings_its_presets(target, draft):
     engine = load(target, draft_model=str(draft), draft="casd", kv_cache=50_000_000)
-    assert engine.presets == [*PRESETS, *SHORT_PRESETS, *MODEL_PRESETS, *EITHER_PRESETS]
+    alone = [*PRESETS, *SHORT_PRESETS, *SELF_PRESETS]
+    assert engine.presets == [*alone, *MODEL_PRESETS, *EITHER_PRESETS]
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
@@ -52,6 +61,30 @@ def test_without_one_they_are_refused_before_anything_is_loaded():
     for name in [*MODEL_PRESETS, *EITHER_PRESETS]:
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft model"):
             graft.load("no-such-model", draft=name, head=None)
+
+
+def test_the_target_drafts_for_itself(target):
+    engine = load(target, draft="magicdec+copy")
+    assert set(SELF_PRESETS) < set(engine.presets)
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    prompt = [5 + i * i % 90 for i in range(400)]
+    plain = engine.generate(prompt, params, draft="plain").token_ids
+    for draft in (None, *SELF_PRESETS):
+        assert engine.generate(prompt, params, draft=draft).token_ids == plain
+    result = engine.generate(prompt, params, draft="magicdec-snapkv")
+    assert result.stats.drafted_by_source["SnapKV"] > 0
+
+
+@pytest.mark.parametrize("name", ["magicdec", "copy+triforce"])
+def test_nobody_else_drafts_like_the_target_itself(name):
+    with pytest.raises(InputError, match="is made of the target itself") as refused:
+        make_drafter(name)
+    assert "\n" not in str(refused.value)
+
+
+def test_triforce_with_a_head_needs_one():
+    with pytest.raises(InputError, match="draft 'triforce-head' needs a draft head"):
+        graft.load("no-such-model", draft="triforce-head", head=None)
 
 
 def test_a_draft_model_with_another_tokenizer_is_refused(target, tmp_path):
@@ -79,8 +112,9 @@ def heads(target, tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_head_brings_its_presets(target, heads, kind):
     engine = load(target, head=str(heads[kind]), draft=f"{kind}+copy")
-    known = [*PRESETS, *SHORT_PRESETS, "head", kind, *EITHER_PRESETS, f"{kind}+copy"]
-    assert engine.presets == known
+    alone = [*PRESETS, *SHORT_PRESETS, *SELF_PRESETS]
+    own = ["head", kind, "triforce-head"]
+    assert engine.presets == [*alone, *own, *EITHER_PRESETS, f"{kind}+copy"]
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids

@@ -13,7 +13,13 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedTokenizerFast,
+)
 
 from graft.assemble import Drafters, Helpers
 from graft.decode.engine import Engine
@@ -78,7 +84,10 @@ def tiny_network(  # noqa: PLR0913
     return network
 
 
-ARCHITECTURES: dict[str, tuple[type, type]] = {"llama": (LlamaConfig, LlamaForCausalLM)}
+ARCHITECTURES: dict[str, tuple[type, type]] = {
+    "llama": (LlamaConfig, LlamaForCausalLM),
+    "mistral": (MistralConfig, MistralForCausalLM),
+}
 
 
 @cache

@@ -26,8 +26,11 @@ class Step:
     values: np.ndarray
 
 
-def lay_out(sequences: list[tuple[list[int], DraftTree]], shared: int = 0) -> TreeLayout:
-    """Each sequence: lengths of its segments, the first `shared` common to all, and its tree."""
+def lay_out(
+    sequences: list[tuple[list[int], DraftTree]], shared: int = 0, gaps: list[int] | None = None
+) -> TreeLayout:
+    """Each sequence: lengths of its segments, the first `shared` common to all, and its tree.
+    `gaps`: how many positions are left out before each segment."""
     counts = [len(tree) for _, tree in sequences]
     first = np.concatenate([[0], np.cumsum(counts)])
     segments, rows, positions, end = [], [], [], 16
@@ -40,7 +43,17 @@ def lay_out(sequences: list[tuple[list[int], DraftTree]], shared: int = 0) -> Tr
         rows.append(sum(own[-1]) + np.arange(len(tree)))
         positions.append(sum(lengths) + tree.depths)
     parents = np.concatenate([tree.parents for _, tree in sequences]).astype(np.int64)
-    return TreeLayout(first, segments, np.concatenate(rows), np.concatenate(positions), parents)
+    starts = None
+    if gaps:
+        skipped = np.cumsum(gaps)
+        starts = [
+            (np.concatenate([[0], np.cumsum(lengths[:-1])]).astype(int) + skipped).tolist()
+            for lengths, _ in sequences
+        ]
+        positions = [each + skipped[-1] for each in positions]
+    return TreeLayout(
+        first, segments, np.concatenate(rows), np.concatenate(positions), parents, starts
+    )
 
 
 def random_step(
@@ -61,7 +74,9 @@ def brute_force(step: Step, *, scale=0.3, window=None, softcap=None, sinks=None)
         for i in range(first, last):
             path = [j for j in range(first, last) if layout.ancestors[i, j - first]]
             rows = np.concatenate([committed, layout.rows[path]]).astype(int)
-            places = np.concatenate([np.arange(len(committed)), layout.positions[path]])
+            starts = zip(layout.starts_of(b), segments, strict=True)
+            known = [start + np.arange(count) for start, (_, count) in starts]
+            places = np.concatenate([*known, layout.positions[path]])
             if window is not None:
                 rows = rows[layout.positions[i] - places < window]
             for h in range(heads):

@@ -74,8 +74,9 @@ class AnswerOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="Who guesses ahead: auto, copy, pld, igpg, plain, rapid (the model itself, from "
-            "retrieved passages of a long prompt); with --draft-model also sd, sd-tree, rapid-up, "
+            help="Who guesses ahead: auto, copy, pld, igpg, plain; rapid (the model itself, from "
+            "retrieved passages of a long prompt), window, magicdec, triforce (the model itself "
+            "over a part of a long context); with --draft-model also sd, sd-tree, rapid-up, "
             "with --head head, eagle2, longspec, with either casd, rasd-pld; store:FOLDER and "
             "rest:FOLDER (a datastore of `graft index`); several joined by +, such as "
             "eagle2+copy+store:FOLDER.",

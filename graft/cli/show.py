@@ -13,6 +13,9 @@ SOURCE_COLORS = {
     "model": "bright_blue",
     "short context": "bright_cyan",
     "head": "bright_magenta",
+    "window": "bright_cyan",
+    "SnapKV": "bright_cyan",
+    "retrieved KV": "bright_yellow",
     "both": "bright_green",
 }
 OTHER_COLOR = "blue"
@@ -94,7 +97,7 @@ def footer(given: Any, *, color: bool) -> None:  # noqa: ANN401 (an Answer)
         line.append(", " if place else "", style="dim")
         label = f"{source or 'nobody (the model itself)'} {share:.0%}"
         line.append(label, style=f"not dim {color_of(source)}" if color else "dim")
-    line.append(_difference(given.result.promise), style="dim")
+    line.append(_inner(stats) + _difference(given.result.promise), style="dim")
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if color:
         console = Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=True)
@@ -106,6 +109,15 @@ def _difference(promise: Any) -> str:  # noqa: ANN401 (a Promise)
     if not promise.lossless:
         return " · not lossless: the verifier changes the model's distribution"
     return f" · {promise} as plain decoding, another text" if promise else ""
+
+
+def _inner(stats: Any) -> str:  # noqa: ANN401 (a Stats)
+    """What a drafter of several tiers took of its lowest one's guesses."""
+    taken = [
+        f"{stats.inner_accepted_by_source.get(source, 0)} of {count} by {source}"
+        for source, count in stats.inner_drafted_by_source.items()
+    ]
+    return f" · taken below: {', '.join(taken)}" if taken else ""
 
 
 def token_shares(stats: Any) -> dict[str, float]:  # noqa: ANN401 (a Stats)

@@ -212,6 +212,8 @@ class Sequence:
             self._last_text()
         self.stats.tokens += len(sources)
         self.stats.unseen_tokens = self.context.unseen
+        self.stats.inner_drafted_by_source = self.context.inner_drafted
+        self.stats.inner_accepted_by_source = self.context.inner_accepted
         if landed.tree is not None:
             self.stats.count_step(landed.tree, sources[: len(landed.path) - 1])
 

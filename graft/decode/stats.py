@@ -27,6 +27,9 @@ class Stats:
     accepted_by_source: Counter[str] = field(default_factory=Counter)
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_position: Counter[int] = field(default_factory=Counter)
+    # Put before a drafter of several tiers by its lowest one, and taken by it
+    inner_drafted_by_source: Counter[str] = field(default_factory=Counter)
+    inner_accepted_by_source: Counter[str] = field(default_factory=Counter)
 
     def count_step(self, tree: DraftTree, accepted: list[str]) -> None:
         """A step put `tree` before the target, which agreed to nodes of these sources, in order."""
@@ -80,6 +83,9 @@ class Stats:
             "decode_seconds": self.decode_seconds,
             "tokens_per_second": self.tokens_per_second,
             "accepted_by_source": dict(self.accepted_by_source),
+            "drafted_by_source": dict(self.drafted_by_source),
+            "inner_accepted_by_source": dict(self.inner_accepted_by_source),
+            "inner_drafted_by_source": dict(self.inner_drafted_by_source),
             "speculative_decoding": {
                 "mean_acceptance_length": self.tokens_per_step,
                 "draft_acceptance_rate": accepted / drafted if drafted else 0.0,

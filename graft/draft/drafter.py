@@ -1,5 +1,6 @@
 """What every drafter is: told of a sequence, asked for trees, shown what came true."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,6 +24,9 @@ class DraftContext:
     tokens: list[int] = field(default_factory=list)
     sampler: Sampler | None = None  # what the target's tokens are drawn with
     unseen: int = 0  # first tokens that a head knows nothing of: their rows were read by others
+    # Guesses that a drafter checked itself, by who made them, and those it agreed to
+    inner_drafted: Counter[str] = field(default_factory=Counter)
+    inner_accepted: Counter[str] = field(default_factory=Counter)
 
     @property
     def root(self) -> int:

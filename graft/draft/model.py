@@ -91,8 +91,8 @@ class ModelDrafter:
     def start(self, context: DraftContext) -> None:
         """See Drafter. The prompt is mostly read piece by piece as rounds go by, so that nobody
         waits for all of it; until then nothing is drafted."""
-        reader, trust = Reader(self._model, context), Trust(self._experience)
-        self._followed[context.sequence] = _Followed(reader, trust)
+        trust = Trust(self._experience)
+        self._followed[context.sequence] = _Followed(self._reader(context), trust)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -132,6 +132,9 @@ class ModelDrafter:
         tree = self._followed[sequence].tree
         return tree.tokens[tree.parents == 0].tolist() if tree else []
 
+    def _reader(self, context: DraftContext) -> Reader:
+        return Reader(self._model, context)
+
     def _prepare(self, each: _Followed) -> bool:
         return each.reader.prepare(self._growth.depth, self._growth.scratch)
 
@@ -139,7 +142,7 @@ class ModelDrafter:
         """Give those for whom it pays a guess."""
         if not ready:
             return
-        length = sum(each.reader.length for each in ready) // len(ready)
+        length = sum(each.reader.seen for each in ready) // len(ready)
         account = self._account(budget, length) if self._adaptive else Unlimited()
         if self._at_once:
             self._read_prompts(ready)

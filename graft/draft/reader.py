@@ -27,6 +27,11 @@ class Reader:
         return len(self.context.prompt) + len(self.context.tokens)
 
     @property
+    def seen(self) -> int:
+        """Tokens that the next guess will be made from."""
+        return self.length
+
+    @property
     def missing(self) -> int:
         """Tokens of the text that are not read yet."""
         return self.length - self.sure

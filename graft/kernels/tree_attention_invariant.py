@@ -5,7 +5,8 @@ shape. Here every operation always has the same shape: the keys a node sees are 
 of position, in groups of blocks of 256 positions; a block gives a partial softmax (maximum, sum,
 weighted values, all float32) and partials are merged in order of position. What lies beyond a
 node's own position, and groups that only its neighbours need, get weight zero and add nothing.
-Neither the tree's shape, nor the batch, nor where committed rows end is visible to the sums.
+Neither the tree's shape, nor the batch, nor where committed rows end is visible to the sums. Where
+positions are left out, blocks hold as many of the others.
 """
 
 from dataclasses import dataclass, field
@@ -25,8 +26,9 @@ class SeenRows:
 
     rows: np.ndarray  # [N] int64: where the keys and values of a node are written
     positions: np.ndarray  # [N] int64
-    seen: Tensor  # [N, P] int32 on the model's device: the row at position p; P is whole groups
-    last: Tensor  # [N, 1] int64 there: the nodes' positions; what `seen` says beyond is ignored
+    seen: Tensor  # [N, P] int32 on the model's device: one row after the other; P is whole groups
+    places: Tensor  # [N, P] int32 there: their positions
+    last: Tensor  # [N, 1] int64 there: where in `seen` the nodes are; what follows is ignored
     group: int  # blocks computed at once
     _groups: dict[int | None, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
@@ -42,35 +44,39 @@ class SeenRows:
 
     def _group(self, start: int, window: int | None) -> tuple[Tensor, Tensor]:
         end = start + self.group * BLOCK
-        away = self.last - torch.arange(start, end, device=self.last.device)
-        hidden = away < 0 if window is None else (away < 0) | (away >= window)
+        hidden = torch.arange(start, end, device=self.last.device) > self.last
+        if window is not None:
+            position = self.places.gather(1, self.last)
+            hidden |= position - self.places[:, start:end] >= window
         rows = self.seen[:, start:end].reshape(-1, self.group, BLOCK)
         return rows, hidden.reshape(-1, self.group, 1, BLOCK)
 
 
 def see(layout: TreeLayout, nodes: np.ndarray, device: torch.device, group: int) -> SeenRows:
     """What these nodes of a layout see."""
-    positions = layout.positions[nodes]
-    span = group * BLOCK
-    width = -(-(int(positions.max()) + 1) // span) * span
-    seen = np.repeat(layout.rows[nodes][:, None], width, 1).astype(np.int32)
     sequences = np.searchsorted(layout.first_node, nodes, "right") - 1
-    for b in np.unique(sequences):
-        committed = 0
-        members = np.flatnonzero(sequences == b)
-        for row, count in layout.segments[b]:
-            seen[members, committed : committed + count] = row + np.arange(count)
-            committed += count
-        first = layout.first_node[b]
-        for i in members:
-            path = first + np.flatnonzero(layout.ancestors[nodes[i]])
-            seen[i, committed : committed + len(path)] = layout.rows[path]
-    return SeenRows(
-        layout.rows[nodes],
-        positions,
-        torch.from_numpy(seen).to(device),
-        torch.from_numpy(positions).to(device)[:, None],
-        group,
+    each = [_seen_by(layout, int(b), node) for b, node in zip(sequences, nodes, strict=True)]
+    span = group * BLOCK
+    width = -(-max(len(rows) for rows, _ in each) // span) * span
+    both = np.empty((2, len(nodes), width), np.int32)
+    for i, pair in enumerate(each):
+        count = len(pair[0])
+        both[:, i, :count] = pair
+        both[:, i, count:] = both[:, i, count - 1 : count]
+    seen, places = torch.from_numpy(both).to(device)
+    last = torch.tensor([[len(rows) - 1] for rows, _ in each], device=device)
+    return SeenRows(layout.rows[nodes], layout.positions[nodes], seen, places, last, group)
+
+
+def _seen_by(layout: TreeLayout, b: int, node: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows that a node of a sequence sees, itself the last, and their positions."""
+    path = layout.first_node[b] + np.flatnonzero(layout.ancestors[node])
+    segments, starts = layout.segments[b], layout.starts_of(b)
+    rows = [row + np.arange(count) for row, count in segments]
+    places = [start + np.arange(len(each)) for start, each in zip(starts, rows, strict=True)]
+    return (
+        np.concatenate([*rows, layout.rows[path]]),
+        np.concatenate([*places, layout.positions[path]]),
     )
 
 

@@ -39,15 +39,15 @@ def plan_splits(layout: TreeLayout) -> SplitPlan:
     blocks: list[tuple[int, ...]] = []
     for b, segments in enumerate(layout.segments):
         start, end = int(layout.first_node[b]), int(layout.first_node[b + 1])
+        keys = layout.starts_of(b)
         for node in range(start, end, BLOCK):
             nodes = min(BLOCK, end - node)
-            begun, key = len(tasks), 0
-            for row, committed in segments[:-1]:
+            begun = len(tasks)
+            for (row, committed), key in zip(segments[:-1], keys[:-1], strict=True):
                 tasks += split_rows(row, committed, key, (node, nodes, start))
-                key += committed
             row, committed = segments[-1]
             seen = layout.positions[start : node + nodes]
-            tasks += split_tree(row, committed, key, seen, (node, nodes, start))
+            tasks += split_tree(row, committed, keys[-1], seen, (node, nodes, start))
             blocks.append((node, nodes, begun, len(tasks) - begun))
     return SplitPlan(
         np.array(tasks, np.int64).reshape(-1, 9), np.array(blocks, np.int64).reshape(-1, 4)

@@ -5,6 +5,7 @@ nodes of its own tree (LongSpec, section 3.3); both parts share one softmax. Sli
 positions, not rows, because siblings share a position.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +54,9 @@ def _bias(layout: TreeLayout, b: int, like: Tensor, window: int | None) -> Tenso
     allowed[:, committed:] = tree.bool()
     if window is not None:
         position = torch.from_numpy(layout.positions[first:last]).to(like.device)
-        key = torch.cat([torch.arange(committed, device=like.device), position])
+        pairs = zip(layout.segments[b], layout.starts_of(b), strict=True)
+        known = [start + np.arange(count) for (_, count), start in pairs]
+        key = torch.cat([torch.from_numpy(np.concatenate(known)).to(like.device), position])
         allowed &= position[:, None] - key[None, :] < window
     zero = torch.zeros(allowed.shape, dtype=torch.float32, device=like.device)
     return zero.masked_fill_(~allowed, float("-inf"))

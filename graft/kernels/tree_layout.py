@@ -2,12 +2,13 @@
 
 The nodes of all sequences stand in one flat row. Node i of a sequence attends to the sequence's
 committed keys (segments of cache rows, oldest first, positions 0, 1, 2, ...) and, among the nodes
-of its own sequence, to its ancestors and itself.
+of its own sequence, to its ancestors and itself. A sequence that sees a part of a text only has
+segments with gaps between their positions.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numba import njit
@@ -24,6 +25,7 @@ class TreeLayout:
     rows: np.ndarray  # [N] int64: where the keys and values of a node are written
     positions: np.ndarray  # [N] int64
     parents: np.ndarray  # [N] int64, counted within the sequence; -1 for its first node
+    starts: list[list[int]] | None = None  # positions of the segments; None: without gaps from 0
 
     def __post_init__(self) -> None:
         for segments, (first, last) in zip(
@@ -31,6 +33,12 @@ class TreeLayout:
         ):
             tail = sum(segments[-1])
             assert last == first or self.rows[first] == tail, "nodes must follow the last segment"
+
+    def starts_of(self, b: int) -> list[int]:
+        """The position of the first row of each segment of a sequence."""
+        if self.starts is not None:
+            return self.starts[b]
+        return list(accumulate((count for _, count in self.segments[b][:-1]), initial=0))
 
     @cached_property
     def ancestors(self) -> np.ndarray:

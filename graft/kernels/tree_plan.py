@@ -24,6 +24,7 @@ COLUMNS = 10
 LEAST_KEYS = 256  # shorter stretches are not worth a merge
 KEY_STEP = 128  # stretches are cut at multiples of this
 WORD = 64
+WITHOUT_GAPS = np.empty(0, np.int64)  # positions of segments that stand one behind the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,11 @@ def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreeP
     """About `tasks` tasks (for one key head) of `tile` rows each."""
     counts = [len(segments) for segments in layout.segments]
     segments = np.array([pair for each in layout.segments for pair in each], np.int64)
+    starts = WITHOUT_GAPS
+    if layout.starts is not None:
+        starts = np.array([start for each in layout.starts for start in each], np.int64)
     table, parts, bits = _plan(
-        layout.first_node, layout.parents, np.array(counts), segments, group, tile, tasks
+        layout.first_node, layout.parents, np.array(counts), segments, starts, group, tile, tasks
     )
     return TreePlan(tile, table, parts, bits)
 
@@ -68,22 +72,22 @@ def plan_guesses(
     rows = np.array([pair for each in segments for pair in each], np.int64)
     first_node = width * np.arange(len(segments) + 1)
     parents = np.tile(np.arange(-1, width - 1), len(segments))
-    table, parts, bits = _plan(first_node, parents, counts, rows, group, tile, tasks)
+    table, parts, bits = _plan(first_node, parents, counts, rows, WITHOUT_GAPS, group, tile, tasks)
     table[:, CHAIN] = 0
     return TreePlan(tile, table, parts, bits)
 
 
 @njit(cache=True)
-def _plan(first_node, parents, counts, segments, group, tile, wanted):
+def _plan(first_node, parents, counts, segments, starts, group, tile, wanted):
     first_segment = np.zeros(len(counts) + 1, np.int64)
     first_segment[1:] = np.cumsum(counts)
     chains = are_chains(first_node, parents)
-    tasks, parts = _cut(first_node, first_segment, segments, chains, group, tile, wanted)
+    tasks, parts = _cut(first_node, first_segment, segments, starts, chains, group, tile, wanted)
     return tasks, parts, _bits(first_node, parents, chains)
 
 
 @njit(cache=True)
-def _cut(first_node, first_segment, segments, chains, group, tile, wanted):
+def _cut(first_node, first_segment, segments, starts, chains, group, tile, wanted):
     """The tasks [T, COLUMNS] and the parts [N]."""
     last_use = _last_use(first_segment, segments)
     stretch, capacity = _stretch(first_node, first_segment, segments, last_use, group, tile, wanted)
@@ -94,6 +98,8 @@ def _cut(first_node, first_segment, segments, chains, group, tile, wanted):
         position = 0
         for s in range(first_segment[b], first_segment[b + 1]):
             key, keys = segments[s]
+            if len(starts):
+                position = starts[s]
             own = s + 1 == first_segment[b + 1]
             if last_use[s] >= b:
                 end = last_use[s] + 1

@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -40,6 +40,12 @@ class Storage(Protocol):
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
         """Put back what `read` gave."""
+
+    def gather(self, source: Tensor, target: np.ndarray) -> None:
+        """Copy to rows `target` [n] what every layer and head has in rows `source` [L, K, n]."""
+
+    def keys_of(self, layer: int, segments: Sequence[tuple[int, int]]) -> Tensor:
+        """[K, n, D]: the keys of a layer in the rows of these segments (first row, rows)."""
 
     def attend(
         self, layers: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
@@ -74,7 +80,12 @@ class Extent:
     def segments(self) -> list[tuple[int, int]]:
         """(first row, committed rows) of what is shared and of this extent, oldest first."""
         own = (self.start, self.length)
-        return [*_first(self.prefix.segments, self.shared), own] if self.prefix else [own]
+        return [*between(self.prefix.segments, 0, self.shared), own] if self.prefix else [own]
+
+    @property
+    def starts(self) -> list[int] | None:
+        """The position of each segment's first row; None: one behind the other, from 0."""
+        return None
 
     @property
     def rows(self) -> np.ndarray:
@@ -82,15 +93,18 @@ class Extent:
         return np.concatenate([start + np.arange(count) for start, count in self.segments])
 
 
-def _first(segments: list[tuple[int, int]], tokens: int) -> list[tuple[int, int]]:
-    """The segments that hold the first `tokens`, the last of them cut."""
-    kept = []
+def between(segments: list[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """The segments that hold tokens first .. last - 1, cut to these."""
+    kept, place = [], 0
     for start, count in segments:
-        if tokens <= 0:
-            break
-        kept.append((start, min(count, tokens)))
-        tokens -= count
+        low, high = max(first, place), min(last, place + count)
+        if low < high:
+            kept.append((start + low - place, high - low))
+        place += count
     return kept
+
+
+E = TypeVar("E", bound=Extent)
 
 
 class Arena:
@@ -108,12 +122,18 @@ class Arena:
 
     def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
         """A new extent with room for `rows`, on top of the first `shared` tokens of `prefix`."""
-        extent = Extent(self._find(rows), _aligned(rows), prefix=prefix)
+        extent = self.place(Extent(0, rows, prefix=prefix))
         if prefix:
             extent.shared = prefix.total if shared is None else shared
             assert extent.shared <= prefix.total, "only committed rows can be shared"
             prefix.users += 1
             prefix.pinned = max(prefix.pinned, extent.shared)
+        return extent
+
+    def place(self, extent: E) -> E:
+        """Give a new extent rows of its own, as many as its capacity says."""
+        extent.capacity = _aligned(extent.capacity)
+        extent.start = self._find(extent.capacity)
         self._insert(extent)
         return extent
 

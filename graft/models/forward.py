@@ -30,6 +30,7 @@ class LeanForward:
         head = weights.head
         self.asynchronous = head.is_cuda
         self.keeps_features, self._hidden = False, head.new_empty(0)
+        self._queries: list[Tensor] | None = None  # of the layers so far, while they are wanted
         self.storage = RowStorage(
             shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
         )
@@ -60,6 +61,15 @@ class LeanForward:
         wanted = self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
         return self._norm(wanted, self.weights.final_norm)
 
+    def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
+        """See Forward."""
+        self._queries = found = []
+        try:
+            self.run(tokens, layout, np.array([len(tokens) - 1]))
+        finally:
+            self._queries = None
+        return torch.stack(found)
+
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""
@@ -89,8 +99,11 @@ class LeanForward:
         keys, values = self.storage.kv[:, index]  # [K, rows, D] each
         keys.index_copy_(1, rows, _rotate(key, rotary).transpose(0, 1))
         values.index_copy_(1, rows, value.transpose(0, 1))
+        query = _rotate(query, rotary)
+        if self._queries is not None:
+            self._queries.append(query.transpose(0, 1) * shape.scale)
         attended = self.attention(
-            _rotate(query, rotary), keys, values, layout, scale=shape.scale, window=layer.window
+            query, keys, values, layout, scale=shape.scale, window=layer.window
         )
         return F.linear(attended.reshape(len(normed), -1), layer.output)
 

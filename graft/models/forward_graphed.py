@@ -66,15 +66,33 @@ class GraphedForward:
         if len(outputs) < count:
             wanted = upload(torch.from_numpy(outputs), self.device)
         if count > BUCKETS[-1]:
-            step = DeviceStep(fit(plan, count), self.device)
-            step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
-            logits, self._features = self.layers.compute(step, wanted)
+            logits, self._features = self._launch(tokens, layout, plan, wanted)
             return logits
         shape = self._shape(plan)
         prepared = self._prepared.get(shape) or self._prepare(shape)
         prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
         logits, self._features = self._compute(prepared)
         return logits[:count] if wanted is None else logits[wanted]
+
+    @torch.inference_mode()
+    def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
+        """See Forward. No graph gives them: the step's kernels are launched one by one."""
+        self._keep_valid(int(layout.positions.max()) + 1)
+        plan = plan_for(layout, self.layers.group, self._keys)
+        self.layers.queries = found = []
+        try:
+            self._launch(tokens, layout, plan, torch.tensor([len(tokens) - 1], device=self.device))
+        finally:
+            self.layers.queries = None
+        return torch.stack(found)
+
+    def _launch(
+        self, tokens: np.ndarray, layout: TreeLayout, plan: TreePlan, wanted: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Logits of the nodes `wanted`, None for all, and features, without a graph."""
+        step = DeviceStep(fit(plan, len(tokens)), self.device)
+        step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
+        return self.layers.compute(step, wanted)
 
     @torch.inference_mode()
     def features(self, nodes: np.ndarray) -> Tensor:

@@ -37,6 +37,7 @@ class HookStep:
     seen: set[int]  # layers that called
     windowed: set[int]  # those of them that named a window
     attention: Callable[..., Tensor]
+    queries: dict[int, Tensor] | None = None  # of the layers so far, where they are wanted
 
 
 def attend(  # noqa: PLR0913  transformers' contract
@@ -63,12 +64,15 @@ def attend(  # noqa: PLR0913  transformers' contract
     keys, values = graft_step.storage.kv[:, layer]
     keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
     values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if graft_step.queries is not None:
+        graft_step.queries[layer] = query[0] * scale
     attended = graft_step.attention(
         query[0].transpose(0, 1),
         keys,
         values,
         graft_step.layout,
-        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        scale=scale,
         window=sliding_window,
         softcap=softcap,
         sinks=s_aux,
@@ -136,12 +140,27 @@ class HookForward:
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
         self.storage = RowStorage(self.layers, kv_heads, size, model.dtype, model.device)
 
-    @torch.no_grad()  # not inference mode: what a caller's modules remember must stay trainable
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+        return self._run(tokens, layout, outputs)
+
+    def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
+        """See Forward."""
+        found: dict[int, Tensor] = {}
+        self._run(tokens, layout, np.array([len(tokens) - 1]), found)
+        return torch.stack([found[layer] for layer in range(self.layers)])
+
+    @torch.no_grad()  # not inference mode: what a caller's modules remember must stay trainable
+    def _run(
+        self,
+        tokens: np.ndarray,
+        layout: TreeLayout,
+        outputs: np.ndarray,
+        queries: dict[int, Tensor] | None = None,
+    ) -> Tensor:
         device = self.model.device
         rows = torch.from_numpy(layout.rows).to(device)
-        step = HookStep(self.storage, layout, rows, set(), set(), self.attention)
+        step = HookStep(self.storage, layout, rows, set(), set(), self.attention, queries)
         with self._hooked.used(), self._watched():
             logits = self.model(
                 input_ids=torch.from_numpy(tokens).to(device)[None],

@@ -39,31 +39,46 @@ class PanelForward:
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
-        shape, weights = self.shape, self.weights
-        plan = plan_splits(layout)
-        hidden = self._embed(tokens)
+        weights = self.weights
+        hidden = self._through_layers(tokens, layout, room_for_queries(self.shape, len(tokens)))
+        logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
+        wanted, epsilon = hidden[outputs], np.float32(self.shape.epsilon)
+        with COMPUTING:
+            project(wanted, weights.final_norm, epsilon, weights.head, logits, self.threads)
+        if self.keeps_features:
+            self._hidden = hidden
+        return torch.from_numpy(logits)[:, : self.shape.vocabulary]
+
+    def queries(self, tokens: np.ndarray, layout: TreeLayout) -> torch.Tensor:
+        """See Forward."""
+        shape = self.shape
+        found = room_for_queries(shape, len(tokens), layers=shape.layers)
+        self._through_layers(tokens, layout, found)
+        apart = torch.from_numpy(found).transpose(2, 3) * shape.scale  # [L, K, G, N, D]
+        return apart.flatten(1, 2)
+
+    def _through_layers(
+        self, tokens: np.ndarray, layout: TreeLayout, queries: np.ndarray
+    ) -> np.ndarray:
+        """The last layer's output [N, E]."""
+        shape, plan, hidden = self.shape, plan_splits(layout), self._embed(tokens)
         cosine, sine = shape.rotary(layout.positions)
         sizes = np.array([shape.heads, shape.kv_heads, shape.head_size], np.int64)
         numbers = np.array([shape.epsilon, shape.scale], np.float32)
         splits = int(plan.blocks[:, 3].max())
         partial = self._partial.take(splits, shape, len(tokens))
-        logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
         with COMPUTING:
             run_layers(
                 hidden,
-                weights.layers(),
+                self.weights.layers(),
                 (self.storage.keys, self.storage.values),
                 (layout.rows, layout.positions, layout.ancestors, cosine, sine),
                 (plan.tasks, plan.blocks),
                 (sizes, numbers),
-                partial,
+                (queries, *partial),
                 self.threads,
             )
-            wanted, norm, head = hidden[outputs], weights.final_norm, weights.head
-            project(wanted, norm, numbers[0], head, logits, self.threads)
-        if self.keeps_features:
-            self._hidden = hidden
-        return torch.from_numpy(logits)[:, : shape.vocabulary]
+        return hidden
 
     def features(self, nodes: np.ndarray) -> torch.Tensor:
         """See Forward."""
@@ -93,6 +108,12 @@ def use_threads() -> int:
     """Give the compiled kernels as many threads as torch has; how many that is."""
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
     return numba.get_num_threads()
+
+
+def room_for_queries(shape: LlamaShape, nodes: int, *, layers: int = 1) -> np.ndarray:
+    """[layers, K, N, G, D] for the queries of every layer, or of one after the other."""
+    groups = shape.heads // shape.kv_heads
+    return np.empty((layers, shape.kv_heads, nodes, groups, shape.head_size), np.float32)
 
 
 class Scratch:
@@ -173,8 +194,10 @@ def place_heads(i, qkv, bias, norms, sizes, epsilon, where, query, cache, layer)
 
 
 @njit(parallel=True, cache=True, boundscheck=False, nogil=True)
-def run_layers(hidden, weights, cache, where, plan, constants, partial, threads):  # noqa: ANN001, ANN201, C901, PLR0913, PLR0915  one phase after the other
-    """Change hidden [N, E] in place from embeddings to the last layer's output."""
+def run_layers(hidden, weights, cache, where, plan, constants, scratch, threads):  # noqa: ANN001, ANN201, C901, PLR0913, PLR0915  one phase after the other
+    """Change hidden [N, E] in place from embeddings to the last layer's output.
+
+    scratch = queries (`room_for_queries`), and what `Scratch` gives."""
     (attention_norm, qkv_weight, qkv_bias, head_norms,
      output, mlp_norm, gate_up, down, windows, scales) = weights  # fmt: skip
     qkv_scale, output_scale, gate_up_scale, down_scale = scales
@@ -185,12 +208,13 @@ def run_layers(hidden, weights, cache, where, plan, constants, partial, threads)
     heads, kv_heads, size = sizes
     epsilon, scale = numbers
     qkv = np.empty((nodes, qkv_weight.shape[1] * LANES), np.float32)
-    query = np.empty((kv_heads, nodes, heads // kv_heads, size), np.float32)
     attended = np.empty((nodes, heads * size), np.float32)
     paired = np.empty((nodes, gate_up.shape[1] * LANES), np.float32)
     inner = np.empty((nodes, down.shape[2]), np.float32)
     added = np.empty((nodes, output.shape[1] * LANES), np.float32)
+    queries, partial = scratch[0], scratch[1:]
     for layer in range(attention_norm.shape[0]):
+        query = queries[layer % queries.shape[0]]
         for t in prange(threads):
             normed = norm_rows(hidden, attention_norm[layer], epsilon)
             multiply_share(normed, qkv_weight[layer], qkv_scale[layer], t, threads, qkv)

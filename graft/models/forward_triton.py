@@ -28,6 +28,7 @@ class TritonLayers:
             shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
         )
         self._rotary: tuple[Tensor, Tensor] = (head.new_empty(0), head.new_empty(0))
+        self.queries: list[Tensor] | None = None  # of the layers so far, while they are wanted
 
     @property
     def group(self) -> int:
@@ -82,6 +83,8 @@ class TritonLayers:
             qkv, step.positions, *self._rotary, step.rows, keys, values, layer.head_norms,
             self.shape.epsilon,
         )  # fmt: skip
+        if self.queries is not None:
+            self.queries.append(query.transpose(0, 1) * self.shape.scale)
         attended = attend(
             query, keys, values, step.plan, scale=self.shape.scale, window=layer.window
         )

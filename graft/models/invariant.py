@@ -66,6 +66,14 @@ class SpareRows:
         """See Storage."""
         self.inner.write(rows, content)
 
+    def gather(self, source: Tensor, target: np.ndarray) -> None:
+        """See Storage."""
+        self.inner.gather(source, target)
+
+    def keys_of(self, layer: int, segments: Sequence[tuple[int, int]]) -> Tensor:
+        """See Storage."""
+        return self.inner.keys_of(layer, segments)
+
     def attend(
         self, layers: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
     ) -> Part:
@@ -104,6 +112,12 @@ class InvariantForward:
     def features(self, nodes: np.ndarray) -> Tensor:
         """See Forward."""
         return self._features[torch.from_numpy(nodes).to(self.device)]
+
+    def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
+        """See Forward."""
+        slabs = self._slabs(tokens, layout)
+        parts = [self.forward.queries(padded, seen)[:, :, : len(n)] for n, padded, seen in slabs]
+        return torch.cat(parts, 2)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""
@@ -147,6 +161,7 @@ class InvariantForward:
             np.concatenate([seen.rows, rows]),
             np.pad(seen.positions, (0, missing)),
             torch.cat([seen.seen, own.expand(-1, seen.seen.shape[1])]),
+            torch.cat([seen.places, torch.zeros_like(own).expand(-1, seen.seen.shape[1])]),
             torch.cat([seen.last, torch.zeros_like(own, dtype=seen.last.dtype)]),
             seen.group,
         )

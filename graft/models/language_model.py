@@ -17,6 +17,7 @@ from graft.errors import ContextLengthError
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.arena import BLOCK, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
+from graft.models.view import View
 from graft.tree.draft_tree import DraftTree, chain
 
 TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees side by side that steps are made for ahead
@@ -42,6 +43,10 @@ class Forward(Protocol):
     def features(self, nodes: np.ndarray) -> Tensor:
         """[n, E] of these nodes of the last run: what the output layer is applied to. Good as long
         as the logits are."""
+
+    def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
+        """Write the nodes' keys and values; [L, H, N, D]: what the nodes ask with in every layer,
+        such that a product with cached keys is the score that attention's softmax sees."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., E] for token ids of any shape, which lie where the model computes."""
@@ -105,6 +110,11 @@ class LanguageModel:
         forked.length = length - shared
         return forked
 
+    def look(self, base: Extent, rows: int, chosen: Extent | None = None) -> View:
+        """A view of what a sequence has committed, with room for `rows` behind it; it sees nothing
+        yet. It is scored, committed to and closed like a sequence, before that one is closed."""
+        return self.prefixes.place(View(0, rows, base=base, chosen=chosen))
+
     def close(self, extent: Extent) -> None:
         """Give the sequence's rows back."""
         self.arena.release(extent)
@@ -144,6 +154,16 @@ class LanguageModel:
     def features(self, nodes: Sequence[int]) -> Tensor:
         """[n, E] of nodes of the last step, counted over all its trees; see Forward."""
         return self.forward.features(np.asarray(nodes, np.int64))
+
+    def queries(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
+        """[L, H, n, D]: what `tokens`, read behind what an extent has committed or sees, ask with
+        in every layer: rotated and scaled, so that their products with cached keys are the scores
+        before attention's softmax (`kernels/attention_weights.py`; caps and sinks left aside).
+
+        The explicit way to what a model attends to. It takes a step of its own, over tokens that
+        were read before: look at what comes before them (`look`). Nothing is committed.
+        """
+        return self.forward.queries(*self._laid_out([extent], [chain(tokens)]))
 
     def commit(self, extent: Extent, path: list[int]) -> None:
         """The nodes of `path` (root first, of the last scored tree) become final."""
@@ -191,6 +211,12 @@ class LanguageModel:
     def _run(
         self, extents: Sequence[Extent], trees: Sequence[DraftTree], outputs: np.ndarray
     ) -> Tensor:
+        return self.forward.run(*self._laid_out(extents, trees), outputs)
+
+    def _laid_out(
+        self, extents: Sequence[Extent], trees: Sequence[DraftTree]
+    ) -> tuple[np.ndarray, TreeLayout]:
+        """Tokens and layout of a step about to be made, for which there is room now."""
         for extent, tree in zip(extents, trees, strict=True):
             rows = extent.length + len(tree)
             if extent.shared + rows > self.context_length:
@@ -199,7 +225,7 @@ class LanguageModel:
                 self.prefixes.ensure(extent, rows)
         tokens = np.concatenate([tree.tokens for tree in trees])
         self.steps += 1
-        return self.forward.run(tokens, lay_out(extents, trees), outputs)
+        return tokens, lay_out(extents, trees)
 
     def _check(self, tokens: int, tree: DraftTree) -> None:
         """Nodes beyond the context are good only beside others."""
@@ -228,7 +254,11 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
         positions = np.repeat(positions, counts) + np.concatenate([tree.depths for tree in trees])
         parents = np.concatenate([tree.parents for tree in trees], dtype=np.int64)
     segments = [extent.segments for extent in extents]
-    return TreeLayout(np.array(first), segments, rows, positions, parents)
+    starts = None
+    if any(extent.starts is not None for extent in extents):
+        assert all(extent.starts is not None for extent in extents), "views go by themselves"
+        starts = [extent.starts for extent in extents]
+    return TreeLayout(np.array(first), segments, rows, positions, parents, starts)
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -7,13 +7,15 @@ unused first. Sharing is in whole blocks (`arena.BLOCK`), which keeps outputs th
 bit where the forward is (`forward_panels`).
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from graft.models.arena import BLOCK, Arena, Extent, OutOfRowsError
+from graft.models.arena import BLOCK, Arena, E, Extent, OutOfRowsError
 from graft.models.block_index import BlockIndex
+
+Taken = TypeVar("Taken")
 
 
 class Shelf(Protocol):
@@ -54,20 +56,22 @@ class PrefixCache:
 
     def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
         """`Arena.reserve`, forgetting ended sequences if it must."""
-        while True:
-            try:
-                return self._arena.reserve(rows, prefix, shared)
-            except OutOfRowsError:
-                if not self._drop_oldest(besides=prefix):
-                    raise
+        return self._with_room(lambda: self._arena.reserve(rows, prefix, shared), besides=prefix)
+
+    def place(self, extent: E) -> E:
+        """`Arena.place`, forgetting ended sequences if it must."""
+        return self._with_room(lambda: self._arena.place(extent))
 
     def ensure(self, extent: Extent, rows: int) -> None:
         """`Arena.ensure`, forgetting ended sequences if it must."""
+        self._with_room(lambda: self._arena.ensure(extent, rows))
+
+    def _with_room(self, take: Callable[[], Taken], besides: Extent | None = None) -> Taken:
         while True:
             try:
-                return self._arena.ensure(extent, rows)
+                return take()
             except OutOfRowsError:
-                if not self._drop_oldest():
+                if not self._drop_oldest(besides):
                     raise
 
     def is_coming(self, tokens: Sequence[int]) -> bool:

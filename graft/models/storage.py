@@ -67,6 +67,18 @@ class RowStorage:
         """[2, layers * K, rows, D]: the last layers as one with more heads, in the same memory."""
         return self.kv[:, -layers:].flatten(1, 2)
 
+    def gather(self, source: Tensor, target: np.ndarray) -> None:
+        """See Storage."""
+        place = upload(torch.from_numpy(target), self.kv.device)
+        for layer, rows in zip(self.kv.unbind(1), source.to(self.kv.device), strict=True):
+            index = rows[None, :, :, None].expand(2, -1, -1, layer.shape[3])
+            layer.index_copy_(2, place, layer.gather(2, index))
+
+    def keys_of(self, layer: int, segments: Segments) -> Tensor:
+        """See Storage."""
+        keys = self.kv[0, layer]
+        return torch.cat([keys[:, first : first + count] for first, count in segments], 1)
+
     def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
         keys, values = self.last(layers)
@@ -121,6 +133,16 @@ class LazyRowStorage(RowStorage):
         """See Storage."""
         self.settle()
         super().write(rows, content)
+
+    def gather(self, source: Tensor, target: np.ndarray) -> None:
+        """See Storage."""
+        self.settle()
+        super().gather(source, target)
+
+    def keys_of(self, layer: int, segments: Segments) -> Tensor:
+        """See Storage."""
+        self.settle()
+        return super().keys_of(layer, segments)
 
     def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
@@ -185,6 +207,21 @@ class PanelStorage:
         self.keys[:, :, rows // LANES, :, rows % LANES] = keys.transpose(2, 0, 1, 3)
         columns = values.reshape(layers, heads, count, size // LANES, LANES)
         self.values[:, :, :, rows] = columns.transpose(0, 1, 3, 2, 4)
+
+    def gather(self, source: Tensor, target: np.ndarray) -> None:
+        """See Storage."""
+        panel, lane = np.divmod(target, LANES)
+        for layer, heads in enumerate(source.numpy()):
+            for head, rows in enumerate(heads):
+                keys, values = self.keys[layer, head], self.values[layer, head]
+                keys[panel, :, lane] = keys[rows // LANES, :, rows % LANES]
+                values[:, target] = values[:, rows]
+
+    def keys_of(self, layer: int, segments: Segments) -> Tensor:
+        """See Storage."""
+        rows = np.concatenate([first + np.arange(count) for first, count in segments])
+        keys = self.keys[layer, :, rows // LANES, :, rows % LANES]  # [n, K, D]
+        return torch.from_numpy(keys.transpose(1, 0, 2).copy())
 
     def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""

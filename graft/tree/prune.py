@@ -59,6 +59,14 @@ def starting_with(tree: DraftTree, tokens: Iterable[int]) -> DraftTree:
     return keep(tree, kept)
 
 
+def below(tree: DraftTree, node: int) -> DraftTree:
+    """What hangs under a node that is the last of a chain from the root on; it becomes the root."""
+    parents = tree.parents[node:] - node
+    parents[0] = -1
+    scores = tree.scores[node:] / tree.scores[node]
+    return DraftTree(tree.tokens[node:], parents, scores, tree.sources[node:], tree.source_names)
+
+
 def shallow(tree: DraftTree, depth: int) -> DraftTree:
     """The nodes at most `depth` below the root."""
     if len(tree) == 1:

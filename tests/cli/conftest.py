@@ -33,6 +33,8 @@ class FakeStats:
     decode_seconds: float = 0.25
     tokens_per_second: float = 16.0
     accepted_by_source: dict = field(default_factory=dict)
+    inner_drafted_by_source: dict = field(default_factory=dict)
+    inner_accepted_by_source: dict = field(default_factory=dict)
 
     def as_dict(self):
         return asdict(self)
@@ -120,6 +122,9 @@ class FakeEngine:
             if self.interruption:
                 events.insert(2, self.interruption)
             stats = FakeStats(accepted_by_source=sources)
+            if draft == "triforce":
+                stats.inner_drafted_by_source = {"prompt": 7, "output": 2}
+                stats.inner_accepted_by_source = {"prompt": 5}
             result = FakeResult("Four hours.", [5, 6, 7, 8], seed, stats, promise=self.promise)
             stream = FakeStream(events, result)
         self.streams.append(stream)

@@ -25,6 +25,12 @@ def test_answer_goes_to_stdout_and_numbers_to_stderr(cli, engine, document):
     assert engine.streams[0].closed
 
 
+def test_the_footer_says_what_a_middle_tier_took(cli, engine, document):
+    told = cli("run", "How fast?", "--doc", document, "--draft", "triforce").stderr
+    assert "taken below: 5 of 7 by prompt, 0 of 2 by output" in told
+    assert "taken below" not in cli("run", "How fast?", "--doc", document).stderr
+
+
 def test_prompt_is_one_message_with_the_document_before_the_question(cli, engine, document):
     cli("run", "How fast?", "--doc", document)
     [message] = engine.calls[0][0]

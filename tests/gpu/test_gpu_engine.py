@@ -3,6 +3,7 @@
 import pytest
 import torch
 from short_prompts import ends_only
+from test_lossless_streaming import narrow_drafters
 from tiny import tiny_engine, tiny_helper, tiny_network
 from tiny_heads import KINDS, tiny_head
 
@@ -80,6 +81,21 @@ def test_rules_with_q_on_a_gpu(verifier):
     for result in results:
         assert result.lossless == (verifier == "rejection")
         assert 0 < result.stats.num_accepted_draft_tokens < result.stats.num_draft_tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["graphed", "lean", "hook"])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_the_target_over_a_part_of_its_cache_never_changes_the_output_on_a_gpu(forward, params):
+    engine = tiny_engine(tiny_network().cuda(), forward=forward)
+    prompts = [PROMPT * (1 + i % 3) + "the river"[: 2 + i] for i in range(4)]
+    plain = [engine.generate(prompt, params, draft="plain").token_ids for prompt in prompts]
+    for name, drafter in narrow_drafters(engine).items():
+        engine.drafters[name] = drafter
+        drafted = engine.generate(prompts, params, draft=name)
+        assert [result.token_ids for result in drafted] == plain
+        accepted = sum(result.stats.num_accepted_draft_tokens for result in drafted)
+        assert 0 < accepted < sum(result.stats.num_draft_tokens for result in drafted)
 
 
 @pytest.mark.gpu

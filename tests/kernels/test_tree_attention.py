@@ -107,6 +107,17 @@ def test_shared_prefixes_are_seen_by_all_who_build_on_them(prefix, own):
     assert_agrees(random_step(layout, 2, 1, rng))
 
 
+@pytest.mark.parametrize("window", [None, 6, 60, 290])
+@pytest.mark.parametrize("lengths", [[4, 50, 0], [16, 241, 3], [5, 30, 256, 1]])
+def test_parts_of_a_text_are_seen_at_their_own_positions(lengths, window):
+    """Sinks, the latest rows and rows behind them, with positions left out between them."""
+    rng = np.random.default_rng(len(lengths))
+    trees = [random_tree(7, rng), chain(range(3))]
+    gaps = [0, 1000, *[0] * (len(lengths) - 2)]
+    layout = lay_out([(lengths, tree) for tree in trees], gaps=gaps)
+    assert_agrees(random_step(layout, 4, 2, rng), window=window)
+
+
 @pytest.mark.parametrize("nodes", [258, 400])
 def test_very_wide_trees_fit_one_split(nodes):
     """More keys at the positions of one split than twice its size, behind an unaligned prefix."""

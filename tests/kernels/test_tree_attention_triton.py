@@ -119,6 +119,16 @@ def test_a_shared_prefix_is_read_once_for_all():
     assert_agrees(step, window=50)
 
 
+@pytest.mark.parametrize("window", [None, 60])
+@pytest.mark.parametrize("lengths", [[4, 50, 0], [16, 600, 3]])
+def test_parts_of_a_text_are_seen_at_their_own_positions(lengths, window):
+    rng = np.random.default_rng(len(lengths))
+    layout = lay_out(
+        [(lengths, random_tree(7, rng)), (lengths, chain(range(3)))], gaps=[0, 1000, 0]
+    )
+    assert_agrees(random_step(layout, 4, 2, rng), window=window)
+
+
 def test_padding_changes_nothing_and_is_left_alone():
     rng = np.random.default_rng(4)
     step = random_step(lay_out([([500], random_tree(5, rng))]), 2, 1, rng)

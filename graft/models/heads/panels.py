@@ -13,7 +13,7 @@ from torch import Tensor
 from graft.kernels.panels import COMPUTING
 from graft.kernels.tree_attention_panels import split_tree
 from graft.models.eagle_head import EagleLayer
-from graft.models.forward_panels import Scratch, run_layers, use_threads
+from graft.models.forward_panels import Scratch, room_for_queries, run_layers, use_threads
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.panel_linear import PanelLinear
 from graft.models.heads.runner import DEPTHS_AT_ONCE, TREE_ROWS, HeadRunner, Memory, chosen
@@ -49,9 +49,10 @@ class PanelLayer:
     ) -> None:
         """Change hidden [n, E] in place; see `run_layers`."""
         partial = self._scratch.take(int(plan[1][:, 3].max()), self.config, len(hidden))
+        scratch = (room_for_queries(self.config, len(hidden)), *partial)
         with COMPUTING:
             run_layers(
-                hidden, self._weights, cache, where, plan, self._constants, partial, self._threads
+                hidden, self._weights, cache, where, plan, self._constants, scratch, self._threads
             )
 
 

@@ -1,0 +1,161 @@
+"""Which part of a cache a drafter sees: the attention sinks and the latest tokens (MagicDec), the
+rows that the prompt's end attends to most (SnapKV), or chunks retrieved by it (TriForce).
+
+A window is named, not copied. What is chosen by layer and head is gathered once, when the prompt
+has been read; what is written after it is seen whole. For grouped queries a key head's rows are
+chosen by all queries of its group.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graft.kernels.attention_weights import causal_weights, chunk_scores
+from graft.models.arena import Extent, between
+from graft.models.language_model import LanguageModel
+
+Spans = tuple[tuple[int, int], ...]
+
+
+class Sight(Protocol):
+    """A rule what to see of a text of which a prompt is the beginning."""
+
+    source: str  # what guesses made this way are called
+    gathered: int  # rows chosen by layer and head, 0 for none
+
+    def leaves_out(self, prompt: int, total: int) -> bool:
+        """Whether it sees less than the first `total` tokens, so many of them the prompt."""
+
+    def spans(self, prompt: int, total: int) -> Spans:
+        """The tokens that are seen where they lie (first, one behind the last)."""
+
+    def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
+        """[L, K, gathered] int64: which tokens of the prompt to gather, ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The first tokens, on which attention rests, and the latest (StreamingLLM, MagicDec)."""
+
+    sinks: int
+    latest: int
+    source = "window"
+    gathered = 0
+
+    def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
+        """See Sight."""
+        return total > self.sinks + self.latest
+
+    def spans(self, prompt: int, total: int) -> Spans:  # noqa: ARG002
+        """See Sight."""
+        return (0, self.sinks), (total - self.latest, total)
+
+    def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
+        """See Sight."""
+        raise AssertionError("a window gathers nothing")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapKV:
+    """The last `observed` tokens of the prompt, and those that they attend to most, `budget` in
+    all; attention is averaged over `kernel` neighbours first."""
+
+    budget: int
+    observed: int = 32
+    kernel: int = 5
+    source = "SnapKV"
+
+    @property
+    def gathered(self) -> int:
+        """See Sight."""
+        return self.budget - self.observed
+
+    def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
+        """See Sight."""
+        return prompt > self.budget
+
+    def spans(self, prompt: int, total: int) -> Spans:
+        """See Sight."""
+        return ((prompt - self.observed, total),)
+
+    def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
+        """See Sight."""
+        return _by_head(model, base, prompt, self.observed, self._attended)
+
+    def _attended(self, queries: Tensor, keys: Tensor) -> Tensor:
+        weights = causal_weights(queries, keys).sum((0, 1))[: -self.observed]
+        pooled = F.avg_pool1d(weights[None], self.kernel, 1, self.kernel // 2)[0]
+        return pooled.topk(self.gathered).indices.sort().values
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """Chunks of `size` tokens whose mean key is nearest to what the prompt's last token asks for,
+    `budget` tokens in all; the first chunk is always among them (TriForce)."""
+
+    budget: int
+    size: int = 8
+    source = "retrieved KV"
+
+    @property
+    def gathered(self) -> int:
+        """See Sight."""
+        return self.budget // self.size * self.size
+
+    def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
+        """See Sight."""
+        return prompt // self.size > self.budget // self.size
+
+    def spans(self, prompt: int, total: int) -> Spans:
+        """See Sight. Tokens that fill no chunk are seen too."""
+        return ((prompt // self.size * self.size, total),)
+
+    def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
+        """See Sight."""
+        return _by_head(model, base, prompt, 1, self._nearest)
+
+    def _nearest(self, queries: Tensor, keys: Tensor) -> Tensor:
+        scores = chunk_scores(queries, keys, self.size).mean((0, 1))
+        scores[0] = torch.inf
+        best = scores.topk(self.budget // self.size).indices.sort().values
+        inside = torch.arange(self.size, device=best.device)
+        return (self.size * best[:, None] + inside).flatten()
+
+
+MAGICDEC = Window(sinks=16, latest=241)  # its README's 257
+MAGICDEC_SNAPKV = SnapKV(budget=257)
+LONGSPEC_WINDOW = Window(sinks=32, latest=1024)  # of LongSpec's comparison with MagicDec
+RAPID_WINDOW = Window(sinks=4, latest=4092)  # of RAPID's
+TRIFORCE = Chunks(budget=4096)
+
+# Queries [G, n, D] of a key head's group, keys [1, S, D] of the prompt -> tokens to keep
+Choose = Callable[[Tensor, Tensor], Tensor]
+
+
+def _by_head(
+    model: LanguageModel, base: Extent, prompt: Sequence[int], asking: int, choose: Choose
+) -> Tensor:
+    """[L, K, n]: what is chosen for every layer and key head by the last `asking` tokens of the
+    prompt. One head at a time: over a long context the weights of all take gigabytes."""
+    queries = _last_queries(model, base, prompt, asking)
+    segments = between(base.segments, 0, len(prompt))
+    storage, chosen = model.arena.storage, []
+    for layer, asked in enumerate(queries):
+        keys = storage.keys_of(layer, segments)
+        groups = zip(asked.unflatten(0, (len(keys), -1)), keys, strict=True)
+        chosen.append(torch.stack([choose(group, key[None]) for group, key in groups]))
+    return torch.stack(chosen)
+
+
+def _last_queries(model: LanguageModel, base: Extent, prompt: Sequence[int], count: int) -> Tensor:
+    """[L, H, count, D] of the last tokens of a prompt, which are read once more for them."""
+    view = model.look(base, count)
+    try:
+        view.look((0, len(prompt) - count))
+        return model.queries(view, prompt[-count:])
+    finally:
+        model.close(view)
