@@ -330,7 +330,7 @@ def triforce(target: Helper, sight: Sight = TRIFORCE, *, head: HeadHelper | None
     else:
         lowest = _lookups()["copy"]()
         onward = copies_after(lowest)
-    growth = CheckedGrowth(TRIFORCE_DEPTH, lowest, onward, nodes=COPIED)
+    growth = CheckedGrowth(TRIFORCE_DEPTH, lowest=lowest, onward=onward, nodes=COPIED)
     return Tiered(SelfDrafter(target, growth, sight), lowest)
 
 

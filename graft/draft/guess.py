@@ -29,7 +29,6 @@ class Guess:
     frontier: list[int] = field(default_factory=lambda: [0])  # those that may get children next
     probs: list[Tensor] = field(default_factory=list)
     depth: int = 0
-    source: str = SOURCE
 
     def __post_init__(self) -> None:
         self.tokens.append(self.reader.context.root)

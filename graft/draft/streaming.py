@@ -49,7 +49,7 @@ class SelfDrafter(ModelDrafter):
         """See ModelDrafter. Only the root is missing: reading it is the first level's forward."""
         chosen = self._chosen(ready, account)
         for each in chosen:
-            each.guess = Guess(each.reader, each.trust, source=self._sight.source)
+            each.guess = Guess(each.reader, each.trust, self._sight.source)
         guesses = [each.guess for each in chosen]
         if not guesses:
             return [], None

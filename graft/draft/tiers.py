@@ -46,7 +46,7 @@ def copies_after(copier: LookupDrafter) -> Onward:
     return after
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedGrowth(ChainGrowth):
     """A chain of at most `depth` tokens, several from a forward where `lowest` guesses right: at
     first from what is known, then `onward`, `nodes` at a time."""
