@@ -269,6 +269,7 @@ def load(  # noqa: PLR0913  every option by its name
     head: str | None = AUTO_HEAD,
     dtype: str = "auto",
     device: str = "auto",
+    context_length: int | None = None,
     draft: str = "auto",
     verifier: str = "walk",
     invariant: bool = False,
@@ -287,6 +288,9 @@ def load(  # noqa: PLR0913  every option by its name
     several joined by +. `invariant` makes drafted and plain output the same bit for bit in every
     dtype, at a cost; the CPU's own kernels always do. Up to `max_batch` requests run at once.
 
+    `context_length` is how many tokens prompt and answer may have: fewer than the model reads (a
+    smaller cache then), or more, which stretches its positions, and the draft model's, by YaRN.
+
     `kv_cache` is how many bytes keys and values may take. A GPU's cache is allocated at once, by
     default for `max_batch` whole contexts and one more, if there is room; a CPU's grows. In it
     `prefix_cache` bytes of texts read before may be kept for prompts that begin the same: 0 for
@@ -299,8 +303,12 @@ def load(  # noqa: PLR0913  every option by its name
     if verifier not in VERIFIERS:
         raise InputError(f"unknown verifier {verifier!r}; choose one of {', '.join(VERIFIERS)}")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
-    drafting = _load_draft_model(draft_model, loaded, dtype) if draft_model else None
+    loaded = load_model(
+        model, dtype=dtype, device=device, context_length=context_length, invariant=invariant
+    )
+    drafting = (
+        _load_draft_model(draft_model, loaded, dtype, context_length) if draft_model else None
+    )
     both = [loaded, drafting] if drafting else [loaded]
     bytes_of_both = sum(each.model.arena.storage.row_bytes for each in both)
     for each in both:
@@ -336,23 +344,25 @@ def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> 
     if runner.device.type == "cuda":  # captured graphs read rows where they lie
         runner.hold(sequences)
     growth = growth_for(runner)
-    fingerprint, dtype = target.checkpoint.fingerprint, target.dtype
-    costs = head_costs(runner, growth, fingerprint, dtype)
+    identity, dtype = target.identity, target.dtype
+    costs = head_costs(runner, growth, identity, dtype)
     clock = None if costs_are_given() else time.perf_counter
     helper = HeadHelper(runner, growth, costs, clock=clock)
     if runner.device.type == "cuda":
         warm_shapes(helper)
-    return with_head_overhead(helper, fingerprint, dtype)
+    return with_head_overhead(helper, identity, dtype)
 
 
-def _load_draft_model(name: str, target: LoadedModel, dtype: str) -> LoadedModel:
-    loaded = load_model(name, dtype=dtype, device=target.device)
+def _load_draft_model(
+    name: str, target: LoadedModel, dtype: str, context_length: int | None
+) -> LoadedModel:
+    loaded = load_model(name, dtype=dtype, device=target.device, context_length=context_length)
     check_same_tokens(target, loaded)
     return loaded
 
 
 def _costs(loaded: LoadedModel) -> StepCosts:
-    return costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
+    return costs_for(loaded.model, loaded.identity, loaded.dtype, loaded.device)
 
 
 def engine_around(
@@ -383,7 +393,7 @@ def engine_around(
 def _rows_key(loaded: LoadedModel) -> str:
     """Everything the rows of a text depend on besides the text."""
     return rows_key(
-        loaded.checkpoint.fingerprint,
+        loaded.identity,
         loaded.dtype,
         loaded.forward_name,
         type(loaded.model.forward).__name__,

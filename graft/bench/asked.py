@@ -10,6 +10,7 @@ from typing import Any
 from graft.bench.settings import Settings
 from graft.bench.sizes import size
 from graft.errors import InputError
+from graft.models.stretch import check_context_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Asked:
     head: str | None = None
     dtype: str | None = None
     device: str | None = None
+    context_length: str | None = None
     temperature: str | None = None
     batch: str | None = None
     context: str | None = None
@@ -57,6 +59,7 @@ class Asked:
             "head": self.head,
             "dtype": self.dtype,
             "device": self.device,
+            "context_length": context_tokens(self.context_length),
             "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),
             "batches": _listed(self.batch, int, "--batch takes whole numbers"),
             "contexts": _listed(self.context, size, "--context takes whole numbers such as 4k"),
@@ -83,6 +86,18 @@ def default_file(settings: Settings) -> Path:
     """Named after what may not change within a file, so that the same command finds it again."""
     model = Path(settings.model).name
     return Path("results") / f"{settings.suite}-{model}-{settings.dtype}.jsonl"
+
+
+def context_tokens(text: str | None) -> int | None:
+    """What --context-length means."""
+    try:
+        tokens = None if text is None else size(text)
+    except ValueError:
+        raise InputError(
+            f"--context-length is a number of tokens such as 32k, not {text!r}"
+        ) from None
+    check_context_length(tokens)
+    return tokens
 
 
 def _listed(

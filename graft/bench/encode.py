@@ -8,7 +8,7 @@ from graft.bench.settings import WHOLE, Settings
 from graft.bench.sizes import short
 from graft.bench.task import Prompt, limited
 from graft.errors import InputError
-from graft.models.load import context_length, end_tokens
+from graft.models.load import end_tokens, longest_context
 
 ROOM = 8192  # tokens that peers make room for, if the model reads so many
 ENOUGH = 0.9  # of a context: a prompt that has less is not measured there
@@ -42,7 +42,7 @@ def encode(folder: Path, prompts: list[Prompt], settings: Settings) -> Workload:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     config = AutoConfig.from_pretrained(folder)
-    most = context_length(config)
+    most = settings.context_length or longest_context(config)
     cutter = Cutter(tokenizer)
     if settings.contexts == (WHOLE,):
         encoded, notes = _whole(cutter, limited(prompts, settings.limit), most, settings.max_tokens)

@@ -96,6 +96,7 @@ def _header(
         "weights": checkpoint.fingerprint[:16],
         "draft model": settings.draft_model or "none",
         **({} if settings.head == AUTO_HEAD else {"head": Path(settings.head).name}),
+        "context length": settings.context_length or "the model's own",
         "dtype": workers.dtype,
         "device": workers.device,
         "max_tokens": settings.max_tokens,

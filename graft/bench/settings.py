@@ -13,6 +13,7 @@ from graft.machine import usable_cores
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.heads.load import AUTO_HEAD, may_have_head, named_head
 from graft.models.load import DTYPES
+from graft.models.stretch import check_context_length
 
 Split = Literal["tune", "report", "all"]
 WHOLE = 0  # the context of prompts that are not cut to one
@@ -34,6 +35,7 @@ class Settings:
     head: str = AUTO_HEAD
     dtype: str = "auto"
     device: str = "auto"
+    context_length: int | None = None  # of the models; None is their own
     temperatures: Sequence[float] = (0.0,)
     batches: Sequence[int] = (1,)
     contexts: Sequence[int] = (WHOLE,)
@@ -58,6 +60,7 @@ class Settings:
             raise InputError("--context takes numbers of tokens from 1 on, such as 1k,2k,4k")
         if not all(math.isfinite(value) and 0 <= value <= 100 for value in self.temperatures):
             raise InputError("--temperature takes numbers from 0 to 100, such as 0,1")
+        check_context_length(self.context_length)
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         self._check_systems()
@@ -75,6 +78,8 @@ class Settings:
             )
 
     def _check_peers(self) -> None:
+        if self.peers and self.context_length is not None:
+            raise InputError("--context-length is for Graft alone; leave it out with --peers")
         for name in self.peers:
             if name not in PEERS:
                 raise InputError(f"unknown peer {name!r}; choose from {', '.join(PEERS)}")

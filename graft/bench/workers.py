@@ -73,6 +73,8 @@ class Workers:
             given["--draft-model"] = settings.draft_model
         if engine == "graft":
             given["--head"] = settings.head
+        if engine == "graft" and settings.context_length:
+            given["--context-length"] = settings.context_length
         if not system.per_request:
             given["--method"] = system.method
         command = [interpreter(engine, settings.interpreters), str(PEERS / f"{engine}_peer.py")]

@@ -66,6 +66,12 @@ class BenchOptions:
         str | None, typer.Option(help="fp32, bf16, fp16, int8 or auto; the same for all.")
     ] = None
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... or auto.")] = None
+    context_length: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS", help="Of the models, such as 32k; more than their own by YaRN."
+        ),
+    ] = None
     temperature: Annotated[
         str | None, typer.Option(metavar="LIST", help="Such as 0,1; each is measured.")
     ] = None

@@ -20,6 +20,7 @@ def main() -> None:
     options = protocol.parser(__doc__)
     options.add_argument("--draft-model")
     options.add_argument("--head", default="auto")
+    options.add_argument("--context-length", type=int, help="of the models; their own if not given")
     chosen = options.parse_args()
     channel = protocol.private_stdout()
     import torch
@@ -33,6 +34,7 @@ def main() -> None:
         head=None if chosen.head == "none" else chosen.head,
         dtype=chosen.dtype,
         device=chosen.device,
+        context_length=chosen.context_length,
         max_batch=chosen.batch,
         prefix_cache=0,
         warm=True,
@@ -42,6 +44,8 @@ def main() -> None:
         "device": engine.device,
         "threads": chosen.threads,
         "forward": engine.loaded.forward_name,
+        "context_length": engine.context_length,
+        "stretched": engine.loaded.stretched is not None,
         "max_batch": chosen.batch,
         "draft_model": chosen.draft_model,
         "heads": [name for name in ("eagle2", "longspec") if name in engine.presets],
