@@ -31,10 +31,13 @@ class Asked:
     batch: str | None = None
     context: str | None = None
     limit: int | None = None
+    groups: int | None = None
     split: str | None = None
     category: str | None = None
     max_tokens: int | None = None
     repeats: int | None = None
+    quality: str | None = None
+    load_options: str | None = None
     threads: int | None = None
     python_hf: str | None = None
     python_vllm: str | None = None
@@ -64,10 +67,13 @@ class Asked:
             "batches": _listed(self.batch, int, "--batch takes whole numbers"),
             "contexts": _listed(self.context, size, "--context takes whole numbers such as 4k"),
             "limit": self.limit,
+            "groups": self.groups,
             "split": self.split,
             "categories": _listed(self.category),
             "max_tokens": self.max_tokens,
             "repeats": self.repeats,
+            "quality": self.quality,
+            "load_options": _load_options(self.load_options),
             "threads": self.threads,
             "gguf": self.gguf,
             "interpreters": {name: path for name, path in interpreters.items() if path},
@@ -121,3 +127,12 @@ def _peer_options(text: str | None) -> dict[str, list[str]] | None:
         raise InputError(
             """--peer-options is a JSON object such as '{"vllm-ngram": "--lookup-max 4"}'"""
         ) from None
+
+
+def _load_options(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return dict(json.loads(text).items())
+    except (ValueError, AttributeError):
+        raise InputError("""--load-options is a JSON object such as '{"gamma": 10}'""") from None
