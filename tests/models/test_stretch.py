@@ -15,6 +15,9 @@ from graft.assemble import _rows_key
 from graft.errors import InputError
 from graft.home import home
 from graft.models import step_costs
+from graft.models.heads.config import head_config
+from graft.models.heads.files import HEADS, write_head
+from graft.models.heads.load import load_head
 from graft.models.language_model import LanguageModel
 from graft.models.load import build_forward, load_model, longest_context
 from graft.models.step_costs import StepCosts
@@ -136,3 +139,18 @@ def test_nothing_kept_of_the_unstretched_model_is_used(folder, monkeypatch):
     for each in loads:
         step_costs.costs_for(each.model, each.identity, "fp32", "cpu")
     assert len(list((home() / "costs").iterdir())) == len(loads)
+
+
+@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+def test_heads_turn_with_their_target(kind, folder, tmp_path):
+    stretched = load_model(str(folder), dtype="fp32", device="cpu", context_length=WANTED)
+    own = load_model(str(folder), dtype="fp32", device="cpu")
+    config = hf.AutoConfig.from_pretrained(folder)
+    write_head(tmp_path / "head", HEADS[kind](head_config(kind, own.checkpoint, config)))
+    places = torch.arange(600)[None]
+    turned, plain = (
+        load_head(tmp_path / "head", each).head.rotary(places)[0][:, 0] for each in (stretched, own)
+    )
+    expected, _ = yarn_of_transformers(folder).model.rotary_emb(torch.empty(1), places)
+    torch.testing.assert_close(turned, expected)
+    assert not torch.allclose(plain, expected)
