@@ -29,8 +29,11 @@ def log_likelihood(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -
 
 def _score(engine: Engine, prompt: Sequence[int], text: Sequence[int], found: list[float]) -> None:
     model = engine.model
+    engine.sweep()
+    if engine.busy:  # its logits would be lost
+        raise InputError("the engine is answering; ask for a likelihood when it is done")
     asked = [prompt[-1], *text[:-1]]  # each speaks of the token behind it
-    extent = model.open(len(prompt) + len(text))
+    extent = model.prefixes.reserve(len(prompt) + len(text))
     try:
         if len(prompt) > 1:
             model.prefill(extent, prompt[:-1])

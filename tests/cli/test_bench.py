@@ -25,7 +25,7 @@ def results(tmp_path):
     [
         ("", "spec_bench needs --data: the folder with Spec-Bench's question.jsonl"),
         ("--data nowhere", "nowhere cannot be read; --data is the folder with question.jsonl"),
-        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, longbench_v2, medqa"),
+        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, longbench_v2"),
         ("--draft magic", "unknown draft 'magic'; choose one of auto, plain, pld, copy, igpg"),
         ("--draft plain,sd", "draft 'sd' needs a draft model; name one (--draft-model)"),
         ("--draft plain,head --head none", "draft 'head' needs a draft head; name its folder"),

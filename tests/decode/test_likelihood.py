@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from late import Late
 from tiny import VOCABULARY, tiny_engine, tiny_network
 
+from graft import SamplingParams
 from graft.decode import likelihood
 from graft.decode.likelihood import log_likelihood
 from graft.errors import ContextLengthError, InputError
@@ -32,3 +34,17 @@ def test_what_does_not_fit_is_refused():
         log_likelihood(engine, NUMBERS[:30], NUMBERS[30:])
     with pytest.raises(InputError, match="a prompt and a text"):
         log_likelihood(engine, NUMBERS, [])
+
+
+def test_a_step_on_its_way_is_not_spoiled():
+    engine = tiny_engine(wrap=Late)
+    alone = engine.generate(NUMBERS[:9], SamplingParams(max_tokens=12, ignore_eos=True))
+    stream = engine.stream(NUMBERS[:9], SamplingParams(max_tokens=12, ignore_eos=True))
+    events = iter(stream)
+    for _ in range(3):
+        next(events)
+    with pytest.raises(InputError, match="the engine is answering"):
+        log_likelihood(engine, NUMBERS[:9], NUMBERS[9:])
+    assert [*events]
+    assert stream.result.token_ids == alone.token_ids
+    assert len(log_likelihood(engine, NUMBERS[:9], NUMBERS[9:])) == 51
