@@ -3,7 +3,9 @@
     python benchmarks/long_context.py --model qwen2.5-coder-1.5b --suite qmsum --data QMSUM \\
         --context 8k,16k,32k --batch 1,4,16 --limit 16 --groups 4 --out self.jsonl
     python benchmarks/long_context.py --model qwen2.5-coder-1.5b --draft-model qwen2.5-coder-0.5b \\
-        ... --out smaller.jsonl                     # and with the models the other way: upward
+        ... --out smaller.jsonl
+    python benchmarks/long_context.py --model qwen2.5-coder-0.5b --draft-model qwen2.5-coder-1.5b \\
+        ... --draft plain,rapid-up,rapid-up+copy,rapid-up@rapid:40 --out upward.jsonl
     python benchmarks/long_context.py --from self.jsonl smaller.jsonl upward.jsonl
 
 It is `python -m graft.bench` with systems chosen for this question, and takes all of its options:

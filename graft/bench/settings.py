@@ -19,6 +19,11 @@ from graft.models.stretch import check_context_length
 
 Split = Literal["tune", "report", "all"]
 Quality = Literal["answers", "likelihood"]
+# what the worker gives graft.load itself
+SET_OTHERWISE = {
+    "model", "draft_model", "head", "dtype", "device", "context_length", "draft", "verifier",
+    "max_batch", "prefix_cache", "warm",
+}  # fmt: skip
 WHOLE = 0  # the context of prompts that are not cut to one
 
 
@@ -71,11 +76,16 @@ class Settings:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         if self.quality not in get_args(Quality):
             raise InputError(f"--quality is one of {', '.join(get_args(Quality))}")
+        self._check_load_options()
+        self._check_systems()
+        self._check_peers()
+
+    def _check_load_options(self) -> None:
         for name in self.load_options:
             if name not in inspect.signature(load).parameters:
                 raise InputError(f"--load-options names {name!r}, which graft.load does not take")
-        self._check_systems()
-        self._check_peers()
+            if name in SET_OTHERWISE:
+                raise InputError(f"--load-options names {name!r}, which is set by other options")
 
     def _check_systems(self) -> None:
         if not self.drafts and not self.peers:

@@ -150,6 +150,8 @@ def test_names_that_cannot_be_measured_are_refused(settings, draft, says):
 def test_options_that_graft_load_does_not_take_are_refused(settings):
     with pytest.raises(InputError, match="'gama', which graft.load does not take"):
         settings(load_options={"gama": 3})
+    with pytest.raises(InputError, match="'dtype', which is set by other options"):
+        settings(load_options={"dtype": "bf16"})
     with pytest.raises(InputError, match="--quality is one of answers, likelihood"):
         settings(quality="good")
 
