@@ -13,7 +13,7 @@ from graft.bench.sizes import short
 from graft.bench.tables import NOTHING, heading, markdown_table, shown_estimate, shown_ratio
 from graft.errors import InputError
 
-COLUMNS = ["context", "batch", "system", "drafter", "accepted", "tok/step", "prefill s"]
+COLUMNS = ["context", "batch", "system", "draft model", "accepted", "tok/step", "prefill s"]
 COLUMNS += ["decoding", "output"]
 
 
@@ -52,7 +52,7 @@ def _cells(told: Report, row: Row) -> list[str]:
         short(row.context) if row.context else "whole",
         str(row.batch),
         row.system if row.temperature == 0 else f"{row.system}, T {row.temperature:g}",
-        "itself" if drafter == "none" else drafter,
+        NOTHING if drafter == "none" else drafter,
         NOTHING if share is None else f"{share:.0%}",
         NOTHING if row.tokens_per_step is None else f"{row.tokens_per_step:.2f}",
         NOTHING if row.prefill_seconds is None else f"{row.prefill_seconds:.2f}",

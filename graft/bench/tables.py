@@ -33,7 +33,7 @@ QUALITY = {
     "difference": 22,
     "detectable": 10,
 }
-LEFT = ("category", "system", "measure", "guessed by", "by source")  # aligned
+LEFT = ("category", "system", "measure", "draft model", "output", "guessed by", "by source")
 
 
 def heading(told: Report) -> str:

@@ -38,7 +38,7 @@ def test_several_files_are_one_table():
     shown = long_table([file_of("none", "rapid"), file_of("small", "sd", "rapid")])
     rows = [line for line in shown.splitlines() if line.startswith("| 8K")]
     assert [row.split(" | ")[2:4] for row in rows] == [
-        ["plain", "itself"], ["rapid", "itself"],
+        ["plain", "–"], ["rapid", "–"],
         ["plain", "small"], ["sd", "small"], ["rapid", "small"],
     ]  # fmt: skip
     assert "| 50% | 2.00 | 1.00 | 2.00 | text |" in rows[1]
