@@ -101,7 +101,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         lines.append([setting, *(perplexity(each) for each in known)])
     names = ["context", *(f"{short(start)}–{short(ends[start])}" for start in starts)]
     windows = 1 + max(row["window"] for row in rows)
-    return markdown_table(f"{rows[0]['model']}: perplexity, {windows} windows", names, lines)
+    return markdown_table(f"{rows[0]['model']}: perplexity (windows: {windows})", names, lines)
 
 
 def perplexity(loss: list[float] | None) -> str:
