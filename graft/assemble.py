@@ -466,6 +466,7 @@ def load(  # noqa: PLR0913  every option by its name
     head: str | None = AUTO_HEAD,
     dtype: str = "auto",
     device: str = "auto",
+    context_length: int | None = None,
     draft: str = "auto",
     gamma: int | None = None,
     confidence: float = 0.0,
@@ -491,6 +492,9 @@ def load(  # noqa: PLR0913  every option by its name
     several joined by +. `invariant` makes drafted and plain output the same bit for bit in every
     dtype, at a cost; the CPU's own kernels always do. Up to `max_batch` requests run at once.
 
+    `context_length` is how many tokens prompt and answer may have: fewer than the model reads (a
+    smaller cache then), or more, which stretches its positions, and the draft model's, by YaRN.
+
     `retriever` (bm25, static, dense, hybrid) finds what a drafter reads of a long prompt (`rapid`),
     `retrieved` tokens of it: a number, "rapid" for the paper's max(4096, L/24), or "capped": that,
     but at most a quarter. `verifier` decides what is kept of a draft (VERIFIERS says what comes
@@ -513,10 +517,18 @@ def load(  # noqa: PLR0913  every option by its name
     if draft_device and not draft_model:
         raise InputError("a draft device needs a draft model; name one (--draft-model)")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    loaded = load_model(model, dtype=dtype, device=device, invariant=invariant)
+    loaded = load_model(
+        model, dtype=dtype, device=device, context_length=context_length, invariant=invariant
+    )
     drafting = None
     if draft_model:
-        drafting = _load_draft_model(draft_model, loaded, dtype, draft_device or loaded.device)
+        drafting = load_model(
+            draft_model,
+            dtype=dtype,
+            device=draft_device or loaded.device,
+            context_length=context_length,
+        )
+        check_same_tokens(loaded, drafting)
     both = [loaded, drafting] if drafting else [loaded]
     bytes_of_both = sum(each.model.arena.storage.row_bytes for each in both)
     sequences = max_batch + 1
@@ -558,12 +570,12 @@ def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> 
     if runner.device.type == "cuda":  # captured graphs read rows where they lie
         runner.hold(sequences)
     growth = growth_for(runner)
-    fingerprint, dtype = target.checkpoint.fingerprint, target.dtype
-    costs = head_costs(runner, growth, fingerprint, dtype)
+    identity, dtype = target.identity, target.dtype
+    costs = head_costs(runner, growth, identity, dtype)
     helper = HeadHelper(runner, growth, costs, clock=machine_clock())
     if runner.device.type == "cuda":
         warm_shapes(helper)
-    return with_head_overhead(helper, fingerprint, dtype)
+    return with_head_overhead(helper, identity, dtype)
 
 
 def machine_clock() -> Callable[[], float] | None:
@@ -571,14 +583,8 @@ def machine_clock() -> Callable[[], float] | None:
     return None if costs_are_given() else time.perf_counter
 
 
-def _load_draft_model(name: str, target: LoadedModel, dtype: str, device: str) -> LoadedModel:
-    loaded = load_model(name, dtype=dtype, device=device)
-    check_same_tokens(target, loaded)
-    return loaded
-
-
 def _costs(loaded: LoadedModel) -> StepCosts:
-    return costs_for(loaded.model, loaded.checkpoint.fingerprint, loaded.dtype, loaded.device)
+    return costs_for(loaded.model, loaded.identity, loaded.dtype, loaded.device)
 
 
 def engine_around(
@@ -613,7 +619,7 @@ def engine_around(
 def _rows_key(loaded: LoadedModel) -> str:
     """Everything the rows of a text depend on besides the text."""
     return rows_key(
-        loaded.checkpoint.fingerprint,
+        loaded.identity,
         loaded.dtype,
         loaded.forward_name,
         type(loaded.model.forward).__name__,

@@ -10,6 +10,7 @@ from typing import Any
 from graft.bench.settings import Settings
 from graft.bench.sizes import size
 from graft.errors import InputError
+from graft.models.stretch import check_context_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +26,18 @@ class Asked:
     head: str | None = None
     dtype: str | None = None
     device: str | None = None
+    context_length: str | None = None
     temperature: str | None = None
     batch: str | None = None
     context: str | None = None
     limit: int | None = None
+    groups: int | None = None
     split: str | None = None
     category: str | None = None
     max_tokens: int | None = None
     repeats: int | None = None
+    quality: str | None = None
+    load_options: str | None = None
     threads: int | None = None
     python_hf: str | None = None
     python_vllm: str | None = None
@@ -57,14 +62,18 @@ class Asked:
             "head": self.head,
             "dtype": self.dtype,
             "device": self.device,
+            "context_length": context_tokens(self.context_length),
             "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),
             "batches": _listed(self.batch, int, "--batch takes whole numbers"),
             "contexts": _listed(self.context, size, "--context takes whole numbers such as 4k"),
             "limit": self.limit,
+            "groups": self.groups,
             "split": self.split,
             "categories": _listed(self.category),
             "max_tokens": self.max_tokens,
             "repeats": self.repeats,
+            "quality": self.quality,
+            "load_options": _load_options(self.load_options),
             "threads": self.threads,
             "gguf": self.gguf,
             "interpreters": {name: path for name, path in interpreters.items() if path},
@@ -83,6 +92,18 @@ def default_file(settings: Settings) -> Path:
     """Named after what may not change within a file, so that the same command finds it again."""
     model = Path(settings.model).name
     return Path("results") / f"{settings.suite}-{model}-{settings.dtype}.jsonl"
+
+
+def context_tokens(text: str | None) -> int | None:
+    """What --context-length means."""
+    try:
+        tokens = None if text is None else size(text)
+    except ValueError:
+        raise InputError(
+            f"--context-length is a number of tokens such as 32k, not {text!r}"
+        ) from None
+    check_context_length(tokens)
+    return tokens
 
 
 def _listed(
@@ -106,3 +127,12 @@ def _peer_options(text: str | None) -> dict[str, list[str]] | None:
         raise InputError(
             """--peer-options is a JSON object such as '{"vllm-ngram": "--lookup-max 4"}'"""
         ) from None
+
+
+def _load_options(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        return dict(json.loads(text).items())
+    except (ValueError, AttributeError):
+        raise InputError("""--load-options is a JSON object such as '{"gamma": 10}'""") from None

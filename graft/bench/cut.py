@@ -30,6 +30,14 @@ class Cutter:
             )
         return self._encoder.prompt(content).tokens
 
+    def text(self, tokens: list[int]) -> str:
+        """What an answer says, without the tokens that end it."""
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+    def gold(self, text: str) -> list[int]:
+        """The tokens of a text that might have been answered."""
+        return self._encoder.text(text)
+
     def bounds(self, prompt: Prompt) -> tuple[int, int]:
         """Its tokens with nothing and with all of its document, give or take one at the seams."""
         fewest = len(self.tokens(_with_document(prompt, GAP)))

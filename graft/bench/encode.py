@@ -8,7 +8,7 @@ from graft.bench.settings import WHOLE, Settings
 from graft.bench.sizes import short
 from graft.bench.task import Prompt, limited
 from graft.errors import InputError
-from graft.models.load import context_length, end_tokens
+from graft.models.load import end_tokens, longest_context
 
 ROOM = 8192  # tokens that peers make room for, if the model reads so many
 ENOUGH = 0.9  # of a context: a prompt that has less is not measured there
@@ -28,12 +28,19 @@ Cells = tuple[dict[int, list[Encoded]], list[str]]  # prompts by context, notes
 @dataclass(frozen=True, slots=True)
 class Workload:
     """`end_tokens` end an answer; `room` is what a longest prompt and answer need, or more;
-    `notes` say which prompts were left out or cut."""
+    `notes` say which prompts were left out or cut; `cutter` knows the tokenizer."""
 
     prompts: dict[int, list[Encoded]]  # by context
     end_tokens: list[int]
     room: int
     notes: list[str]
+    cutter: Cutter
+
+    @property
+    def asked(self) -> list[Prompt]:
+        """Every prompt once, whatever contexts it is cut to."""
+        found = {each.prompt.number: each.prompt for cell in self.prompts.values() for each in cell}
+        return list(found.values())
 
 
 def encode(folder: Path, prompts: list[Prompt], settings: Settings) -> Workload:
@@ -42,7 +49,7 @@ def encode(folder: Path, prompts: list[Prompt], settings: Settings) -> Workload:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     config = AutoConfig.from_pretrained(folder)
-    most = context_length(config)
+    most = settings.context_length or longest_context(config)
     cutter = Cutter(tokenizer)
     if settings.contexts == (WHOLE,):
         encoded, notes = _whole(cutter, limited(prompts, settings.limit), most, settings.max_tokens)
@@ -56,7 +63,7 @@ def encode(folder: Path, prompts: list[Prompt], settings: Settings) -> Workload:
     lengths = [len(each.token_ids) for cell in encoded.values() for each in cell]
     # The same for any choice of prompts where it can be: vLLM compiles anew for another length.
     room = min(max(max(lengths) + settings.max_tokens, ROOM), most)
-    return Workload(encoded, sorted(ends), room, notes)
+    return Workload(encoded, sorted(ends), room, notes, cutter)
 
 
 def _whole(cutter: Cutter, prompts: list[Prompt], most: int, max_tokens: int) -> Cells:

@@ -68,6 +68,7 @@ class Run:
     prefill: float | None
     decode: float | None
     total: float
+    keeps: str = ""  # see System
 
     @property
     def pace(self) -> float | None:
@@ -101,6 +102,7 @@ def as_run(repeats: Sequence[Answer]) -> Run:
         prefill=_median(answer.prefill_seconds for answer in repeats),
         decode=_median(answer.decode_seconds for answer in repeats),
         total=median(answer.total_seconds or 0.0 for answer in repeats),
+        keeps=first.keeps,
     )
 
 
@@ -158,6 +160,12 @@ def total_speed(runs: Sequence[Run]) -> float | None:
     """Tokens per second, prompts included."""
     seconds = sum(run.total for run in runs)
     return sum(run.tokens for run in runs) / seconds if seconds else None
+
+
+def mean_prefill(runs: Iterable[Run]) -> float | None:
+    """Seconds until every prompt of a run has its first token."""
+    known = [run.prefill for run in runs if run.prefill is not None]
+    return fmean(known) if known else None
 
 
 def tokens_per_step(runs: Sequence[Run]) -> float | None:

@@ -48,10 +48,11 @@ class Turn:
 def turns(settings: Settings, systems: list[System], workload: Workload) -> Iterator[Turn]:
     """Cell by cell; within one, who begins changes with every group of prompts and every repeat.
 
-    A group is as many prompts as the batch has; those that do not fill a last group are left out.
+    A group is as many prompts as the batch has; those that do not fill a last group are left out,
+    and so are groups beyond the number asked for.
     """
     for (context, prompts), batch in product(workload.prompts.items(), settings.batches):
-        groups = _groups(prompts, batch)
+        groups = _groups(prompts, batch)[: settings.groups]
         able = [system for system in systems if batch == 1 or system.batches]
         for temperature, repeat in product(settings.temperatures, range(settings.repeats)):
             for place, group in enumerate(groups):

@@ -1,8 +1,10 @@
 """The result file: JSON lines, written one by one, so that a run can stop and go on at any time.
 
-Three kinds of lines: a `header` for every session (versions, hardware, options), a `worker` for
-every process that was started (its versions and settings), an `answer` for every measurement.
-Token ids are written with the first answer that has them; equal answers repeat only their hash.
+Kinds of lines: a `header` for every session (versions, hardware, options), a `worker` for every
+process that was started (its versions and settings), an `answer` for every measurement; where a
+suite has gold, a `gold` for every prompt and perhaps a `likelihood` for every way it is read.
+Token ids, and with gold their text, are written with the first answer that has them; equal answers
+repeat only their hash.
 """
 
 import hashlib
@@ -14,6 +16,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
 
+from graft.bench.task import Gold
 from graft.errors import InputError
 
 FORMAT = 1
@@ -37,6 +40,7 @@ class Answer:
     repeat: int
     session: int
     prompt_tokens: int
+    keeps: str = ""  # what it has in common with the model's own answer; see System
     context: int = 0  # tokens that every prompt was cut to, if it was
     tokens: int = 0
     first_tokens: int = 0
@@ -50,6 +54,8 @@ class Answer:
     accepted_by_source: dict[str, int] | None = None
     finish_reasons: list[str] = field(default_factory=list)
     output: str = ""  # hash of the token ids
+    replies: list[str] | None = None  # to follow-ups: what gold is compared with
+    read_tokens: int | None = None  # where prompts were shortened
     load_before: float = 0.0
     date: str = ""
     error: str | None = None
@@ -61,6 +67,30 @@ class Answer:
         return tuple(self.question_ids), self.system, *cell, self.repeat
 
 
+Reading = tuple[int, int, bool]  # a prompt's number, its context, whether it was shortened
+
+
+@dataclass(frozen=True, slots=True)
+class Likelihood:
+    """log p of a gold answer after a prompt, and how many tokens it has."""
+
+    number: int
+    context: int
+    shortened: bool
+    tokens: int
+    log_likelihood: float
+
+    @property
+    def key(self) -> Reading:
+        """What makes it unique in its file."""
+        return self.number, self.context, self.shortened
+
+    @property
+    def per_token(self) -> float:
+        """Mean log p of a token."""
+        return self.log_likelihood / self.tokens
+
+
 @dataclass(slots=True)
 class Results:
     """What a result file holds; of several answers with one key the last counts."""
@@ -69,6 +99,9 @@ class Results:
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)  # by system, the last
     answers: dict[Key, Answer] = field(default_factory=dict)
     token_ids: dict[str, list[list[int]]] = field(default_factory=dict)  # by hash
+    texts: dict[str, list[str]] = field(default_factory=dict)  # by hash
+    gold: dict[int, Gold] = field(default_factory=dict)  # by a prompt's number
+    likelihoods: dict[Reading, Likelihood] = field(default_factory=dict)
 
     def done(self) -> set[Key]:
         """Measurements that need not be made again."""
@@ -115,11 +148,18 @@ def _take(results: Results, row: dict[str, Any]) -> None:
     elif kind == "worker":
         results.workers.update({name: row for name in row["systems"]})
     elif kind == "answer":
-        ids = row.pop("token_ids", None)
+        ids, texts = row.pop("token_ids", None), row.pop("texts", None)
         answer = Answer(**row)
         results.answers[answer.key] = answer
         if ids is not None:
             results.token_ids[answer.output] = ids
+        if texts is not None:
+            results.texts[answer.output] = texts
+    elif kind == "gold":
+        results.gold[row["number"]] = Gold(row["kind"], tuple(row["references"]))
+    elif kind == "likelihood":
+        found = Likelihood(**row)
+        results.likelihoods[found.key] = found
     else:
         raise ValueError(kind)
 
@@ -138,13 +178,26 @@ class Writer:
         """A process was started for these systems."""
         self._write({"record": "worker", "systems": systems, **about})
 
-    def answer(self, answer: Answer, token_ids: list[list[int]] | None = None) -> None:
-        """A measurement; its tokens are left out where the file has them."""
+    def gold(self, number: int, gold: Gold) -> None:
+        """What a good answer to a prompt says."""
+        self._write({"record": "gold", "number": number, **asdict(gold)})
+
+    def likelihood(self, likelihood: Likelihood) -> None:
+        """How likely gold is."""
+        self._write({"record": "likelihood", **asdict(likelihood)})
+
+    def answer(
+        self,
+        answer: Answer,
+        token_ids: list[list[int]] | None = None,
+        texts: list[str] | None = None,
+    ) -> None:
+        """A measurement; its tokens and texts are left out where the file has them."""
         row = {"record": "answer", **asdict(answer)}
         empty = {each.name for each in fields(answer) if getattr(answer, each.name) is None}
         row = {name: value for name, value in row.items() if name not in empty}
         if token_ids is not None and answer.output not in self._known:
-            row["token_ids"] = token_ids
+            row |= {"token_ids": token_ids} | ({"texts": texts} if texts else {})
             self._known.add(answer.output)
         self._write(row)
 

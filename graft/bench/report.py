@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -15,14 +15,16 @@ from graft.bench.metrics import (
     decode_speed,
     drafting,
     first_difference,
+    mean_prefill,
     prefill_ratio,
     shares,
     tokens_per_step,
     total_ratio,
     total_speed,
 )
+from graft.bench.quality.report import Quality, qualities
 from graft.bench.records import Answer, Results
-from graft.bench.systems import PEERS
+from graft.bench.systems import NOTHING_KEPT, PEERS
 from graft.errors import InputError
 
 ALL = "all"
@@ -58,6 +60,8 @@ class Row:
     compared: int | None
     parted_at: float | None
     out_of_turn: int
+    prefill_seconds: float | None = None  # until every prompt of a batch has its first token
+    keeps: str = ""  # what answers have in common with the model's own: see System
 
     @property
     def cell(self) -> Cell:
@@ -74,6 +78,7 @@ class Report:
     workers: dict[str, dict[str, Any]]  # versions and settings by system
     rows: list[Row]
     notes: list[str]
+    quality: list[Quality] = field(default_factory=list)  # where the suite has gold
 
     def as_dict(self) -> dict[str, Any]:
         """For --json."""
@@ -96,7 +101,9 @@ def report(results: Results, baseline: str | None = None) -> Report:
         for category in _categories(by_system)
         for row in _rows(results, cell, by_system, baseline, category)
     ]
-    return Report(baseline, results.sessions[-1], results.workers, rows, _notes(results, rows))
+    quality, missing = qualities(results, baseline)
+    notes = [*_notes(results, rows), *missing]
+    return Report(baseline, results.sessions[-1], results.workers, rows, notes, quality)
 
 
 def _cells(results: Results) -> dict[Cell, dict[str, Runs]]:
@@ -138,7 +145,10 @@ def _rows(
         measured = [mine[numbers] for numbers in shared or mine]
         if not measured:
             continue
+        keeps = measured[0].keeps
         reference = by_system.get(_reference(system, list(by_system), baseline, temperature), {})
+        if temperature > 0 and keeps not in ("", "text"):
+            reference = {}  # it draws with another noise, or from another distribution
         parted = _parted(results, mine, reference)
         places = [place for place in parted if place is not None]
         yield Row(
@@ -160,6 +170,8 @@ def _rows(
             compared=len(parted) or None,
             parted_at=median(places) if places else None,
             out_of_turn=sum(one.session != other.session for one, other in pairs),
+            prefill_seconds=mean_prefill(measured),
+            keeps=keeps,
         )
 
 
@@ -189,6 +201,8 @@ def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
     notes = list(dict.fromkeys(n for each in results.sessions for n in each.get("notes", ())))
     dtype = results.sessions[-1]["fixed"]["dtype"]
     for row in overall(rows):
+        if row.keeps == NOTHING_KEPT:
+            continue
         if row.system not in PEERS and row.compared and row.same != row.compared:
             wrong = "in fp32 this must not happen: please report it"
             why = wrong if dtype == "fp32" else f"{dtype} may round differently in larger steps"
@@ -197,6 +211,8 @@ def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
                 f"the reference (temperature {row.temperature:g}, batch {row.batch}"
                 f"{f', context {row.context}' if row.context else ''}); {why}"
             )
+    for system in dict.fromkeys(row.system for row in rows if row.keeps == NOTHING_KEPT):
+        notes.append(f"{system} does not keep the model's own output: compare quality too")
     for system in dict.fromkeys(row.system for row in rows if row.out_of_turn):
         notes.append(f"{system} was partly measured in another session than the baseline")
     ratios = [ratio for row in rows for ratio in (row.decode, row.total) if ratio]

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 
 from graft.bench import about
 from graft.bench.encode import Workload, encode
+from graft.bench.golden import Golden, Weighing
 from graft.bench.plan import Turn, turns
 from graft.bench.records import Answer, Results, Writer, open_results, output_hash
 from graft.bench.settings import Settings
 from graft.bench.systems import System
-from graft.bench.task import Prompt, read_suite, select
+from graft.bench.task import Prompt, chat, read_suite, select
 from graft.bench.worker import RequestError, Worker, WorkerError
 from graft.bench.workers import PEER_DTYPES, Workers
 from graft.errors import GraftError, InputError
@@ -22,6 +23,7 @@ from graft.models.heads.load import AUTO_HEAD
 from graft.models.load import find_device
 
 WARM_UP_PROMPT, WARM_UP = 64, 12  # tokens
+REPLY = 128  # tokens of a reply to a follow-up
 
 
 class Watch(Protocol):
@@ -95,7 +97,9 @@ def _header(
         "model": checkpoint.name,
         "weights": checkpoint.fingerprint[:16],
         "draft model": settings.draft_model or "none",
+        "load options": dict(settings.load_options),
         **({} if settings.head == AUTO_HEAD else {"head": Path(settings.head).name}),
+        "context length": settings.context_length or "the model's own",
         "dtype": workers.dtype,
         "device": workers.device,
         "max_tokens": settings.max_tokens,
@@ -120,6 +124,7 @@ def _header(
             "batch": list(settings.batches),
             "context": list(settings.contexts),
             "limit": settings.limit,
+            "groups": settings.groups,
             "split": settings.split,
             "category": list(settings.categories),
             "repeats": settings.repeats,
@@ -157,13 +162,38 @@ class Session:
         done = self.results.done()
         left = [turn for turn in todo if turn.key not in done]
         self.watch.begin(len(todo), len(todo) - len(left))
-        if left:
+        asked = Golden(self.settings, self.workload, self.results).left(todo)
+        if left or asked:
             self.writer.header(header)
+            self._write_gold()
         for turn in left:
             if turn.system.process not in self.workers.failed:
                 self._take(turn)
             self.watch.advance()
+        for question in asked:
+            self._weigh(question)
         return not self.workers.failed
+
+    def _write_gold(self) -> None:
+        for prompt in self.workload.asked:
+            if prompt.gold and prompt.number not in self.results.gold:
+                self.writer.gold(prompt.number, prompt.gold)
+
+    def _weigh(self, question: Weighing) -> None:
+        """How likely gold is; what fails is a line for the reader."""
+        turn = question.turn
+        if turn.system.process in self.workers.failed:
+            return
+        self.watch.turn(f"{turn.system.name}: likelihood of gold, prompt {turn.numbers[0]}")
+        try:
+            told = self._worker(turn).ask(self._request(turn) | {"gold": [question.gold]})
+        except WorkerError as error:
+            self.workers.fail(turn.system)
+            self.watch.say(f"{turn.system.name}: {error}")
+        except RequestError as error:
+            self.watch.say(f"{turn.system.name}, gold of prompt {turn.numbers[0]}: {error}")
+        else:
+            self.writer.likelihood(question.likelihood(told["log_likelihoods"][0]))
 
     def _able(self) -> list[System]:
         """The systems that can run as asked; a line for each that cannot."""
@@ -204,8 +234,34 @@ class Session:
         self.watch.turn(f"{turn.system.name}: {cell}")
         load = round(os.getloadavg()[0], 2)
         told = worker.ask(request)
-        answer = Answer(**self._described(turn), **_measured(turn, told), load_before=load)
-        self.writer.answer(answer, told["token_ids"])
+        texts = self._texts(turn, told)
+        answer = Answer(
+            **self._described(turn),
+            **_measured(turn, told),
+            load_before=load,
+            replies=self._replies(turn, worker, texts),
+        )
+        self.writer.answer(answer, told["token_ids"], texts)
+
+    def _texts(self, turn: Turn, told: dict[str, Any]) -> list[str] | None:
+        """What was answered, where somebody will compare it with gold."""
+        if not any(each.prompt.gold for each in turn.prompts):
+            return None
+        return [self.workload.cutter.text(tokens) for tokens in told["token_ids"]]
+
+    def _replies(self, turn: Turn, worker: Worker, texts: list[str] | None) -> list[str] | None:
+        """Plain answers to the follow-ups of long ones; not measured."""
+        follow_ups = [each.prompt.follow_up for each in turn.prompts]
+        if texts is None or not all(follow_ups):
+            return None
+        cutter = self.workload.cutter
+        prompts = [
+            cutter.tokens(chat(follow_up.replace("{answer}", text.strip())))
+            for follow_up, text in zip(follow_ups, texts, strict=True)
+        ]
+        asked = {"prompts": prompts, "method": "plain", "max_tokens": REPLY}
+        told = worker.ask(self._request(turn) | asked)
+        return [cutter.text(tokens) for tokens in told["token_ids"]]
 
     def _worker(self, turn: Turn) -> Worker:
         name = turn.system.process
@@ -240,6 +296,7 @@ class Session:
             "question_ids": turn.numbers,
             "category": turn.category,
             "system": turn.system.name,
+            "keeps": turn.system.keeps,
             "temperature": turn.temperature,
             "batch": turn.batch,
             "context": turn.context,
@@ -271,6 +328,7 @@ def _measured(turn: Turn, told: dict[str, Any]) -> dict[str, Any]:
         "total_seconds": told["total_seconds"],
         "steps": steps,
         "tokens_per_step": round(later / steps, 4) if steps else None,
+        "read_tokens": told.get("read_tokens"),
         "drafted": told.get("drafted"),
         "drafted_by_source": told.get("drafted_by_source"),
         "accepted_by_source": accepted,

@@ -1,20 +1,29 @@
 """What a benchmark run is asked to do, checked before anything slow begins."""
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
-from graft.assemble import check_draft
-from graft.bench.systems import PEERS, System, graft_system
+from graft.assemble import VERIFIERS, check_draft, load
+from graft.bench.rag import check_rag
+from graft.bench.systems import PEERS, System, graft_system, preset_of
 from graft.errors import InputError
 from graft.machine import usable_cores
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.heads.load import AUTO_HEAD, may_have_head, named_head
 from graft.models.load import DTYPES
+from graft.models.stretch import check_context_length
 
 Split = Literal["tune", "report", "all"]
+Quality = Literal["answers", "likelihood"]
+# what the worker gives graft.load itself
+SET_OTHERWISE = {
+    "model", "draft_model", "head", "dtype", "device", "context_length", "draft", "verifier",
+    "max_batch", "prefix_cache", "warm",
+}  # fmt: skip
 WHOLE = 0  # the context of prompts that are not cut to one
 
 
@@ -34,21 +43,25 @@ class Settings:
     head: str = AUTO_HEAD
     dtype: str = "auto"
     device: str = "auto"
+    context_length: int | None = None  # of the models; None is their own
     temperatures: Sequence[float] = (0.0,)
     batches: Sequence[int] = (1,)
     contexts: Sequence[int] = (WHOLE,)
     limit: int | None = None  # prompts of a category
+    groups: int | None = None  # of prompts that are asked at once, in a cell
     split: Split = "report"
     categories: Sequence[str] = ()
     max_tokens: int = 128
     repeats: int = 1
+    quality: Quality = "answers"  # where there is gold; or its likelihood too
+    load_options: Mapping[str, Any] = field(default_factory=dict)  # more of graft.load's
     threads: int = field(default_factory=usable_cores)
     gguf: Path | None = None
     interpreters: Mapping[str, str] = field(default_factory=dict)  # by engine: hf, vllm, llama
     peer_options: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by peer
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "repeats", "threads", "limit"):
+        for name in ("max_tokens", "repeats", "threads", "limit", "groups"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
@@ -58,23 +71,40 @@ class Settings:
             raise InputError("--context takes numbers of tokens from 1 on, such as 1k,2k,4k")
         if not all(math.isfinite(value) and 0 <= value <= 100 for value in self.temperatures):
             raise InputError("--temperature takes numbers from 0 to 100, such as 0,1")
+        check_context_length(self.context_length)
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
+        if self.quality not in get_args(Quality):
+            raise InputError(f"--quality is one of {', '.join(get_args(Quality))}")
+        self._check_load_options()
         self._check_systems()
         self._check_peers()
+
+    def _check_load_options(self) -> None:
+        for name in self.load_options:
+            if name not in inspect.signature(load).parameters:
+                raise InputError(f"--load-options names {name!r}, which graft.load does not take")
+            if name in SET_OTHERWISE:
+                raise InputError(f"--load-options names {name!r}, which is set by other options")
 
     def _check_systems(self) -> None:
         if not self.drafts and not self.peers:
             raise InputError("nothing to measure; name presets with --draft or peers with --peers")
         head = may_have_head(named_head(self.head))
-        for name in self.drafts:
-            check_draft(name, draft_model=self.draft_model is not None, head=head)
+        for system in map(graft_system, self.drafts):
+            preset = preset_of(system.method)
+            check_draft(preset, draft_model=self.draft_model is not None, head=head)
+            _check_verifier(system)
+            if system.shortens:
+                check_rag()
         if self.dtype == "auto" and not self.drafts:
             raise InputError(
                 "--dtype auto takes what is fastest for Graft; without --draft name one"
             )
 
     def _check_peers(self) -> None:
+        if self.peers and self.context_length is not None:
+            raise InputError("--context-length is for Graft alone; leave it out with --peers")
         for name in self.peers:
             if name not in PEERS:
                 raise InputError(f"unknown peer {name!r}; choose from {', '.join(PEERS)}")
@@ -93,3 +123,18 @@ class Settings:
     def systems(self) -> list[System]:
         """Everything that takes its turn: Graft's presets, then the peers."""
         return [graft_system(name) for name in self.drafts] + [PEERS[name] for name in self.peers]
+
+
+def _check_verifier(system: System) -> None:
+    verifier, _, strength = system.verifier.partition(":")
+    if verifier not in VERIFIERS:
+        raise InputError(
+            f"unknown verifier {verifier!r} in {system.name!r}; choose one of "
+            f"{', '.join(VERIFIERS)}"
+        )
+    try:
+        sound = not strength or float(strength) >= 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise InputError(f"{system.name!r}: behind the colon comes eta, such as 20")

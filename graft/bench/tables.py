@@ -6,6 +6,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from graft.bench.metrics import Drafting, Ratio
+from graft.bench.quality.bootstrap import Estimate
+from graft.bench.quality.report import Quality
 from graft.bench.report import PLAIN, Report, Row
 from graft.bench.sizes import short
 from graft.bench.systems import PEERS
@@ -22,7 +24,16 @@ DRAFTING = {
     "accepted": 8,
     "by source": 43,
 }  # headings of `drafting_figures` and their widths: 100 with gaps of one
-LEFT = ("category", "system", "guessed by", "by source")  # aligned
+QUALITY = {
+    "category": 15,
+    "system": 13,
+    "measure": 11,
+    "items": 5,
+    "score": 20,
+    "difference": 22,
+    "detectable": 10,
+}
+LEFT = ("category", "system", "measure", "draft model", "output", "guessed by", "by source")
 
 
 def heading(told: Report) -> str:
@@ -31,9 +42,12 @@ def heading(told: Report) -> str:
     where = ", ".join(session["hardware"]["gpus"]) or session["hardware"]["cpu"]
     versions = ", ".join(f"{name} {number}" for name, number in _versions(told).items())
     commit = f" ({session['commit']})" if session.get("commit") else ""
+    asked = fixed.get("context length")
+    length = f" of {short(asked)} tokens" if isinstance(asked, int) else ""
     return (
-        f"{fixed['suite']}: {fixed['model']}, {fixed['dtype']}, at most {fixed['max_tokens']} "
-        f"tokens; {where}, {fixed['threads']} threads; {versions}{commit}; {session['date'][:10]}"
+        f"{fixed['suite']}: {fixed['model']}{length}, {fixed['dtype']}, at most "
+        f"{fixed['max_tokens']} tokens; {where}, {fixed['threads']} threads; {versions}{commit}; "
+        f"{session['date'][:10]}"
     )
 
 
@@ -47,11 +61,16 @@ def _versions(told: Report) -> dict[str, str]:
 def legend(told: Report) -> str:
     """How to read the columns."""
     drafting = " drafting: nodes put before the model per step, and the share it agreed with."
+    quality = (
+        " quality: means and paired differences to the baseline with 95 % bootstrap intervals; "
+        "detectable: the true difference that so many items would show four times in five."
+    )
     return (
         f"Ratios: time of {told.baseline} over time of the system, paired by prompt, geometric "
         "mean (95 % t interval); above 1 is faster. same: answers equal to the reference's, "
         "@ the median token at which others part. all: tokens/s with the prompts' time."
         f"{drafting if any(map(drafters, cells_of(told).values())) else ''}"
+        f"{quality if told.quality else ''}"
     )
 
 
@@ -64,7 +83,7 @@ def cells_of(told: Report) -> dict[str, list[Row]]:
     return cells
 
 
-def _way(row: Row) -> str:
+def _way(row: Row | Quality) -> str:
     """How a cell's answers were drawn."""
     draws = "greedy" if row.temperature == 0 else f"temperature {row.temperature:g}"
     return f"{draws}, {row.batch} at a time" if row.batch > 1 else draws
@@ -114,9 +133,9 @@ def figures(row: Row) -> list[str]:
     same = NOTHING if row.compared is None else f"{row.same}/{row.compared}"
     return [
         *speeds,
-        _interval(row.decode),
+        shown_ratio(row.decode),
         _number(row.prefill.mean if row.prefill else None, 2),
-        _interval(row.total),
+        shown_ratio(row.total),
         _number(row.tokens_per_step, 2),
         by or NOTHING,
         same if row.parted_at is None else f"{same} @{row.parted_at:.0f}",
@@ -141,11 +160,32 @@ def drafting_figures(row: Row) -> list[str]:
     return [row.category, row.system, *steps, share, by or NOTHING]
 
 
+def quality_by_cell(told: Report) -> dict[str, list[list[str]]]:
+    """How good answers are, ready to show, under the cell's title."""
+    tables: dict[str, list[list[str]]] = defaultdict(list)
+    for row in told.quality:
+        context = f", context {short(row.context)}" if row.context else ""
+        items = [row.category, row.system, row.measure, str(row.value.items)]
+        change = NOTHING if row.difference is None else shown_estimate(row.difference, sign="+")
+        shown = [shown_estimate(row.value), change, _number(row.detectable, 3)]
+        tables[f"{_way(row)}{context}: quality"].append([*items, *shown])
+    return tables
+
+
+def shown_estimate(value: Estimate, sign: str = "") -> str:
+    """A mean and its interval."""
+    mean = f"{value.mean:{sign}.3f}"
+    if value.low is None or value.low == value.high:
+        return mean
+    return f"{mean} ({value.low:{sign}.3f}, {value.high:{sign}.3f})"
+
+
 def _number(value: float | None, places: int) -> str:
     return NOTHING if value is None else f"{value:.{places}f}"
 
 
-def _interval(ratio: Ratio | None) -> str:
+def shown_ratio(ratio: Ratio | None) -> str:
+    """A ratio and its interval."""
     if ratio is None:
         return NOTHING
     if ratio.low is None or ratio.low == ratio.high:
@@ -166,6 +206,8 @@ def as_tables(told: Report) -> "list[Table]":
             tables.append(_plain_table(f"{title}: drafting", DRAFTING, cells))
     for title, cells in by_context(told).items():
         tables.append(_plain_table(title, context_columns(told), cells))
+    for title, cells in quality_by_cell(told).items():
+        tables.append(_plain_table(title, QUALITY, cells))
     return tables
 
 
@@ -215,17 +257,20 @@ def as_markdown(told: Report) -> str:
     for title, rows in cells_of(told).items():
         names = ["category", "prompts", "system", *columns(batched=rows[0].batch > 1)]
         cells = [[row.category, str(row.prompts), row.system, *figures(row)] for row in rows]
-        parts.append(_markdown_table(title, names, cells))
+        parts.append(markdown_table(title, names, cells))
         if drafting := drafters(rows):
             cells = [drafting_figures(row) for row in drafting]
-            parts.append(_markdown_table(f"{title}: drafting", list(DRAFTING), cells))
+            parts.append(markdown_table(f"{title}: drafting", list(DRAFTING), cells))
     for title, cells in by_context(told).items():
-        parts.append(_markdown_table(title, list(context_columns(told)), cells))
+        parts.append(markdown_table(title, list(context_columns(told)), cells))
+    for title, cells in quality_by_cell(told).items():
+        parts.append(markdown_table(title, list(QUALITY), cells))
     parts += [f"- {note}" for note in told.notes]
     return "\n\n".join(parts)
 
 
-def _markdown_table(title: str, names: list[str], rows: list[list[str]]) -> str:
+def markdown_table(title: str, names: list[str], rows: list[list[str]]) -> str:
+    """A table for a document, its title above it."""
     aligned = ["---" if name in LEFT else "--:" for name in names]
     return "\n".join([f"**{title}**", "", *map(_markdown_row, [names, aligned, *rows])])
 

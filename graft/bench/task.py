@@ -14,17 +14,29 @@ from graft.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
+class Gold:
+    """What a good answer says; `kind` is the rule it is scored by (`quality/scores.py`)."""
+
+    kind: str
+    references: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """One task of a suite. `content` is text, taken as it is, or chat messages.
 
     `number` is unique in the suite; it seeds the draws, and its parity decides the split.
     `document` is the stretch of the content that may be shortened, empty where none may.
+    `follow_up` asks for the result of a long answer, which stands in it for {answer}; then the
+    reply is what `gold` is compared with.
     """
 
     number: int
     category: str
     content: str | list[dict[str, str]]
     document: str = field(default="", repr=False)  # content says it all
+    gold: Gold | None = field(default=None, repr=False)  # no part of what is measured
+    follow_up: str = field(default="", repr=False)
 
 
 def chat(text: str) -> list[dict[str, str]]:

@@ -1,10 +1,11 @@
 """All worker processes of a run."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from graft.bench.settings import Settings
-from graft.bench.systems import System
+from graft.bench.systems import WALK, System, preset_of
 from graft.bench.worker import PEERS, Worker, environment, interpreter
 
 PEER_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -57,6 +58,22 @@ class Workers:
         for worker in self.running.values():
             worker.kill()
 
+    def _graft_options(self, system: System) -> dict[str, object]:
+        """What peers do not have. A rule of its own is loaded with a preset that it fits."""
+        settings = self.settings
+        given: dict[str, object] = {"--head": settings.head}
+        if settings.draft_model:
+            given["--draft-model"] = settings.draft_model
+        if settings.context_length:
+            given["--context-length"] = settings.context_length
+        if settings.load_options:
+            given["--load-options"] = json.dumps(dict(settings.load_options))
+        if system.verifier != WALK:
+            verifier, _, strength = system.verifier.partition(":")
+            given |= {"--draft": preset_of(system.method), "--verifier": verifier}
+            given |= {"--eta": strength} if strength else {}
+        return given
+
     def _command(self, system: System) -> list[str]:
         settings, engine = self.settings, system.engine
         dtype = self.dtype if engine == "graft" else PEER_DTYPES[self.dtype]
@@ -69,10 +86,8 @@ class Workers:
             "--max-model-len": self.room,
             "--batch": max(settings.batches) if system.batches else 1,
         }
-        if engine == "graft" and settings.draft_model:
-            given["--draft-model"] = settings.draft_model
         if engine == "graft":
-            given["--head"] = settings.head
+            given |= self._graft_options(system)
         if not system.per_request:
             given["--method"] = system.method
         command = [interpreter(engine, settings.interpreters), str(PEERS / f"{engine}_peer.py")]

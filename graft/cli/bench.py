@@ -42,7 +42,8 @@ class BenchOptions:
         Path | None, typer.Option(metavar="PATH", help="The suite's folder or file of questions.")
     ] = None
     draft: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Presets, such as plain,pld,auto.")
+        str | None,
+        typer.Option(metavar="NAMES", help="Presets, such as plain,auto,sd@rejection,rag."),
     ] = None
     peers: Annotated[
         str | None,
@@ -66,6 +67,12 @@ class BenchOptions:
         str | None, typer.Option(help="fp32, bf16, fp16, int8 or auto; the same for all.")
     ] = None
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ... or auto.")] = None
+    context_length: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS", help="Of the models, such as 32k; more than their own by YaRN."
+        ),
+    ] = None
     temperature: Annotated[
         str | None, typer.Option(metavar="LIST", help="Such as 0,1; each is measured.")
     ] = None
@@ -77,6 +84,9 @@ class BenchOptions:
         typer.Option(metavar="LIST", help="Tokens that long prompts are cut to, such as 1k,2k,4k."),
     ] = None
     limit: Annotated[int | None, typer.Option(help="Prompts per category, evenly spread.")] = None
+    groups: Annotated[
+        int | None, typer.Option(help="Most batches in a cell, where --batch has several sizes.")
+    ] = None
     split: Annotated[
         str | None, typer.Option(help="report (odd numbers, the default), tune (even) or all.")
     ] = None
@@ -85,6 +95,16 @@ class BenchOptions:
     ] = None
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
     repeats: Annotated[int | None, typer.Option(help="Times each answer is measured.")] = None
+    quality: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT", help="Where there is gold: answers (the default), or likelihood too."
+        ),
+    ] = None
+    load_options: Annotated[
+        str | None,
+        typer.Option(metavar="JSON", help="""More of graft.load's, such as '{"kv_cache": 4e9}'."""),
+    ] = None
     threads: Annotated[int | None, typer.Option(help="Of every system; all cores.")] = None
     python_hf: Annotated[
         str | None, typer.Option(metavar="PY", help="Python with transformers; this one.")

@@ -70,6 +70,14 @@ class AnswerOptions:
         str | None,
         typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
     ] = None
+    context_length: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS",
+            help="Of prompt and answer, such as 32k: fewer than the model reads, or more, by "
+            "stretching its positions (YaRN).",
+        ),
+    ] = None
     draft: Annotated[
         str,
         typer.Option(
@@ -171,10 +179,11 @@ class AnswerOptions:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
         from graft.assemble import check_draft, check_verifier
+        from graft.bench.asked import context_tokens
         from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
         from graft.models.heads.load import may_have_head, named_head
 
-        head = named_head(self.head)
+        head, context_length = named_head(self.head), context_tokens(self.context_length)
         check_draft(self.draft, draft_model=self.draft_model is not None, head=may_have_head(head))
         check_verifier(self.verifier, self.draft)
         shift = self._shift()
@@ -190,6 +199,7 @@ class AnswerOptions:
                 head=head,
                 dtype=self.dtype,
                 device=self.device,
+                context_length=context_length,
                 draft=self.draft,
                 retriever=self.retriever,
                 verifier=self.verifier,

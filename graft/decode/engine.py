@@ -230,6 +230,11 @@ class Engine:
             raise InputError(f"unknown draft {name!r}; choose one of {known}") from None
 
     @property
+    def busy(self) -> bool:
+        """Whether a step is on its way whose logits nobody has read yet."""
+        return self._flight is not None
+
+    @property
     def model_name(self) -> str:
         """What the model was called when it was loaded."""
         return self.loaded.checkpoint.name

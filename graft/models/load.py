@@ -21,6 +21,7 @@ from graft.models.invariant import InvariantForward, check_invariant, refuse_exp
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of
 from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
 from graft.models.probe import TOLERANCE, Reference, check, reference_of
+from graft.models.stretch import check_context_length, stretch
 
 log = logging.getLogger(__name__)
 
@@ -38,23 +39,41 @@ class LoadedModel:
     dtype: str
     device: str
     forward_name: str
+    stretched: int | None = None  # tokens that its positions were stretched to, if they were
+
+    @property
+    def identity(self) -> str:
+        """The weights and how positions turn: what keys, values and times depend on."""
+        turned = "" if self.stretched is None else f" yarn {self.stretched}"
+        return f"{self.checkpoint.fingerprint}{turned}"
 
 
 def load_model(
-    name: str, *, dtype: str = "auto", device: str = "auto", invariant: bool = False
+    name: str,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    context_length: int | None = None,
+    invariant: bool = False,
 ) -> LoadedModel:
     """Fetch (if need be), read, check and prepare a checkpoint.
 
+    `context_length`: of how many tokens; None is the model's own, more stretches it by YaRN.
     `invariant`: a node's logits have the same bits whatever else is in the step, in any dtype.
     """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    check_context_length(context_length)
     where = find_device(device)
     checkpoint = locate(name)
     import transformers
 
     transformers.utils.logging.disable_progress_bar()
     config = read_config(checkpoint)
+    own = longest_context(config)
+    stretched = context_length if context_length is not None and context_length > own else None
+    if stretched:
+        stretch(config, stretched, name)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder)
     except (OSError, ValueError, KeyError) as error:
@@ -68,7 +87,7 @@ def load_model(
         model=LanguageModel(
             forward,
             vocabulary=network.get_output_embeddings().weight.shape[0],
-            context_length=context_length(config),
+            context_length=context_length or own,
             chunk=CHUNKS[where.type],
         ),
         tokenizer=tokenizer,
@@ -77,18 +96,22 @@ def load_model(
         dtype=dtype,
         device=str(where),
         forward_name=forward_name,
+        stretched=stretched,
     )
 
 
-def read_config(checkpoint: Checkpoint) -> "Any":  # noqa: ANN401
-    """transformers' config of a checkpoint."""
+def read_config(checkpoint: Checkpoint, stretched: int | None = None) -> "Any":  # noqa: ANN401
+    """transformers' config of a checkpoint, its context stretched to so many tokens."""
     import transformers
 
     try:
-        return transformers.AutoConfig.from_pretrained(checkpoint.folder)
+        config = transformers.AutoConfig.from_pretrained(checkpoint.folder)
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{checkpoint.name}: {reason}") from error
+    if stretched is not None:
+        stretch(config, stretched, checkpoint.name)
+    return config
 
 
 def _dtypes(
@@ -209,7 +232,7 @@ def _why_not_graphed(network: "Any", *, invariant: bool) -> str | None:  # noqa:
     return None if has_triton() else "Triton is not installed"
 
 
-def context_length(config: "Any") -> int:  # noqa: ANN401
+def longest_context(config: "Any") -> int:  # noqa: ANN401
     """Positions a model can be used at; no further than its rotation stays the same.
 
     "dynamic" and "longrope" turn all keys anew once the text is longer than it was trained for.
@@ -266,6 +289,7 @@ def _read(
     try:
         network, report = transformers.AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
+            config=config,
             dtype=torch.float32 if dtype == "int8" or device.type == "cpu" else base,
             attn_implementation="eager",
             use_safetensors=True,

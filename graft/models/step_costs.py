@@ -148,9 +148,13 @@ def measure(model: LanguageModel) -> StepCosts:
     return StepCosts(lengths, counts, tuple(tuple(row) for row in best.tolist()))
 
 
-def costs_for(model: LanguageModel, fingerprint: str, dtype: str, device: str) -> StepCosts:
-    """This model's table here: $GRAFT_COSTS ("reference" or a file), the cache, or measured."""
-    parts = [fingerprint, dtype, device, type(model.forward).__name__]
+def costs_for(model: LanguageModel, identity: str, dtype: str, device: str) -> StepCosts:
+    """This model's table here: $GRAFT_COSTS ("reference" or a file), the cache, or measured.
+
+    The context's length is part of the key: no length beyond it is measured.
+    """
+    context = f"context {model.context_length}"
+    parts = [identity, dtype, device, type(model.forward).__name__, context]
     return kept_costs(parts, lambda: measure(model))
 
 

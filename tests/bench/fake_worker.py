@@ -33,6 +33,8 @@ for number, line in enumerate(sys.stdin, 1):
         sys.exit(3)
     if number == chosen.fail_at:
         answer = {"error": "ValueError: too\nlong"}
+    elif "gold" in request:
+        answer = {"log_likelihoods": [-2.0 * len(gold) for gold in request["gold"]]}
     else:
         tokens = [prompt[:4] + [request["seeds"][0]] for prompt in request["prompts"]]
         answer = {

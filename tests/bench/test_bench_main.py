@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 BARE = """
 import sys
 for name in ("typer", "rich", "matplotlib", "scipy", "bm25s", "gguf", "html_to_markdown",
-             "platformdirs", "pyarrow", "pypdfium2", "torchao"):
+             "platformdirs", "pyarrow", "pypdfium2", "rouge_score", "torchao"):
     sys.modules[name] = None
 """
 

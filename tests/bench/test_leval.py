@@ -103,3 +103,23 @@ def test_another_folder_says_what_data_is(tmp_path):
         read(tmp_path)
     with pytest.raises(InputError, match="leval needs --data: the folder with L-Eval's Open-ended"):
         read(None)
+
+
+@pytest.mark.parametrize(
+    ("task", "instruction", "output", "kind", "reference"),
+    [
+        ("quality", "Why?\n (A) So.\n (B) Thus.", "(B) Thus.", "letters", "B"),
+        ("coursera", "What?\nA. This\nB. That", "AB", "letters", "AB"),
+        ("gsm100", "Question: 1 + 17?", "18", "number", "18"),
+        ("sci_fi", "Is it? True or False?", "True [fact: False]", "f1", "True"),
+        ("natural_question", "when?", "April 25 , 2018", "f1", "April 25 , 2018"),
+        ("gov_report_summ", "Summarize.", "It says.", "rouge", "It says."),
+    ],
+)
+def test_outputs_are_gold_by_the_tasks_own_rule(  # noqa: PLR0913
+    tmp_path, task, instruction, output, kind, reference
+):
+    asked = {**row("Text.", instruction), "outputs": [output], "evaluation": "LLM"}
+    (tmp_path / f"{task}.jsonl").write_text(json.dumps(asked) + "\n")
+    [prompt] = read(tmp_path / f"{task}.jsonl")
+    assert (prompt.gold.kind, prompt.gold.references) == (kind, (reference,))

@@ -32,3 +32,10 @@ def test_a_row_is_a_prompt_whose_line_breaks_are_line_breaks(tmp_path):
 def test_a_line_that_is_no_row_is_named(tmp_path, row):
     with pytest.raises(InputError, match="line 3 is not a row of LongBench"):
         read(save(tmp_path, [*ROWS, row]))
+
+
+def test_answers_are_gold_where_there_are_some(tmp_path):
+    told = {**ROWS[0], "answers": ["Rain.", "Much rain."]}
+    first, second = read(save(tmp_path, [told, ROWS[1]]))
+    assert (first.gold.kind, first.gold.references) == ("rouge", ("Rain.", "Much rain."))
+    assert second.gold is None

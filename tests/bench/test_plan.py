@@ -11,7 +11,7 @@ SYSTEMS = [graft_system("plain"), graft_system("auto"), PEERS["hf-pld"]]
 
 def workload(count):
     encoded = [Encoded(Prompt(n, f"kind {n % 2}", "text"), [n]) for n in range(count)]
-    return Workload({0: encoded}, [0], 100, [])
+    return Workload({0: encoded}, [0], 100, [], None)
 
 
 def order(settings, count=4):
@@ -37,6 +37,13 @@ def test_groups_are_whole_and_go_only_to_those_who_take_several(settings):
     assert {name for _, name in found} == {"plain", "auto"}
 
 
+def test_no_more_groups_than_asked_for(settings):
+    found = list(turns(settings(batches=(1, 2), groups=1), SYSTEMS[:2], workload(4)))
+    assert [(t.numbers, t.system.name) for t in found] == [
+        ([0], "plain"), ([0], "auto"), ([0, 1], "plain"), ([0, 1], "auto"),
+    ]  # fmt: skip
+
+
 def test_cells_come_one_after_the_other(settings):
     found = list(turns(settings(batches=(1, 2), temperatures=(0, 1)), SYSTEMS, workload(2)))
     cells = list(dict.fromkeys((t.batch, t.temperature) for t in found))
@@ -46,7 +53,7 @@ def test_cells_come_one_after_the_other(settings):
 
 def test_every_context_has_its_own_prompts(settings):
     prompts = workload(3).prompts[0]
-    lengths = Workload({512: prompts, 1024: prompts[:1]}, [0], 2000, [])
+    lengths = Workload({512: prompts, 1024: prompts[:1]}, [0], 2000, [], None)
     found = list(turns(settings(), SYSTEMS[:1], lengths))
     assert [(t.context, t.numbers) for t in found] == [
         (512, [0]),

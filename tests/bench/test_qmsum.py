@@ -64,3 +64,9 @@ def test_a_line_that_is_no_meeting_is_named(tmp_path, row):
 def test_a_folder_without_it_says_what_data_is(tmp_path):
     with pytest.raises(InputError, match="cannot be read; --data is the folder with test.jsonl"):
         read(tmp_path)
+
+
+def test_the_answer_is_gold(tmp_path):
+    prompts = read(save(tmp_path / "test.jsonl.gz", MEETINGS))
+    assert [prompt.gold.references for prompt in prompts[:2]] == [("It was.",), ("x",)]
+    assert {prompt.gold.kind for prompt in prompts} == {"rouge"}

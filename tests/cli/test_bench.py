@@ -25,7 +25,7 @@ def results(tmp_path):
     [
         ("", "spec_bench needs --data: the folder with Spec-Bench's question.jsonl"),
         ("--data nowhere", "nowhere cannot be read; --data is the folder with question.jsonl"),
-        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, medqa"),
+        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, longbench_v2"),
         ("--draft magic", "unknown draft 'magic'; choose one of auto, plain, pld, copy, igpg"),
         ("--draft plain,sd", "draft 'sd' needs a draft model; name one (--draft-model)"),
         ("--draft plain,head --head none", "draft 'head' needs a draft head; name its folder"),
@@ -35,6 +35,12 @@ def results(tmp_path):
         ("--peers vllm", "vllm needs --python-vllm: the python of its environment"),
         ("--peers llama --python-llama x", "llama needs --gguf: the model's weights"),
         ("--gguf nowhere.gguf", "nowhere.gguf does not exist"),
+        ("--context-length much", "--context-length is a number of tokens such as 32k"),
+        ("--context-length 32k --peers hf", "--context-length is for Graft alone"),
+        ("--draft auto@magic", "unknown verifier 'magic' in 'auto@magic'; choose one of walk"),
+        ("--quality best", "--quality is one of answers, likelihood"),
+        ("--load-options no", "--load-options is a JSON object"),
+        ("--groups 0", "--groups must be at least 1, not 0"),
         ("--dtype fp8", "unknown dtype 'fp8'; choose from auto, fp32, bf16, fp16"),
         ("--temperature 0,hot", "--temperature takes numbers, separated by commas, not '0,hot'"),
         ("--temperature -1", "--temperature takes numbers from 0 to 100, such as 0,1"),
@@ -60,7 +66,10 @@ def test_what_cannot_be_run_is_one_line(cli, tmp_path, monkeypatch, words, line)
 
 def test_help_names_every_suite(cli):
     told = " ".join(cli("bench", "--help").stdout.split())
-    assert "Of humaneval, leval, medqa, multi_news, qmsum, spec_bench, spider, squad." in told
+    assert (
+        "Of humaneval, leval, longbench_v2, medqa, multi_news, qmsum, spec_bench, spider, squad."
+        in told
+    )
 
 
 def test_report_prints_the_table_again(cli, results):

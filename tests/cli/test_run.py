@@ -42,13 +42,13 @@ def test_options_reach_the_engine(cli, engine, document):
     options = "--temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --seed 3 --max-tokens 9"
     penalties = "--repetition-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3"
     rest = "--stop END --stop DONE --draft pld --dtype bf16 --device cpu --model some/model"
-    words = f"{options} {penalties} {rest} --invariant".split()
+    words = f"{options} {penalties} {rest} --invariant --context-length 32k".split()
     done = cli("run", "How fast?", *words)
     assert done.exit_code == 0, done.output
     [(name, loading)] = engine.loaded
     assert name == "some/model"
     asked = {"dtype": "bf16", "device": "cpu", "draft": "pld", "invariant": True}
-    assert asked.items() <= loading.items()
+    assert {**asked, "context_length": 32768}.items() <= loading.items()
     _, params, draft = engine.calls[0]
     assert draft == "pld"
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.9, 40, 0.1)
@@ -219,4 +219,13 @@ def test_verifiers_that_do_not_fit_are_refused_before_anything_is_loaded(cli, en
     assert done.exit_code != 0
     assert said in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+    assert not engine.loaded
+
+
+@pytest.mark.parametrize("length", ["much", "-1", "0"])
+def test_a_context_length_that_is_none_is_refused_in_one_line(cli, engine, length):
+    done = cli("run", "How fast?", "--context-length", length)
+    assert done.exit_code == 1
+    assert done.stderr.count("\n") == 1
+    assert "context" in done.stderr
     assert not engine.loaded

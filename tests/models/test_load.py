@@ -15,7 +15,7 @@ from graft.models import load
 from graft.models.gpu import hold_rows
 from graft.models.language_model import LanguageModel
 from graft.models.llama_shape import read_llama
-from graft.models.load import LoadedModel, context_length, load_model
+from graft.models.load import LoadedModel, load_model, longest_context
 from graft.models.probe import reference_logits
 from graft.tree.draft_tree import from_paths
 
@@ -199,11 +199,11 @@ def test_a_model_that_cannot_be_scored_as_a_tree_is_refused_by_name(tmp_path):
 def test_the_context_ends_where_the_rotation_would_change(name, rotary, expected):
     config = config_of(name)
     config.rope_parameters = rotary
-    assert context_length(config) == expected
+    assert longest_context(config) == expected
 
 
 def test_the_context_of_mixed_rotations_is_the_whole():
-    assert context_length(config_of("gemma3")) == 512
+    assert longest_context(config_of("gemma3")) == 512
 
 
 def test_a_folder_that_is_not_there_is_one_line():

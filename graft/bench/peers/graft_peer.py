@@ -1,13 +1,14 @@
-"""Graft worker: `method` is the draft preset (plain, auto, ...).
+"""Graft worker: `method` is the draft preset (plain, auto, ...), `rag` or `rag+PRESET`.
 
 One prompt is streamed and timed from outside, like the other engines. Several go through
 `engine.generate` together. What the engine would keep of a prompt for later ones is switched off.
 """
 
+import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import protocol
 
@@ -20,6 +21,11 @@ def main() -> None:
     options = protocol.parser(__doc__)
     options.add_argument("--draft-model")
     options.add_argument("--head", default="auto")
+    options.add_argument("--context-length", type=int, help="of the models; their own if not given")
+    options.add_argument("--draft", default="auto")
+    options.add_argument("--verifier", default="walk")
+    options.add_argument("--eta", type=float, help="how strong the verifier is")
+    options.add_argument("--load-options", type=json.loads, default={})
     chosen = options.parse_args()
     channel = protocol.private_stdout()
     import torch
@@ -33,23 +39,77 @@ def main() -> None:
         head=None if chosen.head == "none" else chosen.head,
         dtype=chosen.dtype,
         device=chosen.device,
+        context_length=chosen.context_length,
         max_batch=chosen.batch,
+        draft=chosen.draft,
+        verifier=chosen.verifier,
         prefix_cache=0,
         warm=True,
+        shift=None if chosen.eta is None else graft.Shift(eta=chosen.eta),
+        **chosen.load_options,
     )
     settings = {
         "dtype": engine.dtype,
         "device": engine.device,
         "threads": chosen.threads,
         "forward": engine.loaded.forward_name,
+        "context_length": engine.context_length,
+        "stretched": engine.loaded.stretched is not None,
         "max_batch": chosen.batch,
         "draft_model": chosen.draft_model,
+        "verifier": chosen.verifier,
+        "eta": chosen.eta,
+        "load_options": chosen.load_options,
         "heads": [name for name in ("eagle2", "longspec") if name in engine.presets],
         "prefix_cache": 0,
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)
     ready["versions"]["graft"] = graft.__version__
-    protocol.serve(lambda request: answer(engine, request), channel, ready)
+    protocol.serve(Answers(engine), channel, ready)
+
+
+class Answers:
+    """Answers requests; what shortens prompts is made when it is first needed."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self._engine = engine
+        self._shorten: Any = None
+
+    def __call__(self, request: dict) -> dict:
+        """A request for answers, or for the likelihood of gold."""
+        from graft.bench.systems import RAG, preset_of
+
+        begun = time.perf_counter()
+        method = request["method"]
+        request = {**request, "method": preset_of(method)}
+        if method.partition("+")[0] != RAG:
+            return told(self._engine, request)
+        request["prompts"] = [self._short(prompt) for prompt in request["prompts"]]
+        took = time.perf_counter() - begun
+        found = told(self._engine, request)
+        for name in ("prefill_seconds", "total_seconds"):  # finding passages is part of reading
+            if found.get(name) is not None:
+                found[name] += took
+        return {**found, "read_tokens": sum(map(len, request["prompts"]))}
+
+    def _short(self, prompt: list[int]) -> list[int]:
+        from graft.bench.rag import shortened, shortener
+
+        self._shorten = self._shorten or shortener(self._engine.loaded.tokenizer)
+        return shortened(self._shorten, prompt)
+
+
+def told(engine: "Engine", request: dict) -> dict:
+    """What was asked for."""
+    return likelihoods(engine, request) if "gold" in request else answer(engine, request)
+
+
+def likelihoods(engine: "Engine", request: dict) -> dict:
+    """log p of every gold answer as a whole."""
+    from graft.decode.likelihood import log_likelihood
+
+    pairs = zip(request["prompts"], request["gold"], strict=True)
+    return {"log_likelihoods": [sum(log_likelihood(engine, *pair)) for pair in pairs]}
 
 
 def answer(engine: "Engine", request: dict) -> dict:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.source import Source, text, texts
-from graft.bench.task import Prompt, chat, numbers_by_group
+from graft.bench.task import Gold, Prompt, chat, numbers_by_group
 
 SOURCE = Source(
     suite="leval",
@@ -22,25 +22,49 @@ SOURCE = Source(
 FOLDERS = ("Open-ended-tasks", "Closed-ended-tasks")
 ENDINGS = (".jsonl", ".jsonl.gz")
 OPTIONS = re.compile(r"^ *\(?A[.)]", re.MULTILINE)  # how the first one begins
-EXAMPLES = "gsm100"
+LETTERS = re.compile(r"\(?([A-H]+)\b")  # how the right ones are named
+NUMBER = re.compile(r"-?\d[\d,]*(\.\d+)?")
+EXAMPLES, STATEMENTS = "gsm100", "sci_fi"
+SUMMARIES = {
+    "gov_report_summ", "meeting_summ", "news_summ", "paper_assistant", "patent_summ",
+    "review_summ", "tv_show_summ",
+}  # fmt: skip
 Asked = tuple[str, str, str]  # task, document, instruction
 
 
 def read(data: Path | None) -> list[Prompt]:
     """The instructions of every task in the folder, or of one task's file, each once."""
-    asked = list(dict.fromkeys(_asked(data)))
-    numbers = numbers_by_group(map(_group, asked))
+    found: dict[Asked, Gold | None] = {}
+    for asked, gold in _asked(data):
+        found.setdefault(asked, gold)
+    numbers = numbers_by_group(map(_group, found))
     return [
-        Prompt(number, task, chat(_question(task, document, instruction)), document)
-        for number, (task, document, instruction) in zip(numbers, asked, strict=True)
+        Prompt(number, asked[0], chat(_question(*asked)), asked[1], gold)
+        for number, (asked, gold) in zip(numbers, found.items(), strict=True)
     ]
 
 
-def _asked(data: Path | None) -> Iterator[Asked]:
+def _asked(data: Path | None) -> Iterator[tuple[Asked, Gold | None]]:
     for file in _files(data):
-        for document, instructions in SOURCE.lines(file, _document):
-            for instruction in instructions:
-                yield file.name.partition(".")[0], document, instruction
+        task = file.name.partition(".")[0]
+        for document, answered, evaluation in SOURCE.lines(file, _document):
+            for instruction, output in answered:
+                yield (task, document, instruction), _gold(task, instruction, output, evaluation)
+
+
+def _gold(task: str, instruction: str, output: str, evaluation: str) -> Gold | None:
+    """By the rule L-Eval names; of a summary that people or a model should judge, by ROUGE too."""
+    output = output.strip()
+    if not output:
+        return None
+    if OPTIONS.search(instruction):
+        named = LETTERS.match(output)
+        return Gold("letters", (named[1],)) if named else None
+    if task == EXAMPLES:
+        return Gold("number", (output,)) if NUMBER.fullmatch(output) else None
+    if task == STATEMENTS:  # "True [fact: False]": what the story says, then what is so
+        return Gold("f1", (output.partition("[")[0].strip(),))
+    return Gold("rouge" if evaluation == "rouge" or task in SUMMARIES else "f1", (output,))
 
 
 def _files(data: Path | None) -> list[Path]:
@@ -53,8 +77,12 @@ def _files(data: Path | None) -> list[Path]:
     return [file for file in files if file.name.endswith(ENDINGS)] or [found]
 
 
-def _document(row: dict[str, Any]) -> tuple[str, list[str]]:
-    return text(row, "input").strip(), [each.strip() for each in texts(row, "instructions")]
+def _document(row: dict[str, Any]) -> tuple[str, list[tuple[str, str]], str]:
+    """A document, its instructions with their answers, and how answers are evaluated."""
+    instructions = [each.strip() for each in texts(row, "instructions")]
+    outputs = row.get("outputs") or [""] * len(instructions)
+    pairs = list(zip(instructions, map(str, outputs), strict=True))
+    return text(row, "input").strip(), pairs, str(row.get("evaluation", ""))
 
 
 def _group(asked: Asked) -> str:

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Prompt, chat
+from graft.bench.source import Source, text, texts
+from graft.bench.task import Gold, Prompt, chat
 
 SOURCE = Source(
     suite="multi_news",
@@ -19,15 +19,19 @@ LINE_BREAK = re.compile(" ?NEWLINE_CHAR ?")  # as the set writes it
 
 def read(data: Path | None) -> list[Prompt]:
     """The rows in the file's order, each once."""
-    rows = dict.fromkeys(SOURCE.lines(data, _articles))
+    rows: dict[str, Gold | None] = {}
+    for articles, gold in SOURCE.lines(data, _articles):
+        rows.setdefault(articles, gold)
     return [
-        Prompt(number, "multi_news", chat(_question(articles)), articles)
-        for number, articles in enumerate(rows, 1)
+        Prompt(number, "multi_news", chat(_question(articles)), articles, gold)
+        for number, (articles, gold) in enumerate(rows.items(), 1)
     ]
 
 
-def _articles(row: dict[str, Any]) -> str:
-    return LINE_BREAK.sub("\n", text(row, "context")).strip()
+def _articles(row: dict[str, Any]) -> tuple[str, Gold | None]:
+    answers = texts(row, "answers") if row.get("answers") else None
+    gold = Gold("rouge", tuple(answers)) if answers else None
+    return LINE_BREAK.sub("\n", text(row, "context")).strip(), gold
 
 
 def _question(articles: str) -> str:

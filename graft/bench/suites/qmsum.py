@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.source import Source, text
-from graft.bench.task import Prompt, chat, numbers_by_group
+from graft.bench.task import Gold, Prompt, chat, numbers_by_group
 
 SOURCE = Source(
     suite="qmsum",
@@ -17,24 +17,35 @@ SOURCE = Source(
     row="a QMSum meeting (meeting_transcripts, general_query_list, specific_query_list)",
 )
 Asked = tuple[str, str]  # transcript, query
+Answered = tuple[Asked, str]
 
 
 def read(data: Path | None) -> list[Prompt]:
     """The queries in the file's order, each once in its meeting."""
-    asked = list(dict.fromkeys(pair for row in SOURCE.lines(data, _asked) for pair in row))
-    numbers = numbers_by_group(transcript for transcript, _ in asked)
+    answered: dict[Asked, str] = {}
+    for row in SOURCE.lines(data, _answered):
+        for asked, answer in row:
+            answered.setdefault(asked, answer)
+    numbers = numbers_by_group(transcript for transcript, _ in answered)
     return [
-        Prompt(number, "qmsum", chat(_question(transcript, query)), transcript)
-        for number, (transcript, query) in zip(numbers, asked, strict=True)
+        Prompt(number, "qmsum", chat(_question(*asked)), asked[0], _gold(answer))
+        for number, (asked, answer) in zip(numbers, answered.items(), strict=True)
     ]
 
 
-def _asked(row: dict[str, Any]) -> list[Asked]:
+def _gold(answer: str) -> Gold | None:
+    return Gold("rouge", (answer,)) if answer else None
+
+
+def _answered(row: dict[str, Any]) -> list[Answered]:
     transcript = "\n".join(filter(None, map(_turn, row["meeting_transcripts"])))
     queries = [*row["general_query_list"], *row["specific_query_list"]]
     if not transcript or not queries:
         raise ValueError("nothing said or nothing asked")
-    return [(transcript, text(query, "query").strip()) for query in queries]
+    return [
+        ((transcript, text(query, "query").strip()), str(query.get("answer", "")).strip())
+        for query in queries
+    ]
 
 
 def _turn(turn: dict[str, str]) -> str:

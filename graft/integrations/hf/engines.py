@@ -27,7 +27,7 @@ from graft.models.forward_hook import HookForward
 from graft.models.gpu import fastest_attention
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, name_of
 from graft.models.llama_shape import STATIC_ROTARY
-from graft.models.load import LoadedModel, build_forward, context_length
+from graft.models.load import LoadedModel, build_forward, longest_context
 from graft.models.step_costs import StepCosts, costs_for
 
 MOST_ROWS = 1 << 12  # of a batch; transformers has no limit
@@ -159,7 +159,7 @@ def _positions(config: PretrainedConfig) -> int:
         for each in (rotary, *rotary.values())
         if isinstance(each, dict) and "rope_type" in each
     }
-    return UNLIMITED if kinds and kinds <= STATIC_ROTARY else context_length(config)
+    return UNLIMITED if kinds and kinds <= STATIC_ROTARY else longest_context(config)
 
 
 def _look(model: PreTrainedModel) -> tuple:

@@ -4,12 +4,14 @@ Heads that are installed for a model (`shelf.py`) are found by the fingerprint o
 they were trained for.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from graft.errors import CheckpointError
-from graft.models.heads.config import KINDS
+from graft.models.heads.config import KINDS, sizes_of
 from graft.models.heads.eagle_runner import EagleRunner
 from graft.models.heads.files import CONFIG, Head, read_head
+from graft.models.heads.layers import Positions
 from graft.models.heads.longspec_runner import LongSpecRunner
 from graft.models.heads.runner import HeadRunner
 from graft.models.heads.shelf import installed_heads
@@ -52,7 +54,12 @@ def find_heads(name: str | None, target: LoadedModel) -> list[HeadRunner]:
 
 def load_head(folder: Path, target: LoadedModel) -> HeadRunner:
     """The head in a folder; CheckpointError where it belongs to another target."""
-    head = read_head(folder, target.checkpoint, read_config(target.checkpoint))
+    config = read_config(target.checkpoint, target.stretched)
+    head = read_head(folder, target.checkpoint, config)
+    if target.stretched is not None:  # its queries meet the target's keys, or stand as far apart
+        sizes = sizes_of(config, target.checkpoint.name)
+        turned = {name: sizes[name] for name in ("positions", "rope")}
+        head.rotary = Positions(replace(head.config, **turned))
     return run_head(head, target.model, packed=target.forward_name == "panels")
 
 
