@@ -107,7 +107,8 @@ STORE_PRESETS: dict[str, str] = {
     "rest": "the same by REST's choice: 5,000 places, 10 tokens, 64 prefixes (He et al. 2023)",
     "rasd-rest": "a draft head's or model's tree and REST's branches that it holds likely (RASD)",
 }  # each with the store's folder behind a colon
-SAMPLED_PRESETS = ("sd", "rapid", "rapid-up")  # chains that carry q for the rules that want it
+RETRIEVING = ("rapid", "rapid-up")  # presets that read retrieved passages
+SAMPLED_PRESETS = ("sd", *RETRIEVING)  # chains that carry q for the rules that want it
 # What comes out at a drafted position, for the target's p and the drafter's q; phat: see Shift
 VERIFIERS: dict[str, str] = {
     "walk": "p, drawn with plain decoding's own noise: the same text",
@@ -116,7 +117,6 @@ VERIFIERS: dict[str, str] = {
     "rapid-phat": "phat: min(q, phat) + (1 - sum min(q, phat)) norm(max(phat - q, 0))",
 }
 GAMMA = 10  # of RAPID's
-CHAIN = ChainGrowth(depth=8)
 MAGICDEC_CHAIN = ChainGrowth(depth=3)
 TRIFORCE_DEPTH = 6
 COPIED = 20  # nodes of CASD's copier: two branches of ten
@@ -154,7 +154,7 @@ class Helpers:
         }
         missing = {kind for kind in KINDS if kind not in self.heads}
         if not self.shorten:
-            missing |= {"rapid", "rapid-up"}
+            missing.update(RETRIEVING)
         if not self.target:
             missing.add("triforce-head")
         return {name: text for name, text in known.items() if name not in missing}
@@ -253,7 +253,7 @@ def make_drafter(
     if preset in KINDS and preset not in helpers.heads:
         there = ", ".join(helpers.heads)
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
-    if preset in ("rapid", "rapid-up") and not helpers.shorten:
+    if preset in RETRIEVING and not helpers.shorten:
         raise InputError(f"draft {preset!r} needs a model with a tokenizer")
     if preset in {*SELF_PRESETS, "triforce-head"} and helpers.target is None:
         raise InputError(f"draft {preset!r} is made of the target itself; ask its engine for it")
@@ -312,7 +312,7 @@ def _with_target(helpers: Helpers) -> dict[str, Callable[[], Drafter]]:
         return lambda: SelfDrafter(target, MAGICDEC_CHAIN, sight)
 
     return {
-        "window": lambda: SelfDrafter(target, CHAIN, LONGSPEC_WINDOW, adaptive=True),
+        "window": lambda: SelfDrafter(target, ChainGrowth(DEPTH), LONGSPEC_WINDOW, adaptive=True),
         "magicdec": magicdec(MAGICDEC),
         "magicdec-longspec": magicdec(LONGSPEC_WINDOW),
         "magicdec-rapid": magicdec(RAPID_WINDOW),
@@ -512,7 +512,7 @@ def load(  # noqa: PLR0913  every option by its name
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)
     chains, retrieval = _chains(verifier, gamma, confidence), Retrieval(retriever, retrieved)
-    short = bool({"rapid", "rapid-up"} & set(draft.split("+")))
+    short = any(part in RETRIEVING for part in draft.split("+"))
     retrieval.check(needed=short)
     if draft_device and not draft_model:
         raise InputError("a draft device needs a draft model; name one (--draft-model)")

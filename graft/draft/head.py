@@ -15,7 +15,7 @@ from torch import Tensor
 from graft.draft.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.head_growth import Asked, Beam, Growth, LaunchedGrowth, Pool
-from graft.draft.head_worth import TRIAL, Always, Draft, Paying, Trial, plain
+from graft.draft.head_worth import TRIAL, Draft, Paying, Trial, plain
 from graft.draft.ledger import Ledger
 from graft.draft.ranks import Ranks
 from graft.draft.trust import Experience, Trust
@@ -101,7 +101,7 @@ class HeadDrafter:
 
     def __init__(self, helper: HeadHelper, beam: Beam | None = None, *, nodes: int) -> None:
         self._runner, self._grow, self._nodes = helper.runner, helper.growth, nodes
-        self._shapes = Always(beam) if beam else Paying(helper.costs, helper.overhead)
+        self._beam, self._shapes = beam, Paying(helper.costs, helper.overhead)
         self._choose = as_many_as_fit if beam else as_many_as_pay
         self._calibrated = beam is None
         self._followed: dict[int, _Followed] = {}
@@ -127,13 +127,9 @@ class HeadDrafter:
         for each in followed:
             each.forget_draft()
         ready = [each for each in followed if each.extent is not None] if budget.nodes else []
-        if self._ledger:
-            self._ledger.begin([context.sequence for context in contexts])
-        draft = self._shape(ready, budget) if ready else None
-        if self._ledger and len(ready) == len(followed):
-            self._ledger.expect(draft.expected if draft else plain(budget), drafted=bool(draft))
-        if draft:
-            self._draft(ready, draft.beam, budget)
+        beam = self._beam or self._paying_beam(ready, contexts, budget)
+        if ready and beam:
+            self._draft(ready, beam, budget)
         whole = [each.tree or root_only(each.context.root) for each in followed]
         return best_of(whole, self._choose, budget)
 
@@ -163,6 +159,17 @@ class HeadDrafter:
         """What the head held likeliest after the root, in the draft just proposed."""
         tree = self._followed[sequence].tree
         return tree.tokens[tree.parents == 0].tolist() if tree else []
+
+    def _paying_beam(
+        self, ready: list[_Followed], contexts: list[DraftContext], budget: Budget
+    ) -> Beam | None:
+        """What to grow, its promise written down if it is for everybody."""
+        if self._ledger:
+            self._ledger.begin([context.sequence for context in contexts])
+        draft = self._shape(ready, budget) if ready else None
+        if self._ledger and len(ready) == len(contexts):
+            self._ledger.expect(draft.expected if draft else plain(budget), drafted=bool(draft))
+        return draft.beam if draft else None
 
     def _shape(self, ready: list[_Followed], budget: Budget) -> Draft | None:
         """What to grow; where nothing pays, now and then a little to see whether that is still
@@ -210,7 +217,7 @@ class HeadDrafter:
         busy."""
         asked = [Asked(self._unread(each), each.extent, each.context.sampler) for each in ready]
         waiting = self._grow.begin(asked, beam)
-        if beam is not TRIAL and self._drafts % REVIEW == 0:
+        if self._beam is None and beam is not TRIAL and self._drafts % REVIEW == 0:
             self._weigh(ready, budget)
         else:
             self._learn()

@@ -124,33 +124,6 @@ class Paying:
         return Expected(float(tokens[best]), float(seconds[best]))
 
 
-@dataclass(frozen=True, slots=True)
-class Always:
-    """The papers' way: the same shape, whatever it costs."""
-
-    beam: Beam
-
-    def choose(
-        self,
-        ranks: Sequence[Ranks],  # noqa: ARG002
-        length: int,  # noqa: ARG002
-        budget: Budget,
-        worth: float = 1.0,  # noqa: ARG002
-    ) -> Draft:
-        """See Paying."""
-        return Draft(self.beam, plain(budget))
-
-    def trial(
-        self,
-        ranks: Sequence[Ranks],  # noqa: ARG002
-        length: int,  # noqa: ARG002
-        budget: Budget,
-        worth: float = 1.0,  # noqa: ARG002
-    ) -> Trial:
-        """See Paying."""
-        return Trial(Draft(self.beam, plain(budget)), 0.0, 0.0, hopeless=False)
-
-
 def plain(budget: Budget) -> Expected:
     """A round without a draft."""
     return Expected(budget.certain, float(budget.seconds[0]))

@@ -8,9 +8,10 @@ expected of them; what counts is how much better or worse the first ones do than
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from graft.draft.rounds import LONGEST, Round, Rounds
+
 PRIOR = 8.0  # rounds that an expectation nobody has tested yet is worth
 FADE = 0.98  # weight of a round one round later
-LONGEST = 8.0  # times what was expected: a round that takes longer was held up by something else
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +27,27 @@ class Expected:
         return self.tokens / self.seconds
 
 
-class _Rounds:
-    """Of one kind: the tokens per second there were, as a share of those expected."""
+class _Kept:
+    """Of rounds of one kind: the tokens per second there were, as a share of those expected."""
 
     def __init__(self) -> None:
         self._tokens = self._seconds = PRIOR  # both in parts of what was expected
 
-    def add(self, expected: Expected, tokens: int, seconds: float) -> None:
-        self._tokens = FADE * self._tokens + tokens / expected.tokens
-        self._seconds = FADE * self._seconds + min(seconds / expected.seconds, LONGEST)
+    def add(self, expected: Expected, real: Round) -> None:
+        self._tokens = FADE * self._tokens + real.tokens / expected.tokens
+        self._seconds = FADE * self._seconds + min(real.seconds / expected.seconds, LONGEST)
 
     @property
-    def kept(self) -> float:
+    def share(self) -> float:
         return self._tokens / self._seconds
 
 
 class Ledger:
-    """Told when a round begins and how many tokens it brought; a round ends where the next one of
-    the same sequences begins."""
+    """Told what rounds are expected to be, when they begin and how many tokens they bring."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._with, self._without = _Rounds(), _Rounds()
-        self._whose: Hashable = None
-        self._since, self._tokens = 0.0, 0
+        self._rounds = Rounds(clock)
+        self._with, self._without = _Kept(), _Kept()
         self._expected: Expected | None = None
         self._drafted = False
 
@@ -57,16 +55,14 @@ class Ledger:
     def worth(self) -> float:
         """What a draft's promise is worth: 1 where rounds with drafts go as expected, compared with
         rounds without."""
-        return self._with.kept / self._without.kept
+        return self._with.share / self._without.share
 
     def begin(self, whose: Hashable) -> None:
         """A round of these sequences begins; if the last one was theirs too, it ends."""
-        now = self._clock()
-        if self._expected and self._tokens and whose == self._whose:
-            rounds = self._with if self._drafted else self._without
-            rounds.add(self._expected, self._tokens, now - self._since)
-        self._whose, self._since = whose, now
-        self._expected, self._tokens = None, 0
+        last = self._rounds.begin(whose)
+        if last and self._expected:
+            (self._with if self._drafted else self._without).add(self._expected, last)
+        self._expected = None
 
     def expect(self, expected: Expected, *, drafted: bool) -> None:
         """What the round that has just begun will bring."""
@@ -74,4 +70,4 @@ class Ledger:
 
     def came(self, tokens: int) -> None:
         """So many tokens became final."""
-        self._tokens += tokens
+        self._rounds.came(tokens)

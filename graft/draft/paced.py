@@ -7,15 +7,15 @@ fewer tokens per second the drafter rests for a while, longer each time it happe
 next to nothing. A copy in sight wakes it up for a round; if it comes true, it is awake again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.rounds import LONGEST, Round, Rounds
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 
 FADE = 0.97  # weight of a round one round later
-LONGEST = 8.0  # times what was expected: what takes longer was held up by something else
 KNOWN = 8.0  # rounds from which a speed is believed
 FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
 SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
@@ -82,14 +82,13 @@ class _Pace:
         self.resting, self.rest = 0, SHORTEST_REST
 
 
-@dataclass(slots=True)
-class _Round:
-    whose: list[int]
-    since: float
-    expected: float  # seconds without drafts
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Of the round under way: the seconds it would take without drafts, and why it has any."""
+
+    expected: float
     drafted: bool
-    tempted: bool = False
-    tokens: int = 0
+    tempted: bool
 
 
 class Paced:
@@ -98,10 +97,10 @@ class Paced:
     def __init__(
         self, drafter: Drafter, clock: Callable[[], float], tempted: Tempted | None = None
     ) -> None:
-        self._drafter, self._clock = drafter, clock
+        self._drafter, self._rounds = drafter, Rounds(clock)
         self._tempted = tempted or (lambda _: False)
         self._paces: dict[int, _Pace] = {}
-        self._round: _Round | None = None
+        self._asked: _Asked | None = None
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
@@ -111,33 +110,28 @@ class Paced:
         """See Drafter."""
         whose = [context.sequence for context in contexts]
         pace = self._paces.setdefault(len(whose).bit_length(), _Pace())
-        now = self._clock()
-        self._end(whose, now)
+        last = self._rounds.begin(whose)
+        if last:
+            self._end(last, pace, len(whose))
         drafted = pace.asks()
         tempted = not drafted and pace.plain.rounds > 0 and any(map(self._tempted, whose))
-        self._round = _Round(whose, now, float(budget.seconds[0]), drafted or tempted, tempted)
+        self._asked = _Asked(float(budget.seconds[0]), drafted, tempted)
         if drafted or tempted:
             return self._drafter.propose(contexts, budget)
         return [root_only(context.root) for context in contexts]
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
-        if self._round:
-            self._round.tokens += sum(len(step.tokens) for step in steps)
+        self._rounds.came(sum(len(step.tokens) for step in steps))
         self._drafter.observe(steps)
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
         self._drafter.finish(sequence)
 
-    def _end(self, whose: Sequence[int], now: float) -> None:
-        """The last round ends where the next one of the same sequences begins."""
-        last = self._round
-        if last is None or not last.tokens or last.whose != whose or now <= last.since:
-            return
-        pace = self._paces[len(whose).bit_length()]
-        if not last.tempted:
-            time = (now - last.since) / last.expected
-            pace.ended(last.tokens, time, drafted=last.drafted)
-        elif last.tokens > len(whose) + 1:
+    def _end(self, last: Round, pace: _Pace, sequences: int) -> None:
+        if not self._asked.tempted:
+            time = last.seconds / self._asked.expected
+            pace.ended(last.tokens, time, drafted=self._asked.drafted)
+        elif last.tokens > sequences + 1:
             pace.wake()

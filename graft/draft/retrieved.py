@@ -41,13 +41,11 @@ class Retrieval:
 
     def budget(self, length: int) -> int:
         """Tokens of the short version of a prompt with so many."""
+        if not isinstance(self._budget, str):
+            return self._budget
         from graft.retrieval import budget
 
-        return (
-            getattr(budget, self._budget)(length)
-            if isinstance(self._budget, str)
-            else (self._budget)
-        )
+        return getattr(budget, self._budget)(length)
 
     def with_tokenizer(self, tokenizer: Any) -> Shorten | None:  # noqa: ANN401
         """Who shortens a model's prompts; nobody where they cannot be taken apart."""
