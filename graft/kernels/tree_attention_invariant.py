@@ -25,8 +25,8 @@ class SeenRows:
 
     rows: np.ndarray  # [N] int64: where the keys and values of a node are written
     positions: np.ndarray  # [N] int64
-    seen: Tensor  # [N, P] int32 on the model's device: the row at position p; P is whole groups
-    last: Tensor  # [N, 1] int64 there: the nodes' positions; what `seen` says beyond is ignored
+    seen: Tensor  # [N, P] int32 on the model's device: the p-th row; P is whole groups
+    last: Tensor  # [N, 1] int64 there: their own places in `seen`; what it says beyond is ignored
     group: int  # blocks computed at once
     _groups: dict[int | None, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
@@ -50,26 +50,27 @@ class SeenRows:
 
 def see(layout: TreeLayout, nodes: np.ndarray, device: torch.device, group: int) -> SeenRows:
     """What these nodes of a layout see."""
-    positions = layout.positions[nodes]
-    span = group * BLOCK
-    width = -(-(int(positions.max()) + 1) // span) * span
-    seen = np.repeat(layout.rows[nodes][:, None], width, 1).astype(np.int32)
     sequences = np.searchsorted(layout.first_node, nodes, "right") - 1
+    committed = np.array([sum(count for _, count in each) for each in layout.segments])
+    last = committed[sequences] + layout.ancestors[nodes].sum(1, dtype=np.int64) - 1
+    span = group * BLOCK
+    width = -(-(int(last.max()) + 1) // span) * span
+    seen = np.repeat(layout.rows[nodes][:, None], width, 1).astype(np.int32)
     for b in np.unique(sequences):
-        committed = 0
+        place = 0
         members = np.flatnonzero(sequences == b)
         for row, count in layout.segments[b]:
-            seen[members, committed : committed + count] = row + np.arange(count)
-            committed += count
+            seen[members, place : place + count] = row + np.arange(count)
+            place += count
         first = layout.first_node[b]
         for i in members:
             path = first + np.flatnonzero(layout.ancestors[nodes[i]])
-            seen[i, committed : committed + len(path)] = layout.rows[path]
+            seen[i, place : place + len(path)] = layout.rows[path]
     return SeenRows(
         layout.rows[nodes],
-        positions,
+        layout.positions[nodes],
         torch.from_numpy(seen).to(device),
-        torch.from_numpy(positions).to(device)[:, None],
+        torch.from_numpy(last).to(device)[:, None],
         group,
     )
 

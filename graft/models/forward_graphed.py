@@ -77,6 +77,19 @@ class GraphedForward:
         return logits[:count] if wanted is None else logits[wanted]
 
     @torch.inference_mode()
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward. Not captured: few layers of many tokens are mostly products."""
+        self._keep_valid(int(layout.positions.max()) + 1)
+        plan = plan_for(layout, self.layers.group, self._keys)
+        step = DeviceStep(fit(plan, len(tokens)), self.device)
+        step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
+        self.layers.compute_first(step, layers)
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return self.layers.shape.frequencies()
+
+    @torch.inference_mode()
     def features(self, nodes: np.ndarray) -> Tensor:
         """See Forward."""
         return self._features[upload(torch.from_numpy(nodes), self.device)]

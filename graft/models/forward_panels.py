@@ -39,7 +39,29 @@ class PanelForward:
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
-        shape, weights = self.shape, self.weights
+        hidden = self._run_layers(tokens, layout)
+        weights, epsilon = self.weights, np.float32(self.shape.epsilon)
+        logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
+        with COMPUTING:
+            wanted, norm, head = hidden[outputs], weights.final_norm, weights.head
+            project(wanted, norm, epsilon, head, logits, self.threads)
+        if self.keeps_features:
+            self._hidden = hidden
+        return torch.from_numpy(logits)[:, : self.shape.vocabulary]
+
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward."""
+        self._run_layers(tokens, layout, layers)
+
+    def frequencies(self) -> list[torch.Tensor]:
+        """See Forward."""
+        return self.shape.frequencies()
+
+    def _run_layers(
+        self, tokens: np.ndarray, layout: TreeLayout, layers: int | None = None
+    ) -> np.ndarray:
+        """[N, E] behind the first `layers`, or all of them."""
+        shape = self.shape
         plan = plan_splits(layout)
         hidden = self._embed(tokens)
         cosine, sine = shape.rotary(layout.positions)
@@ -47,11 +69,10 @@ class PanelForward:
         numbers = np.array([shape.epsilon, shape.scale], np.float32)
         splits = int(plan.blocks[:, 3].max())
         partial = self._partial.take(splits, shape, len(tokens))
-        logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
         with COMPUTING:
             run_layers(
                 hidden,
-                weights.layers(),
+                self.weights.layers(layers),
                 (self.storage.keys, self.storage.values),
                 (layout.rows, layout.positions, layout.ancestors, cosine, sine),
                 (plan.tasks, plan.blocks),
@@ -59,11 +80,7 @@ class PanelForward:
                 partial,
                 self.threads,
             )
-            wanted, norm, head = hidden[outputs], weights.final_norm, weights.head
-            project(wanted, norm, numbers[0], head, logits, self.threads)
-        if self.keeps_features:
-            self._hidden = hidden
-        return torch.from_numpy(logits)[:, : shape.vocabulary]
+        return hidden
 
     def features(self, nodes: np.ndarray) -> torch.Tensor:
         """See Forward."""
