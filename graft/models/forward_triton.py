@@ -70,9 +70,7 @@ class TritonLayers:
             product(gated, layer.down, residual=hidden)
         return add_norm(hidden, None, self.weights.final_norm, epsilon)
 
-    def _run_apart(
-        self, step: DeviceStep, hidden: Tensor, layers: int | None = None
-    ) -> Tensor:
+    def _run_apart(self, step: DeviceStep, hidden: Tensor, layers: int | None = None) -> Tensor:
         """The same by the library's products, of all layers or the first ones."""
         epsilon, change = self.shape.epsilon, None
         for i, layer in enumerate(self.weights.layers[:layers]):

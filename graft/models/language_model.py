@@ -192,9 +192,7 @@ class LanguageModel:
         self.steps += 1
         return self.forward.run(tokens, layout, outputs)
 
-    def run_first(
-        self, extents: Sequence[Extent], trees: Sequence[DraftTree], layers: int
-    ) -> None:
+    def run_first(self, extents: Sequence[Extent], trees: Sequence[DraftTree], layers: int) -> None:
         """Write the nodes' keys and values of the first `layers` alone."""
         self.forward.run_first(*self._lay_out(extents, trees), layers)
 

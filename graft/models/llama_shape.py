@@ -94,7 +94,7 @@ class LlamaShape:
 
 
 def frequencies_of(module: nn.Module) -> list[Tensor]:
-    """The inverse frequencies that rotary modules inside keep as buffers, by transformers' names."""
+    """The inverse frequencies that rotary modules inside keep as buffers."""
     return [
         buffer
         for name, buffer in module.named_buffers()

@@ -73,13 +73,11 @@ class KeyRotation:
             keys[own] = way.turned(rows[0, own], before, after)
         return torch.stack([keys, rows[1]])
 
-    @property
-    def name(self) -> str:
-        """Tells rotations apart."""
-        digest = hashlib.sha256()
-        for way in self.layers:
-            digest.update(way.frequencies.numpy().tobytes() + bytes([way.interleaved]))
-        return digest.hexdigest()[:16]
+
+def frequencies_name(model: LanguageModel) -> str:
+    """Tells models apart that rotate their keys differently."""
+    own = (each.detach().float().cpu().numpy().tobytes() for each in model.forward.frequencies())
+    return hashlib.sha256(b"\n".join(own)).hexdigest()[:16]
 
 
 def find_rotation(model: LanguageModel) -> KeyRotation:
