@@ -10,6 +10,7 @@ from graft.models.language_model import LanguageModel
 from graft.models.llama_shape import read_llama
 from graft.models.load import build_forward
 from graft.models.spans import append_rows, read_rows, rewrite, rewrite_first
+from graft.tree.draft_tree import from_paths
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -81,6 +82,19 @@ def test_rows_that_were_not_chosen_stay(model):
     # The first layer of a token depends on nothing but itself.
     torch.testing.assert_close(after[:, 0, :, chosen], right[:, 0, :, chosen], rtol=0, atol=1e-4)
     assert not torch.allclose(after[:, -1, :, chosen], right[:, -1, :, chosen], atol=1e-4)
+
+
+def test_positions_that_are_left_out_are_left_out_everywhere(model):
+    tree = from_paths(5, [[3, 4, 5], [3, 6], [7]])
+    results = []
+    for each in (model, model_of(build("qwen2"), "lean")):
+        extent = each.open(LAST + 8)
+        each.prefill(extent, TEXT[:60])
+        extent.skipped = 300
+        first = each.prefill(extent, TEXT[60:])
+        results.append([first, each.score([extent], [tree])[0]])
+    for ours, plain in zip(*results, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("layers", [1, 2])

@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from late import Late
 from tiny import tiny_engine, tiny_network
 
 from graft.decode.request import Request
@@ -259,6 +260,21 @@ def test_drafting_and_company_change_no_token(engine, mode):
     ]
     first, _, last = engine.generate(requests)
     assert first.token_ids == last.token_ids == alone
+
+
+def test_where_the_device_computes_by_itself(network):
+    results = []
+    for wrap in (lambda forward: forward, Late):
+        engine = tiny_engine(network, wrap=wrap)
+        params = replace(SHORT, max_tokens=24)
+        stream = engine.stream(text(50, 9), params)
+        tokens = [next(stream).token for _ in range(3)]
+        cache = cache_of(engine, "blend", share=0.3, scope="all")  # runs forwards of its own
+        prepared = cache.prepare(prompt(3, 2, 0))
+        tokens += [event.token for event in stream]
+        requests = [Request(prepared.tokens, params, rows=prepared.rows), text(60, 8)]
+        results.append([tokens, *(result.token_ids for result in engine.generate(requests))])
+    assert results[0] == results[1]
 
 
 def test_several_answers_share_a_prompt_with_reused_rows(engine):
