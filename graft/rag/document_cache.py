@@ -260,7 +260,7 @@ class DocumentCache:
                 known = [text for text in self._questions.get(question, {}) if text in by_text]
             else:
                 known = list(max((_begin(o, by_text) for o in self._orders), key=len, default=()))
-        leading = [by_text[text] for text in known]
+        leading = [by_text[text] for text in dict.fromkeys(known)]
         rest = iter([*leading, *(p for p in passages if not any(p is each for each in leading))])
         ordered = [next(rest) if part.kind == PASSAGE else part for part in parts]
         with self._door:

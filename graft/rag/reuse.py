@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from graft.errors import InputError
 
 MODES = ("off", "exact", "cics", "keep", "blend")
@@ -82,10 +84,19 @@ class PartReuse:
         return self.tokens - self.exact - self.approximate
 
 
+def _checked(part: tuple) -> Part:
+    try:
+        kind, tokens, *rest = part
+        return Part(kind, np.asarray(tokens, np.int32).tolist(), *rest)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"a part is (kind, token ids, id), not {str(part)[:60]!r}; tokenise its text first"
+        ) from error
+
+
 def checked(parts: Sequence[tuple]) -> list[Part]:
     """The parts that have tokens, after everything that speaks against them."""
-    known = [Part(*part) for part in parts]
-    known = [part for part in known if len(part.tokens)]
+    known = [part for part in map(_checked, parts) if len(part.tokens)]
     if not known:
         raise InputError("a prompt needs at least one part with tokens")
     kinds = [part.kind for part in known]

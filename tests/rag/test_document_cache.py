@@ -363,6 +363,15 @@ def test_reordering_is_said_and_makes_more_of_it_a_prefix(engine):
     assert not cache_of(engine, "exact").prepare(prompt(3, 1, 0)).reordered
 
 
+def test_reordering_loses_no_passage_that_comes_twice(engine):
+    cache = cache_of(engine, "exact", reorder=True)
+    ask(engine, cache.prepare(prompt(0, 0, 1)))
+    for order in ((1, 0), (1, 0, 1), (2, 0, 0)):
+        prepared = cache.prepare(prompt(*order))
+        expected = sorted(f"p{i}" for i in order)
+        assert sorted(part.id for part in prepared.parts[1:-1]) == expected
+
+
 def test_reordering_puts_a_questions_known_passages_first(engine):
     cache = cache_of(engine, reorder=True)
     ask(engine, cache.prepare(prompt(0, 1, 2)))
@@ -388,6 +397,10 @@ def test_wrong_parts_are_refused(engine):
     cache = cache_of(engine)
     with pytest.raises(InputError, match="at least one part"):
         cache.prepare([("head", [], "")])
+    with pytest.raises(InputError, match="tokenise its text first"):
+        cache.prepare([HEAD, ("passage", "some text", "1"), QUESTION])
+    with pytest.raises(InputError, match="tokenise its text first"):
+        cache.prepare([HEAD, 7])
     with pytest.raises(InputError, match="head comes first"):
         cache.prepare([PASSAGES[0], HEAD, QUESTION])
 
@@ -465,13 +478,16 @@ def test_on_the_real_model_blending_beats_chance_and_comes_closer_with_its_share
     ]
     answer = encode(" Lift B1 carries beds, and it was installed in 2016 in the surgical wing.")
     random = np.random.default_rng(0)
+    tokens = [token for _, own, _ in parts for token in own]
+    exact = continuation_logits(smollm2, tokens, None, answer)
 
     def divergence(mode, share=0.0, choose=None):
         cache = cache_of(smollm2, mode, scope="all", share=share)
         prepared = cache.prepare(parts)
         if choose:
             prepared.rows.choose = choose
-        return mean_divergence(smollm2, prepared.tokens, prepared.rows, answer)
+        logits = continuation_logits(smollm2, prepared.tokens, prepared.rows, answer)
+        return mean_divergence(exact, logits)
 
     def by_chance(differences, count):
         return np.sort(random.choice(len(differences), count, replace=False))
