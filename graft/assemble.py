@@ -544,7 +544,7 @@ def load(  # noqa: PLR0913  every option by its name
     costs = _costs(loaded)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     if kept:
-        shelf = PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
+        shelf = PrefixFiles(prefix_folder(), rows_key_of(loaded), most_bytes=disk_cache)
         loaded.model.prefixes.use(
             most_rows=kept // bytes_of_both, shelf=shelf if disk_cache else None
         )
@@ -616,7 +616,7 @@ def engine_around(
     )
 
 
-def _rows_key(loaded: LoadedModel) -> str:
+def rows_key_of(loaded: LoadedModel) -> str:
     """Everything the rows of a text depend on besides the text."""
     return rows_key(
         loaded.identity,

@@ -1,10 +1,10 @@
 """The loop: draft, score, verify, commit, observe."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from graft.decode.batch import Batch
 from graft.decode.flight import Flight, by_drafter, place_side_by_side
@@ -28,6 +28,7 @@ from graft.verify.verdict import Verifier
 
 MOST_NODES = 91  # of one tree, root excluded: 59 of EAGLE-2's and 32 retrieved
 PATIENCE = 64  # unread tokens after which a stream pauses
+Outcome = TypeVar("Outcome")
 
 
 class Engine:
@@ -104,6 +105,17 @@ class Engine:
         tokens = self.encoder.prompt(prompt).tokens
         self.turns.exclusively(lambda: self.model.prefixes.shelve(tokens))
 
+    def exclusively(self, action: Callable[[], Outcome]) -> Outcome:
+        """Use the model between two steps; one that is on its way is sent again."""
+        outcome: list[Outcome] = []
+
+        def alone() -> None:
+            self._flight = None
+            outcome.append(action())
+
+        self.turns.exclusively(alone)
+        return outcome[0]
+
     def advance(self) -> None:
         """One forward for everybody: a tree for each answer being written, and the next piece of
         the prompts being read.
@@ -143,6 +155,9 @@ class Engine:
         if not pieces and not writing:
             return None
         trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
+        pieces = self._batch.fill(pieces)  # may run forwards: features are asked for before
+        if not pieces and not writing:
+            return None
         parts = place_side_by_side(
             [(sequence, chain(piece)) for sequence, piece in pieces],
             list(zip(writing, trees, strict=True)),
@@ -191,6 +206,9 @@ class Engine:
         encoded = self.encoder.prompt(request.prompt)
         documents = [self.encoder.text(text) for text in request.documents]
         predicted = self.encoder.text(request.prediction) if request.prediction else []
+        rows = request.rows
+        if rows and rows.tokens != encoded.tokens:
+            raise InputError("the prepared rows are of another prompt; pass its token ids")
         count, most = len(encoded.tokens), self.model.context_length
         if count >= most:
             raise ContextLengthError(
@@ -215,7 +233,8 @@ class Engine:
                     detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
                     end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
                     room=min(params.max_tokens, most - count),
-                    stats=Stats(prompt_tokens=count),
+                    stats=Stats(prompt_tokens=count, approximate=bool(rows and rows.approximate)),
+                    rows=rows,
                     stop_when=request.stop_when,
                     leader=sequences[0] if sequences else None,
                 )

@@ -2,16 +2,41 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from torch import Tensor
 
 from graft.decode.text import Prompt
 from graft.errors import InputError
+from graft.models.arena import Extent
+from graft.models.language_model import LanguageModel
 from graft.sampling import Process, SamplingParams
 
 # (prompt and output so far, the raw logits [V] its last token was drawn from) -> end here?
 StopWhen = Callable[[list[int], Tensor], bool]
+
+
+class PreparedRows(Protocol):
+    """Keys and values for parts of a prompt, from earlier readings (`rag/document_cache.py`).
+
+    The prompt is read from left to right: what is prepared is put in, what is not is computed on
+    top of it. Rows that the model would not have computed itself make the answer `approximate`;
+    they and all that follows stay with the request.
+    """
+
+    tokens: list[int]  # of the whole prompt
+    shareable: int | None  # how many of its first ones may be shared with other requests; None: all
+    approximate: bool
+
+    def unread(self, known: int) -> tuple[int, int]:
+        """First and end of the tokens to compute next, if rows of the first `known` are there."""
+
+    def fill(self, model: LanguageModel, extent: Extent) -> tuple[int, int]:
+        """Put in what comes next, up to the tokens to compute; how many tokens got rows that are
+        exactly the model's own, and how many others. Between two steps of the engine."""
+
+    def keep(self, model: LanguageModel, extent: Extent) -> None:
+        """More tokens of the prompt were computed: keep of them what may be of use again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +46,7 @@ class Request:
     `documents` and `prediction` are texts the answer may repeat; they are drafted from but not
     part of the prompt. `process` changes the model's logits before anything else does, and
     `stop_when` is asked after every token; both see each token once, in order, whoever drafts.
+    `rows` are keys and values of a prompt given as token ids, made before.
     """
 
     prompt: Prompt
@@ -30,6 +56,7 @@ class Request:
     prediction: str | Sequence[int] | None = None
     process: Process | None = None
     stop_when: StopWhen | None = None
+    rows: PreparedRows | None = None
 
 
 class Options(TypedDict, total=False):

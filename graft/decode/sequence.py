@@ -8,12 +8,13 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from graft.decode.request import StopWhen
+from graft.decode.request import PreparedRows, StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
 from graft.draft.drafter import DraftContext, Drafter
-from graft.errors import GraftError
+from graft.errors import ContextLengthError, GraftError
 from graft.models.arena import Extent
+from graft.models.language_model import LanguageModel
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
 from graft.verify.verdict import Promise, Verdict
@@ -64,6 +65,11 @@ class Result:
         """Whether drafting left the distribution of answers as it was."""
         return self.promise.lossless
 
+    @property
+    def approximate(self) -> bool:
+        """Whether keys and values were reused that the model would not have computed itself."""
+        return self.stats.approximate
+
 
 @dataclass(slots=True)
 class _Landed:
@@ -101,6 +107,7 @@ class Sequence:
     room: int  # tokens that may still be emitted, by max_tokens and the model's context
     stats: Stats = field(default_factory=Stats)
     stop_when: StopWhen | None = None
+    rows: PreparedRows | None = None
     leader: "Sequence | None" = None
     heard: bool = True  # somebody may read its events
     patience: int | None = None  # unread events after which it pauses; None: never
@@ -144,10 +151,37 @@ class Sequence:
         """Whether nobody has read its tokens for a while."""
         return self.patience is not None and len(self.events) >= self.patience
 
+    @property
+    def shareable_prompt(self) -> list[int]:
+        """The first tokens of its prompt that may be shared with others."""
+        return self.context.prompt[: self.rows.shareable if self.rows else None]
+
     def next_piece(self, most: int) -> list[int]:
-        """The first prompt tokens that are not in the cache yet."""
-        read = self.extent.total
-        return self.context.prompt[read : read + most]
+        """The first prompt tokens that neither are in the cache nor will be put there."""
+        read, end = self.extent.total, len(self.context.prompt)
+        if self.rows:
+            read, end = self.rows.unread(read)
+        return self.context.prompt[read : min(end, read + most)]
+
+    def put_rows(self, model: LanguageModel) -> None:
+        """What is prepared of its prompt, up to the next piece that must be read."""
+        if self.rows is None:
+            return
+        exact, approximate = self.rows.fill(model, self.extent)
+        self.stats.cached_tokens += exact
+        self.stats.approximate_tokens += approximate
+        left = model.context_length - len(self.context.prompt) - self.extent.skipped
+        if left <= 0:
+            raise ContextLengthError(
+                f"the positions of the reused passages end {1 - left} beyond the model's context; "
+                "use another reuse than keep, or fewer passages"
+            )
+        self.room = min(self.room, left)
+
+    def keep_rows(self, model: LanguageModel) -> None:
+        """More of its prompt has been read: others may want that too."""
+        if self.rows:
+            self.rows.keep(model, self.extent)
 
     def begin(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
         """The prompt has been read, `logits` [1, V] follow it: the first token, unless it has been

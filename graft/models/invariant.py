@@ -141,6 +141,15 @@ class InvariantForward:
         self._features = torch.cat(features) if features else self._features
         return torch.cat(found)
 
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward."""
+        for _, padded, seen in self._slabs(tokens, layout):
+            self.forward.run_first(padded, seen, layers)
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return self.forward.frequencies()
+
     def _slabs(
         self, tokens: np.ndarray, layout: TreeLayout
     ) -> Iterator[tuple[np.ndarray, np.ndarray, SeenRows]]:

@@ -48,10 +48,12 @@ class PrefixCache:
         self.used, self._most_rows, self._shelf = True, most_rows, shelf
         self.clear()
 
-    def open(self, tokens: Sequence[int], rows: int) -> Extent:
-        """An extent with room for `rows` more than `tokens`, the longest known beginning in it."""
+    def open(self, tokens: Sequence[int], rows: int, *, shareable: int | None = None) -> Extent:
+        """An extent with room for `rows` more than `tokens`, the longest known beginning in it, of
+        the first `shareable` tokens at most."""
         wanted = np.asarray(tokens, np.int32)
-        prefix, shared = self._find(wanted[:-1])  # the last token is read for its logits
+        known = wanted[:-1][:shareable]  # the last token is read for its logits
+        prefix, shared = self._find(known)
         return self.reserve(len(wanted) - shared + rows, prefix, shared)
 
     def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
@@ -88,13 +90,15 @@ class PrefixCache:
             self._texts.add(text, extent)
 
     def leave(self, tokens: Sequence[int], extent: Extent) -> None:
-        """A sequence ends; `tokens` are those of its rows. Takes over the owner's use of them."""
+        """A sequence ends; `tokens` are those of its rows that others may have, from the first on.
+        Takes over the owner's use of them."""
         if (read := self._running.pop(extent, None)) is not None:
             self._texts.remove(read, extent)
-        whole = extent.total // BLOCK * BLOCK
+        whole = min(extent.total, len(tokens)) // BLOCK * BLOCK
         new = whole - extent.shared
         text = np.asarray(tokens[:whole], np.int32)
-        if new < BLOCK or new > self._most_rows or self._keeps(text):
+        used = extent.pinned > whole  # by another answer to the same prompt
+        if new < BLOCK or new > self._most_rows or used or self._keeps(text):
             self._arena.release(extent)
             return
         self._arena.truncate(extent, new)
