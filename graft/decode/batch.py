@@ -86,7 +86,7 @@ class Batch:
         leader = sequence.leader
         if leader and not leader.over and leader.prompt_logits is None:
             return True
-        return self._model.prefixes.is_coming(sequence.context.prompt)
+        return self._model.prefixes.is_coming(sequence.context.prompt, sequence.most_cached)
 
     def _open(self, sequence: Sequence) -> None:
         """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
@@ -103,12 +103,13 @@ class Batch:
             finally:
                 sequence.tell()
         else:
-            sequence.extent = model.prefixes.open(prompt, rows)
+            sequence.extent = model.prefixes.open(prompt, rows, sequence.most_cached)
             sequence.stats.cached_tokens = sequence.extent.total
-            model.prefixes.enter(prompt, sequence.extent)
+            model.prefixes.enter(prompt[: sequence.most_cached], sequence.extent)
 
     def _release(self, sequence: Sequence) -> None:
         context, extent = sequence.context, sequence.extent
         sequence.drafter.finish(context.sequence)
         sequence.extent = None
-        self._model.prefixes.leave([*context.prompt, *context.tokens], extent)
+        tokens = [*context.prompt, *context.tokens]
+        self._model.prefixes.leave(tokens[: sequence.most_cached], extent)

@@ -192,6 +192,7 @@ class Engine:
         documents = [self.encoder.text(text) for text in request.documents]
         predicted = self.encoder.text(request.prediction) if request.prediction else []
         count, most = len(encoded.tokens), self.model.context_length
+        quotable = encoded.quotable if request.quotable is None else list(request.quotable)
         if count >= most:
             raise ContextLengthError(
                 f"the prompt has {count} tokens but {self.model_name} reads at most {most - 1}; "
@@ -201,7 +202,7 @@ class Engine:
         params = replace(params, seed=choose_seed() if params.seed is None else params.seed)
         sequences: list[Running] = []
         for choice in range(params.n):
-            context = DraftContext(next(self._numbers), encoded.tokens, encoded.quotable)
+            context = DraftContext(next(self._numbers), encoded.tokens, quotable)
             context.documents, context.prediction = documents, predicted
             context.sampler = Sampler(
                 params, encoded.tokens, self.model.vocabulary,
@@ -217,6 +218,7 @@ class Engine:
                     room=min(params.max_tokens, most - count),
                     stats=Stats(prompt_tokens=count),
                     stop_when=request.stop_when,
+                    most_cached=request.most_cached,
                     leader=sequences[0] if sequences else None,
                 )
             )

@@ -21,6 +21,10 @@ class Request:
     `documents` and `prediction` are texts the answer may repeat; they are drafted from but not
     part of the prompt. `process` changes the model's logits before anything else does, and
     `stop_when` is asked after every token; both see each token once, in order, whoever drafts.
+
+    `quotable` are the spans of a prompt of token ids that drafts may copy. At most `most_cached` of
+    the prompt's first tokens come from what was read before, and stay for others: with 0 the prompt
+    is read anew and leaves nothing behind.
     """
 
     prompt: Prompt
@@ -30,6 +34,8 @@ class Request:
     prediction: str | Sequence[int] | None = None
     process: Process | None = None
     stop_when: StopWhen | None = None
+    quotable: Sequence[tuple[int, int]] | None = None  # None: all that is no chat template
+    most_cached: int | None = None  # None: as many as there are
 
 
 class Options(TypedDict, total=False):

@@ -46,10 +46,11 @@ class PrefixCache:
         self.used, self._most_rows, self._shelf = True, most_rows, shelf
         self.clear()
 
-    def open(self, tokens: Sequence[int], rows: int) -> Extent:
-        """An extent with room for `rows` more than `tokens`, the longest known beginning in it."""
+    def open(self, tokens: Sequence[int], rows: int, most: int | None = None) -> Extent:
+        """An extent with room for `rows` more than `tokens`, the longest known beginning in it, of
+        at most `most` tokens."""
         wanted = np.asarray(tokens, np.int32)
-        prefix, shared = self._find(wanted[:-1])  # the last token is read for its logits
+        prefix, shared = self._find(wanted[:-1][:most])  # the last token is read for its logits
         return self.reserve(len(wanted) - shared + rows, prefix, shared)
 
     def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
@@ -70,11 +71,11 @@ class PrefixCache:
                 if not self._drop_oldest():
                     raise
 
-    def is_coming(self, tokens: Sequence[int]) -> bool:
+    def is_coming(self, tokens: Sequence[int], most: int | None = None) -> bool:
         """Whether `open` will find more of the first tokens once others have read their own."""
         if not self._running or len(tokens) <= BLOCK:
             return False
-        wanted = np.asarray(tokens[:-1], np.int32)
+        wanted = np.asarray(tokens[:-1][:most], np.int32)
         return self._texts.common(wanted) > self._texts.longest(wanted)[1]
 
     def enter(self, tokens: Sequence[int], extent: Extent) -> None:
@@ -84,13 +85,15 @@ class PrefixCache:
             self._texts.add(text, extent)
 
     def leave(self, tokens: Sequence[int], extent: Extent) -> None:
-        """A sequence ends; `tokens` are those of its rows. Takes over the owner's use of them."""
+        """A sequence ends; `tokens` are those of its rows, or the first of them that may stay.
+        Takes over the owner's use of them."""
         if (read := self._running.pop(extent, None)) is not None:
             self._texts.remove(read, extent)
-        whole = extent.total // BLOCK * BLOCK
+        whole = min(extent.total, len(tokens)) // BLOCK * BLOCK
         new = whole - extent.shared
         text = np.asarray(tokens[:whole], np.int32)
-        if new < BLOCK or new > self._most_rows or self._keeps(text):
+        built_on = extent.pinned > whole  # by the other answers to the same prompt
+        if new < BLOCK or new > self._most_rows or built_on or self._keeps(text):
             self._arena.release(extent)
             return
         self._arena.truncate(extent, new)
