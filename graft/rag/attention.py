@@ -1,7 +1,7 @@
 """How much each token of a text looks at the earlier ones, for DRAGIN.
 
-Decoding never forms these weights: fused kernels add them up as they go. So they come from a call of
-their own, over a short text, and only the last layer's count. `Attention` is all a policy knows;
+Decoding never forms these weights: fused kernels add them up as they go. So they come from a call
+of their own, over a short text, and only the last layer's count. `Attention` is all a policy knows;
 `NetworkAttention` asks a transformers network in eager mode.
 """
 

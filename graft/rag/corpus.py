@@ -1,7 +1,7 @@
 """What can be looked up: passages with ids that stay the same, found by a query.
 
-`Corpus` is all that a session needs to know. `Bm25Corpus` keeps a list of passages in memory; larger
-ones that lie on disk answer by the same protocol.
+`Corpus` is all that a session needs to know. `Bm25Corpus` keeps a list of passages in memory;
+larger ones that lie on disk answer by the same protocol.
 """
 
 from collections.abc import Sequence

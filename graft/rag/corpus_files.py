@@ -1,8 +1,8 @@
 """A corpus out of files: records that are passages, or documents that are cut into passages.
 
-A record of JSON lines, a JSON array or parquet has a `text`, perhaps a `title` and an `id` (the names
-that published corpora use are known too); without one its id is its number. Every other file is a
-document, cut into pieces of about a hundred words with the file's name as title.
+A record of JSON lines, a JSON array or parquet has a `text`, perhaps a `title` and an `id` (the
+names that published corpora use are known too); without one its id is its number. Every other file
+is a document, cut into pieces of about a hundred words with the file's name as title.
 """
 
 from collections import Counter

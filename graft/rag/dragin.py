@@ -1,7 +1,7 @@
 """DRAGIN (Su et al. 2024): retrieve for the words that are both uncertain and attended to.
 
-**RIND**, when to retrieve. The model writes on without documents. Its tokens are merged to words;
-a word's weight a is how much later tokens attend to it (last layer, over the generated tokens alone:
+**RIND**, when to retrieve. The model writes on without documents. Its tokens are merged to words; a
+word's weight a is how much later tokens attend to it (last layer, over the generated tokens alone:
 the maximum over query rows, the mean over heads, summed over its tokens), its entropy h the mean of
 its tokens'. The first sentence with a content word of
 
@@ -9,10 +9,10 @@ its tokens'. The first sentence with a content word of
 
 is dropped, with everything behind it.
 
-**QFS**, what to search for. The rows that predict those words say which earlier words of question and
-text they rest on: of these the `top` content words, in the order of the text, are the query. This
-call of the model is made only after a trigger. Then the sentence is written anew with documents; only
-that sentence stays.
+**QFS**, what to search for. The rows that predict those words say which earlier words of question
+and text they rest on: of these the `top` content words, in the order of the text, are the query.
+This call of the model is made only after a trigger. Then the sentence is written anew with
+documents; only that sentence stays.
 
 The authors' code lets a sentence trigger whose only uncertain words are function words, and then
 divides zero by zero; the paper's own definition multiplies those by zero, which is done here.

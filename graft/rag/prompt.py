@@ -1,10 +1,10 @@
 """The prompt of a round, in parts that are tokenized apart (IDGR, IDR2 section 3.2).
 
-Head (demonstrations), passages, guide, question, text so far; a frame is what stands between question
-and answer. Each part's tokens depend on nothing
-around it, so a passage is the same tokens in every round, and whatever reuses what was read of it
-can tell where it stands. Passages carry their ids as tags. The guide names the ids that are related
-in this round, those of earlier rounds that are not, and how relevant each is by its rank.
+Head (demonstrations), passages, guide, question, text so far; a frame is what stands between
+question and answer. Each part's tokens depend on nothing around it, so a passage is the same tokens
+in every round, and whatever reuses what was read of it can tell where it stands. Passages carry
+their ids as tags. The guide names the ids that are related in this round, those of earlier rounds
+that are not, and how relevant each is by its rank.
 
 A chat model gets the demonstrations as turns and the rest as its user's last message; the text so
 far is the beginning of its answer. A base model gets it all as one text.

@@ -1,12 +1,12 @@
 """What a round may take over from what was read before.
 
-A round's prompt comes in parts. Whoever reuses says in which order and with which options they go to
-the engine; after the call the session tells how many tokens of each kind were not read again.
+A round's prompt comes in parts. Whoever reuses says in which order and with which options they go
+to the engine; after the call the session tells how many tokens of each kind were not read again.
 
 `off` reads every prompt anew and leaves nothing behind; `demos` shares the demonstrations alone,
-which every prompt begins with; `exact` shares whatever true prefix the engine's cache holds. None of
-them changes a token. Approximate ways (a passage's rows used at another place) plug in as another
-`Reuse`, and say so.
+which every prompt begins with; `exact` shares whatever true prefix the engine's cache holds. None
+of them changes a token. Approximate ways (a passage's rows used at another place) plug in as
+another `Reuse`, and say so.
 """
 
 from collections import Counter

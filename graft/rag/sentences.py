@@ -1,9 +1,9 @@
 """Sentences and content words of English text.
 
-The policies decide sentence by sentence, and DRAGIN looks at content words alone (nouns, adjectives,
-verbs, names, numbers). spaCy's small model finds both where it is installed, as in the papers; else
-rules and a list of function words that come with the package. The two split differently now and
-then, which changes when a policy retrieves, so results say which was used (`name`).
+The policies decide sentence by sentence, and DRAGIN looks at content words alone (nouns,
+adjectives, verbs, names, numbers). spaCy's small model finds both where it is installed, as in the
+papers; else rules and a list of function words that come with the package. The two split
+differently now and then, which changes when a policy retrieves, so results say which was used.
 """
 
 import re

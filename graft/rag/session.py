@@ -6,8 +6,8 @@ is DRAGIN's (Su et al. 2024), the drafting and guiding IDR2's. It differs in two
 where what it would go on to write could not be kept, and an answer that has been announced is
 finished before the loop ends.
 
-Each call has a seed of its own that follows from the answer's: the same seed gives the same text with
-every draft and with every exact reuse.
+Each call has a seed of its own that follows from the answer's: the same seed gives the same text
+with every draft and with every exact reuse.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -68,9 +68,9 @@ Event = Searched | Wrote | Ended
 class Session:
     """A model, a corpus and the way they work together.
 
-    `policy` and `reuse` are names or objects; `threshold` is the policy's number, by default the one
-    published for the `family` of questions. `guided` tells the model which passages matter (IDGR);
-    by default where reuse is approximate. `attention` is whom DRAGIN asks for weights.
+    `policy` and `reuse` are names or objects; `threshold` is the policy's number, by default the
+    one published for the `family` of questions. `guided` tells the model which passages matter
+    (IDGR), by default where reuse is approximate. `attention` is whom DRAGIN asks for weights.
     """
 
     def __init__(  # noqa: PLR0913  every option by its name
@@ -270,13 +270,11 @@ class AnswerStream:
         return _Looked(query, seconds=clock() - began)
 
     def _call(self, enough: Callable[[Tokens], bool], *, grounded: bool) -> tuple[Call, Handed]:
-        """A call that goes on from the text so far, with the passages of the last search or none."""
+        """Go on from the text so far, with the passages of the last search or with none."""
         state, session = self._state, self._session
         text = [token.id for token in state.kept]
         hits = state.hits if grounded else ()
-        handed = session.reuse.hand(
-            session.prompter.parts(self._question, hits, state.seen, text)
-        )
+        handed = session.reuse.hand(session.prompter.parts(self._question, hits, state.seen, text))
         scored = session.policy.scored and not grounded
         params = replace(
             self._params,
