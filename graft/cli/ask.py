@@ -16,8 +16,9 @@ from graft.errors import InputError
 if TYPE_CHECKING:
     from graft import SamplingParams
     from graft.rag.answer import Answer, Round
+    from graft.rag.answering import AnswerStream
     from graft.rag.corpus import Bm25Corpus
-    from graft.rag.session import AnswerStream, Session
+    from graft.rag.session import Session
 
 MOST_SHOWN = 300  # characters of a text in the list of rounds; --json and --html have all
 
@@ -164,7 +165,7 @@ def _answer(
 
 
 def _follow(stream: "AnswerStream", waiting: Waiting, *, quiet: bool) -> None:
-    from graft.rag.session import Searched, Wrote
+    from graft.rag.answering import Searched, Wrote
 
     begun = False
     for event in stream:
