@@ -87,7 +87,9 @@ def test_documents_are_a_corpus_too(cli, loading, document):
     done = ask(cli, document, "--json")
     told = json.loads(done.stdout)
     assert done.exit_code == 0
-    assert told["rounds"][0]["passages"] == [] or told["rounds"][0]["passages"][0]["id"].endswith("#1")
+    assert told["rounds"][0]["passages"] == [] or told["rounds"][0]["passages"][0]["id"].endswith(
+        "#1"
+    )
 
 
 @pytest.mark.parametrize(

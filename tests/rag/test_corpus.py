@@ -54,7 +54,9 @@ def test_records_are_passages_by_the_names_that_corpora_use(tmp_path):
 
 
 def test_documents_are_cut_into_passages_named_after_them(tmp_path):
-    (tmp_path / "long.md").write_text("\n\n".join(f"Paragraph {n}. " + "word " * 60 for n in range(6)))
+    (tmp_path / "long.md").write_text(
+        "\n\n".join(f"Paragraph {n}. " + "word " * 60 for n in range(6))
+    )
     (tmp_path / "short.txt").write_text("Short.")
     found = list(read_passages([tmp_path]))
     assert [each.id for each in found][-1] == "short.txt#1"

@@ -22,7 +22,11 @@ def test_fixed_length_keeps_all_and_asks_with_the_last_piece():
 
 
 def test_published_lengths():
-    assert (FIX_LENGTHS["2wiki"], FIX_LENGTHS["hotpotqa"], FIX_LENGTHS["strategyqa"]) == (16, 32, 32)
+    assert (FIX_LENGTHS["2wiki"], FIX_LENGTHS["hotpotqa"], FIX_LENGTHS["strategyqa"]) == (
+        16,
+        32,
+        32,
+    )
 
 
 @pytest.mark.parametrize(

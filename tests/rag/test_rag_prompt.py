@@ -24,7 +24,9 @@ def test_a_plain_prompt_reads_as_one_text(engine):
     prompter = Prompter(engine, find_family("2wiki"), "plain", guided=True)
     parts = prompter.parts("Who?", HITS, ["9", "1"], engine.encoder.text(" It was"))
     text = said(engine, [token for part in parts for token in part.tokens])
-    assert text.startswith("Question: In which city was the director of the film The Third Man born")
+    assert text.startswith(
+        "Question: In which city was the director of the film The Third Man born"
+    )
     assert text.endswith(
         "Context:\n[2] river: a river and a boat on the water\n"
         "[1] apple: the apple and the pear in the water\n"
@@ -110,7 +112,9 @@ def test_families_have_the_published_numbers_of_demonstrations():
 
 def test_a_family_of_the_users_own(tmp_path):
     own = tmp_path / "own.toml"
-    own.write_text('instruction = "Be brief."\n[[demonstrations]]\nquestion = "Q?"\nanswer = "A."\n')
+    own.write_text(
+        'instruction = "Be brief."\n[[demonstrations]]\nquestion = "Q?"\nanswer = "A."\n'
+    )
     family = find_family(str(own))
     assert (family.name, family.instruction, len(family.demonstrations)) == ("own", "Be brief.", 1)
 

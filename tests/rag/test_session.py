@@ -125,7 +125,12 @@ def test_every_call_has_a_seed_of_its_own():
 
 def test_guided_rounds_name_what_earlier_ones_found():
     engine, session = scripted(
-        " A boat. X", " In winter. X", " So the answer is no.|", policy="fs", guided=True, passages=1
+        " A boat. X",
+        " In winter. X",
+        " So the answer is no.|",
+        policy="fs",
+        guided=True,
+        passages=1,
     )
     session.ask("Which river and boat?", LONG)
     assert "unrelated" not in engine.prompt(0)
@@ -201,7 +206,12 @@ def test_reuse_and_drafts_change_no_token(engine, policy):
         (reuse, draft): tiny_session(engine, policy, network, reuse=reuse, draft=draft).ask(
             QUESTION, SHORT
         )
-        for reuse, draft in [("off", "plain"), ("demos", "igpg"), ("exact", "igpg"), ("exact", "auto")]
+        for reuse, draft in [
+            ("off", "plain"),
+            ("demos", "igpg"),
+            ("exact", "igpg"),
+            ("exact", "auto"),
+        ]
     }
     off = answers["off", "plain"]
     assert all(each.token_ids == off.token_ids for each in answers.values())
