@@ -2,7 +2,8 @@
 
 Both search with the question first and then with what was written last (Khandelwal et al. 2020 and
 Trivedi et al. 2022, as DRAGIN's authors run them as baselines). Unlike there, a call ends where its
-piece ends instead of writing on and throwing the rest away: the kept text is the same.
+piece ends instead of writing on and throwing the rest away; the kept text is the same where the end
+of a sentence does not depend on what follows it.
 """
 
 from dataclasses import dataclass, field

@@ -59,7 +59,6 @@ class Prompter:
     _wording: dict[str, str] = field(init=False)
     _head: list[int] = field(init=False)
     _tail: str = field(init=False)  # behind the question
-    _passages: dict[Passage, list[int]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -101,12 +100,10 @@ class Prompter:
         return "\n" + self._wording["question"].partition("{")[0].strip()
 
     def _tokens(self, passage: Passage) -> list[int]:
-        if passage not in self._passages:
-            title = self._wording["title"].format(title=passage.title) if passage.title else ""
-            text = " ".join(passage.text.split())
-            shown = self._wording["passage"].format(id=passage.id, title=title, text=text)
-            self._passages[passage] = self.engine.encoder.text(shown)
-        return self._passages[passage]
+        title = self._wording["title"].format(title=passage.title) if passage.title else ""
+        text = " ".join(passage.text.split())
+        shown = self._wording["passage"].format(id=passage.id, title=title, text=text)
+        return self.engine.encoder.text(shown)
 
     def _guide(self, ids: Sequence[str], seen: Sequence[str]) -> str:
         if not self.guided:
