@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from graft.cli.ask import ask
 from graft.cli.bench import app as bench
 from graft.cli.bench_kernels import kernels
 from graft.cli.cache import cache
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (run, chat, train, models, cache, doctor):
+for command in (run, chat, ask, train, models, cache, doctor):
     app.command()(fails_in_one_line(command))
 bench.command()(fails_in_one_line(kernels))
 app.add_typer(bench, name="bench")

@@ -1,4 +1,5 @@
-"""Options of a command, each written once, as a field of a dataclass; those of `run` and `chat`."""
+"""Options of a command, each written once, as a field of a dataclass; those of `run`, `chat`
+and `ask`."""
 
 import inspect
 from collections.abc import Callable
@@ -31,9 +32,9 @@ SAMPLING = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerOptions:
-    """What to answer with. An option left out (None) has the default of `SamplingParams`."""
+@dataclass(frozen=True, kw_only=True)
+class DocumentOptions:
+    """What to answer from."""
 
     doc: Annotated[
         list[str] | None,
@@ -57,6 +58,12 @@ class AnswerOptions:
             "them starts at once; see `graft cache`.",
         ),
     ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What to answer with. An option left out (None) has the default of `SamplingParams`."""
+
     kv_cache: Annotated[
         float | None,
         typer.Option(
@@ -156,12 +163,10 @@ class AnswerOptions:
         list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
     ] = None
 
-    def documents(self) -> "list[Document]":
-        """Read every --doc."""
-        from graft.documents import read_documents
-
-        with Waiting("reading the documents"):
-            return read_documents(self.doc or [])
+    @property
+    def on_disk(self) -> bool:
+        """Whether some of what is read stays on disk."""
+        return False
 
     def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
         """The sampling parameters asked for, `changes` on top; InputError for a bad value."""
@@ -208,7 +213,7 @@ class AnswerOptions:
                 max_batch=1,
                 kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
                 prefix_cache=None if remembers else 0,
-                disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
+                disk_cache=DISK_CACHE if remembers and self.on_disk else 0,
             )
 
     def _shift(self) -> "Shift | None":
@@ -220,6 +225,23 @@ class AnswerOptions:
         if not self.verifier.startswith("rapid"):
             raise InputError("--eta goes with --verifier rapid or rapid-phat")
         return Shift(eta=self.eta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions(ModelOptions, DocumentOptions):
+    """Those of `run` and `chat`."""
+
+    @property
+    def on_disk(self) -> bool:
+        """Whole documents do, unless told otherwise."""
+        return bool(self.cache and self.doc)
+
+    def documents(self) -> "list[Document]":
+        """Read every --doc."""
+        from graft.documents import read_documents
+
+        with Waiting("reading the documents"):
+            return read_documents(self.doc or [])
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

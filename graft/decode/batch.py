@@ -94,7 +94,7 @@ class Batch:
         leader = sequence.leader
         if leader and not leader.over and leader.prompt_logits is None:
             return True
-        return self._model.prefixes.is_coming(sequence.shareable_prompt)
+        return self._model.prefixes.is_coming(sequence.context.prompt, sequence.shareable)
 
     def _open(self, sequence: Sequence) -> None:
         """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
@@ -103,7 +103,8 @@ class Batch:
         rows = (sequence.room if bounded else min(sequence.room, ROOM_AHEAD)) + self._spare
         if leader and leader.extent and leader.prompt_logits is not None:
             sequence.extent = model.fork(leader.extent, len(prompt), rows)
-            sequence.stats.cached_tokens = len(sequence.shareable_prompt)
+            exact = sequence.rows.shareable if sequence.stats.approximate else None
+            sequence.stats.cached_tokens = len(prompt[:exact])
             sequence.stats.approximate_tokens = leader.stats.approximate_tokens
             sequence.room = min(sequence.room, model.context_length - sequence.extent.position)
             try:
@@ -113,15 +114,13 @@ class Batch:
             finally:
                 sequence.tell()
         else:
-            shareable = sequence.shareable_prompt
-            sequence.extent = model.prefixes.open(prompt, rows, shareable=len(shareable))
+            sequence.extent = model.prefixes.open(prompt, rows, sequence.shareable)
             sequence.stats.cached_tokens = sequence.extent.total
-            model.prefixes.enter(shareable, sequence.extent)
+            model.prefixes.enter(prompt[: sequence.shareable], sequence.extent)
 
     def _release(self, sequence: Sequence) -> None:
         context, extent = sequence.context, sequence.extent
         sequence.drafter.finish(context.sequence)
         sequence.extent = None
         tokens = [*context.prompt, *context.tokens]
-        shareable = sequence.rows.shareable if sequence.rows else None
-        self._model.prefixes.leave(tokens[:shareable], extent)
+        self._model.prefixes.leave(tokens[: sequence.shareable], extent)

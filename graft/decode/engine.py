@@ -210,6 +210,7 @@ class Engine:
         if rows and rows.tokens != encoded.tokens:
             raise InputError("the prepared rows are of another prompt; pass its token ids")
         count, most = len(encoded.tokens), self.model.context_length
+        quotable = encoded.quotable if request.quotable is None else list(request.quotable)
         if count >= most:
             raise ContextLengthError(
                 f"the prompt has {count} tokens but {self.model_name} reads at most {most - 1}; "
@@ -219,7 +220,7 @@ class Engine:
         params = replace(params, seed=choose_seed() if params.seed is None else params.seed)
         sequences: list[Running] = []
         for choice in range(params.n):
-            context = DraftContext(next(self._numbers), encoded.tokens, encoded.quotable)
+            context = DraftContext(next(self._numbers), encoded.tokens, quotable)
             context.documents, context.prediction = documents, predicted
             context.sampler = Sampler(
                 params, encoded.tokens, self.model.vocabulary,
@@ -236,6 +237,7 @@ class Engine:
                     stats=Stats(prompt_tokens=count, approximate=bool(rows and rows.approximate)),
                     rows=rows,
                     stop_when=request.stop_when,
+                    most_cached=request.most_cached,
                     leader=sequences[0] if sequences else None,
                 )
             )

@@ -46,7 +46,11 @@ class Request:
     `documents` and `prediction` are texts the answer may repeat; they are drafted from but not
     part of the prompt. `process` changes the model's logits before anything else does, and
     `stop_when` is asked after every token; both see each token once, in order, whoever drafts.
-    `rows` are keys and values of a prompt given as token ids, made before.
+
+    `rows` are keys and values of a prompt given as token ids, made before. `quotable` are the spans
+    of such a prompt that drafts may copy. At most `most_cached` of the prompt's first tokens come
+    from what was read before, and stay for others: with 0 the prompt is read anew and leaves
+    nothing behind.
     """
 
     prompt: Prompt
@@ -57,6 +61,8 @@ class Request:
     process: Process | None = None
     stop_when: StopWhen | None = None
     rows: PreparedRows | None = None
+    quotable: Sequence[tuple[int, int]] | None = None  # None: all that is no chat template
+    most_cached: int | None = None  # None: as many as there are
 
 
 class Options(TypedDict, total=False):

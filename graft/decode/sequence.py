@@ -109,6 +109,7 @@ class Sequence:
     stop_when: StopWhen | None = None
     rows: PreparedRows | None = None
     leader: "Sequence | None" = None
+    most_cached: int | None = None  # first tokens that the caller lets it share; None: all
     heard: bool = True  # somebody may read its events
     patience: int | None = None  # unread events after which it pauses; None: never
     events: deque[TokenEvent] = field(default_factory=deque)  # not yet read by the caller
@@ -152,9 +153,10 @@ class Sequence:
         return self.patience is not None and len(self.events) >= self.patience
 
     @property
-    def shareable_prompt(self) -> list[int]:
-        """The first tokens of its prompt that may be shared with others."""
-        return self.context.prompt[: self.rows.shareable if self.rows else None]
+    def shareable(self) -> int | None:
+        """How many of its first tokens may be shared with others; None: all."""
+        limits = (self.most_cached, self.rows.shareable if self.rows else None)
+        return min((each for each in limits if each is not None), default=None)
 
     def next_piece(self, most: int) -> list[int]:
         """The first prompt tokens that neither are in the cache nor will be put there."""
@@ -202,6 +204,8 @@ class Sequence:
 
     def _take(self, landed: _Landed, tokens: list[int], logits: Tensor) -> None:
         self.untold.append(landed)
+        if self.sampler.params.logprobs is not None:
+            landed.scores = _scores(tokens, logits[landed.path], self.sampler.params.logprobs)
         for node, token in zip(landed.path, tokens, strict=True):
             self.context.tokens.append(token)
             self.sampler.record([token])
@@ -215,14 +219,9 @@ class Sequence:
                 return
 
     def _stops(self, token: int, logits: Tensor, node: int, landed: _Landed) -> bool:
-        """Whether a token is the last, which may depend on its text or its logits.
-
-        Both are looked at here only where that is so, or where logits are to be reported.
-        """
-        params = self.sampler.params
-        if params.logprobs is not None:
-            landed.scores.append(_scores(token, logits[node], params.logprobs))
-        if params.stop:
+        """Whether a token is the last, which may depend on its text or its logits; both are looked
+        at here only where that is so."""
+        if self.sampler.params.stop:
             landed.texts.append(self.detokenizer.push(token))
         if token in self.end_tokens or self.detokenizer.stopped:
             return True
@@ -299,10 +298,15 @@ class _Guard:
         return False
 
 
-def _scores(token: int, logits: Tensor, wanted: int) -> Scores:
+def _scores(tokens: Several[int], logits: Tensor, wanted: int) -> list[Scores]:
+    """Of all tokens of a step at once: one wait for the device. `logits` [n, V]."""
     log_probs = torch.log_softmax(logits.float(), -1)
-    probs = log_probs.exp()
-    entropy = -(probs * log_probs.clamp(min=-1e9)).sum()
-    best = log_probs.topk(wanted) if wanted else None
-    top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)) if best else ()
-    return float(probs[token]), float(entropy), top
+    entropy = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(-1)  # [n]
+    chosen = log_probs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).exp()
+    best = log_probs.topk(wanted)  # [n, wanted] twice
+    told = torch.cat([chosen, entropy[:, None], best.values], 1).tolist()
+    ids = best.indices.tolist()
+    return [
+        (probability, own_entropy, tuple(zip(likely, top, strict=True)))
+        for (probability, own_entropy, *top), likely in zip(told, ids, strict=True)
+    ]

@@ -74,7 +74,10 @@ class Encoder:
             raise InputError(f"token {wrong[0]} is not among the model's {self._vocabulary}")
         return EncodedPrompt(tokens, [(0, len(tokens))])
 
-    def _render(self, messages: list[Message]) -> str:
+    def render(self, messages: list[Message]) -> str:
+        """The chat as the model's template writes it, up to where the answer begins."""
+        if not self._needed().chat_template:
+            raise InputError("this model has no chat template; pass the prompt as plain text")
         try:
             return self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
@@ -90,11 +93,9 @@ class Encoder:
                 raise InputError("a message needs a role and a content, both text")
         if not messages[-1]["content"].strip():
             raise InputError("the prompt is empty; write a question")
-        if not self._needed().chat_template:
-            raise InputError("this model has no chat template; pass the prompt as plain text")
-        text = self._render(messages)
+        text = self.render(messages)
         encoded = self._encoded(text, add_special_tokens=False, return_offsets_mapping=True)
-        spans = _content_spans(text, self._render(_marked(messages)), messages)
+        spans = _content_spans(text, self.render(_marked(messages)), messages)
         return EncodedPrompt(
             list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)
         )

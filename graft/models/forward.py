@@ -84,6 +84,10 @@ class LeanForward:
             self._queries = None
         return torch.stack(found)
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        return self.weights.layers[layer].sees_all(tokens)
+
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""

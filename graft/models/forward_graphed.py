@@ -113,6 +113,10 @@ class GraphedForward:
             return self._features[first : first + count].clone()
         return self._features[upload(torch.from_numpy(nodes), self.device)]
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        return self.layers.weights.layers[layer].sees_all(tokens)
+
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""

@@ -224,6 +224,13 @@ class HookForward:
         """See Forward."""
         return self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:  # noqa: ARG002
+        """See Forward. What some layer does counts for all: not every model tells them apart."""
+        config = self.model.config.get_text_config()
+        capped = getattr(config, "attn_logit_softcapping", None)
+        sinks = any(name.endswith("sinks") for name, _ in self.model.named_parameters())
+        return not (capped or sinks or (self.windows and tokens > window_of(config)))
+
     @torch.no_grad()
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""
@@ -236,10 +243,15 @@ class HookForward:
         return weight if tokens is None else weight[tokens]
 
 
+def window_of(config: PretrainedConfig) -> int | None:
+    """How far back layers with a window see, going by the config."""
+    named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return next(filter(None, named), None)
+
+
 def has_windows(config: PretrainedConfig) -> bool:
     """Whether some layer does not see the whole context, going by the config."""
-    named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
-    window = next(filter(None, named), None)
+    window = window_of(config)
     if window is None or window >= config.max_position_embeddings:
         return False
     types = getattr(config, "layer_types", None)

@@ -98,6 +98,11 @@ class PanelForward:
         normed = norm_rows(self._hidden[nodes], self.weights.final_norm, epsilon)
         return torch.from_numpy(normed)
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        window = self.weights.windows[layer]
+        return not window or tokens <= int(window)
+
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """See Forward."""
         return torch.from_numpy(self._embed(tokens.numpy()))

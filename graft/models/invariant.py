@@ -119,6 +119,10 @@ class InvariantForward:
         parts = [self.forward.queries(padded, seen)[:, :, : len(n)] for n, padded, seen in slabs]
         return torch.cat(parts, 2)
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        return self.forward.weighs_plainly(layer, tokens)
+
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""
         return self.forward.embed(tokens)

@@ -54,6 +54,10 @@ class Forward(Protocol):
         """Write the nodes' keys and values; [L, H, N, D]: what the nodes ask with in every layer,
         such that a product with cached keys is the score that attention's softmax sees."""
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """Whether the softmax of such products is all of a layer's attention over so many tokens:
+        no cap, no sinks, no window that hides some."""
+
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., E] for token ids of any shape, which lie where the model computes."""
 

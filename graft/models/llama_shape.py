@@ -44,6 +44,10 @@ class LayerWeights:
     window: int | None
     scales: ProductScales | None = None  # None unless the products are int8
 
+    def sees_all(self, tokens: int) -> bool:
+        """Whether no window hides any of so many tokens."""
+        return self.window is None or tokens <= self.window
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:

@@ -48,12 +48,11 @@ class PrefixCache:
         self.used, self._most_rows, self._shelf = True, most_rows, shelf
         self.clear()
 
-    def open(self, tokens: Sequence[int], rows: int, *, shareable: int | None = None) -> Extent:
+    def open(self, tokens: Sequence[int], rows: int, most: int | None = None) -> Extent:
         """An extent with room for `rows` more than `tokens`, the longest known beginning in it, of
-        the first `shareable` tokens at most."""
+        at most `most` tokens."""
         wanted = np.asarray(tokens, np.int32)
-        known = wanted[:-1][:shareable]  # the last token is read for its logits
-        prefix, shared = self._find(known)
+        prefix, shared = self._find(wanted[:-1][:most])  # the last token is read for its logits
         return self.reserve(len(wanted) - shared + rows, prefix, shared)
 
     def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
@@ -76,11 +75,11 @@ class PrefixCache:
                 if not self._drop_oldest(besides):
                     raise
 
-    def is_coming(self, tokens: Sequence[int]) -> bool:
+    def is_coming(self, tokens: Sequence[int], most: int | None = None) -> bool:
         """Whether `open` will find more of the first tokens once others have read their own."""
         if not self._running or len(tokens) <= BLOCK:
             return False
-        wanted = np.asarray(tokens[:-1], np.int32)
+        wanted = np.asarray(tokens[:-1][:most], np.int32)
         return self._texts.common(wanted) > self._texts.longest(wanted)[1]
 
     def enter(self, tokens: Sequence[int], extent: Extent) -> None:
@@ -97,8 +96,8 @@ class PrefixCache:
         whole = min(extent.total, len(tokens)) // BLOCK * BLOCK
         new = whole - extent.shared
         text = np.asarray(tokens[:whole], np.int32)
-        used = extent.pinned > whole  # by another answer to the same prompt
-        if new < BLOCK or new > self._most_rows or used or self._keeps(text):
+        built_on = extent.pinned > whole  # by the other answers to the same prompt
+        if new < BLOCK or new > self._most_rows or built_on or self._keeps(text):
             self._arena.release(extent)
             return
         self._arena.truncate(extent, new)

@@ -19,8 +19,9 @@ from graft.assemble import rows_key_of
 from graft.decode.engine import Engine
 from graft.models.rotation import find_rotation, frequencies_name
 from graft.rag.kept_rows import KeptRows, name_of
+from graft.rag.parts import HEAD, PASSAGE, Part, PartReuse, checked
 from graft.rag.prompt_rows import Piece, PromptRows
-from graft.rag.reuse import HEAD, PASSAGE, Part, PartReuse, Reuse, checked
+from graft.rag.reuse import Reuse
 
 GIGABYTE = 1 << 30
 MOST_QUESTIONS = 4096  # that are remembered, if nobody says that they have ended
@@ -67,9 +68,14 @@ class KindStatistics:
         self.computed_tokens += part.computed
 
     @property
+    def hits(self) -> int:
+        """Parts whose rows were known, exactly or not."""
+        return self.exact_hits + self.approximate_hits
+
+    @property
     def hit_rate(self) -> float:
-        """Share of the parts whose rows were known, exactly or not."""
-        return (self.exact_hits + self.approximate_hits) / self.parts if self.parts else 0.0
+        """Their share."""
+        return self.hits / self.parts if self.parts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ class DocumentCache:
         self._counted = {HEAD: KindStatistics(), PASSAGE: KindStatistics()}
 
     def prepare(self, parts: Sequence[tuple], question: str = "") -> Prepared:
-        """Join parts (kind, token ids, id) to a prompt; see `reuse.Part`.
+        """Join parts (kind, token ids, id) to a prompt; see `parts.Part`.
 
         `question` tells apart whose earlier prompts may be used where `scope` is "question".
         """

@@ -1,16 +1,14 @@
-"""What may be reused of a prompt that is put together from parts, and what was."""
+"""What may be reused of prompts that were read before: the choice, as an object or by its name."""
 
-from collections.abc import Sequence
+import contextlib
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import numpy as np
 
 from graft.errors import InputError
 
 MODES = ("off", "exact", "cics", "keep", "blend")
 SCOPES = ("question", "all")
-HEAD, PASSAGE = "head", "passage"
+DEMOS, REORDER, SHARE = "demos", "reorder", 0.15
+NAMES = ("off", DEMOS, *MODES[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class Reuse:
 
     mode: str = "exact"
     scope: str = "question"
-    share: float = 0.15
+    share: float = SHARE
     reorder: bool = False
     head: bool = False
 
@@ -56,50 +54,57 @@ class Reuse:
         """The share of reused tokens that is computed anew."""
         return self.share if self.mode == "blend" else 0.0
 
-
-class Part(NamedTuple):
-    """A piece of a prompt, tokenised apart from its neighbours: "head" (instructions and
-    demonstrations, the same for all questions, first), "passage", or anything else, which is
-    computed always, as "question" and "text"."""
-
-    kind: str
-    tokens: Sequence[int]
-    id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PartReuse:
-    """What is reused of a part: rows that are exactly the model's own, or others; the rest of its
-    tokens is computed. Blending computes a share of the approximate ones anew."""
-
-    kind: str
-    id: str
-    tokens: int
-    exact: int = 0
-    approximate: int = 0
-
     @property
-    def computed(self) -> int:
-        """Tokens that have no rows yet."""
-        return self.tokens - self.exact - self.approximate
+    def name(self) -> str:
+        """What `as_reuse` makes the same of again."""
+        said = [DEMOS if self.head else self.mode]
+        if self.approximate and self.scope == "all":
+            said.append(self.scope)
+        if self.mode == "blend" and self.share != SHARE:
+            said.append(f"{self.share:g}")
+        return "+".join([*said, *([REORDER] if self.reorder else [])])
 
 
-def _checked(part: tuple) -> Part:
-    try:
-        kind, tokens, *rest = part
-        return Part(kind, np.asarray(tokens, np.int32).tolist(), *rest)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"a part is (kind, token ids, id), not {str(part)[:60]!r}; tokenise its text first"
-        ) from error
+def as_reuse(
+    name: str, *, scope: str | None = None, share: float | None = None, reorder: bool = False
+) -> Reuse:
+    """From a mode, or `demos` (the head alone), with more joined by +: a scope, a share or
+    `reorder`, such as blend+all+0.3; or with these said apart."""
+    mode, *more = name.split("+")
+    if mode not in NAMES:
+        raise InputError(f"unknown reuse {mode!r}; choose one of {', '.join(NAMES)}")
+    for each in more:
+        if each == REORDER:
+            reorder = True
+        elif each in SCOPES:
+            scope = each
+        else:
+            share = _share(each, name)
+    made = Reuse(
+        "off" if mode == DEMOS else mode,
+        SCOPES[0] if scope is None else scope,
+        SHARE if share is None else share,
+        reorder=reorder,
+        head=mode == DEMOS,
+    )
+    _refuse_idle(made, scope, share)
+    return made
 
 
-def checked(parts: Sequence[tuple]) -> list[Part]:
-    """The parts that have tokens, after everything that speaks against them."""
-    known = [part for part in map(_checked, parts) if len(part.tokens)]
-    if not known:
-        raise InputError("a prompt needs at least one part with tokens")
-    kinds = [part.kind for part in known]
-    if HEAD in kinds[kinds.count(HEAD) :]:
-        raise InputError("a prompt's head comes first; other parts may follow it only")
-    return known
+def _share(text: str, name: str) -> float:
+    with contextlib.suppress(ValueError):
+        return float(text)
+    raise InputError(
+        f"{text!r} in reuse {name!r} means nothing; add a scope ({', '.join(SCOPES)}), a share "
+        f"such as 0.3, or {REORDER}"
+    )
+
+
+def _refuse_idle(made: Reuse, scope: str | None, share: float | None) -> None:
+    """What was asked for and would change nothing."""
+    if scope is not None and not made.approximate:
+        raise InputError(f"reuse {made.name} has no scope; cics, keep and blend have one")
+    if share is not None and made.mode != "blend":
+        raise InputError(f"reuse {made.name} has no share; blend has one")
+    if made.reorder and made.mode == "off":
+        raise InputError(f"reuse {made.name} knows no passages to put first; use exact or cics")

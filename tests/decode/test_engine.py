@@ -4,6 +4,7 @@ import pytest
 from late import Late
 from tiny import tiny_engine
 
+from graft.decode.request import Request
 from graft.errors import ContextLengthError, InputError
 from graft.sampling import SamplingParams
 
@@ -163,3 +164,13 @@ def test_documents_and_prediction_are_drafted_from_but_not_read(engine):
         assert result.token_ids == plain.token_ids
         assert result.stats.prompt_tokens == plain.stats.prompt_tokens
         assert result.stats.accepted_by_source[next(iter(more)).removesuffix("s")] > 0
+
+
+def test_drafts_copy_only_what_a_request_calls_quotable():
+    engine = tiny_engine()
+    prompt = [*range(5, 40), *range(5, 30)]
+    whole = engine.generate(Request(prompt, draft="pld"))
+    second = engine.generate(Request(prompt, draft="pld", quotable=[(35, 60)]))
+    assert whole.token_ids == second.token_ids
+    none = engine.generate(Request(prompt, SamplingParams(max_tokens=2), draft="pld", quotable=[]))
+    assert none.stats.num_draft_tokens == 0

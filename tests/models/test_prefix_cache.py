@@ -135,3 +135,34 @@ def test_a_cancelled_request_leaves_what_it_has_read():
     next(stream)
     stream.close()
     assert engine.generate(SECOND, PARAMS).stats.cached_tokens == 3 * BLOCK
+
+
+def test_a_request_may_refuse_what_was_read_before_and_leave_nothing():
+    engine = caching_engine()
+    anew = Request(FIRST, PARAMS, most_cached=0)
+    expected, read = read_rows(engine, anew)
+    assert read == len(FIRST)
+    result, read = read_rows(engine, Request(SECOND, PARAMS))
+    assert (result.stats.cached_tokens, read) == (0, len(SECOND))  # nothing was left by the first
+    result, read = read_rows(engine, anew)
+    assert (result.stats.cached_tokens, read) == (0, len(FIRST))  # and nothing taken of the second
+    assert result.token_ids == expected.token_ids
+
+
+def test_a_request_may_share_its_first_tokens_alone():
+    engine = caching_engine()
+    shared = Request(FIRST, PARAMS, most_cached=2 * BLOCK + 5)
+    result, read = read_rows(engine, shared)
+    assert read == len(FIRST)
+    result, read = read_rows(engine, Request(SECOND, PARAMS))
+    assert result.stats.cached_tokens == 2 * BLOCK  # of 3 blocks that the two have in common
+    result, read = read_rows(engine, shared)
+    assert (result.stats.cached_tokens, read) == (2 * BLOCK, len(FIRST) - 2 * BLOCK)
+
+
+def test_several_answers_to_a_prompt_that_leaves_nothing_behind():
+    engine = caching_engine()
+    several = SamplingParams(temperature=0.9, seed=1, max_tokens=9, ignore_eos=True, n=3)
+    engine.generate(Request(FIRST, several, most_cached=0))
+    _, read = read_rows(engine, Request(SECOND, PARAMS))
+    assert read == len(SECOND)
