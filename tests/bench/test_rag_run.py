@@ -1,6 +1,7 @@
 """A run over questions with a tiny model: turns, lines, going on, figures."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from tiny import tiny_engine, tiny_network
@@ -82,6 +83,44 @@ def test_a_run_is_written_line_by_line_and_goes_on(settings, tmp_path):
     assert len(as_tables(told)) == 2
 
 
+def test_reuse_over_questions_is_measured_as_what_it_is(settings, tmp_path):
+    names = ("off:plain", "cics:igpg", "cics+all:igpg", "exact+reorder:pld")
+    asked_for = replace(settings, ways=tuple(map(as_way, names)), max_tokens=40)
+    out = tmp_path / "reuse.jsonl"
+    assert runner.run(asked_for, out, Lines())
+    answers = read_rag_results(out).answers.values()
+    by_way = {name: [each for each in answers if each.way == name] for name in names}
+    assert not any(each.approximate or each.passages for each in by_way["off:plain"])
+    for name in ("cics:igpg", "cics+all:igpg"):
+        assert all(each.approximate and each.cache_bytes for each in by_way[name])
+    for each in (*by_way["cics:igpg"], by_way["cics+all:igpg"][0]):
+        assert each.passage_hits < each.passages
+    later = by_way["cics+all:igpg"][1]  # finds what the first question found
+    assert later.passage_hits == later.passages > 0
+    told = report(read_rag_results(out))
+    rows = {row.way: row for row in told.rows}
+    assert rows["cics:igpg"].approximate
+    assert rows["off:plain"].hit_rate is None
+    assert rows["cics:igpg"].hit_rate < rows["cics+all:igpg"].hit_rate < 1
+    assert "cics:igpg ~" in as_markdown(told)
+
+
+def test_reordered_prompts_are_not_held_against_others():
+    answers = [
+        asked(1, "off:plain", output="a"),
+        asked(1, "exact+reorder:igpg", output="b", reordered=True),
+    ]
+    header = {
+        "fixed": {"dtype": "fp32"},
+        "options": {"ways": [each.way for each in answers]},
+        "corpora": {"2wiki": 10},
+    }
+    told = report(RagResults([header], {each.key: each for each in answers}))
+    assert told.rows[1].compared is None
+    assert "exact+reorder:igpg changes prompts: it reorders passages" in told.notes
+    assert not any("must not happen" in note for note in told.notes)
+
+
 def asked(question, way, **more):
     return Asked(
         set="2wiki",
@@ -121,7 +160,8 @@ def test_both_averages_of_a_speed_up_and_the_change_of_f1():
 
 def test_ways_are_written_as_reuse_and_draft():
     assert as_way("exact:store:folder:guided") == Way("exact", "store:folder", guided=True)
-    for wrong in ("exact", "exact:", "some:plain"):
+    assert as_way("blend+0.30+all:igpg") == Way("blend+all+0.3", "igpg")
+    for wrong in ("exact", "exact:", "some:plain", "cics+0.3:igpg"):
         with pytest.raises(InputError):
             as_way(wrong)
 

@@ -70,6 +70,22 @@ def test_json_is_one_object_with_its_rounds(cli, loading, corpus):
     assert told["model"] == "tiny"
 
 
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--reuse", "cics"], "cics"),
+        (["--reuse", "keep", "--scope", "all"], "keep+all"),
+        (["--reuse", "blend", "--share", "0.4", "--reorder"], "blend+0.4+reorder"),
+    ],
+)
+def test_approximate_reuse_says_so(cli, loading, corpus, words, name):
+    told = json.loads(ask(cli, corpus, "--json", *words).stdout)
+    assert (told["reuse"], told["approximate"], told["lossless"]) == (name, True, True)
+    assert told["guided"]
+    assert {"approximate", "approximate_tokens", "reordered"} <= set(told["rounds"][0])
+    assert "· approximate" in ask(cli, corpus, *words).stderr
+
+
 def test_the_same_seed_gives_the_same_text_with_every_draft(cli, loading, corpus):
     drafts = [("--draft", "plain"), ("--draft", "auto"), ("--reuse", "demos")]
     texts = {json.loads(ask(cli, corpus, "--json", *each).stdout)["text"] for each in drafts}
@@ -97,6 +113,9 @@ def test_documents_are_a_corpus_too(cli, loading, document):
     [
         (["--policy", "never"], "unknown policy 'never'"),
         (["--reuse", "some"], "unknown reuse 'some'"),
+        (["--share", "0.5"], "exact has no share; blend has one"),
+        (["--scope", "all"], "exact has no scope"),
+        (["--reuse", "blend", "--share", "2"], "choose one from 0 to 1"),
         (["--family", "nosuch"], "unknown family 'nosuch'"),
         (["--draft", "nosuch"], "unknown draft 'nosuch'"),
         (["--temperature", "-1"], "temperature must be"),

@@ -46,6 +46,18 @@ def test_a_view_of_everything_sees_what_the_sequence_sees(kind):
     assert view.total == base.total == 90
 
 
+@pytest.mark.parametrize("kind", FORWARDS)
+def test_a_view_stands_where_its_sequence_goes_on_behind_positions_left_out(kind):
+    model = model_of(kind)
+    base = read(model, TEXT[:90])
+    base.skipped = 40
+    view = model.look(base, 16)
+    view.look((0, 90))
+    assert view.position == base.position == 130
+    (expected,), (seen,) = (model.score([each], [TREE]) for each in (base, view))
+    torch.testing.assert_close(seen, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("kind", FORWARDS[1:])
 @pytest.mark.parametrize("window", [None, 12])
 def test_all_forwards_see_the_same_parts(kind, window):

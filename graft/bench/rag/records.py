@@ -36,6 +36,7 @@ class Asked:
     output: str = ""  # hash of the token ids
     approximate: bool = False
     guided: bool = False
+    reordered: bool = False  # passages of some round
     language: str = ""
     forced: bool = False
     calls: int = 0

@@ -123,7 +123,7 @@ def _row(mine: Answers, base: Answers) -> Row:
     answers = list(mine.values())
     first = answers[0]
     pairs = [(base[number], mine[number]) for number in mine if number in base]
-    comparable = [pair for pair in pairs if pair[0].guided == pair[1].guided]
+    comparable = [pair for pair in pairs if _same_prompts(*pair)]
     same = sum(one.output == other.output for one, other in comparable)
     steps = sum(each.steps for each in answers)
     return Row(
@@ -153,6 +153,10 @@ def _row(mine: Answers, base: Answers) -> Row:
         compared=len(comparable) or None,
         approximate=first.approximate,
     )
+
+
+def _same_prompts(one: Asked, other: Asked) -> bool:
+    return one.guided == other.guided and not (one.reordered or other.reordered)
 
 
 def _mean(answers: Sequence[Asked], name: str) -> float:
@@ -195,6 +199,8 @@ def _notes(results: RagResults, rows: Sequence[Row]) -> list[str]:
     notes = [f"passages searched, gold and distractors of the sets themselves: {corpora}"]
     languages = {each.language for each in results.answers.values() if each.error is None}
     notes.append(f"sentences by {', '.join(sorted(languages))}")
+    reordering = {each.way for each in results.answers.values() if each.reordered}
+    notes += [f"{way} changes prompts: it reorders passages" for way in sorted(reordering)]
     for row in rows:
         if row.approximate:
             notes.append(f"{row.policy} {row.way} is approximate: its answers may differ")

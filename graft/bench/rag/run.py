@@ -205,6 +205,7 @@ def _measured(turn: Turn, answer: Answer) -> dict[str, Any]:
         "output": output_hash([list(answer.token_ids)]),
         "approximate": made.approximate,
         "guided": made.guided,
+        "reordered": any(each.reordered for each in answer.rounds),
         "language": made.language,
         "forced": answer.forced,
         "overlap": overlap(answer.rounds),
