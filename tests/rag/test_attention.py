@@ -7,6 +7,7 @@ from tiny import tiny_engine, tiny_network
 
 from graft.errors import InputError
 from graft.rag.attention import ModelAttention
+from graft.sampling import SamplingParams
 
 TOKENS = [5, 6, 7, 8, 5, 9, 11, 6]
 
@@ -19,13 +20,23 @@ def told_by(network, tokens):
     return told.attentions[-1][0].float().numpy()
 
 
-@pytest.mark.parametrize("forward", ["panels", "lean", "hook"])
+@pytest.mark.parametrize("forward", ["panels", "lean", "hook", "graphed"])
 def test_weights_are_those_of_the_network_itself(forward):
+    if forward == "graphed":
+        pytest.importorskip("triton", reason="Triton is not installed")
+        if torch.cuda.is_available():
+            pytest.skip("compiled there: pytest -m gpu")
     network = tiny_network()
     engine = tiny_engine(network, forward=forward)
-    engine.generate([5, 6, 7])  # others have rows too
+    engine.generate([5, 6, 7], SamplingParams(max_tokens=2))  # others have rows too
     weights = ModelAttention(engine).attention_of(TOKENS)
     np.testing.assert_allclose(weights, told_by(network, TOKENS), atol=1e-5)
+
+
+def test_weights_are_the_same_where_rows_are_computed_in_slabs():
+    network = tiny_network()
+    weights = ModelAttention(tiny_engine(network, forward="lean", invariant=True))
+    np.testing.assert_allclose(weights.attention_of(TOKENS), told_by(network, TOKENS), atol=1e-5)
 
 
 def test_every_row_sums_to_one_and_sees_nothing_later():
