@@ -1,5 +1,7 @@
 """Looking at parts of a sequence's rows, and at what its tokens attend to."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -16,8 +18,10 @@ FORWARDS = ["panels", "lean", "hook", "graphed", "invariant"]
 TREE = from_paths(9, [[3, 4, 5], [3, 6], [7]])
 
 
-def model_of(kind, network=None):
-    network = network or tiny_network()
+@cache
+def model_of(kind, /, **options):
+    """Made once: one that is interpreted takes a while."""
+    network = tiny_network(**options)
     if kind == "graphed":
         pytest.importorskip("triton", reason="Triton is not installed")
         if torch.cuda.is_available():
@@ -38,12 +42,12 @@ def read(model, text, prefix=None, shared=None):
 @pytest.mark.parametrize("kind", FORWARDS)
 def test_a_view_of_everything_sees_what_the_sequence_sees(kind):
     model = model_of(kind)
-    base = read(model, TEXT[:90])
+    base = read(model, TEXT[:40])
     view = model.look(base, 16)
-    view.look((0, 90))
+    view.look((0, 40))
     (expected,), (seen,) = (model.score([each], [TREE]) for each in (base, view))
     torch.testing.assert_close(seen, expected, atol=1e-4, rtol=1e-4)
-    assert view.total == base.total == 90
+    assert view.total == base.total == 40
 
 
 @pytest.mark.parametrize("kind", FORWARDS)
@@ -63,11 +67,10 @@ def test_a_view_stands_where_its_sequence_goes_on_behind_positions_left_out(kind
 def test_all_forwards_see_the_same_parts(kind, window):
     """Sinks and the latest tokens, level by level; of a model with a sliding window too."""
     more = {"kind": "mistral", "sliding_window": window} if window else {}
-    network = tiny_network(**more)
     results = []
-    for model in (model_of("panels", network), model_of(kind, network)):
-        view = model.look(read(model, TEXT[:90]), 16)
-        view.look((0, 3), (70, 90))
+    for model in (model_of("panels", **more), model_of(kind, **more)):
+        view = model.look(read(model, TEXT[:40]), 16)
+        view.look((0, 3), (25, 40))
         logits = model.score([view], [chain([8, 11])])[0]
         model.commit(view, [0, 1])
         results.append(torch.cat([logits, *model.score([view], [TREE])]))
@@ -90,7 +93,7 @@ def test_what_is_left_out_is_not_seen_and_what_is_seen_keeps_its_position():
 
 
 def test_segments_follow_a_base_that_builds_on_others_and_moves():
-    model = model_of("panels")
+    model = model_of.__wrapped__("panels")  # nobody else has rows in it
     prefix = read(model, TEXT[:512])
     base = model.open(16, prefix, 256)
     model.prefill(base, TEXT[256:300])
@@ -114,7 +117,7 @@ def test_segments_follow_a_base_that_builds_on_others_and_moves():
 def test_queries_give_the_weights_of_the_models_own_attention(kind):
     """As transformers' eager attention reports them, in every layer."""
     network = tiny_network(initializer_range=0.3)
-    model, text = model_of(kind, network), TEXT[:40]
+    model, text = model_of(kind, initializer_range=0.3), TEXT[:40]
     base = read(model, text)
     view = model.look(base, 8)
     view.look((0, 32))
