@@ -251,6 +251,17 @@ class Drafters(dict[str, Drafter]):
         """InputError where there is nothing of that name."""
         return self.setdefault(name, make_drafter(name, self.helpers, self.store))
 
+    def shelve(self, name: str, store: Store) -> None:
+        """From now on `store:NAME` drafts from this one."""
+        self._stores[name] = store
+
+    def forget(self, name: str) -> None:
+        """Let go of a store and of the drafters that use it; those at work keep it to the end."""
+        self._stores.pop(name, None)
+        for draft in [each for each in self if f":{name}" in each]:
+            if any(part.partition(":")[2] == name for part in draft.split("+")):
+                del self[draft]
+
     def store(self, folder: str) -> Store:
         """The datastore in a folder, if it was made with the target's tokenizer."""
         if folder not in self._stores:

@@ -31,44 +31,9 @@ SAMPLING = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerOptions:
-    """What to answer with. An option left out (None) has the default of `SamplingParams`."""
+class ModelOptions:
+    """Which model, how it runs, and who guesses for it."""
 
-    doc: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH",
-            help="Text, Markdown, HTML or PDF to answer from: a file, a folder or a quoted pattern "
-            "such as 'docs/**/*.pdf'; repeatable.",
-        ),
-    ] = None
-    full: Annotated[
-        bool,
-        typer.Option(
-            "--full",
-            help="Refuse documents longer than the model reads, instead of selecting passages.",
-        ),
-    ] = False
-    cache: Annotated[
-        bool,
-        typer.Option(
-            help="Keep what was read of the documents on disk, so that the next question about "
-            "them starts at once; see `graft cache`.",
-        ),
-    ] = True
-    kv_cache: Annotated[
-        float | None,
-        typer.Option(
-            metavar="GB",
-            min=0,
-            help="Memory that keys and values may take; on a GPU it is taken at once, by default "
-            "as much as two whole contexts need.",
-        ),
-    ] = None
-    model: Annotated[
-        str | None,
-        typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
-    ] = None
     draft: Annotated[
         str,
         typer.Option(
@@ -104,6 +69,75 @@ class AnswerOptions:
         bool,
         typer.Option("--invariant", help="Drafted = plain to the last bit in any dtype; slower."),
     ] = False
+    kv_cache: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            min=0,
+            help="Memory that keys and values may take; on a GPU it is taken at once, by default "
+            "as much as two whole contexts need.",
+        ),
+    ] = None
+
+    def load_engine(self, name: str | None, **more: Any) -> "Engine":  # noqa: ANN401 (graft.load's)
+        """The engine asked for. What can be refused without loading a model is refused first."""
+        if self.dtype not in DTYPES:
+            raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
+        import graft
+        from graft.assemble import check_draft
+        from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
+        from graft.models.heads.load import may_have_head, named_head
+
+        head = named_head(self.head)
+        check_draft(self.draft, draft_model=self.draft_model is not None, head=may_have_head(head))
+        name = DEFAULT_MODEL if name is None else name
+        for each in (name, self.draft_model):
+            if each is not None:
+                locate(each)  # downloads show a bar of their own
+        with Waiting(f"loading {name} (the first start compiles kernels: about a minute)"):
+            return graft.load(
+                name,
+                draft_model=self.draft_model,
+                head=head,
+                dtype=self.dtype,
+                device=self.device,
+                draft=self.draft,
+                invariant=self.invariant,
+                kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
+                **more,
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerOptions(ModelOptions):
+    """What to answer with. An option left out (None) has the default of `SamplingParams`."""
+
+    doc: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Text, Markdown, HTML or PDF to answer from: a file, a folder or a quoted pattern "
+            "such as 'docs/**/*.pdf'; repeatable.",
+        ),
+    ] = None
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full",
+            help="Refuse documents longer than the model reads, instead of selecting passages.",
+        ),
+    ] = False
+    cache: Annotated[
+        bool,
+        typer.Option(
+            help="Keep what was read of the documents on disk, so that the next question about "
+            "them starts at once; see `graft cache`.",
+        ),
+    ] = True
+    model: Annotated[
+        str | None,
+        typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
+    ] = None
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
     temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to P.")] = None
@@ -136,37 +170,13 @@ class AnswerOptions:
         return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
 
     def load(self, *, remembers: bool = True) -> "Engine":
-        """The engine asked for, one that `remembers` what it read or reads everything anew.
-
-        What can be refused without loading a model is refused first.
-        """
-        if self.dtype not in DTYPES:
-            raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
-        import graft
-        from graft.assemble import check_draft
-        from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
-        from graft.models.heads.load import may_have_head, named_head
-
-        head = named_head(self.head)
-        check_draft(self.draft, draft_model=self.draft_model is not None, head=may_have_head(head))
-        name = DEFAULT_MODEL if self.model is None else self.model
-        for each in (name, self.draft_model):
-            if each is not None:
-                locate(each)  # downloads show a bar of their own
-        with Waiting(f"loading {name} (the first start compiles kernels: about a minute)"):
-            return graft.load(
-                name,
-                draft_model=self.draft_model,
-                head=head,
-                dtype=self.dtype,
-                device=self.device,
-                draft=self.draft,
-                invariant=self.invariant,
-                max_batch=1,
-                kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
-                prefix_cache=None if remembers else 0,
-                disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
-            )
+        """The engine asked for, one that `remembers` what it read or reads everything anew."""
+        return self.load_engine(
+            self.model,
+            max_batch=1,
+            prefix_cache=None if remembers else 0,
+            disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
+        )
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

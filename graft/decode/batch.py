@@ -27,6 +27,16 @@ class Batch:
             self._waiting.extend(sequences)
 
     @property
+    def running(self) -> int:
+        """How many have rows."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many have none yet."""
+        return len(self._waiting)
+
+    @property
     def reading(self) -> list[Sequence]:
         """Those whose prompt is not in the cache yet."""
         return [each for each in self._running if not each.context.tokens]
@@ -86,7 +96,7 @@ class Batch:
         leader = sequence.leader
         if leader and not leader.over and leader.prompt_logits is None:
             return True
-        return self._model.prefixes.is_coming(sequence.context.prompt)
+        return self._model.prefixes.is_coming(sequence.context.prompt, sequence.context.salt)
 
     def _open(self, sequence: Sequence) -> None:
         """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
@@ -103,9 +113,10 @@ class Batch:
             finally:
                 sequence.tell()
         else:
-            sequence.extent = model.prefixes.open(prompt, rows)
+            salt = sequence.context.salt
+            sequence.extent = model.prefixes.open(prompt, rows, salt)
             sequence.stats.cached_tokens = sequence.extent.total
-            model.prefixes.enter(prompt, sequence.extent)
+            model.prefixes.enter(prompt, sequence.extent, salt)
 
     def _release(self, sequence: Sequence) -> None:
         context, extent = sequence.context, sequence.extent

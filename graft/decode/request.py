@@ -2,16 +2,31 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from torch import Tensor
 
 from graft.decode.text import Prompt
 from graft.errors import InputError
 from graft.sampling import Process, SamplingParams
+from graft.tree.draft_tree import DraftTree
 
 # (prompt and output so far, the raw logits [V] its last token was drawn from) -> end here?
 StopWhen = Callable[[list[int], Tensor], bool]
+
+
+class Constraint(Protocol):
+    """What one answer may say, such as a grammar. `tokens` are prompt and output so far; they only
+    ever grow, at the end."""
+
+    def process(self, tokens: list[int], logits: Tensor) -> Tensor:
+        """Logits [V] without what is forbidden next; called once for every token, in order."""
+
+    def prune(self, tokens: list[int], tree: DraftTree) -> DraftTree:
+        """The guesses that are allowed; the tree's root is the last of `tokens`."""
+
+
+Constrain = Callable[[int], Constraint]  # one for an answer to a prompt of so many tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +36,8 @@ class Request:
     `documents` and `prediction` are texts the answer may repeat; they are drafted from but not
     part of the prompt. `process` changes the model's logits before anything else does, and
     `stop_when` is asked after every token; both see each token once, in order, whoever drafts.
+    `constrain` makes a constraint for each of its answers, applied after `process`; what it forbids
+    is not guessed. Beginnings of prompts are shared among requests of the same `cache_salt` alone.
     """
 
     prompt: Prompt
@@ -30,6 +47,9 @@ class Request:
     prediction: str | Sequence[int] | None = None
     process: Process | None = None
     stop_when: StopWhen | None = None
+    constrain: Constrain | None = None
+    draft_tokens: int | None = None  # most guesses in a step; None leaves it to the preset
+    cache_salt: str = ""
 
 
 class Options(TypedDict, total=False):

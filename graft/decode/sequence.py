@@ -8,7 +8,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from graft.decode.request import StopWhen
+from graft.decode.request import Constraint, StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
 from graft.draft.drafter import DraftContext, Drafter
@@ -16,6 +16,7 @@ from graft.errors import GraftError
 from graft.models.arena import Extent
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.prune import cut, shallow
 from graft.verify.verdict import Verdict
 from graft.verify.walk import walk
 
@@ -94,6 +95,8 @@ class Sequence:
     room: int  # tokens that may still be emitted, by max_tokens and the model's context
     stats: Stats = field(default_factory=Stats)
     stop_when: StopWhen | None = None
+    constraint: Constraint | None = None
+    draft_tokens: int | None = None  # most guesses in a step
     leader: "Sequence | None" = None
     heard: bool = True  # somebody may read its events
     patience: int | None = None  # unread events after which it pauses; None: never
@@ -140,6 +143,17 @@ class Sequence:
         """The first prompt tokens that are not in the cache yet."""
         read = self.extent.total
         return self.context.prompt[read : read + most]
+
+    def allowed(self, tree: DraftTree) -> DraftTree:
+        """What of a draft is worth scoring: no deeper than it may still emit, which also keeps it
+        inside the model's context, no more than was asked for, nothing that is forbidden."""
+        tree = shallow(tree, self.room - 1)
+        if self.draft_tokens is not None:
+            tree = cut(tree, self.draft_tokens)
+        if self.constraint and len(tree) > 1:
+            with self.guard():
+                tree = self.constraint.prune([*self.context.prompt, *self.context.tokens], tree)
+        return tree
 
     def begin(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
         """The prompt has been read, `logits` [1, V] follow it: the first token, unless it has been

@@ -70,8 +70,9 @@ class Reader:
         self.extent, self.sure, self.guessed = None, 0, []
 
     def _open(self) -> None:
-        self.extent = self.model.prefixes.open(self.context.prompt, ROOM_AHEAD)
-        self.model.prefixes.enter(self.context.prompt, self.extent)
+        prompt, salt = self.context.prompt, self.context.salt
+        self.extent = self.model.prefixes.open(prompt, ROOM_AHEAD, salt)
+        self.model.prefixes.enter(prompt, self.extent, salt)
         self.sure = self.extent.total
 
     def _drop_wrong_guesses(self) -> None:
