@@ -8,8 +8,8 @@ from typing import Any
 
 from graft.decode.request import Request
 from graft.decode.sequence import Result, TokenEvent
-from graft.errors import InputError
 from graft.server.asking import Asking
+from graft.server.failures import Refusal
 from graft.server.logprobs import TokenTexts, chat_logprobs
 from graft.server.messages import encode_chat, plain_text
 from graft.server.schema import ChatRequest, NamedTool
@@ -21,7 +21,7 @@ from graft.server.worker import Job, Told
 def prepare(asked: ChatRequest, asking: Asking, tenant: str) -> list[Request]:
     """The engine's request, after everything that may refuse it."""
     if asked.top_logprobs is not None and not asked.logprobs:
-        raise InputError("top_logprobs needs logprobs")
+        raise Refusal("top_logprobs needs logprobs", param="top_logprobs")
     asking.check_size("".join(plain_text(message.content) for message in asked.messages))
     params = asking.params(
         asked,

@@ -102,6 +102,8 @@ def _of_validation(error: RequestValidationError) -> Refusal:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Refusal("the body is not JSON")
+    if first["loc"] == ("body",) and first["type"] != "value_error":
+        return Refusal("send a JSON object, with Content-Type: application/json")
     place = [part for part in first["loc"] if part != "body"]
     # Names of types that pydantic puts between the fields of a union say nothing to a client.
     names = [str(part) for part in place if isinstance(part, int) or str(part).islower()]

@@ -137,42 +137,45 @@ class CallReader:
     def push(self, text: str) -> tuple[str, list[Call]]:
         """Text that is certainly no call, and the calls that are complete."""
         self._held += text
-        shown, new = [], []
+        before, shown = len(self.calls), ""
         while True:
-            if not self._inside:
-                before, mark, after = self._held.partition(OPEN)
-                if not mark:
-                    certain = len(self._held) - _begun(self._held, OPEN)
-                    shown.append(self._held[:certain])
-                    self._held = self._held[certain:]
-                    break
-                shown.append(before)
-                self._held, self._inside = after, True
-            body, mark, after = self._held.partition(CLOSE)
-            if not mark:
-                break
-            self._held, self._inside = after, False
-            read = _read_calls(body)
-            shown.append("" if read else OPEN + body + CLOSE)
-            new += self._room_for(read)
-        return self._text(shown), new
+            piece, more = self._call() if self._inside else self._text()
+            if piece.strip() or not self.calls:  # gaps between calls are no text
+                shown += piece
+            if not more:
+                return shown, self.calls[before:]
 
     def finish(self) -> tuple[str, list[Call]]:
         """The same for what is left: the model may have ended inside a call, or before the mark
         that closes it."""
-        read = _read_calls(self._held) if self._inside else []
-        rest = "" if read else (OPEN if self._inside else "") + self._held
+        before = len(self.calls)
+        rest = self._take(self._held, OPEN + self._held) if self._inside else self._held
         self._held, self._inside = "", False
-        return self._text([rest]), self._room_for(read)
+        return rest if rest.strip() else "", self.calls[before:]
 
-    def _text(self, shown: list[str]) -> str:
-        text = "".join(shown)
-        return text if text.strip() or not self.calls else ""  # the gaps between calls
+    def _text(self) -> tuple[str, bool]:
+        """Text up to a call, and whether one begins."""
+        text, mark, after = self._held.partition(OPEN)
+        if mark:
+            self._held, self._inside = after, True
+            return text, True
+        certain = len(text) - _begun(text, OPEN)
+        self._held = text[certain:]
+        return text[:certain], False
 
-    def _room_for(self, read: list[Call]) -> list[Call]:
-        kept = read if self.most is None else read[: max(0, self.most - len(self.calls))]
-        self.calls += kept
-        return kept
+    def _call(self) -> tuple[str, bool]:
+        """Take a call in, if it is complete; what is none is text."""
+        body, mark, after = self._held.partition(CLOSE)
+        if not mark:
+            return "", False
+        self._held, self._inside = after, False
+        return self._take(body, OPEN + body + CLOSE), True
+
+    def _take(self, body: str, otherwise: str) -> str:
+        """The text that a call leaves: none, or all of it if it is no call."""
+        read = _read_calls(body)
+        self.calls += read if self.most is None else read[: max(0, self.most - len(self.calls))]
+        return "" if read else otherwise
 
 
 def _begun(text: str, mark: str) -> int:
