@@ -1,6 +1,7 @@
 """A real server in a thread: uvicorn on a free port around an engine."""
 
 import threading
+import time
 from contextlib import contextmanager
 
 import uvicorn
@@ -51,6 +52,9 @@ class Held:
 def serving(engine, **settings):
     running = Serving(engine, **settings)
     running.thread.start()
+    while not running.server.started:
+        assert running.thread.is_alive()
+        time.sleep(0.01)
     try:
         yield running
     finally:

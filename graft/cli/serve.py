@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from graft.cli.options import ModelOptions, takes_options
@@ -69,6 +68,7 @@ class ServeOptions(ModelOptions):
 
 @takes_options
 def serve(
+    context: typer.Context,
     model: Annotated[str | None, MODEL] = None,
     *,
     options: ServeOptions,
@@ -85,10 +85,10 @@ def serve(
     Example: graft serve smollm2-135m --port 8000 --draft auto
     """
     if config:
-        written = read_config(config)
-        model = model or written.pop("model", None)
-        written.pop("model", None)
-        options = replace(options, **{k: v for k, v in written.items() if not _typed(k)})
+        written = read_config(config, context)
+        named = written.pop("model", None)
+        model = model or named
+        options = replace(options, **written)
     try:
         from graft.server.run import listen, run_server
     except ImportError as error:
@@ -104,8 +104,9 @@ def serve(
     run_server(engine, settings, listening)
 
 
-def read_config(file: Path) -> dict[str, Any]:
-    """The options in a file, by the names of `ServeOptions`; dashes are as good as underscores."""
+def read_config(file: Path, context: typer.Context) -> dict[str, Any]:
+    """The options in a file, by the names of `ServeOptions`, but for those that were typed; dashes
+    are as good as underscores."""
     import yaml
 
     try:
@@ -114,30 +115,23 @@ def read_config(file: Path) -> dict[str, Any]:
         raise InputError(f"cannot read {file}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{file} must hold options, one `name: value` a line")
-    known = {field.name: field for field in fields(ServeOptions)}
+    names = {"model", *(field.name for field in fields(ServeOptions))}
+    known = {each.name: each for each in context.command.params if each.name in names}
     options = {}
     for key, value in content.items():
         name = str(key).replace("-", "_")
-        if name != "model" and name not in known:
+        if name not in known:
             raise InputError(f"{file} has an unknown option {key!r}")
-        options[name] = _checked(file, name, value, known)
+        if context.get_parameter_source(name).name != "COMMANDLINE":
+            options[name] = _checked(file, known[name], value)
     return options
 
 
-def _checked(file: Path, name: str, value: Any, known: dict[str, Any]) -> Any:  # noqa: ANN401
+def _checked(file: Path, parameter: Any, value: Any) -> Any:  # noqa: ANN401 (click's, of any type)
     """A value as the command line would have read it."""
-    if name == "model":
-        return str(value)
-    if name == "api_key":
+    if parameter.multiple:
         return [str(each) for each in (value if isinstance(value, list) else [value])]
-    [parameter] = [each for each in click.get_current_context().command.params if each.name == name]
     try:
         return parameter.type.convert(value, parameter, None)
-    except click.BadParameter as error:
-        raise InputError(f"{file}: {name}: {error.message}") from None
-
-
-def _typed(name: str) -> bool:
-    """Whether an option stands on the command line."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is click.core.ParameterSource.COMMANDLINE
+    except typer.BadParameter as error:
+        raise InputError(f"{file}: {parameter.name}: {error}") from None

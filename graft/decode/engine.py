@@ -188,6 +188,8 @@ class Engine:
         documents = [self.encoder.text(text) for text in request.documents]
         predicted = self.encoder.text(request.prediction) if request.prediction else []
         count, most = len(encoded.tokens), self.model.context_length
+        if not count:
+            raise InputError("the prompt has no tokens; write a question")
         if count >= most:
             raise ContextLengthError(
                 f"the prompt has {count} tokens but {self.model_name} reads at most {most - 1}; "

@@ -102,7 +102,7 @@ class Encoder:
             return self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **options
             )
-        except TemplateError as error:  # e.g. two messages of one role in a row
+        except (TemplateError, TypeError, ValueError) as error:  # e.g. two users in a row
             raise InputError(f"the model's chat template refuses this: {error}") from error
 
 
