@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -115,23 +115,29 @@ def read_config(file: Path, context: typer.Context) -> dict[str, Any]:
         raise InputError(f"cannot read {file}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{file} must hold options, one `name: value` a line")
-    names = {"model", *(field.name for field in fields(ServeOptions))}
-    known = {each.name: each for each in context.command.params if each.name in names}
+    kinds = {field.name: field.type for field in fields(ServeOptions)}
+    kinds["model"] = Annotated[str, MODEL]
     options = {}
     for key, value in content.items():
         name = str(key).replace("-", "_")
-        if name not in known:
+        if name not in kinds:
             raise InputError(f"{file} has an unknown option {key!r}")
         if context.get_parameter_source(name).name != "COMMANDLINE":
-            options[name] = _checked(file, known[name], value)
+            options[name] = _checked(f"{file}: {name}", kinds[name], value)
     return options
 
 
-def _checked(file: Path, parameter: Any, value: Any) -> Any:  # noqa: ANN401 (click's, of any type)
-    """A value as the command line would have read it."""
-    if parameter.multiple:
-        return [str(each) for each in (value if isinstance(value, list) else [value])]
+def _checked(where: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 (values of any option)
+    """A value of an option's type and inside its range."""
+    from pydantic import TypeAdapter, ValidationError
+
+    shape, option = get_args(kind)
+    if "list" in str(shape) and not isinstance(value, list):
+        value = [value]
     try:
-        return parameter.type.convert(value, parameter, None)
-    except typer.BadParameter as error:
-        raise InputError(f"{file}: {parameter.name}: {error}") from None
+        value = TypeAdapter(shape).validate_python(value)
+    except ValidationError as error:
+        raise InputError(f"{where}: {error.errors()[0]['msg']}") from None
+    if option.min is not None and value is not None and value < option.min:
+        raise InputError(f"{where} must be at least {option.min}")
+    return value

@@ -36,10 +36,10 @@ def listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listening.close()
         raise InputError(
-            f"cannot listen at {host}:{port} ({error.strerror}); choose another --host or --port"
+            f"cannot listen at {host}:{port} ({error}); choose another --host or --port"
         ) from None
     return listening
 

@@ -57,6 +57,7 @@ def test_a_file_gives_options_and_the_command_line_comes_first(cli, engine, serv
     [
         ("nonsense: 1", "'nonsense'"),
         ("port: many", "port"),
+        ("max_batch: 0", "max_batch"),
         ("- a", "must hold options"),
         ("a: [", "cannot read"),
     ],
