@@ -258,9 +258,9 @@ class Drafters(dict[str, Drafter]):
     def forget(self, name: str) -> None:
         """Let go of a store and of the drafters that use it; those at work keep it to the end."""
         self._stores.pop(name, None)
-        for draft in [each for each in self if f":{name}" in each]:
+        for draft in list(self):
             if any(part.partition(":")[2] == name for part in draft.split("+")):
-                del self[draft]
+                self.pop(draft, None)
 
     def store(self, folder: str) -> Store:
         """The datastore in a folder, if it was made with the target's tokenizer."""

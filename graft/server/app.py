@@ -82,7 +82,10 @@ def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
         yield
         await server.worker.stop()
 
-    app = FastAPI(title="Graft", version=__version__, lifespan=working)
+    # No pages for /docs: they would fetch their scripts from elsewhere.
+    app = FastAPI(
+        title="Graft", version=__version__, lifespan=working, docs_url=None, redoc_url=None
+    )
     app.state.server = server
     app.add_middleware(Gate, api_keys=settings.api_keys, max_body=settings.max_body)
     handle_failures(app)

@@ -23,7 +23,9 @@ class GracefulServer(uvicorn.Server):
         """See uvicorn."""
         server = self.config.app.state.server
         again = self.should_exit
-        server.worker.drain(0.0 if again else server.settings.grace)
+        grace = 0.0 if again else server.settings.grace
+        log.info("stopping; answers under way have %g s", grace)
+        server.worker.drain(grace)
         if again:
             self.force_exit = True
         super().handle_exit(sig, frame)
@@ -62,4 +64,3 @@ def run_server(engine: Engine, settings: ServerSettings, listening: socket.socke
         settings.name or engine.model_name, host, port, engine.default_draft,
     )  # fmt: skip
     GracefulServer(config).run(sockets=[listening])
-    log.info("stopped")

@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MOST_STOPS = 64
+MOST_ITEMS = 10_000  # of lists that are looked at one by one
+MOST_TOKENS = 1 << 20  # of a prompt; how many a model reads is checked later
+Tokens = Annotated[list[int], Field(max_length=MOST_TOKENS)]
 
 
 class Strict(BaseModel):
@@ -141,7 +144,7 @@ class Sampled(Body):
     guided_regex: str | None = None
     guided_choice: list[str] | None = Field(None, min_length=1)
     guided_grammar: str | None = None
-    documents: list[str | Document] | None = None
+    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
     prediction: Prediction | None = None
     speculative: Speculative | None = None
     cache_salt: str | None = Field(None, max_length=256)
@@ -206,7 +209,7 @@ class NamedTool(Strict):
 class ChatRequest(Sampled):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, max_length=MOST_ITEMS)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -226,7 +229,12 @@ class ChatRequest(Sampled):
 class CompletionRequest(Sampled):
     """`POST /v1/completions`."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
+    prompt: (
+        str
+        | Tokens
+        | Annotated[list[str], Field(max_length=MOST_ITEMS)]
+        | Annotated[list[Tokens], Field(max_length=MOST_ITEMS)]
+    )
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
     best_of: int | None = Field(None, ge=1)
@@ -281,7 +289,7 @@ class ResponsesRequest(Body):
     service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    documents: list[str | Document] | None = None
+    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
     prediction: Prediction | None = None
     speculative: Speculative | None = None
     cache_salt: str | None = Field(None, max_length=256)
@@ -302,14 +310,14 @@ class DetokenizeRequest(Body):
     """`POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Tokens
 
 
 class AddCorpus(Body):
     """`POST /add_external_corpus`: texts that every request of this key may draft from."""
 
     corpus_id: str | None = Field(None, min_length=1, max_length=128)
-    documents: list[str] = Field(min_length=1)
+    documents: list[str] = Field(min_length=1, max_length=MOST_ITEMS)
 
 
 class RemoveCorpus(Body):

@@ -79,6 +79,8 @@ class Job:
                 self.observer.more(len(told), now - self.last)
             self.last = now
             self._told.append(told)
+        elif done and self.last is None:
+            self.last = clock()
         self.done, self.error = self.done or done, self.error or error
         self._news.set()
 

@@ -249,6 +249,25 @@ def test_grammars_documents_predictions_and_speculation_are_per_request(server, 
     assert drafted[2]["num_spec_tokens"] <= 2
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_calls_that_a_model_makes_by_itself_are_told_from_its_text(http, stream):
+    tool = {"type": "function", "function": {"name": "weather"}}
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
+    answer = chat(http, tools=[tool], guided_choice=[f"See: {call}"], max_tokens=200, stream=stream)
+    if stream:
+        choices = [event["choices"][0] for event in events(answer.text.splitlines())]
+        content = "".join(each["delta"].get("content") or "" for each in choices)
+        calls = [found for each in choices for found in each["delta"].get("tool_calls", [])]
+        reason = choices[-1]["finish_reason"]
+    else:
+        [choice] = answer.json()["choices"]
+        content, calls = choice["message"]["content"], choice["message"]["tool_calls"]
+        reason = choice["finish_reason"]
+    [found] = calls
+    assert (content.strip(), reason) == ("See:", "tool_calls")
+    assert found["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+
+
 def test_prompts_of_one_salt_share_what_was_read_and_others_do_not(http):
     prompt = (TEXT * 20)[: 3 * BLOCK]
 
