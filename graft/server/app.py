@@ -9,7 +9,6 @@ from fastapi import FastAPI, Request, Response
 
 from graft import __version__
 from graft.decode.engine import Engine
-from graft.decode.request import Request as Asked
 from graft.errors import InputError
 from graft.server import chat, completions
 from graft.server.asking import Asking
@@ -66,10 +65,6 @@ class Server:
         told = await finished(self.worker, job, request)
         return Response(status_code=CLOSED_BY_CLIENT) if told is None else whole(job, told)
 
-    async def open(self, prepare: Callable[[], list[Asked]], *, places: int, heard: bool) -> Job:
-        """See Worker."""
-        return await self.worker.open(prepare, places=places, heard=heard)
-
 
 def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
     """The application around an engine; `app.state.server` is what it works with."""
@@ -108,7 +103,7 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         """Answer a chat."""
         asking.check_model(asked.model)
         answer = chat.ChatAnswer(asked, name, server.texts)
-        job = await server.open(
+        job = await server.worker.open(
             lambda: chat.prepare(asked, asking, _tenant(request)),
             places=asking.check_choices(asked),
             heard=answer.heard,
@@ -127,7 +122,7 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         prompts = completions.prompts_of(asked)
         echoed = [_as_text(server.engine, prompt) for prompt in prompts] if asked.echo else []
         answer = completions.CompletionAnswer(asked, name, server.texts, echoed)
-        job = await server.open(
+        job = await server.worker.open(
             lambda: completions.prepare(asked, asking, _tenant(request)),
             places=asking.check_choices(asked, len(prompts)),
             heard=answer.heard,
@@ -144,7 +139,7 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         """Answer a text or a chat, the newer way."""
         asking.check_model(asked.model)
         answer, as_asked = ResponseAnswer(asked, name), as_chat(asked)
-        job = await server.open(
+        job = await server.worker.open(
             lambda: chat.prepare(as_asked, asking, _tenant(request)),
             places=1,
             heard=asked.stream,

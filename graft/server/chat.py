@@ -88,20 +88,18 @@ class ChatAnswer:
 
     def _choice(self, index: int, result: Result, events: list[TokenEvent]) -> dict[str, Any]:
         reader = self._reader()
-        text, calls = self._read(reader, result.text)
-        for delta in self._rest(reader, result):
-            text += delta.get("content", "")
-        calls = reader.calls
+        text, _ = self._read(reader, result.text)
+        text += "".join(delta.get("content", "") for delta in self._rest(reader, result))
         message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-        if calls:
+        if reader.calls:
             message["content"] = text.strip() or None
-            message["tool_calls"] = [call.as_dict() for call in calls]
+            message["tool_calls"] = [call.as_dict() for call in reader.calls]
         logprobs = chat_logprobs(events, self.texts) if self.asked.logprobs else None
         return {
             "index": index,
             "message": message,
             "logprobs": logprobs,
-            "finish_reason": _reason(result, called=bool(calls)),
+            "finish_reason": _reason(result, called=bool(reader.calls)),
         }
 
     @property
