@@ -447,6 +447,17 @@ class Drafters(dict[str, Drafter]):
         """InputError where there is nothing of that name."""
         return self.setdefault(name, make_drafter(name, self.helpers, self.store))
 
+    def shelve(self, name: str, store: Store) -> None:
+        """From now on `store:NAME` drafts from this one."""
+        self._stores[name] = store
+
+    def forget(self, name: str) -> None:
+        """Let go of a store and of the drafters that use it; those at work keep it to the end."""
+        self._stores.pop(name, None)
+        for draft in list(self):
+            if any(part.partition(":")[2] == name for part in draft.split("+")):
+                self.pop(draft, None)
+
     def store(self, folder: str) -> Store:
         """The datastore in a folder, if it was made with the target's tokenizer."""
         if folder not in self._stores:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graft.cli.options import ModelOptions, takes_options
+from graft.cli.options import SamplingOptions, takes_options
 from graft.cli.run import read_question
 from graft.cli.show import Waiting, end_line
 from graft.errors import InputError
@@ -25,7 +25,7 @@ MOST_SHOWN = 300  # characters of a text in the list of rounds; --json and --htm
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskOptions(ModelOptions):
+class AskOptions(SamplingOptions):
     """What to look up where, and when."""
 
     corpus: Annotated[

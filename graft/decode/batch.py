@@ -27,6 +27,16 @@ class Batch:
             self._waiting.extend(sequences)
 
     @property
+    def running(self) -> int:
+        """How many have rows."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many have none yet."""
+        return len(self._waiting)
+
+    @property
     def reading(self) -> list[Sequence]:
         """Those whose prompt is not in the cache yet."""
         return [each for each in self._running if not each.context.tokens]
@@ -94,7 +104,8 @@ class Batch:
         leader = sequence.leader
         if leader and not leader.over and leader.prompt_logits is None:
             return True
-        return self._model.prefixes.is_coming(sequence.context.prompt, sequence.shareable)
+        prompt, salt = sequence.context.prompt, sequence.context.salt
+        return self._model.prefixes.is_coming(prompt, most=sequence.shareable, salt=salt)
 
     def _open(self, sequence: Sequence) -> None:
         """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
@@ -114,13 +125,15 @@ class Batch:
             finally:
                 sequence.tell()
         else:
-            sequence.extent = model.prefixes.open(prompt, rows, sequence.shareable)
+            most, salt = sequence.shareable, sequence.context.salt
+            sequence.extent = model.prefixes.open(prompt, rows, most=most, salt=salt)
             sequence.stats.cached_tokens = sequence.extent.total
-            model.prefixes.enter(prompt[: sequence.shareable], sequence.extent)
+            model.prefixes.enter(prompt, sequence.extent, most=most, salt=salt)
 
     def _release(self, sequence: Sequence) -> None:
         context, extent = sequence.context, sequence.extent
         sequence.drafter.finish(context.sequence)
         sequence.extent = None
         tokens = [*context.prompt, *context.tokens]
-        self._model.prefixes.leave(tokens[: sequence.shareable], extent)
+        most, salt = sequence.shareable, context.salt
+        self._model.prefixes.leave(tokens, extent, most=most, salt=salt)

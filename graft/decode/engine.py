@@ -9,7 +9,7 @@ from typing import TypeVar, Unpack
 from graft.decode.batch import Batch
 from graft.decode.flight import Flight, by_drafter, place_side_by_side
 from graft.decode.pace import readable_tokens, seconds_by_nodes
-from graft.decode.request import Options, Request, as_request, is_batch
+from graft.decode.request import Constraint, Options, Request, as_request, is_batch
 from graft.decode.sequence import Result
 from graft.decode.sequence import Sequence as Running
 from graft.decode.stats import Stats, clock
@@ -20,9 +20,8 @@ from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
-from graft.sampling import Sampler, SamplingParams, choose_seed
+from graft.sampling import Process, Sampler, SamplingParams, choose_seed
 from graft.tree.draft_tree import DraftTree, chain
-from graft.tree.prune import shallow
 from graft.verify.draws import Draws
 from graft.verify.verdict import Verifier
 
@@ -68,7 +67,7 @@ class Engine:
         `draft` names a preset. `documents` and `prediction` are texts the answer may repeat; they
         are drafted from but not part of the prompt. A `Request` brings all of these itself.
         """
-        return self._submit(as_request(prompt, params, **options), heard=True)
+        return self.submit(as_request(prompt, params, **options))
 
     def astream(
         self,
@@ -93,7 +92,7 @@ class Engine:
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self._submit(request, heard=False))
+                streams.append(self.submit(request, heard=False))
             results = [stream.finish() for stream in streams]
         finally:
             for stream in streams:
@@ -175,11 +174,7 @@ class Engine:
         return Flight(parts, list(logits.split(counts)), draws, since)
 
     def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
-        """Every drafter proposes for its own sequences, knowing what else is in the step.
-
-        Near a sequence's end trees are no deeper than it may still emit, which also keeps them
-        inside the model's context.
-        """
+        """Every drafter proposes for its own sequences, knowing what else is in the step."""
         trees: list[DraftTree | None] = [None] * len(writing)
         rows = read + len(writing)
         for drafter, mine in by_drafter(writing):
@@ -188,11 +183,12 @@ class Engine:
             budget = Budget(MOST_NODES, seconds, certain=len(writing))
             proposed = drafter.propose([writing[i].context for i in mine], budget)
             for i, tree in zip(mine, proposed, strict=True):
-                trees[i] = shallow(tree, writing[i].room - 1)
+                trees[i] = writing[i].allowed(tree)
                 rows += len(trees[i]) - 1
         return trees
 
-    def _submit(self, request: Request, *, heard: bool) -> Stream:
+    def submit(self, request: Request, *, heard: bool = True) -> Stream:
+        """Take in a request; one that is not `heard` has no events, only a result."""
         sequences = self._begin(request)
         for sequence in sequences:
             sequence.heard, sequence.patience = heard, PATIENCE if heard else None
@@ -210,6 +206,8 @@ class Engine:
         if rows and rows.tokens != encoded.tokens:
             raise InputError("the prepared rows are of another prompt; pass its token ids")
         count, most = len(encoded.tokens), self.model.context_length
+        if not count:
+            raise InputError("the prompt has no tokens; write a question")
         quotable = encoded.quotable if request.quotable is None else list(request.quotable)
         if count >= most:
             raise ContextLengthError(
@@ -222,9 +220,11 @@ class Engine:
         for choice in range(params.n):
             context = DraftContext(next(self._numbers), encoded.tokens, quotable)
             context.documents, context.prediction = documents, predicted
+            context.salt = request.cache_salt
+            constraint = request.constrain(count) if request.constrain else None
             context.sampler = Sampler(
                 params, encoded.tokens, self.model.vocabulary,
-                choice=choice, process=request.process,
+                choice=choice, process=_both(request.process, constraint),
             )  # fmt: skip
             sequences.append(
                 Running(
@@ -238,6 +238,8 @@ class Engine:
                     rows=rows,
                     stop_when=request.stop_when,
                     most_cached=request.most_cached,
+                    constraint=constraint,
+                    draft_tokens=request.draft_tokens,
                     leader=sequences[0] if sequences else None,
                 )
             )
@@ -279,3 +281,27 @@ class Engine:
     def presets(self) -> list[str]:
         """Names `draft` may take."""
         return list(self.drafters)
+
+    @property
+    def max_batch(self) -> int:
+        """How many sequences run at once."""
+        return self._batch.most
+
+    @property
+    def running(self) -> int:
+        """How many sequences have rows."""
+        return self._batch.running
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences wait for some."""
+        return self._batch.waiting
+
+
+def _both(process: Process | None, constraint: Constraint | None) -> Process | None:
+    """A caller's change of the logits, then the constraint's."""
+    if constraint is None:
+        return process
+    if process is None:
+        return constraint.process
+    return lambda tokens, logits: constraint.process(tokens, process(tokens, logits))

@@ -11,6 +11,7 @@ from graft.errors import InputError
 from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel
 from graft.sampling import Process, SamplingParams
+from graft.tree.draft_tree import DraftTree
 
 # (prompt and output so far, the raw logits [V] its last token was drawn from) -> end here?
 StopWhen = Callable[[list[int], Tensor], bool]
@@ -39,6 +40,20 @@ class PreparedRows(Protocol):
         """More tokens of the prompt were computed: keep of them what may be of use again."""
 
 
+class Constraint(Protocol):
+    """What one answer may say, such as a grammar. `tokens` are prompt and output so far; they only
+    ever grow, at the end."""
+
+    def process(self, tokens: list[int], logits: Tensor) -> Tensor:
+        """Logits [V] without what is forbidden next; called once for every token, in order."""
+
+    def prune(self, tokens: list[int], tree: DraftTree) -> DraftTree:
+        """The guesses that are allowed; the tree's root is the last of `tokens`."""
+
+
+Constrain = Callable[[int], Constraint]  # one for an answer to a prompt of so many tokens
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A prompt (text, token ids or chat messages) and how to answer it.
@@ -46,6 +61,8 @@ class Request:
     `documents` and `prediction` are texts the answer may repeat; they are drafted from but not
     part of the prompt. `process` changes the model's logits before anything else does, and
     `stop_when` is asked after every token; both see each token once, in order, whoever drafts.
+    `constrain` makes a constraint for each of its answers, applied after `process`; what it forbids
+    is not guessed. Beginnings of prompts are shared among requests of the same `cache_salt` alone.
 
     `rows` are keys and values of a prompt given as token ids, made before. `quotable` are the spans
     of such a prompt that drafts may copy. At most `most_cached` of the prompt's first tokens come
@@ -63,6 +80,9 @@ class Request:
     rows: PreparedRows | None = None
     quotable: Sequence[tuple[int, int]] | None = None  # None: all that is no chat template
     most_cached: int | None = None  # None: as many as there are
+    constrain: Constrain | None = None
+    draft_tokens: int | None = None  # most guesses in a step; None leaves it to the preset
+    cache_salt: str = ""
 
 
 class Options(TypedDict, total=False):

@@ -8,7 +8,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from graft.decode.request import PreparedRows, StopWhen
+from graft.decode.request import Constraint, PreparedRows, StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
 from graft.draft.drafter import DraftContext, Drafter
@@ -17,6 +17,7 @@ from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.prune import cut, shallow
 from graft.verify.verdict import Promise, Verdict
 from graft.verify.walk import walk
 
@@ -108,6 +109,8 @@ class Sequence:
     stats: Stats = field(default_factory=Stats)
     stop_when: StopWhen | None = None
     rows: PreparedRows | None = None
+    constraint: Constraint | None = None
+    draft_tokens: int | None = None  # most guesses in a step
     leader: "Sequence | None" = None
     most_cached: int | None = None  # first tokens that the caller lets it share; None: all
     heard: bool = True  # somebody may read its events
@@ -184,6 +187,18 @@ class Sequence:
         """More of its prompt has been read: others may want that too."""
         if self.rows:
             self.rows.keep(model, self.extent)
+
+    def allowed(self, tree: DraftTree) -> DraftTree:
+        """What of a draft is worth scoring: no deeper than it may still emit, which also keeps it
+        inside the model's context, no more than was asked for, nothing that is forbidden. But a
+        token drawn from q stays, whatever it is (`verify/chain.py`)."""
+        tree = shallow(tree, self.room - 1)
+        if self.draft_tokens is not None:
+            tree = cut(tree, self.draft_tokens)
+        if self.constraint and len(tree) > 1 and tree.probs is None:
+            with self.guard():
+                tree = self.constraint.prune([*self.context.prompt, *self.context.tokens], tree)
+        return tree
 
     def begin(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
         """The prompt has been read, `logits` [1, V] follow it: the first token, unless it has been

@@ -121,6 +121,12 @@ class Arena:
         self.most_rows = most_rows
         self._taken: list[Extent] = []  # by start
 
+    @property
+    def usage(self) -> float:
+        """Share of the rows that are taken."""
+        rows = self.most_rows or self.storage.rows
+        return sum(extent.capacity for extent in self._taken) / rows if rows else 0.0
+
     def hold(self, rows: int) -> None:
         """Take so many rows now and never more, so that they stay where they are."""
         self.most_rows = rows // ALIGN * ALIGN

@@ -174,3 +174,20 @@ def test_drafts_copy_only_what_a_request_calls_quotable():
     assert whole.token_ids == second.token_ids
     none = engine.generate(Request(prompt, SamplingParams(max_tokens=2), draft="pld", quotable=[]))
     assert none.stats.num_draft_tokens == 0
+
+
+def test_no_more_is_guessed_in_a_step_than_asked_for():
+    engine = tiny_engine()
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    free, few = (
+        engine.generate(Request("the end and the end", params, "copy", draft_tokens=most))
+        for most in (None, 2)
+    )
+    assert few.token_ids == free.token_ids
+    assert max(few.stats.per_step_drafted) == 2 < max(free.stats.per_step_drafted)
+
+
+def test_a_prompt_that_becomes_no_tokens_is_refused(engine):
+    for prompt in ("\u4e16", []):
+        with pytest.raises(InputError, match="prompt"):
+            engine.stream(prompt)

@@ -166,3 +166,21 @@ def test_several_answers_to_a_prompt_that_leaves_nothing_behind():
     engine.generate(Request(FIRST, several, most_cached=0))
     _, read = read_rows(engine, Request(SECOND, PARAMS))
     assert read == len(SECOND)
+
+
+def test_prompts_of_different_salts_share_nothing():
+    engine = caching_engine()
+    plain = tiny_engine().generate(SECOND, PARAMS)
+    salts = ["", "one", "two", "one", ""]
+    results = [engine.generate(Request(SECOND, PARAMS, cache_salt=salt)) for salt in salts]
+    assert [result.stats.cached_tokens > 0 for result in results] == [False] * 3 + [True] * 2
+    assert all(result.token_ids == plain.token_ids for result in results)
+
+
+def test_salts_are_forgotten_with_their_texts():
+    engine = caching_engine(rows=5 * BLOCK)
+    for salt in range(6):
+        engine.generate(Request(FIRST, PARAMS, cache_salt=str(salt)))
+    assert len(engine.model.prefixes._texts) <= 2
+    engine.model.prefixes.clear()
+    assert not engine.model.prefixes._texts
