@@ -37,6 +37,34 @@ def test_options_reach_engine_and_server(cli, engine, served):
     assert (settings.timeout, settings.max_waiting, settings.name) == (9, 2, "own")
 
 
+def test_it_takes_what_other_commands_say_of_a_model(cli, engine, served):
+    done = cli(
+        "serve", "--port", 0, "--draft", "rapid", "--retriever", "hybrid", "--verifier", "rapid",
+        "--eta", 3, "--context-length", "4k",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    [(_, loading)] = engine.loaded
+    assert (loading["context_length"], loading["retriever"]) == (4096, "hybrid")
+    assert (loading["verifier"], loading["shift"].eta, loading["warm"]) == ("rapid", 3, True)
+    settings_of(served)
+
+
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(cli, engine, served):
+    done = cli("serve", "--port", 0, "--verifier", "rapid")
+    assert done.exit_code == 1
+    assert "--draft" in done.stderr
+    assert not engine.loaded
+
+
+def test_a_number_in_a_file_may_be_a_text(cli, engine, served, tmp_path):
+    file = tmp_path / "serve.yaml"
+    file.write_text("port: 0\ncontext-length: 1024\n")
+    done = cli("serve", "--config", file)
+    assert done.exit_code == 0, done.output
+    assert engine.loaded[0][1]["context_length"] == 1024
+    settings_of(served)
+
+
 def test_defaults_are_the_servers_own():
     assert ServeOptions().settings() == ServerSettings()
     assert ServeOptions().host == "127.0.0.1"

@@ -177,6 +177,23 @@ def test_prompts_of_different_salts_share_nothing():
     assert all(result.token_ids == plain.token_ids for result in results)
 
 
+def test_several_answers_to_a_prompt_keep_to_its_salt():
+    engine = caching_engine()
+    several = SamplingParams(temperature=0.9, seed=1, max_tokens=BLOCK, ignore_eos=True, n=2)
+    engine.generate(Request(FIRST, several, cache_salt="one"))
+    for salt, cached in (("", 0), ("one", 3 * BLOCK)):
+        result = engine.generate(Request(SECOND, PARAMS, cache_salt=salt))
+        assert result.stats.cached_tokens == cached
+
+
+def test_a_request_may_share_its_first_tokens_alone_and_only_by_salt():
+    engine = caching_engine()
+    engine.generate(Request(FIRST, PARAMS, most_cached=2 * BLOCK + 5, cache_salt="one"))
+    for salt, cached in (("two", 0), ("one", 2 * BLOCK)):
+        result = engine.generate(Request(SECOND, PARAMS, cache_salt=salt))
+        assert result.stats.cached_tokens == cached
+
+
 def test_salts_are_forgotten_with_their_texts():
     engine = caching_engine(rows=5 * BLOCK)
     for salt in range(6):
