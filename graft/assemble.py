@@ -447,6 +447,17 @@ class Drafters(dict[str, Drafter]):
         """InputError where there is nothing of that name."""
         return self.setdefault(name, make_drafter(name, self.helpers, self.store))
 
+    def shelve(self, name: str, store: Store) -> None:
+        """From now on `store:NAME` drafts from this one."""
+        self._stores[name] = store
+
+    def forget(self, name: str) -> None:
+        """Let go of a store and of the drafters that use it; those at work keep it to the end."""
+        self._stores.pop(name, None)
+        for draft in list(self):
+            if any(part.partition(":")[2] == name for part in draft.split("+")):
+                self.pop(draft, None)
+
     def store(self, folder: str) -> Store:
         """The datastore in a folder, if it was made with the target's tokenizer."""
         if folder not in self._stores:
@@ -544,7 +555,7 @@ def load(  # noqa: PLR0913  every option by its name
     costs = _costs(loaded)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     if kept:
-        shelf = PrefixFiles(prefix_folder(), _rows_key(loaded), most_bytes=disk_cache)
+        shelf = PrefixFiles(prefix_folder(), rows_key_of(loaded), most_bytes=disk_cache)
         loaded.model.prefixes.use(
             most_rows=kept // bytes_of_both, shelf=shelf if disk_cache else None
         )
@@ -616,7 +627,7 @@ def engine_around(
     )
 
 
-def _rows_key(loaded: LoadedModel) -> str:
+def rows_key_of(loaded: LoadedModel) -> str:
     """Everything the rows of a text depend on besides the text."""
     return rows_key(
         loaded.identity,

@@ -30,6 +30,8 @@ class Late:
         self.inner, self.storage = inner, inner.storage
         self._given = torch.zeros(0)
         self.embed, self.output_weight = inner.embed, inner.output_weight
+        self.run_first, self.frequencies = inner.run_first, inner.frequencies
+        self.weighs_plainly = inner.weighs_plainly
 
     @property
     def keeps_features(self) -> bool:

@@ -115,13 +115,14 @@ def paired_ratio(base: Sequence[float], other: Sequence[float]) -> Ratio:
     """How much less time `other` takes, pair by pair; see the top of this file."""
     logs = [math.log(b / o) for b, o in zip(base, other, strict=True)]
     mean = fmean(logs)
-    if len(logs) == 1 or (quantile := _t_quantile(len(logs) - 1)) is None:
+    if len(logs) == 1 or (quantile := t_quantile(len(logs) - 1)) is None:
         return Ratio(math.exp(mean), None, None, len(logs))
     half = quantile * stdev(logs) / math.sqrt(len(logs))
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(logs))
 
 
-def _t_quantile(degrees: int) -> float | None:
+def t_quantile(degrees: int) -> float | None:
+    """Student's, for the interval; None where scipy is missing."""
     try:
         from scipy.stats import t
     except ImportError:  # report.py tells the reader

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graft.assemble import VERIFIERS, check_draft, load
-from graft.bench.rag import check_rag
+from graft.bench.short_prompts import check_rag
 from graft.bench.systems import PEERS, System, graft_system, preset_of
 from graft.errors import InputError
 from graft.machine import usable_cores

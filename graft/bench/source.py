@@ -57,6 +57,11 @@ class Source:
             raise self._unusable(path, "holds no list")
         return self._each(path, {f"entry {n}": row for n, row in enumerate(rows, 1)}, take)
 
+    def rows(self, data: Path | None, take: Callable[[Any], Taken]) -> list[Taken]:
+        """A row per line or the rows of one JSON list, whichever the file holds."""
+        listed = self._text(self.find(data)).lstrip().startswith("[")
+        return self.entries(data, take) if listed else self.lines(data, take)
+
     @property
     def _named(self) -> str:
         return " or ".join(self.names)

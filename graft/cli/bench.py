@@ -5,21 +5,26 @@
 
 import json as json_module
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from graft.bench.suites import suite_names
+from graft.cli.bench_rag import rag_file, rag_report, rag_settings, show_rag
 from graft.cli.failures import INTERRUPTED, REFUSED, fails_in_one_line, one_line
 from graft.cli.options import takes_options
 from graft.errors import InputError
 
 if TYPE_CHECKING:
+    from graft.bench.rag.settings import RagSettings
     from graft.bench.report import Report
     from graft.bench.settings import Settings
 
+RAG = "rag"  # questions over a corpus: graft/bench/rag
 WIDTH = 100  # of the tables, where there is no terminal
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
@@ -36,7 +41,7 @@ class BenchOptions:
     """Comma-separated lists as they are typed; what is left out (None) is `Settings`' default."""
 
     suite: Annotated[
-        str | None, typer.Option(metavar="NAME", help=f"Of {', '.join(suite_names())}.")
+        str | None, typer.Option(metavar="NAME", help=f"Of {', '.join([*suite_names(), RAG])}.")
     ] = None
     data: Annotated[
         Path | None, typer.Option(metavar="PATH", help="The suite's folder or file of questions.")
@@ -142,6 +147,17 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="PNG; beside --out if not given.")
     ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="For the suite rag: fl,fs,flare,dragin.")
+    ] = None,
+    way: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="For the suite rag: REUSE:DRAFT or REUSE:DRAFT:guided, the first the baseline; "
+            "REUSE may say more, such as cics+all, blend+0.3, exact+reorder.",
+        ),
+    ] = None,
     baseline: BASELINE = None,
     markdown: MARKDOWN = False,
     json: JSON = False,
@@ -152,12 +168,18 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     """
     if called.invoked_subcommand:
         return
+    if options.suite == RAG:
+        _bench_rag(rag_settings(options, policy, way), out, baseline, markdown=markdown, json=json)
+        return
+    if policy is not None or way is not None:
+        raise InputError("--policy and --way belong to --suite rag")
     from graft.bench.asked import check_baseline, default_file
+    from graft.bench.runner import run
 
     settings = options.settings()
     check_baseline(settings, baseline)
     file = out or default_file(settings)
-    complete = measure(settings, file)
+    complete = measure(partial(run, settings), file)
     told = _report(file, baseline)
     show(told, markdown=markdown, json=json)
     try:
@@ -186,21 +208,44 @@ def report(
     """Print the tables of result files again."""
     if plot is not None and len(files) > 1:
         raise InputError("--plot takes one result file at a time")
+    from graft.bench.rag.records import is_rag
+
     for file in files:
+        if is_rag(file):
+            if plot is not None:
+                raise InputError("a result file of the suite rag has no plot")
+            show_rag(rag_report(file, baseline), markdown=markdown, json=json)
+            continue
         told = _report(file, baseline)
         show(told, markdown=markdown, json=json)
         if plot is not None:
             _draw(told, plot)
 
 
-def measure(settings: "Settings", file: Path) -> bool:
+def _bench_rag(
+    settings: "RagSettings", out: Path | None, baseline: str | None, *, markdown: bool, json: bool
+) -> None:
+    """The suite rag has settings, records and tables of its own."""
+    from graft.bench.rag.run import run
+
+    ways = [way.name for way in settings.ways]
+    if baseline is not None and baseline not in ways:
+        raise InputError(f"--baseline {baseline!r} is not among --way: {', '.join(ways)}")
+    file = out or rag_file(settings)
+    complete = measure(partial(run, settings), file)
+    show_rag(rag_report(file, baseline), markdown=markdown, json=json)
+    _say(f"answers: {file}")
+    if not complete:
+        raise typer.Exit(REFUSED)
+
+
+def measure(run: Callable[..., bool], file: Path) -> bool:
     """Run with a progress bar; Ctrl-C or SIGTERM ends the workers and says how to go on."""
     from graft.bench.interrupts import sigterm_interrupts
-    from graft.bench.runner import run
 
     try:
         with sigterm_interrupts(), Progress() as progress:
-            return run(settings, file, progress)
+            return run(file, progress)
     except KeyboardInterrupt:
         _say(f"stopped; the same command goes on ({file})")
         raise typer.Exit(INTERRUPTED) from None

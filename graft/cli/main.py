@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from graft.cli.ask import ask
 from graft.cli.bench import app as bench
 from graft.cli.bench_kernels import kernels
 from graft.cli.cache import cache
@@ -14,6 +15,7 @@ from graft.cli.failures import fails_in_one_line
 from graft.cli.index import app as index
 from graft.cli.models import models
 from graft.cli.run import run
+from graft.cli.serve import serve
 from graft.cli.train import train
 
 # Plain help: formatting it with rich would take longer than everything else together.
@@ -25,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (run, chat, train, models, cache, doctor):
+for command in (run, chat, ask, serve, train, models, cache, doctor):
     app.command()(fails_in_one_line(command))
 bench.command()(fails_in_one_line(kernels))
 app.add_typer(bench, name="bench")

@@ -1,4 +1,5 @@
-"""Options of a command, each written once, as a field of a dataclass; those of `run` and `chat`."""
+"""Options of a command, each written once, as a field of a dataclass; those of `run`, `chat`,
+`ask` and `serve`."""
 
 import inspect
 from collections.abc import Callable
@@ -31,9 +32,9 @@ SAMPLING = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerOptions:
-    """What to answer with. An option left out (None) has the default of `SamplingParams`."""
+@dataclass(frozen=True, kw_only=True)
+class DocumentOptions:
+    """What to answer from."""
 
     doc: Annotated[
         list[str] | None,
@@ -57,15 +58,12 @@ class AnswerOptions:
             "them starts at once; see `graft cache`.",
         ),
     ] = True
-    kv_cache: Annotated[
-        float | None,
-        typer.Option(
-            metavar="GB",
-            min=0,
-            help="Memory that keys and values may take; on a GPU it is taken at once, by default "
-            "as much as two whole contexts need.",
-        ),
-    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Which model, how it runs, and who guesses for it."""
+
     model: Annotated[
         str | None,
         typer.Option(help="Known name, hub id, folder or GGUF file; see `graft models`."),
@@ -139,42 +137,18 @@ class AnswerOptions:
         bool,
         typer.Option("--invariant", help="Drafted = plain to the last bit in any dtype; slower."),
     ] = False
-    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
-    temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None
-    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to P.")] = None
-    top_k: Annotated[int | None, typer.Option(help="Keep the K likeliest tokens; 0: all.")] = None
-    min_p: Annotated[
-        float | None, typer.Option(help="Drop tokens below P times the likeliest one.")
-    ] = None
-    repetition_penalty: Annotated[float | None, typer.Option(help="1 is none.")] = None
-    presence_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
-    frequency_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
-    seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same text with every draft.")
-    ] = None
-    stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
+    kv_cache: Annotated[
+        float | None,
+        typer.Option(
+            metavar="GB",
+            min=0,
+            help="Memory that keys and values may take; on a GPU it is taken at once, by default "
+            "as much as two whole contexts need.",
+        ),
     ] = None
 
-    def documents(self) -> "list[Document]":
-        """Read every --doc."""
-        from graft.documents import read_documents
-
-        with Waiting("reading the documents"):
-            return read_documents(self.doc or [])
-
-    def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
-        """The sampling parameters asked for, `changes` on top; InputError for a bad value."""
-        from graft import SamplingParams
-
-        given = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
-        return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
-
-    def load(self, *, remembers: bool = True) -> "Engine":
-        """The engine asked for, one that `remembers` what it read or reads everything anew.
-
-        What can be refused without loading a model is refused first.
-        """
+    def load_engine(self, **more: Any) -> "Engine":  # noqa: ANN401 (graft.load's)
+        """The engine asked for. What can be refused without loading a model is refused first."""
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
@@ -205,10 +179,8 @@ class AnswerOptions:
                 verifier=self.verifier,
                 shift=shift,
                 invariant=self.invariant,
-                max_batch=1,
                 kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
-                prefix_cache=None if remembers else 0,
-                disk_cache=DISK_CACHE if remembers and self.cache and self.doc else 0,
+                **more,
             )
 
     def _shift(self) -> "Shift | None":
@@ -220,6 +192,65 @@ class AnswerOptions:
         if not self.verifier.startswith("rapid"):
             raise InputError("--eta goes with --verifier rapid or rapid-phat")
         return Shift(eta=self.eta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions(ModelOptions):
+    """How to draw an answer. An option left out (None) has the default of `SamplingParams`."""
+
+    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None
+    top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to P.")] = None
+    top_k: Annotated[int | None, typer.Option(help="Keep the K likeliest tokens; 0: all.")] = None
+    min_p: Annotated[
+        float | None, typer.Option(help="Drop tokens below P times the likeliest one.")
+    ] = None
+    repetition_penalty: Annotated[float | None, typer.Option(help="1 is none.")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
+    seed: Annotated[
+        int | None, typer.Option(help="The same seed gives the same text with every draft.")
+    ] = None
+    stop: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
+    ] = None
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether some of what is read stays on disk."""
+        return False
+
+    def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
+        """The sampling parameters asked for, `changes` on top; InputError for a bad value."""
+        from graft import SamplingParams
+
+        given = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
+        return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
+
+    def load(self, *, remembers: bool = True) -> "Engine":
+        """The engine asked for, one that `remembers` what it read or reads everything anew."""
+        return self.load_engine(
+            max_batch=1,
+            prefix_cache=None if remembers else 0,
+            disk_cache=DISK_CACHE if remembers and self.on_disk else 0,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerOptions(SamplingOptions, DocumentOptions):
+    """Those of `run` and `chat`."""
+
+    @property
+    def on_disk(self) -> bool:
+        """Whole documents do, unless told otherwise."""
+        return bool(self.cache and self.doc)
+
+    def documents(self) -> "list[Document]":
+        """Read every --doc."""
+        from graft.documents import read_documents
+
+        with Waiting("reading the documents"):
+            return read_documents(self.doc or [])
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

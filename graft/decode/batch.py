@@ -27,6 +27,16 @@ class Batch:
             self._waiting.extend(sequences)
 
     @property
+    def running(self) -> int:
+        """How many have rows."""
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        """How many have none yet."""
+        return len(self._waiting)
+
+    @property
     def reading(self) -> list[Sequence]:
         """Those whose prompt is not in the cache yet."""
         return [each for each in self._running if not each.context.tokens]
@@ -69,6 +79,14 @@ class Batch:
             most -= len(taken[-1][1])
         return taken
 
+    def fill(self, pieces: list[tuple[Sequence, list[int]]]) -> list[tuple[Sequence, list[int]]]:
+        """Put in what is prepared of these prompts before the pieces; whoever fails there drops
+        out."""
+        for sequence, _ in pieces:
+            with sequence.guard():
+                sequence.put_rows(self._model)
+        return [(sequence, piece) for sequence, piece in pieces if not sequence.over]
+
     @property
     def _active(self) -> int:
         """How many take part in the next step."""
@@ -86,7 +104,8 @@ class Batch:
         leader = sequence.leader
         if leader and not leader.over and leader.prompt_logits is None:
             return True
-        return self._model.prefixes.is_coming(sequence.context.prompt)
+        prompt, salt = sequence.context.prompt, sequence.context.salt
+        return self._model.prefixes.is_coming(prompt, most=sequence.shareable, salt=salt)
 
     def _open(self, sequence: Sequence) -> None:
         """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
@@ -95,7 +114,10 @@ class Batch:
         rows = (sequence.room if bounded else min(sequence.room, ROOM_AHEAD)) + self._spare
         if leader and leader.extent and leader.prompt_logits is not None:
             sequence.extent = model.fork(leader.extent, len(prompt), rows)
-            sequence.stats.cached_tokens = len(prompt)
+            exact = sequence.rows.shareable if sequence.stats.approximate else None
+            sequence.stats.cached_tokens = len(prompt[:exact])
+            sequence.stats.approximate_tokens = leader.stats.approximate_tokens
+            sequence.room = min(sequence.room, model.context_length - sequence.extent.position)
             try:
                 with sequence.guard():
                     sequence.begin(leader.prompt_logits)
@@ -103,12 +125,15 @@ class Batch:
             finally:
                 sequence.tell()
         else:
-            sequence.extent = model.prefixes.open(prompt, rows)
+            most, salt = sequence.shareable, sequence.context.salt
+            sequence.extent = model.prefixes.open(prompt, rows, most=most, salt=salt)
             sequence.stats.cached_tokens = sequence.extent.total
-            model.prefixes.enter(prompt, sequence.extent)
+            model.prefixes.enter(prompt, sequence.extent, most=most, salt=salt)
 
     def _release(self, sequence: Sequence) -> None:
         context, extent = sequence.context, sequence.extent
         sequence.drafter.finish(context.sequence)
         sequence.extent = None
-        self._model.prefixes.leave([*context.prompt, *context.tokens], extent)
+        tokens = [*context.prompt, *context.tokens]
+        most, salt = sequence.shareable, context.salt
+        self._model.prefixes.leave(tokens, extent, most=most, salt=salt)

@@ -1,15 +1,15 @@
 """The loop: draft, score, verify, commit, observe."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from graft.decode.batch import Batch
 from graft.decode.flight import Flight, by_drafter, place_side_by_side
 from graft.decode.pace import readable_tokens, seconds_by_nodes
-from graft.decode.request import Options, Request, as_request, is_batch
+from graft.decode.request import Constraint, Options, Request, as_request, is_batch
 from graft.decode.sequence import Result
 from graft.decode.sequence import Sequence as Running
 from graft.decode.stats import Stats, clock
@@ -20,14 +20,14 @@ from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
-from graft.sampling import Sampler, SamplingParams, choose_seed
+from graft.sampling import Process, Sampler, SamplingParams, choose_seed
 from graft.tree.draft_tree import DraftTree, chain
-from graft.tree.prune import shallow
 from graft.verify.draws import Draws
 from graft.verify.verdict import Verifier
 
 MOST_NODES = 91  # of one tree, root excluded: 59 of EAGLE-2's and 32 retrieved
 PATIENCE = 64  # unread tokens after which a stream pauses
+Outcome = TypeVar("Outcome")
 
 
 class Engine:
@@ -67,7 +67,7 @@ class Engine:
         `draft` names a preset. `documents` and `prediction` are texts the answer may repeat; they
         are drafted from but not part of the prompt. A `Request` brings all of these itself.
         """
-        return self._submit(as_request(prompt, params, **options), heard=True)
+        return self.submit(as_request(prompt, params, **options))
 
     def astream(
         self,
@@ -92,7 +92,7 @@ class Engine:
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self._submit(request, heard=False))
+                streams.append(self.submit(request, heard=False))
             results = [stream.finish() for stream in streams]
         finally:
             for stream in streams:
@@ -103,6 +103,17 @@ class Engine:
         """Keep what was read of a prompt on disk too, where the engine has a disk cache."""
         tokens = self.encoder.prompt(prompt).tokens
         self.turns.exclusively(lambda: self.model.prefixes.shelve(tokens))
+
+    def exclusively(self, action: Callable[[], Outcome]) -> Outcome:
+        """Use the model between two steps; one that is on its way is sent again."""
+        outcome: list[Outcome] = []
+
+        def alone() -> None:
+            self._flight = None
+            outcome.append(action())
+
+        self.turns.exclusively(alone)
+        return outcome[0]
 
     def advance(self) -> None:
         """One forward for everybody: a tree for each answer being written, and the next piece of
@@ -143,6 +154,9 @@ class Engine:
         if not pieces and not writing:
             return None
         trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
+        pieces = self._batch.fill(pieces)  # may run forwards: features are asked for before
+        if not pieces and not writing:
+            return None
         parts = place_side_by_side(
             [(sequence, chain(piece)) for sequence, piece in pieces],
             list(zip(writing, trees, strict=True)),
@@ -160,11 +174,7 @@ class Engine:
         return Flight(parts, list(logits.split(counts)), draws, since)
 
     def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
-        """Every drafter proposes for its own sequences, knowing what else is in the step.
-
-        Near a sequence's end trees are no deeper than it may still emit, which also keeps them
-        inside the model's context.
-        """
+        """Every drafter proposes for its own sequences, knowing what else is in the step."""
         trees: list[DraftTree | None] = [None] * len(writing)
         rows = read + len(writing)
         for drafter, mine in by_drafter(writing):
@@ -173,11 +183,12 @@ class Engine:
             budget = Budget(MOST_NODES, seconds, certain=len(writing))
             proposed = drafter.propose([writing[i].context for i in mine], budget)
             for i, tree in zip(mine, proposed, strict=True):
-                trees[i] = shallow(tree, writing[i].room - 1)
+                trees[i] = writing[i].allowed(tree)
                 rows += len(trees[i]) - 1
         return trees
 
-    def _submit(self, request: Request, *, heard: bool) -> Stream:
+    def submit(self, request: Request, *, heard: bool = True) -> Stream:
+        """Take in a request; one that is not `heard` has no events, only a result."""
         sequences = self._begin(request)
         for sequence in sequences:
             sequence.heard, sequence.patience = heard, PATIENCE if heard else None
@@ -191,7 +202,13 @@ class Engine:
         encoded = self.encoder.prompt(request.prompt)
         documents = [self.encoder.text(text) for text in request.documents]
         predicted = self.encoder.text(request.prediction) if request.prediction else []
+        rows = request.rows
+        if rows and rows.tokens != encoded.tokens:
+            raise InputError("the prepared rows are of another prompt; pass its token ids")
         count, most = len(encoded.tokens), self.model.context_length
+        if not count:
+            raise InputError("the prompt has no tokens; write a question")
+        quotable = encoded.quotable if request.quotable is None else list(request.quotable)
         if count >= most:
             raise ContextLengthError(
                 f"the prompt has {count} tokens but {self.model_name} reads at most {most - 1}; "
@@ -201,11 +218,13 @@ class Engine:
         params = replace(params, seed=choose_seed() if params.seed is None else params.seed)
         sequences: list[Running] = []
         for choice in range(params.n):
-            context = DraftContext(next(self._numbers), encoded.tokens, encoded.quotable)
+            context = DraftContext(next(self._numbers), encoded.tokens, quotable)
             context.documents, context.prediction = documents, predicted
+            context.salt = request.cache_salt
+            constraint = request.constrain(count) if request.constrain else None
             context.sampler = Sampler(
                 params, encoded.tokens, self.model.vocabulary,
-                choice=choice, process=request.process,
+                choice=choice, process=_both(request.process, constraint),
             )  # fmt: skip
             sequences.append(
                 Running(
@@ -215,8 +234,12 @@ class Engine:
                     detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
                     end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
                     room=min(params.max_tokens, most - count),
-                    stats=Stats(prompt_tokens=count),
+                    stats=Stats(prompt_tokens=count, approximate=bool(rows and rows.approximate)),
+                    rows=rows,
                     stop_when=request.stop_when,
+                    most_cached=request.most_cached,
+                    constraint=constraint,
+                    draft_tokens=request.draft_tokens,
                     leader=sequences[0] if sequences else None,
                 )
             )
@@ -258,3 +281,27 @@ class Engine:
     def presets(self) -> list[str]:
         """Names `draft` may take."""
         return list(self.drafters)
+
+    @property
+    def max_batch(self) -> int:
+        """How many sequences run at once."""
+        return self._batch.most
+
+    @property
+    def running(self) -> int:
+        """How many sequences have rows."""
+        return self._batch.running
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences wait for some."""
+        return self._batch.waiting
+
+
+def _both(process: Process | None, constraint: Constraint | None) -> Process | None:
+    """A caller's change of the logits, then the constraint's."""
+    if constraint is None:
+        return process
+    if process is None:
+        return constraint.process
+    return lambda tokens, logits: constraint.process(tokens, process(tokens, logits))

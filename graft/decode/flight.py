@@ -103,6 +103,10 @@ class Flight:
             self._settle(verify, settled)
         finally:  # an interrupt is no reason to lose what others have already taken in
             model.commit_all([(part.sequence.extent, path) for part, path, _ in settled])
+            for part, _, _ in settled:
+                if part.reads:
+                    with part.sequence.guard():
+                        part.sequence.keep_rows(model)
             for drafter, places in by_drafter([part.sequence for part, _, _ in settled]):
                 drafter.observe([_shown(*settled[i]) for i in places])
 

@@ -8,14 +8,16 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from graft.decode.request import StopWhen
+from graft.decode.request import Constraint, PreparedRows, StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
 from graft.draft.drafter import DraftContext, Drafter
-from graft.errors import GraftError
+from graft.errors import ContextLengthError, GraftError
 from graft.models.arena import Extent
+from graft.models.language_model import LanguageModel
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.prune import cut, shallow
 from graft.verify.verdict import Promise, Verdict
 from graft.verify.walk import walk
 
@@ -64,6 +66,11 @@ class Result:
         """Whether drafting left the distribution of answers as it was."""
         return self.promise.lossless
 
+    @property
+    def approximate(self) -> bool:
+        """Whether keys and values were reused that the model would not have computed itself."""
+        return self.stats.approximate
+
 
 @dataclass(slots=True)
 class _Landed:
@@ -101,7 +108,11 @@ class Sequence:
     room: int  # tokens that may still be emitted, by max_tokens and the model's context
     stats: Stats = field(default_factory=Stats)
     stop_when: StopWhen | None = None
+    rows: PreparedRows | None = None
+    constraint: Constraint | None = None
+    draft_tokens: int | None = None  # most guesses in a step
     leader: "Sequence | None" = None
+    most_cached: int | None = None  # first tokens that the caller lets it share; None: all
     heard: bool = True  # somebody may read its events
     patience: int | None = None  # unread events after which it pauses; None: never
     events: deque[TokenEvent] = field(default_factory=deque)  # not yet read by the caller
@@ -144,10 +155,50 @@ class Sequence:
         """Whether nobody has read its tokens for a while."""
         return self.patience is not None and len(self.events) >= self.patience
 
+    @property
+    def shareable(self) -> int | None:
+        """How many of its first tokens may be shared with others; None: all."""
+        limits = (self.most_cached, self.rows.shareable if self.rows else None)
+        return min((each for each in limits if each is not None), default=None)
+
     def next_piece(self, most: int) -> list[int]:
-        """The first prompt tokens that are not in the cache yet."""
-        read = self.extent.total
-        return self.context.prompt[read : read + most]
+        """The first prompt tokens that neither are in the cache nor will be put there."""
+        read, end = self.extent.total, len(self.context.prompt)
+        if self.rows:
+            read, end = self.rows.unread(read)
+        return self.context.prompt[read : min(end, read + most)]
+
+    def put_rows(self, model: LanguageModel) -> None:
+        """What is prepared of its prompt, up to the next piece that must be read."""
+        if self.rows is None:
+            return
+        exact, approximate = self.rows.fill(model, self.extent)
+        self.stats.cached_tokens += exact
+        self.stats.approximate_tokens += approximate
+        left = model.context_length - len(self.context.prompt) - self.extent.skipped
+        if left <= 0:
+            raise ContextLengthError(
+                f"the positions of the reused passages end {1 - left} beyond the model's context; "
+                "use another reuse than keep, or fewer passages"
+            )
+        self.room = min(self.room, left)
+
+    def keep_rows(self, model: LanguageModel) -> None:
+        """More of its prompt has been read: others may want that too."""
+        if self.rows:
+            self.rows.keep(model, self.extent)
+
+    def allowed(self, tree: DraftTree) -> DraftTree:
+        """What of a draft is worth scoring: no deeper than it may still emit, which also keeps it
+        inside the model's context, no more than was asked for, nothing that is forbidden. But a
+        token drawn from q stays, whatever it is (`verify/chain.py`)."""
+        tree = shallow(tree, self.room - 1)
+        if self.draft_tokens is not None:
+            tree = cut(tree, self.draft_tokens)
+        if self.constraint and len(tree) > 1 and tree.probs is None:
+            with self.guard():
+                tree = self.constraint.prune([*self.context.prompt, *self.context.tokens], tree)
+        return tree
 
     def begin(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
         """The prompt has been read, `logits` [1, V] follow it: the first token, unless it has been
@@ -168,6 +219,8 @@ class Sequence:
 
     def _take(self, landed: _Landed, tokens: list[int], logits: Tensor) -> None:
         self.untold.append(landed)
+        if self.sampler.params.logprobs is not None:
+            landed.scores = _scores(tokens, logits[landed.path], self.sampler.params.logprobs)
         for node, token in zip(landed.path, tokens, strict=True):
             self.context.tokens.append(token)
             self.sampler.record([token])
@@ -181,14 +234,9 @@ class Sequence:
                 return
 
     def _stops(self, token: int, logits: Tensor, node: int, landed: _Landed) -> bool:
-        """Whether a token is the last, which may depend on its text or its logits.
-
-        Both are looked at here only where that is so, or where logits are to be reported.
-        """
-        params = self.sampler.params
-        if params.logprobs is not None:
-            landed.scores.append(_scores(token, logits[node], params.logprobs))
-        if params.stop:
+        """Whether a token is the last, which may depend on its text or its logits; both are looked
+        at here only where that is so."""
+        if self.sampler.params.stop:
             landed.texts.append(self.detokenizer.push(token))
         if token in self.end_tokens or self.detokenizer.stopped:
             return True
@@ -265,10 +313,15 @@ class _Guard:
         return False
 
 
-def _scores(token: int, logits: Tensor, wanted: int) -> Scores:
+def _scores(tokens: Several[int], logits: Tensor, wanted: int) -> list[Scores]:
+    """Of all tokens of a step at once: one wait for the device. `logits` [n, V]."""
     log_probs = torch.log_softmax(logits.float(), -1)
-    probs = log_probs.exp()
-    entropy = -(probs * log_probs.clamp(min=-1e9)).sum()
-    best = log_probs.topk(wanted) if wanted else None
-    top = tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True)) if best else ()
-    return float(probs[token]), float(entropy), top
+    entropy = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(-1)  # [n]
+    chosen = log_probs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).exp()
+    best = log_probs.topk(wanted)  # [n, wanted] twice
+    told = torch.cat([chosen, entropy[:, None], best.values], 1).tolist()
+    ids = best.indices.tolist()
+    return [
+        (probability, own_entropy, tuple(zip(likely, top, strict=True)))
+        for (probability, own_entropy, *top), likely in zip(told, ids, strict=True)
+    ]

@@ -17,7 +17,9 @@ class Stats:
     """Counts of one request. A step is one target forward after the prefill."""
 
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, read before
+    cached_tokens: int = 0  # of the prompt, read before; never approximate ones
+    approximate: bool = False  # some keys and values are not those the model would compute
+    approximate_tokens: int = 0  # of the prompt, with such rows, reused and not computed
     unseen_tokens: int = 0  # of those, such as a draft head could not read: it started behind them
     tokens: int = 0  # emitted
     prefill_seconds: float = 0.0  # of steps up to the first token
@@ -75,6 +77,8 @@ class Stats:
         return {
             "prompt_tokens": self.prompt_tokens,
             "cached_tokens": self.cached_tokens,
+            "approximate": self.approximate,
+            "approximate_tokens": self.approximate_tokens,
             "unseen_tokens": self.unseen_tokens,
             "tokens": self.tokens,
             "steps": self.steps,

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
@@ -43,7 +44,7 @@ class Stream:
 
     def ready(self) -> bool:
         """Whether `take` has something to say: an event, or that there are no more."""
-        return any(s.events for s in self._sequences) or all(s.done for s in self._sequences)
+        return any(s.events for s in self._sequences) or self.done
 
     def step(self) -> None:
         """At most one step of the engine towards the next event, by this thread or another."""
@@ -65,18 +66,34 @@ class Stream:
         self._raise()
         return None
 
-    def _raise(self) -> None:
+    def taken(self) -> list[TokenEvent]:
+        """All events that are there; nothing is waited for."""
+        events = []
         for sequence in self._sequences:
-            if sequence.error:
-                raise sequence.error
+            with suppress(IndexError):  # there are no more, or another thread has closed it
+                while True:
+                    events.append(sequence.events.popleft())
+        return events
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more will come besides the events that are there."""
+        return all(sequence.done for sequence in self._sequences)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong."""
+        return next((each.error for each in self._sequences if each.error), None)
+
+    def _raise(self) -> None:
+        if error := self.error:
+            raise error
 
     def finish(self) -> Result:
         """The complete answer, without reading its events."""
         for sequence in self._sequences:
             sequence.patience = None
-        self._engine.turns.until(
-            lambda: all(sequence.done for sequence in self._sequences), self._engine.advance
-        )
+        self._engine.turns.until(lambda: self.done, self._engine.advance)
         self._raise()
         return self.result
 

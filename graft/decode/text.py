@@ -10,8 +10,7 @@ from tokenizers.decoders import DecodeStream
 
 from graft.errors import InputError
 
-Message = dict[str, str]
-Prompt = str | Sequence[int] | Sequence[Message]
+Message = dict[str, Any]  # role, content, and what else the model's template knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +19,9 @@ class EncodedPrompt:
 
     tokens: list[int]
     quotable: list[tuple[int, int]]
+
+
+Prompt = str | Sequence[int] | Sequence[Message] | EncodedPrompt
 
 
 class Encoder:
@@ -34,6 +36,8 @@ class Encoder:
 
     def prompt(self, prompt: Prompt) -> EncodedPrompt:
         """Raw text, token ids, or chat messages (through the model's template)."""
+        if isinstance(prompt, EncodedPrompt):
+            return prompt
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise InputError("the prompt is empty; write a question")
@@ -43,8 +47,25 @@ class Encoder:
         if not items:
             raise InputError("the prompt is empty; write a question")
         if all(isinstance(item, dict) for item in items):
-            return self._chat(items)
+            return self.chat(items)
         return self._ids(items)
+
+    def chat(self, messages: list[Message], **options: Any) -> EncodedPrompt:  # noqa: ANN401
+        """Chat messages through the model's template; `options`, such as its tools, are the
+        template's own."""
+        for message in messages:
+            if not isinstance(message.get("role"), str) or not isinstance(
+                message.get("content"), str
+            ):
+                raise InputError("a message needs a role and a content, both text")
+        if not messages[-1]["content"].strip() and "tool_calls" not in messages[-1]:
+            raise InputError("the prompt is empty; write a question")
+        text = self.render(messages, **options)
+        encoded = self._encoded(text, add_special_tokens=False, return_offsets_mapping=True)
+        spans = _content_spans(text, self.render(_marked(messages), **options), messages)
+        return EncodedPrompt(
+            list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)
+        )
 
     def text(self, text: str | Sequence[int]) -> list[int]:
         """Token ids of a drafting text, which may be token ids already."""
@@ -74,30 +95,16 @@ class Encoder:
             raise InputError(f"token {wrong[0]} is not among the model's {self._vocabulary}")
         return EncodedPrompt(tokens, [(0, len(tokens))])
 
-    def _render(self, messages: list[Message]) -> str:
-        try:
-            return self._tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-        except TemplateError as error:  # e.g. two messages of one role in a row
-            raise InputError(f"the model's chat template refuses this: {error}") from error
-
-    def _chat(self, messages: list[Message]) -> EncodedPrompt:
-        for message in messages:
-            if not isinstance(message.get("role"), str) or not isinstance(
-                message.get("content"), str
-            ):
-                raise InputError("a message needs a role and a content, both text")
-        if not messages[-1]["content"].strip():
-            raise InputError("the prompt is empty; write a question")
+    def render(self, messages: list[Message], **options: Any) -> str:  # noqa: ANN401
+        """The chat as the model's template writes it, up to where the answer begins."""
         if not self._needed().chat_template:
             raise InputError("this model has no chat template; pass the prompt as plain text")
-        text = self._render(messages)
-        encoded = self._encoded(text, add_special_tokens=False, return_offsets_mapping=True)
-        spans = _content_spans(text, self._render(_marked(messages)), messages)
-        return EncodedPrompt(
-            list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)
-        )
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **options
+            )
+        except (TemplateError, TypeError, ValueError) as error:  # e.g. two users in a row
+            raise InputError(f"the model's chat template refuses this: {error}") from error
 
 
 def _mark(number: int) -> str:

@@ -23,6 +23,7 @@ class DraftContext:
     prediction: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     sampler: Sampler | None = None  # what the target's tokens are drawn with
+    salt: str = ""  # beginnings are shared with prompts of the same salt alone
     unseen: int = 0  # first tokens that a head knows nothing of: their rows were read by others
     # Guesses that a drafter checked itself, by who made them, and those it agreed to
     inner_drafted: Counter[str] = field(default_factory=Counter)

@@ -77,6 +77,7 @@ class _Followed:
     extent: Extent | None = None  # the target's rows
     waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet,
     pending: int = 0  # and how many these are
+    shown: int = 0  # tokens up to the last feature
     latest: Tensor | None = None  # the last feature that was read
     tree: DraftTree | None = None
     shares: np.ndarray | None = None  # the head's, of the tree's nodes
@@ -203,10 +204,13 @@ class HeadDrafter:
         counts = [len(step.nodes) for step in steps]
         features = self._runner.model.features([node for step in steps for node in step.nodes])
         for each, step, own in zip(followed, steps, features.split(counts), strict=True):
-            if each.memory is None:  # what comes before was read by others: it has no features
-                each.memory = self._runner.open()
-                each.memory.begin(step.extent.total - len(step.nodes))
-                each.context.unseen = each.memory.first
+            first = step.extent.total - len(step.nodes)
+            if each.memory is None or first != each.shown:  # what comes before has no features
+                each.memory = each.memory or self._runner.open()
+                each.memory.begin(first)
+                each.waiting, each.pending = [], 0
+                each.context.unseen = first
+            each.shown = step.extent.total
             each.waiting.append(own)
             each.pending += len(step.nodes)
         long = [each for each in followed if each.pending > PENDING]

@@ -73,18 +73,20 @@ class Reader:
             return
         self.model.arena.truncate(self.extent, self.sure - self.extent.shared)
         text = [*self.context.prompt, *self.context.tokens]
-        self.model.prefixes.leave(text[: self.sure], self.extent)
+        self.model.prefixes.leave(text[: self.sure], self.extent, salt=self.context.salt)
         self.extent, self.sure, self.guessed, self.entered = None, 0, [], False
 
     def _open(self) -> None:
-        self.extent = self.model.prefixes.open(self.context.prompt, ROOM_AHEAD)
+        prompt, salt = self.context.prompt, self.context.salt
+        self.extent = self.model.prefixes.open(prompt, ROOM_AHEAD, salt=salt)
         self.sure = self.extent.total
 
     def _enter(self) -> None:
         """Not before the prompt is read, which may be never: where the target drafts for itself,
         requests would wait for rows that do not come."""
         if not self.entered and not self.in_prompt:
-            self.model.prefixes.enter(self.context.prompt, self.extent)
+            prompt, salt = self.context.prompt, self.context.salt
+            self.model.prefixes.enter(prompt, self.extent, salt=salt)
             self.entered = True
 
     def _drop_wrong_guesses(self) -> None:

@@ -68,6 +68,7 @@ class Extent:
     length: int = 0
     prefix: "Extent | None" = None
     shared: int = 0
+    skipped: int = 0  # positions that were left out before the next token
     users: int = field(default=1, repr=False)  # the owner and those who build on it
     pinned: int = field(default=0, repr=False)  # tokens that others build on
 
@@ -75,6 +76,11 @@ class Extent:
     def total(self) -> int:
         """Committed tokens, the shared ones included."""
         return self.shared + self.length
+
+    @property
+    def position(self) -> int:
+        """Where the next token stands."""
+        return self.total + self.skipped
 
     @property
     def segments(self) -> list[tuple[int, int]]:
@@ -114,6 +120,12 @@ class Arena:
         self.storage = storage
         self.most_rows = most_rows
         self._taken: list[Extent] = []  # by start
+
+    @property
+    def usage(self) -> float:
+        """Share of the rows that are taken."""
+        rows = self.most_rows or self.storage.rows
+        return sum(extent.capacity for extent in self._taken) / rows if rows else 0.0
 
     def hold(self, rows: int) -> None:
         """Take so many rows now and never more, so that they stay where they are."""

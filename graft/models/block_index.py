@@ -22,6 +22,9 @@ class BlockIndex:
     def __init__(self) -> None:
         self._start = _Node()
 
+    def __bool__(self) -> bool:
+        return bool(self._start.following)
+
     def add(self, tokens: np.ndarray, extent: Extent) -> None:
         """`extent` is for these tokens."""
         node = self._start

@@ -38,6 +38,19 @@ class LeanForward:
     @torch.inference_mode()
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+        hidden = self._run_layers(tokens, layout, len(self.weights.layers))
+        if self.keeps_features:
+            self._hidden = hidden
+        wanted = hidden[torch.from_numpy(outputs).to(hidden.device)]
+        return F.linear(self._norm(wanted, self.weights.final_norm), self.weights.head).float()
+
+    @torch.inference_mode()
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward."""
+        self._run_layers(tokens, layout, layers)
+
+    def _run_layers(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> Tensor:
+        """[N, E] behind the first `layers`."""
         device, dtype = self.weights.head.device, self.weights.head.dtype
         hidden = F.embedding(torch.from_numpy(tokens).to(device), self.weights.embedding)  # [N, E]
         rotary = [
@@ -45,15 +58,16 @@ class LeanForward:
             for x in self.shape.rotary(layout.positions)
         ]
         rows = torch.from_numpy(layout.rows).to(device)
-        for i, layer in enumerate(self.weights.layers):
+        for i, layer in enumerate(self.weights.layers[:layers]):
             normed = self._norm(hidden, layer.attention_norm)
             hidden = hidden + self._attend(i, layer, normed, rotary, (rows, layout))
             gates, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up).chunk(2, -1)
             hidden = hidden + F.linear(F.silu(gates) * up, layer.down)
-        if self.keeps_features:
-            self._hidden = hidden
-        wanted = hidden[torch.from_numpy(outputs).to(device)]
-        return F.linear(self._norm(wanted, self.weights.final_norm), self.weights.head).float()
+        return hidden
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return self.shape.frequencies()
 
     @torch.inference_mode()
     def features(self, nodes: np.ndarray) -> Tensor:
@@ -69,6 +83,10 @@ class LeanForward:
         finally:
             self._queries = None
         return torch.stack(found)
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        return self.weights.layers[layer].sees_all(tokens)
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:

@@ -66,7 +66,8 @@ class GraphedForward:
         if len(outputs) < count:
             wanted = upload(torch.from_numpy(outputs), self.device)
         if count > BUCKETS[-1]:
-            logits, self._features = self._launch(tokens, layout, plan, wanted)
+            step = self._filled(tokens, layout, plan)
+            logits, self._features = self.layers.compute(step, wanted)
             return logits
         shape = self._shape(plan)
         prepared = self._prepared.get(shape) or self._prepare(shape)
@@ -77,22 +78,32 @@ class GraphedForward:
     @torch.inference_mode()
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """See Forward. No graph gives them: the step's kernels are launched one by one."""
-        self._keep_valid(int(layout.positions.max()) + 1)
-        plan = plan_for(layout, self.layers.group, self._keys)
         self.layers.queries = found = []
         try:
-            self._launch(tokens, layout, plan, torch.tensor([len(tokens) - 1], device=self.device))
+            step = self._alone(tokens, layout)
+            self.layers.compute(step, torch.tensor([len(tokens) - 1], device=self.device))
         finally:
             self.layers.queries = None
         return torch.stack(found)
 
-    def _launch(
-        self, tokens: np.ndarray, layout: TreeLayout, plan: TreePlan, wanted: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        """Logits of the nodes `wanted`, None for all, and features, without a graph."""
+    @torch.inference_mode()
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward. Not captured: few layers of many tokens are mostly products."""
+        self.layers.compute_first(self._alone(tokens, layout), layers)
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return self.layers.shape.frequencies()
+
+    def _alone(self, tokens: np.ndarray, layout: TreeLayout) -> DeviceStep:
+        """A step whose kernels are launched without a graph."""
+        self._keep_valid(int(layout.positions.max()) + 1)
+        return self._filled(tokens, layout, plan_for(layout, self.layers.group, self._keys))
+
+    def _filled(self, tokens: np.ndarray, layout: TreeLayout, plan: TreePlan) -> DeviceStep:
         step = DeviceStep(fit(plan, len(tokens)), self.device)
         step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
-        return self.layers.compute(step, wanted)
+        return step
 
     @torch.inference_mode()
     def features(self, nodes: np.ndarray) -> Tensor:
@@ -101,6 +112,10 @@ class GraphedForward:
         if not count or int(nodes[-1]) - first == count - 1:  # without a draft always: one launch
             return self._features[first : first + count].clone()
         return self._features[upload(torch.from_numpy(nodes), self.device)]
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        return self.layers.weights.layers[layer].sees_all(tokens)
 
     @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ wrong: `probe.py` refuses them at load.
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from graft.errors import UnsupportedModelError
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.kernels.tree_layout import TreeLayout
+from graft.models.llama_shape import frequencies_of
 from graft.models.storage import RowStorage
 from graft.sampling import upload
 
@@ -37,7 +38,12 @@ class HookStep:
     seen: set[int]  # layers that called
     windowed: set[int]  # those of them that named a window
     attention: Callable[..., Tensor]
+    layers: int  # after which it may end
     queries: dict[int, Tensor] | None = None  # of the layers so far, where they are wanted
+
+
+class EnoughError(Exception):
+    """The last layer that was asked for has written its keys and values."""
 
 
 def attend(  # noqa: PLR0913  transformers' contract
@@ -64,6 +70,8 @@ def attend(  # noqa: PLR0913  transformers' contract
     keys, values = graft_step.storage.kv[:, layer]
     keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
     values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
+    if len(graft_step.seen) == graft_step.layers < len(graft_step.storage.kv[0]):
+        raise EnoughError
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if graft_step.queries is not None:
         graft_step.queries[layer] = query[0] * scale
@@ -142,33 +150,19 @@ class HookForward:
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
-        return self._run(tokens, layout, outputs)
+        return self._run(tokens, self._step(layout), outputs)
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """See Forward."""
         found: dict[int, Tensor] = {}
-        self._run(tokens, layout, np.array([len(tokens) - 1]), found)
+        self._run(tokens, self._step(layout, queries=found), np.array([len(tokens) - 1]))
         return torch.stack([found[layer] for layer in range(self.layers)])
 
     @torch.no_grad()  # not inference mode: what a caller's modules remember must stay trainable
-    def _run(
-        self,
-        tokens: np.ndarray,
-        layout: TreeLayout,
-        outputs: np.ndarray,
-        queries: dict[int, Tensor] | None = None,
-    ) -> Tensor:
-        device = self.model.device
-        rows = torch.from_numpy(layout.rows).to(device)
-        step = HookStep(self.storage, layout, rows, set(), set(), self.attention, queries)
-        with self._hooked.used(), self._watched():
-            logits = self.model(
-                input_ids=torch.from_numpy(tokens).to(device)[None],
-                position_ids=torch.from_numpy(layout.positions).to(device)[None],
-                use_cache=False,
-                logits_to_keep=torch.from_numpy(outputs).to(device),
-                graft_step=step,
-            ).logits[0]
+    def _run(self, tokens: np.ndarray, step: HookStep, outputs: np.ndarray) -> Tensor:
+        """Through all layers; logits [M, V] float32."""
+        with self._watched():
+            logits = self._call(tokens, step, outputs)
         if len(step.seen) != self.layers:
             raise UnsupportedModelError(
                 f"only {len(step.seen)} of {self.layers} layers use replaceable attention"
@@ -176,6 +170,38 @@ class HookForward:
         if self.windows and not step.windowed:
             raise UnsupportedModelError("its attention window is known to its mask only")
         return logits.float()
+
+    @torch.no_grad()
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward."""
+        with suppress(EnoughError):
+            self._call(tokens, self._step(layout, layers), np.zeros(1, np.int64))
+
+    def _step(
+        self,
+        layout: TreeLayout,
+        layers: int | None = None,
+        queries: dict[int, Tensor] | None = None,
+    ) -> HookStep:
+        rows = torch.from_numpy(layout.rows).to(self.model.device)
+        last = self.layers if layers is None else layers
+        return HookStep(self.storage, layout, rows, set(), set(), self.attention, last, queries)
+
+    def _call(self, tokens: np.ndarray, step: HookStep, outputs: np.ndarray) -> Tensor:
+        """The model's own forward with our attention: logits [M, V]."""
+        device = self.model.device
+        with self._hooked.used():
+            return self.model(
+                input_ids=torch.from_numpy(tokens).to(device)[None],
+                position_ids=torch.from_numpy(step.layout.positions).to(device)[None],
+                use_cache=False,
+                logits_to_keep=torch.from_numpy(outputs).to(device),
+                graft_step=step,
+            ).logits[0]
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return frequencies_of(self.model)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -198,6 +224,13 @@ class HookForward:
         """See Forward."""
         return self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:  # noqa: ARG002
+        """See Forward. What some layer does counts for all: not every model tells them apart."""
+        config = self.model.config.get_text_config()
+        capped = getattr(config, "attn_logit_softcapping", None)
+        sinks = any(name.endswith("sinks") for name, _ in self.model.named_parameters())
+        return not (capped or sinks or (self.windows and tokens > window_of(config)))
+
     @torch.no_grad()
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""
@@ -210,10 +243,15 @@ class HookForward:
         return weight if tokens is None else weight[tokens]
 
 
+def window_of(config: PretrainedConfig) -> int | None:
+    """How far back layers with a window see, going by the config."""
+    named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return next(filter(None, named), None)
+
+
 def has_windows(config: PretrainedConfig) -> bool:
     """Whether some layer does not see the whole context, going by the config."""
-    named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
-    window = next(filter(None, named), None)
+    window = window_of(config)
     if window is None or window >= config.max_position_embeddings:
         return False
     types = getattr(config, "layer_types", None)

@@ -57,10 +57,22 @@ class PanelForward:
         apart = torch.from_numpy(found).transpose(2, 3) * shape.scale  # [L, K, G, N, D]
         return apart.flatten(1, 2)
 
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward."""
+        self._through_layers(tokens, layout, room_for_queries(self.shape, len(tokens)), layers)
+
+    def frequencies(self) -> list[torch.Tensor]:
+        """See Forward."""
+        return self.shape.frequencies()
+
     def _through_layers(
-        self, tokens: np.ndarray, layout: TreeLayout, queries: np.ndarray
+        self,
+        tokens: np.ndarray,
+        layout: TreeLayout,
+        queries: np.ndarray,
+        layers: int | None = None,
     ) -> np.ndarray:
-        """The last layer's output [N, E]."""
+        """[N, E] behind the first `layers`, or all of them."""
         shape, plan, hidden = self.shape, plan_splits(layout), self._embed(tokens)
         cosine, sine = shape.rotary(layout.positions)
         sizes = np.array([shape.heads, shape.kv_heads, shape.head_size], np.int64)
@@ -70,7 +82,7 @@ class PanelForward:
         with COMPUTING:
             run_layers(
                 hidden,
-                self.weights.layers(),
+                self.weights.layers(layers),
                 (self.storage.keys, self.storage.values),
                 (layout.rows, layout.positions, layout.ancestors, cosine, sine),
                 (plan.tasks, plan.blocks),
@@ -85,6 +97,11 @@ class PanelForward:
         epsilon = np.float32(self.shape.epsilon)
         normed = norm_rows(self._hidden[nodes], self.weights.final_norm, epsilon)
         return torch.from_numpy(normed)
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        window = self.weights.windows[layer]
+        return not window or tokens <= int(window)
 
     def embed(self, tokens: torch.Tensor) -> torch.Tensor:
         """See Forward."""

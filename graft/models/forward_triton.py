@@ -55,6 +55,11 @@ class TritonLayers:
         wanted = normed if outputs is None else normed[outputs]
         return F.linear(wanted, self.weights.head).float(), normed
 
+    def compute_first(self, step: DeviceStep, layers: int) -> None:
+        """Move the rows that are due, write keys and values of the first `layers` alone."""
+        move_rows(self.storage.kv, step.moves, step.moved)
+        self._run_apart(step, F.embedding(step.tokens, self.weights.embedding), layers)
+
     def _run_fused(self, step: DeviceStep, hidden: Tensor) -> Tensor:
         """All layers and the last norm; norms, gates and sums are part of the products."""
         epsilon = self.shape.epsilon
@@ -66,10 +71,10 @@ class TritonLayers:
             product(gated, layer.down, residual=hidden)
         return add_norm(hidden, None, self.weights.final_norm, epsilon)
 
-    def _run_apart(self, step: DeviceStep, hidden: Tensor) -> Tensor:
-        """The same by the library's products."""
+    def _run_apart(self, step: DeviceStep, hidden: Tensor, layers: int | None = None) -> Tensor:
+        """The same by the library's products, of all layers or the first ones."""
         epsilon, change = self.shape.epsilon, None
-        for i, layer in enumerate(self.weights.layers):
+        for i, layer in enumerate(self.weights.layers[:layers]):
             normed = add_norm(hidden, change, layer.attention_norm, epsilon)
             attended = self._attend(step, i, layer, F.linear(normed, layer.qkv, layer.qkv_bias))
             normed = add_norm(hidden, F.linear(attended, layer.output), layer.mlp_norm, epsilon)

@@ -119,6 +119,10 @@ class InvariantForward:
         parts = [self.forward.queries(padded, seen)[:, :, : len(n)] for n, padded, seen in slabs]
         return torch.cat(parts, 2)
 
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        return self.forward.weighs_plainly(layer, tokens)
+
     def embed(self, tokens: Tensor) -> Tensor:
         """See Forward."""
         return self.forward.embed(tokens)
@@ -140,6 +144,15 @@ class InvariantForward:
                 features.append(self.forward.features(every[: len(nodes)]))
         self._features = torch.cat(features) if features else self._features
         return torch.cat(found)
+
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """See Forward."""
+        for _, padded, seen in self._slabs(tokens, layout):
+            self.forward.run_first(padded, seen, layers)
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return self.forward.frequencies()
 
     def _slabs(
         self, tokens: np.ndarray, layout: TreeLayout

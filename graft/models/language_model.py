@@ -40,6 +40,12 @@ class Forward(Protocol):
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
 
+    def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
+        """Write the nodes' keys and values of the first `layers` alone; no logits, no features."""
+
+    def frequencies(self) -> list[Tensor]:
+        """The inverse frequencies [n] by which the network's keys may be rotated."""
+
     def features(self, nodes: np.ndarray) -> Tensor:
         """[n, E] of these nodes of the last run: what the output layer is applied to. Good as long
         as the logits are."""
@@ -47,6 +53,10 @@ class Forward(Protocol):
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """Write the nodes' keys and values; [L, H, N, D]: what the nodes ask with in every layer,
         such that a product with cached keys is the score that attention's softmax sees."""
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """Whether the softmax of such products is all of a layer's attention over so many tokens:
+        no cap, no sinks, no window that hides some."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """[..., E] for token ids of any shape, which lie where the model computes."""
@@ -107,7 +117,7 @@ class LanguageModel:
         forked = self.prefixes.reserve(length - shared + rows, extent if shared else None, shared)
         own = forked.start + np.arange(length - shared)
         self.arena.storage.move(extent.rows[shared:length], own)
-        forked.length = length - shared
+        forked.length, forked.skipped = length - shared, extent.skipped
         return forked
 
     def look(self, base: Extent, rows: int, chosen: Extent | None = None) -> View:
@@ -149,7 +159,7 @@ class LanguageModel:
             ends = accumulate(sizes)
             spans = zip(ends, counts, strict=True)
             outputs = np.concatenate([outputs[end - count : end] for end, count in spans])
-        return self._run(extents, trees, outputs), counts
+        return self.run(extents, trees, outputs), counts
 
     def features(self, nodes: Sequence[int]) -> Tensor:
         """[n, E] of nodes of the last step, counted over all its trees; see Forward."""
@@ -208,10 +218,15 @@ class LanguageModel:
         self.commit(extent, list(range(len(tokens))))
         return logits[0]
 
-    def _run(
+    def run(
         self, extents: Sequence[Extent], trees: Sequence[DraftTree], outputs: np.ndarray
     ) -> Tensor:
+        """One forward over all nodes of all trees; logits [M, V] of the nodes `outputs`."""
         return self.forward.run(*self._laid_out(extents, trees), outputs)
+
+    def run_first(self, extents: Sequence[Extent], trees: Sequence[DraftTree], layers: int) -> None:
+        """Write the nodes' keys and values of the first `layers` alone."""
+        self.forward.run_first(*self._laid_out(extents, trees), layers)
 
     def _laid_out(
         self, extents: Sequence[Extent], trees: Sequence[DraftTree]
@@ -219,8 +234,9 @@ class LanguageModel:
         """Tokens and layout of a step about to be made, for which there is room now."""
         for extent, tree in zip(extents, trees, strict=True):
             rows = extent.length + len(tree)
-            if extent.shared + rows > self.context_length:
-                self._check(extent.shared + rows, tree)
+            reach = extent.shared + extent.skipped + rows
+            if reach > self.context_length:
+                self._check(reach, tree)
             if rows > extent.capacity:
                 self.prefixes.ensure(extent, rows)
         tokens = np.concatenate([tree.tokens for tree in trees])
@@ -246,7 +262,7 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
     counts = [len(tree) for tree in trees]
     first = list(accumulate(counts, initial=0))
     rows = np.array([extent.start + extent.length for extent in extents])
-    positions = np.array([extent.total for extent in extents])
+    positions = np.array([extent.position for extent in extents])
     if len(counts) == first[-1]:  # roots alone
         parents = np.full(len(counts), -1)
     else:

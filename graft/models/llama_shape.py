@@ -44,6 +44,10 @@ class LayerWeights:
     window: int | None
     scales: ProductScales | None = None  # None unless the products are int8
 
+    def sees_all(self, tokens: int) -> bool:
+        """Whether no window hides any of so many tokens."""
+        return self.window is None or tokens <= self.window
+
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:
@@ -79,6 +83,10 @@ class LlamaShape:
             self._cosine, self._sine = (x.cpu().numpy() for x in self.rotary_tables(known))
         return self._cosine[positions], self._sine[positions]
 
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return frequencies_of(self.rotary_module)
+
     @torch.inference_mode()
     def rotary_tables(self, positions: int) -> tuple[Tensor, Tensor]:
         """cosine, sine [positions, D / 2] float32."""
@@ -87,6 +95,15 @@ class LlamaShape:
         both = self.rotary_module(torch.empty(1, device=device), where)
         cosine, sine = (x[0, :, : self.head_size // 2].contiguous() for x in both)
         return cosine, sine
+
+
+def frequencies_of(module: nn.Module) -> list[Tensor]:
+    """The inverse frequencies that rotary modules inside keep as buffers."""
+    return [
+        buffer
+        for name, buffer in module.named_buffers()
+        if name.endswith("inv_freq") and not name.endswith("original_inv_freq")
+    ]
 
 
 def is_llama_shaped(model: PreTrainedModel) -> bool:

@@ -40,12 +40,13 @@ class PanelWeights:
     head: np.ndarray  # [panels, E, 16]
     embedding: np.ndarray  # [V, E], or empty when tied: then rows are taken from `head`
 
-    def layers(self) -> tuple[np.ndarray, ...]:
-        """What the layers' kernel takes."""
-        return (
+    def layers(self, first: int | None = None) -> tuple[np.ndarray | tuple[np.ndarray, ...], ...]:
+        """What the layers' kernel takes, of all layers or of the first ones."""
+        own = (
             self.attention_norm, self.qkv, self.qkv_bias, self.head_norms,
-            self.output, self.mlp_norm, self.gate_up, self.down, self.windows, self.scales,
+            self.output, self.mlp_norm, self.gate_up, self.down, self.windows,
         )  # fmt: skip
+        return (*(each[:first] for each in own), tuple(each[:first] for each in self.scales))
 
 
 def widen(stored: np.ndarray) -> np.ndarray:

@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 FORMAT = "1"  # raise when the layout of the files or the numbers of a forward change
 _WORTH = 2  # blocks that must be new for a file to be written
-_BROKEN = (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError)
+# What reading a damaged file may raise
+BROKEN = (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError)
 
 
 def rows_key(*parts: str) -> str:
@@ -43,7 +44,7 @@ def prefix_folder() -> Path:
 
 def kept(folder: Path) -> tuple[int, int]:
     """How many files there are below `folder`, and their bytes."""
-    sizes = [size for _, size, _ in _stored(folder)]
+    sizes = [size for _, size, _ in stored(folder)]
     return len(sizes), sum(sizes)
 
 
@@ -52,6 +53,17 @@ def forget(folder: Path) -> int:
     _, total = kept(folder)
     shutil.rmtree(folder, ignore_errors=True)
     return total
+
+
+def make_room(folder: Path, most_bytes: int) -> None:
+    """Delete the longest unused files below the folder until the rest fits."""
+    files = sorted(stored(folder))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in files:
+        if total <= most_bytes:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
 
 
 class PrefixFiles:
@@ -74,7 +86,7 @@ class PrefixFiles:
         try:
             file.read(extent, found // BLOCK, arena)
             os.utime(file.path)
-        except _BROKEN as error:
+        except BROKEN as error:
             log.warning("%s is damaged and is deleted (%s)", file.path, error)
             arena.release(extent)
             file.path.unlink(missing_ok=True)
@@ -88,7 +100,7 @@ class PrefixFiles:
             return
         try:
             self._write(tokens, arena, extent, size)
-            self._make_room()
+            make_room(self._root, self._most)
         except (GraftError, OSError) as error:
             log.warning("the document's cache is not kept on disk: %s", error)
 
@@ -99,8 +111,8 @@ class PrefixFiles:
             for i in range(len(tokens) // BLOCK)
         }
         text = torch.from_numpy(tokens.copy())
-        sums = [_sum(block) for block in blocks.values()]
-        about = {"key": self._key, "text": _sum(text), "checksums": json.dumps(sums)}
+        sums = [checksum(block) for block in blocks.values()]
+        about = {"key": self._key, "text": checksum(text), "checksums": json.dumps(sums)}
         covered = [f for f in self._files() if _common_blocks(f.tokens, tokens) == len(f.tokens)]
         self._root.mkdir(parents=True, exist_ok=True)
         self._root.chmod(0o700)  # whoever reads the rows can guess the document
@@ -111,16 +123,6 @@ class PrefixFiles:
         for file in covered:
             file.path.unlink(missing_ok=True)
 
-    def _make_room(self) -> None:
-        """Delete the longest unused files of any model until the rest fits."""
-        files = sorted(_stored(self._root))
-        total = sum(size for _, size, _ in files)
-        for _, size, path in files:
-            if total <= self._most:
-                break
-            path.unlink(missing_ok=True)
-            total -= size
-
     def _best(self, tokens: np.ndarray) -> "tuple[_File | None, int]":
         """The file with the longest beginning of `tokens`, and how long it is."""
         common = [(_common_blocks(file.tokens, tokens), file) for file in self._files()]
@@ -130,7 +132,7 @@ class PrefixFiles:
     def _files(self) -> "list[_File]":
         """All readable files of this key; their tokens are read once."""
         known = {}
-        for _, _, path in _stored(self._folder):
+        for _, _, path in stored(self._folder):
             with contextlib.suppress(OSError):
                 place = (path.name, path.stat().st_mtime_ns)
                 known[place] = self._known.get(place) or _open(path, self._key)
@@ -151,7 +153,7 @@ class _File:
         with safe_open(self.path, "pt") as opened:
             for i in range(blocks):
                 content = opened.get_tensor(_name(i))
-                if _sum(content) != self.checksums[i]:
+                if checksum(content) != self.checksums[i]:
                     raise ValueError(f"checksum of block {i} is wrong")
                 first = extent.start + i * BLOCK
                 arena.storage.write(np.arange(first, first + BLOCK), content)
@@ -166,16 +168,16 @@ def _open(path: Path, key: str) -> _File | None:
             checksums = json.loads(about["checksums"])
             if about["key"] != key:
                 raise ValueError("it belongs to another model")
-            if _sum(tokens) != about["text"] or len(checksums) * BLOCK != len(tokens):
+            if checksum(tokens) != about["text"] or len(checksums) * BLOCK != len(tokens):
                 raise ValueError("its text does not fit its checksums")
-    except _BROKEN as error:
+    except BROKEN as error:
         log.warning("%s is damaged and is deleted (%s)", path, error)
         path.unlink(missing_ok=True)
         return None
     return _File(path, tokens.numpy(), checksums)
 
 
-def _stored(folder: Path) -> list[tuple[int, int, Path]]:
+def stored(folder: Path) -> list[tuple[int, int, Path]]:
     """(last used, size, path) of all files below the folder."""
     found = []
     for path in folder.rglob("*.safetensors"):
@@ -189,7 +191,8 @@ def _name(block: int) -> str:
     return f"block.{block}"
 
 
-def _sum(content: torch.Tensor) -> str:
+def checksum(content: torch.Tensor) -> str:
+    """Of the bytes of a tensor."""
     return hashlib.sha256(content.contiguous().view(torch.uint8).numpy()).hexdigest()
 
 

@@ -23,6 +23,7 @@ class View(Extent):
         """See these tokens of the base (first, one behind the last) from now on; the view's own
         rows are forgotten and will stand behind the last of them."""
         self.spans, self.shared, self.length = spans, spans[-1][1], 0
+        self.skipped = self.base.skipped
 
     @property
     def segments(self) -> list[tuple[int, int]]:
@@ -33,7 +34,7 @@ class View(Extent):
     def starts(self) -> list[int]:
         """See Extent. Gathered rows count as those right before the first span."""
         before = [self.spans[0][0] - count for _, count in self._chosen]
-        return [*before, *(position for position, _ in self._parts()), self.shared]
+        return [*before, *(position for position, _ in self._parts()), self.position - self.length]
 
     @property
     def sees(self) -> int:

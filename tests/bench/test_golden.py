@@ -5,7 +5,7 @@ import json
 import pytest
 from made_up_answers import Recorder, answer, results
 
-from graft.bench import rag
+from graft.bench import short_prompts
 from graft.bench.quality.report import LIKELIHOOD
 from graft.bench.records import Likelihood, read_results
 from graft.bench.report import report
@@ -157,13 +157,13 @@ def test_options_that_graft_load_does_not_take_are_refused(settings):
 
 
 def test_rag_is_refused_where_nothing_shortens(settings, monkeypatch):
-    monkeypatch.setattr(rag, "MODULE", "graft.retrieval.nothing_like_it")
+    monkeypatch.setattr(short_prompts, "MODULE", "graft.retrieval.nothing_like_it")
     with pytest.raises(InputError, match="rag needs retrieval"):
         settings(drafts=("plain", "rag"))
 
 
 def test_a_short_prompt_stays_as_it_is():
-    assert rag.shortened(lambda tokens, spans: None, [1, 2, 3]) == [1, 2, 3]
+    assert short_prompts.shortened(lambda tokens, spans: None, [1, 2, 3]) == [1, 2, 3]
 
 
 def test_nobody_is_told_that_a_shifted_output_is_an_error():

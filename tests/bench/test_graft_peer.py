@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from tiny import tiny_engine
 
-from graft.bench import rag, worker
+from graft.bench import short_prompts, worker
 from graft.decode.likelihood import log_likelihood
 
 PROMPT = [*range(10, 60)]
@@ -38,7 +38,7 @@ def test_rag_answers_the_shortened_prompt(answers, monkeypatch, method, count):
         seen.append((list(tokens), list(spans)))
         return SimpleNamespace(tokens=SHORT)
 
-    monkeypatch.setattr(rag, "shortener", lambda tokenizer: shorten)
+    monkeypatch.setattr(short_prompts, "shortener", lambda tokenizer: shorten)
     told = ask(request(method, [PROMPT] * count))
     expected = ask(request("plain", [SHORT] * count))
     assert told["token_ids"] == expected["token_ids"]
@@ -51,7 +51,9 @@ def test_rag_answers_the_shortened_prompt(answers, monkeypatch, method, count):
 def test_gold_is_weighed_behind_the_prompt_that_is_read(answers, monkeypatch):
     ask, engine = answers
     monkeypatch.setattr(
-        rag, "shortener", lambda tokenizer: lambda tokens, spans: SimpleNamespace(tokens=SHORT)
+        short_prompts,
+        "shortener",
+        lambda tokenizer: lambda tokens, spans: SimpleNamespace(tokens=SHORT),
     )
     gold = [5, 6, 7]
     for method, read in (("plain", PROMPT), ("rag", SHORT)):

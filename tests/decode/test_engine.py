@@ -4,6 +4,7 @@ import pytest
 from late import Late
 from tiny import tiny_engine
 
+from graft.decode.request import Request
 from graft.errors import ContextLengthError, InputError
 from graft.sampling import SamplingParams
 
@@ -163,3 +164,30 @@ def test_documents_and_prediction_are_drafted_from_but_not_read(engine):
         assert result.token_ids == plain.token_ids
         assert result.stats.prompt_tokens == plain.stats.prompt_tokens
         assert result.stats.accepted_by_source[next(iter(more)).removesuffix("s")] > 0
+
+
+def test_drafts_copy_only_what_a_request_calls_quotable():
+    engine = tiny_engine()
+    prompt = [*range(5, 40), *range(5, 30)]
+    whole = engine.generate(Request(prompt, draft="pld"))
+    second = engine.generate(Request(prompt, draft="pld", quotable=[(35, 60)]))
+    assert whole.token_ids == second.token_ids
+    none = engine.generate(Request(prompt, SamplingParams(max_tokens=2), draft="pld", quotable=[]))
+    assert none.stats.num_draft_tokens == 0
+
+
+def test_no_more_is_guessed_in_a_step_than_asked_for():
+    engine = tiny_engine()
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    free, few = (
+        engine.generate(Request("the end and the end", params, "copy", draft_tokens=most))
+        for most in (None, 2)
+    )
+    assert few.token_ids == free.token_ids
+    assert max(few.stats.per_step_drafted) == 2 < max(free.stats.per_step_drafted)
+
+
+def test_a_prompt_that_becomes_no_tokens_is_refused(engine):
+    for prompt in ("\u4e16", []):
+        with pytest.raises(InputError, match="prompt"):
+            engine.stream(prompt)

@@ -1,5 +1,7 @@
 """Prompts in, answers out: content spans of chats, characters split over tokens."""
 
+from copy import copy
+
 import pytest
 from tiny import END, IM_END, tiny_tokenizer
 
@@ -116,3 +118,15 @@ def test_a_drafting_text_may_be_token_ids_but_not_wrong_ones(encoder):
     assert encoder.text([1, 2]) == [1, 2]
     with pytest.raises(InputError, match="token 200 is not among"):
         encoder.text([200])
+
+
+def test_a_chat_may_bring_what_its_template_knows(encoder):
+    tokenizer = copy(tiny_tokenizer())
+    tokenizer.chat_template = "{{ tools[0].name }}: " + tokenizer.chat_template
+    chat = [{"role": "user", "content": "the end"}]
+    encoded = Encoder(tokenizer, 128).chat(chat, tools=[{"name": "an"}])
+    assert tokenizer.decode(encoded.tokens).startswith("an: <|im_start|>user")
+    assert [tokenizer.decode(encoded.tokens[a:b]) for a, b in encoded.quotable] == ["the end"]
+    assert encoder.prompt(encoded) is encoded
+    with pytest.raises(InputError, match="template"):
+        encoder.chat(chat, tools=["no tool"])

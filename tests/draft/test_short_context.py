@@ -12,15 +12,18 @@ from short_prompts import HEAD, TAIL, Ends, ends_only
 from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
 
 from graft.assemble import Chains, Helpers, make_drafter, make_verifier
+from graft.decode.request import Request
 from graft.draft import short_context
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.growth import ChainGrowth
 from graft.draft.model import ModelDrafter
+from graft.draft.reader import Reader
 from graft.draft.short_context import Prompts, ShortContextDrafter, pays_from
 from graft.errors import InputError
 from graft.models.step_costs import StepCosts
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths
+from graft.tree.prune import keep
 from graft.verify.rapid import Shift
 from graft.verify.verdict import Promise
 
@@ -438,13 +441,62 @@ def test_soft_greedy_accepts_more_and_says_so():
     assert result.stats.tokens_per_step > strict.stats.tokens_per_step
 
 
+@pytest.mark.parametrize("draft", ["sd", "rapid"])
+def test_what_a_drafter_read_keeps_to_the_salt(draft):
+    helper = tiny_helper()
+    engine = tiny_engine(
+        helper=helper if draft == "sd" else None, shorten=lambda tokens, _: Ends(tokens[-600:])
+    )
+    reads = helper.model if draft == "sd" else engine.model
+    reads.prefixes.use(most_rows=1 << 14)
+    stats = engine.generate(Request(LONG, PARAMS, draft, cache_salt="one")).stats
+    assert stats.num_draft_tokens > 0
+    assert set(reads.prefixes._texts) == {"one"}
+
+
+def test_a_prompt_that_a_drafter_read_in_part_keeps_to_the_salt():
+    model = tiny_helper().model
+    model.prefixes.use(most_rows=1 << 14)
+    reader = Reader(model, replace(context_of(), salt="one"))
+    assert reader.prepare(1, 4)
+    model.prefill(reader.extent, reader.next_piece(600))
+    reader.sure = 600
+    reader.close()
+    assert set(model.prefixes._texts) == {"one"}
+
+
 ADAPTIVE = Chains(sampled=True, confidence=0.3)
 
 
 @pytest.mark.parametrize("chains", [Chains(gamma=3, sampled=True), ADAPTIVE], ids=["3", "paying"])
 @pytest.mark.parametrize("draft", ["rapid", "sd"])
 def test_rejection_has_the_targets_distribution_with_a_real_sampled_chain(draft, chains):
-    """The second and third tokens of many answers, against plain decoding's closed form."""
+    check_second_and_third_token(draft, chains)
+
+
+class Without:
+    """Forbids some tokens."""
+
+    def __init__(self, *forbidden):
+        self._forbidden = list(forbidden)
+
+    def process(self, _, logits):
+        return logits.index_fill(0, torch.tensor(self._forbidden), -torch.inf)
+
+    def prune(self, _, tree):
+        inside = [True]
+        for parent, token in zip(tree.parents[1:], tree.tokens[1:], strict=True):
+            inside.append(inside[parent] and token not in self._forbidden)
+        return keep(tree, np.flatnonzero(inside).tolist())
+
+
+def test_what_is_forbidden_does_not_bias_a_sampled_chain():
+    chains = Chains(gamma=3, sampled=True)
+    check_second_and_third_token("sd", chains, Without(1, 4, 6), temperature=5.0)
+
+
+def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5):
+    """Of many answers, against plain decoding's closed form."""
     vocabulary, draws = 8, 700
     helper = replace(tiny_helper(vocab=vocabulary, cost=0.001), vocabulary=vocabulary)
     engine = tiny_engine(
@@ -459,8 +511,11 @@ def test_rejection_has_the_targets_distribution_with_a_real_sampled_chain(draft,
     for model in (engine.model, helper.model):
         model.prefixes.use(most_rows=1 << 14)
     prompt = [i * 5 % vocabulary for i in range(1030)]
-    params = SamplingParams(temperature=1.5, max_tokens=4, ignore_eos=True, n=draws, seed=11)
-    choices = engine.generate(prompt, params, draft=draft).choices
+    params = SamplingParams(
+        temperature=temperature, max_tokens=4, ignore_eos=True, n=draws, seed=11
+    )
+    constrain = (lambda _: constraint) if constraint else None
+    choices = engine.generate(Request(prompt, params, draft, constrain=constrain)).choices
     accepted = sum(each.stats.num_accepted_draft_tokens for each in choices)
     drafted = sum(each.stats.num_draft_tokens for each in choices)
     assert accepted > 100
@@ -468,16 +523,18 @@ def test_rejection_has_the_targets_distribution_with_a_real_sampled_chain(draft,
     counts = np.zeros((vocabulary, vocabulary))
     for each in choices:
         counts[tuple(each.token_ids[1:3])] += 1
-    expected = draws * second_and_third(engine.model, prompt, params, vocabulary)
+    process = constraint.process if constraint else None
+    sampler = Sampler(params, prompt, vocabulary, process=process)
+    expected = draws * second_and_third(engine.model, prompt, sampler, vocabulary)
     often = expected > 5
     observed = np.append(counts[often], counts[~often].sum())
     wanted = np.append(expected[often], expected[~often].sum())
     assert chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > 1e-3
 
 
-def second_and_third(model, prompt, params, vocabulary):
+def second_and_third(model, prompt, sampler, vocabulary):
     """[V, V]: how probable they are by plain decoding, over all first tokens."""
-    law, sampler = np.zeros((vocabulary, vocabulary)), Sampler(params, prompt, vocabulary)
+    law = np.zeros((vocabulary, vocabulary))
     extent = model.open(len(prompt) + 20)
     first = sampler.distribution(model.prefill(extent, prompt), [])
     for token in range(vocabulary):

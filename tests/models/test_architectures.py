@@ -6,6 +6,7 @@ import torch
 from tiny_architectures import HOOKED, LLAMA_SHAPED, REFUSED, VOCABULARY, WINDOW, build, config_of
 
 from graft.errors import UnsupportedModelError
+from graft.kernels.attention_weights import causal_weights
 from graft.models import load
 from graft.models.language_model import LanguageModel
 from graft.models.load import build_forward
@@ -124,3 +125,24 @@ def test_a_lean_forward_that_disagrees_gives_way_to_transformers_modules(monkeyp
     monkeypatch.setattr(load, "read_llama", misread)
     assert build_forward(network, name="odd")[1] == "hook"
     assert "odd: the lean forward does not agree" in caplog.text
+
+
+@pytest.mark.parametrize("name", [*LLAMA_SHAPED, *HOOKED])
+def test_queries_give_the_attention_of_whoever_weighs_plainly(name):
+    network = build(name)
+    forward, _ = build_forward(network, name=name)
+    assert forward.weighs_plainly(-1, 1) == (name not in ("gemma2", "gpt-oss"))
+    assert forward.weighs_plainly(-1, WINDOW + 1) == (
+        name not in ("gemma2", "gemma3", "gpt-oss", "mistral", "qwen2-mixed-windows")
+    )
+    if not forward.weighs_plainly(-1, 1):
+        return
+    tokens = list(range(3, 3 + WINDOW))
+    model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=512)
+    extent = model.open(len(tokens))
+    queries = model.queries(extent, tokens)
+    keys = forward.storage.keys_of(len(queries) - 1, [(extent.start, len(tokens))])
+    with torch.inference_mode():
+        told = network(torch.tensor([tokens]), output_attentions=True, use_cache=False)
+    expected = told.attentions[-1][0]
+    torch.testing.assert_close(causal_weights(queries[-1], keys), expected, atol=1e-4, rtol=1e-4)

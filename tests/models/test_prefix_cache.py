@@ -135,3 +135,69 @@ def test_a_cancelled_request_leaves_what_it_has_read():
     next(stream)
     stream.close()
     assert engine.generate(SECOND, PARAMS).stats.cached_tokens == 3 * BLOCK
+
+
+def test_a_request_may_refuse_what_was_read_before_and_leave_nothing():
+    engine = caching_engine()
+    anew = Request(FIRST, PARAMS, most_cached=0)
+    expected, read = read_rows(engine, anew)
+    assert read == len(FIRST)
+    result, read = read_rows(engine, Request(SECOND, PARAMS))
+    assert (result.stats.cached_tokens, read) == (0, len(SECOND))  # nothing was left by the first
+    result, read = read_rows(engine, anew)
+    assert (result.stats.cached_tokens, read) == (0, len(FIRST))  # and nothing taken of the second
+    assert result.token_ids == expected.token_ids
+
+
+def test_a_request_may_share_its_first_tokens_alone():
+    engine = caching_engine()
+    shared = Request(FIRST, PARAMS, most_cached=2 * BLOCK + 5)
+    result, read = read_rows(engine, shared)
+    assert read == len(FIRST)
+    result, read = read_rows(engine, Request(SECOND, PARAMS))
+    assert result.stats.cached_tokens == 2 * BLOCK  # of 3 blocks that the two have in common
+    result, read = read_rows(engine, shared)
+    assert (result.stats.cached_tokens, read) == (2 * BLOCK, len(FIRST) - 2 * BLOCK)
+
+
+def test_several_answers_to_a_prompt_that_leaves_nothing_behind():
+    engine = caching_engine()
+    several = SamplingParams(temperature=0.9, seed=1, max_tokens=9, ignore_eos=True, n=3)
+    engine.generate(Request(FIRST, several, most_cached=0))
+    _, read = read_rows(engine, Request(SECOND, PARAMS))
+    assert read == len(SECOND)
+
+
+def test_prompts_of_different_salts_share_nothing():
+    engine = caching_engine()
+    plain = tiny_engine().generate(SECOND, PARAMS)
+    salts = ["", "one", "two", "one", ""]
+    results = [engine.generate(Request(SECOND, PARAMS, cache_salt=salt)) for salt in salts]
+    assert [result.stats.cached_tokens > 0 for result in results] == [False] * 3 + [True] * 2
+    assert all(result.token_ids == plain.token_ids for result in results)
+
+
+def test_several_answers_to_a_prompt_keep_to_its_salt():
+    engine = caching_engine()
+    several = SamplingParams(temperature=0.9, seed=1, max_tokens=BLOCK, ignore_eos=True, n=2)
+    engine.generate(Request(FIRST, several, cache_salt="one"))
+    for salt, cached in (("", 0), ("one", 3 * BLOCK)):
+        result = engine.generate(Request(SECOND, PARAMS, cache_salt=salt))
+        assert result.stats.cached_tokens == cached
+
+
+def test_a_request_may_share_its_first_tokens_alone_and_only_by_salt():
+    engine = caching_engine()
+    engine.generate(Request(FIRST, PARAMS, most_cached=2 * BLOCK + 5, cache_salt="one"))
+    for salt, cached in (("two", 0), ("one", 2 * BLOCK)):
+        result = engine.generate(Request(SECOND, PARAMS, cache_salt=salt))
+        assert result.stats.cached_tokens == cached
+
+
+def test_salts_are_forgotten_with_their_texts():
+    engine = caching_engine(rows=5 * BLOCK)
+    for salt in range(6):
+        engine.generate(Request(FIRST, PARAMS, cache_salt=str(salt)))
+    assert len(engine.model.prefixes._texts) <= 2
+    engine.model.prefixes.clear()
+    assert not engine.model.prefixes._texts

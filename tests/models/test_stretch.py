@@ -11,7 +11,7 @@ import transformers as hf
 from test_load import save
 from tiny_architectures import VOCABULARY, build, config_of
 
-from graft.assemble import _rows_key
+from graft.assemble import rows_key_of
 from graft.errors import InputError
 from graft.home import home
 from graft.models import step_costs
@@ -139,7 +139,7 @@ def test_nothing_kept_of_the_unstretched_model_is_used(folder, monkeypatch):
         load_model(str(folder), dtype="fp32", device="cpu", context_length=tokens)
         for tokens in (None, WANTED, 2 * WANTED, 128)
     ]
-    own, *stretched, shorter = map(_rows_key, loads)
+    own, *stretched, shorter = map(rows_key_of, loads)
     assert len({own, *stretched}) == 3
     assert shorter == own  # the rows of a shorter context are the same
     for each in loads:

@@ -50,6 +50,18 @@ def test_a_view_of_everything_sees_what_the_sequence_sees(kind):
     assert view.total == base.total == 40
 
 
+@pytest.mark.parametrize("kind", FORWARDS)
+def test_a_view_stands_where_its_sequence_goes_on_behind_positions_left_out(kind):
+    model = model_of(kind)
+    base = read(model, TEXT[:90])
+    base.skipped = 40
+    view = model.look(base, 16)
+    view.look((0, 90))
+    assert view.position == base.position == 130
+    (expected,), (seen,) = (model.score([each], [TREE]) for each in (base, view))
+    torch.testing.assert_close(seen, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("kind", "window"),
     [*((kind, None) for kind in FORWARDS[1:]), ("lean", 12), ("hook", 12), ("invariant", 12)],

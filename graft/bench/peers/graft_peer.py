@@ -93,7 +93,7 @@ class Answers:
         return {**found, "read_tokens": sum(map(len, request["prompts"]))}
 
     def _short(self, prompt: list[int]) -> list[int]:
-        from graft.bench.rag import shortened, shortener
+        from graft.bench.short_prompts import shortened, shortener
 
         self._shorten = self._shorten or shortener(self._engine.loaded.tokenizer)
         return shortened(self._shorten, prompt)

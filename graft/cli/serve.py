@@ -1,0 +1,142 @@
+"""`graft serve`: the OpenAI-compatible server."""
+
+import os
+import sys
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from graft.cli.options import ModelOptions, takes_options
+from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from graft.server.settings import ServerSettings
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(ModelOptions):
+    """Where to listen, whom to let in, how much at once."""
+
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Known name, hub id, folder or GGUF file; see `graft models`."),
+    ] = None
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 for everybody in the network.")
+    ] = "127.0.0.1"
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Let in requests with this key only; repeatable. Better: GRAFT_API_KEY, keys "
+            "separated by commas, which other users of the machine cannot see.",
+        ),
+    ] = None
+    served_model_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What clients call the model.")
+    ] = None
+    max_batch: Annotated[int, typer.Option(min=1, help="Answers written at once.")] = 8
+    max_waiting: Annotated[
+        int, typer.Option(min=0, help="Answers that may wait; others are told to come back.")
+    ] = 64
+    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take.")] = 600.0
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds for answers under way when told to stop.")
+    ] = 20.0
+    max_body: Annotated[float, typer.Option(metavar="MB", help="Largest request.")] = 16.0
+
+    def settings(self) -> "ServerSettings":
+        """What the server is told."""
+        from graft.server.settings import ServerSettings
+
+        named = [key for key in os.environ.get("GRAFT_API_KEY", "").split(",") if key]
+        keys = tuple(self.api_key or named)
+        if not all(key.strip() and key.isascii() for key in keys):
+            raise InputError("an API key must be ASCII and not empty")
+        return ServerSettings(
+            name=self.served_model_name,
+            api_keys=keys,
+            max_waiting=self.max_waiting,
+            timeout=self.timeout,
+            grace=self.grace,
+            max_body=int(self.max_body * MEGABYTE),
+        )
+
+
+@takes_options
+def serve(
+    context: typer.Context,
+    *,
+    options: ServeOptions,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="YAML with these options by name, and `model`; the command line comes first.",
+        ),
+    ] = None,
+) -> None:
+    """Serve a model to OpenAI clients.
+
+    Example: graft serve smollm2-135m --port 8000 --draft auto
+    """
+    if config:
+        options = replace(options, **read_config(config, context))
+    try:
+        from graft.server.run import listen, run_server
+    except ImportError as error:
+        raise InputError(
+            f"the server needs {error.name}; install it: pip install 'graftlm[server]'"
+        ) from None
+    settings = options.settings()
+    if options.host not in LOOPBACK and not settings.api_keys:
+        print("warning: everybody who reaches this machine is let in; set an API key",
+              file=sys.stderr)  # fmt: skip
+    listening = listen(options.host, options.port)
+    engine = options.load_engine(max_batch=options.max_batch, warm=True)
+    run_server(engine, settings, listening)
+
+
+def read_config(file: Path, context: typer.Context) -> dict[str, Any]:
+    """The options in a file, by the names of `ServeOptions`, but for those that were typed; dashes
+    are as good as underscores."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"cannot read {file}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{file} must hold options, one `name: value` a line")
+    kinds = {field.name: field.type for field in fields(ServeOptions)}
+    options = {}
+    for key, value in content.items():
+        name = str(key).replace("-", "_")
+        if name not in kinds:
+            raise InputError(f"{file} has an unknown option {key!r}")
+        if context.get_parameter_source(name).name != "COMMANDLINE":
+            options[name] = _checked(f"{file}: {name}", kinds[name], value)
+    return options
+
+
+def _checked(where: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 (values of any option)
+    """A value of an option's type and inside its range."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    shape, option = get_args(kind)
+    if "list" in str(shape) and not isinstance(value, list):
+        value = [value]
+    try:
+        config = ConfigDict(coerce_numbers_to_str=True)  # a context length of 8192, as of 8k
+        value = TypeAdapter(shape, config=config).validate_python(value)
+    except ValidationError as error:
+        raise InputError(f"{where}: {error.errors()[0]['msg']}") from None
+    if option.min is not None and value is not None and value < option.min:
+        raise InputError(f"{where} must be at least {option.min}")
+    return value

@@ -1,0 +1,178 @@
+"""DRAGIN (Su et al. 2024): retrieve for the words that are both uncertain and attended to.
+
+**RIND**, when to retrieve. The model writes on without documents. Its tokens are merged to words; a
+word's weight a is how much later tokens attend to it (last layer, over the generated tokens alone:
+the maximum over query rows, the mean over heads, summed over its tokens), its entropy h the mean of
+its tokens'. The first sentence with a content word of
+
+    a / (sum of a in the sentence) * h * (words in the sentence) > threshold
+
+is dropped, with everything behind it.
+
+**QFS**, what to search for. The rows that predict those words say which earlier words of question
+and text they rest on: of these the `top` content words, in the order of the text, are the query.
+This call of the model is made only after a trigger. Then the sentence is written anew with
+documents; only that sentence stays.
+
+The authors' code lets a sentence trigger whose only uncertain words are function words, and then
+divides zero by zero; the paper's own definition multiplies those by zero, which is done here.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from graft.errors import InputError
+from graft.rag.attention import Attention
+from graft.rag.policy import (
+    Plan,
+    Sentence,
+    Token,
+    Tokens,
+    Written,
+    has_sentence,
+    places,
+    sentences_of,
+    text_of,
+)
+from graft.rag.sentences import Language, Span, find_language
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """What the authors chose for a model and a data set: RIND's threshold, words of a query."""
+
+    rind: float
+    top: int
+
+
+# For LLaMA2-7B (no MuSiQue in the paper); entropies depend on the vocabulary: tune for others.
+PUBLISHED = {
+    "2wiki": Thresholds(1.0, 25),
+    "hotpotqa": Thresholds(0.8, 35),
+    "musique": Thresholds(0.8, 35),
+    "strategyqa": Thresholds(0.75, 35),
+    "general": Thresholds(0.8, 35),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dragin:
+    """Retrieve where RIND is above the threshold, for what QFS finds."""
+
+    attention: Attention
+    thresholds: Thresholds = PUBLISHED["general"]
+    language: Language = field(default_factory=find_language)
+    name: str = "dragin"
+    scored: bool = True
+
+    def __post_init__(self) -> None:
+        if self.thresholds.rind < 0 or self.thresholds.top < 1:
+            raise InputError("DRAGIN's threshold is at least 0, and its query has a word or more")
+
+    def first(self, question: str) -> Plan:
+        """See Policy."""
+        return Plan(0, None)
+
+    def next(self, written: Written) -> Plan:
+        """See Policy."""
+        if written.grounded:
+            sentences = sentences_of(written.new, self.language)
+            return Plan(sentences[0].last if sentences else len(written.new), None)
+        found = self.uncertain(written.new)
+        if found is None:
+            return Plan(len(written.new), None)
+        sentence, hits = found
+        query = self.query(written, sentence, hits) or sentence.text
+        unsure = ", ".join(text_of(written.new[a:b]).strip() for a, b in hits)
+        return Plan(sentence.first, query, self._enough, reason=f"unsure of: {unsure}")
+
+    def _enough(self, new: Tokens) -> bool:
+        return has_sentence(new, self.language)
+
+    def uncertain(self, new: Tokens) -> tuple[Sentence, list[Span]] | None:
+        """RIND: the first sentence with uncertain content words, and which words those are."""
+        if not new:
+            return None
+        weights = self.attention.attention_of([token.id for token in new]).max(1).mean(0)  # [n]
+        for sentence in sentences_of(new, self.language):
+            words = words_of(new, sentence.first, sentence.last)
+            values = rind(new, words, weights)
+            content = content_of(new, words, self.language)
+            hits = [
+                word
+                for word, value in zip(words, values, strict=True)
+                if value > self.thresholds.rind and word in content
+            ]
+            if hits:
+                return sentence, hits
+        return None
+
+    def query(self, written: Written, sentence: Sentence, hits: Sequence[Span]) -> str:
+        """QFS: the content words that the uncertain ones rest on, in the order of the text."""
+        before = [*written.question, *written.kept]
+        tokens = [*before, *written.new[: sentence.last]]
+        shifted = [(first + len(before), last + len(before)) for first, last in hits]
+        shares = shares_before(
+            self.attention.attention_of([token.id for token in tokens]).mean(0), shifted
+        )
+        words = words_of(tokens, 0, len(tokens))
+        content = content_of(tokens, words, self.language)
+        asked = [word for word in words if word in content and word not in shifted]
+        ranked = sorted(asked, key=lambda word: -shares[word[0] : word[1]].sum())
+        chosen = sorted(ranked[: self.thresholds.top])
+        return " ".join(text_of(tokens[a:b]).strip() for a, b in chosen)
+
+
+def words_of(tokens: Tokens, first: int, last: int) -> list[Span]:
+    """Spans of tokens that make one word: a new one begins with or after a blank."""
+    words: list[Span] = []
+    blank = True
+    for place in range(first, last):
+        text = tokens[place].text
+        if words and not blank and not text[:1].isspace():
+            words[-1] = (words[-1][0], place + 1)
+        else:
+            words.append((place, place + 1))
+        blank = text[-1:].isspace()
+    return words
+
+
+def rind(tokens: Tokens, words: Sequence[Span], weights: np.ndarray) -> np.ndarray:
+    """A value for each word of a sentence; all 0 where nothing is attended to."""
+    attended = np.array([weights[a:b].sum() for a, b in words])
+    entropies = np.array([np.mean([_entropy(token) for token in tokens[a:b]]) for a, b in words])
+    total = attended.sum()
+    if not total > 0:
+        return np.zeros(len(words))
+    return attended / total * entropies * len(words)
+
+
+def _entropy(token: Token) -> float:
+    assert token.entropy is not None, "the call was made without scores"
+    return token.entropy
+
+
+def content_of(tokens: Tokens, words: Sequence[Span], language: Language) -> set[Span]:
+    """Those of the words in which a noun, adjective, verb, name or number stands."""
+    spans = places(tokens)
+    found = language.content_words(text_of(tokens))
+    return {
+        (first, last)
+        for first, last in words
+        if any(start < spans[last - 1][1] and end > spans[first][0] for start, end in found)
+    }
+
+
+def shares_before(attention: np.ndarray, hits: Sequence[Span]) -> np.ndarray:
+    """[n]: how the tokens that predict the hits weigh what is before them, each row's sum 1.
+
+    `attention` [n, n] is the mean over heads. A hit that nothing precedes has no such row.
+    """
+    shares = np.zeros(len(attention))
+    for first, _ in hits:
+        row = attention[first - 1, :first] if first else np.zeros(0)
+        if row.sum() > 0:
+            shares[:first] += row / row.sum() / len(hits)
+    return shares

@@ -1,0 +1,75 @@
+"""FLARE (Jiang et al. 2023): look up what the model was unsure of when it wrote without documents.
+
+A tentative text is judged sentence by sentence: one whose tokens had a mean of 1 - p above the
+threshold is dropped, with everything behind it. The query is that sentence without its unlikely
+tokens (1 - p above the same threshold); the text goes on from before it, with documents, and all of
+that stays. Thresholds are those DRAGIN's authors tuned for their baseline.
+
+The tentative call ends at the first sentence that is judged unsure: what would follow is dropped.
+"""
+
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from graft.errors import InputError
+from graft.rag.policy import Plan, Token, Tokens, Written, sentences_of, text_of
+from graft.rag.sentences import Language, find_language, may_end_sentence
+
+# For LLaMA2-7B; the 13B models have .08, .10, .06 and .10, .10, .10 (no MuSiQue in the paper).
+THRESHOLDS = {"2wiki": 0.10, "hotpotqa": 0.08, "musique": 0.08, "strategyqa": 0.10, "general": 0.08}
+
+
+@dataclass(frozen=True, slots=True)
+class Flare:
+    """Retrieve when the mean of 1 - p over a tentative sentence is above `threshold`."""
+
+    threshold: float = THRESHOLDS["general"]
+    language: Language = field(default_factory=find_language)
+    name: str = "flare"
+    scored: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.threshold <= 1:
+            raise InputError(f"FLARE's threshold is from 0 to 1, not {self.threshold}")
+
+    def first(self, question: str) -> Plan:
+        """See Policy."""
+        return self._tentative(0)
+
+    def next(self, written: Written) -> Plan:
+        """See Policy."""
+        if written.grounded:
+            return self._tentative(len(written.new))
+        for sentence in sentences_of(written.new, self.language):
+            tokens = written.new[sentence.first : sentence.last]
+            if (doubt := doubt_of(tokens)) > self.threshold:
+                reason = f"mean 1 - p {doubt:.2f} in: {sentence.text}"
+                query = self._query(tokens) or sentence.text
+                return Plan(sentence.first, query, certain=True, reason=reason)
+        return self._tentative(len(written.new))
+
+    def _tentative(self, keep: int) -> Plan:
+        return Plan(keep, None, self._enough)
+
+    def _enough(self, new: Tokens) -> bool:
+        """Whether a sentence that is over was unsure; the last one may not be over yet."""
+        if len(new) < 2 or not may_end_sentence(text_of(new[:-1])):
+            return False
+        over = sentences_of(new, self.language)[:-1]
+        return any(doubt_of(new[each.first : each.last]) > self.threshold for each in over)
+
+    def _query(self, tokens: Tokens) -> str:
+        """The sentence without its unlikely tokens; empty if all of them are."""
+        likely = [token.text for token in tokens if doubt_of([token]) <= self.threshold]
+        return " ".join("".join(likely).split())
+
+
+def doubt_of(tokens: Tokens) -> float:
+    """The mean of 1 - p."""
+    return fmean(1 - probability(token) for token in tokens)
+
+
+def probability(token: Token) -> float:
+    """As the model wrote it."""
+    assert token.probability is not None, "the call was made without scores"
+    return token.probability

@@ -1,0 +1,1 @@
+"""The HTTP server: OpenAI's routes around one engine."""

@@ -1,0 +1,148 @@
+"""`/v1/completions`: texts that go on."""
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from graft.decode.request import Request
+from graft.decode.sequence import Result, TokenEvent
+from graft.decode.text import Prompt
+from graft.server.asking import Asking
+from graft.server.failures import Refusal
+from graft.server.logprobs import TokenTexts, completion_logprobs
+from graft.server.schema import CompletionRequest
+from graft.server.usage import metrics_block, usage
+from graft.server.worker import Job, Told
+
+MAX_TOKENS = 16  # OpenAI's default
+
+
+def prompts_of(asked: CompletionRequest) -> list[Prompt]:
+    """The prompts: one, or a list of them; each is text or token ids."""
+    prompt = asked.prompt
+    if isinstance(prompt, str) or not prompt or isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+def prepare(asked: CompletionRequest, asking: Asking, tenant: str) -> list[Request]:
+    """A request for each prompt, after everything that may refuse it."""
+    if asked.best_of not in (None, asked.n):
+        raise Refusal("best_of is not supported; leave it out or give the same as n",
+                      param="best_of")  # fmt: skip
+    if asked.echo and asked.logprobs is not None:
+        raise Refusal("echo with logprobs is not supported", param="echo")
+    params = asking.params(
+        asked, max_tokens=asked.max_tokens or MAX_TOKENS, logprobs=asked.logprobs
+    )
+    requests = []
+    for prompt in prompts_of(asked):
+        if isinstance(prompt, str):
+            asking.check_size(prompt)
+        encoded = asking.engine.encoder.prompt(prompt)
+        requests.append(asking.request(encoded, params, asked, tenant))
+    return requests
+
+
+@dataclass(slots=True)
+class CompletionAnswer:
+    """Makes OpenAI's objects of a job. Choices are numbered prompt by prompt."""
+
+    asked: CompletionRequest
+    model: str
+    texts: TokenTexts
+    echoed: list[str]  # the prompts' texts, where they are to be repeated
+    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(16)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def heard(self) -> bool:
+        """Whether the tokens are needed one by one."""
+        return self.asked.stream or self.asked.logprobs is not None
+
+    def whole(self, results: list[list[Result]], told: list[Told]) -> dict[str, Any]:
+        """The answer at once."""
+        choices = []
+        for number, answers in enumerate(results):
+            for choice, result in enumerate(answers):
+                events = [
+                    event for whose, event in told if (whose, event.choice) == (number, choice)
+                ]
+                text = self._echo(number) + result.text
+                index = self._index(number, choice)
+                choices.append(self._choice(index, text, events, result.finish_reason))
+        return {
+            **self._head(),
+            "choices": choices,
+            "usage": usage(results),
+            "metrics": metrics_block(results),
+        }
+
+    async def chunks(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+        """The answer as it is written."""
+        shown: dict[int, int] = {}  # characters of each choice
+        if self.asked.echo:
+            for number in range(len(job.streams)):
+                for choice in range(self.asked.n):
+                    yield self._chunk(self._index(number, choice), self._echo(number))
+        async for number, event in job.tokens():
+            index = self._index(number, event.choice)
+            if event.text or self.asked.logprobs is not None:
+                yield self._chunk(index, event.text, event, shown.get(index, 0))
+                shown[index] = shown.get(index, 0) + len(event.text)
+        results = job.results
+        for number, answers in enumerate(results):
+            for choice, result in enumerate(answers):
+                index = self._index(number, choice)
+                yield {
+                    **self._head(),
+                    "choices": [self._choice(index, "", [], result.finish_reason, plain=True)],
+                }
+        if self.asked.stream_options and self.asked.stream_options.include_usage:
+            yield {
+                **self._head(),
+                "choices": [],
+                "usage": usage(results),
+                "metrics": metrics_block(results),
+            }
+
+    def _index(self, number: int, choice: int) -> int:
+        return number * self.asked.n + choice
+
+    def _echo(self, number: int) -> str:
+        return self.echoed[number] if self.asked.echo else ""
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+        }
+
+    def _chunk(
+        self, index: int, text: str, event: TokenEvent | None = None, offset: int = 0
+    ) -> dict[str, Any]:
+        events = [event] if event else []
+        choice = self._choice(index, text, events, None, plain=event is None, offset=offset)
+        return {**self._head(), "choices": [choice]}
+
+    def _choice(
+        self,
+        index: int,
+        text: str,
+        events: list[TokenEvent],
+        finish: str | None,
+        *,
+        plain: bool = False,
+        offset: int = 0,
+    ) -> dict[str, Any]:
+        wanted = self.asked.logprobs is not None and not plain
+        return {
+            "index": index,
+            "text": text,
+            "logprobs": completion_logprobs(events, self.texts, offset) if wanted else None,
+            "finish_reason": finish,
+        }

@@ -1,0 +1,133 @@
+"""Answers that must have a form: JSON, a schema, a regular expression, a choice, a grammar.
+
+llguidance says which tokens may come next. It was chosen over xgrammar because it has no
+dependencies and one wheel for every Python on x86 and Arm, and because it checks several tokens
+ahead without changing its state, which is what pruning a draft needs: a guess that the grammar
+forbids is never scored.
+"""
+
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.hf import from_tokenizer
+from torch import Tensor
+
+from graft.decode.engine import Engine
+from graft.decode.request import Constrain
+from graft.errors import GraftError, InputError
+from graft.tree.draft_tree import DraftTree
+from graft.tree.prune import keep
+
+# As json.dumps writes it. Free white space would let a small model write nothing but that.
+SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+ANY_OBJECT = {"type": "object"}
+
+
+def json_grammar(schema: dict[str, Any] | str) -> str:
+    """JSON that fits a schema."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError as error:
+            raise InputError(f"the JSON schema is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise InputError("a JSON schema must be an object")
+    try:
+        return LLMatcher.grammar_from_json_schema(schema, overrides=SPACING)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"the JSON schema cannot be used: {error}") from None
+
+
+def regex_grammar(pattern: str) -> str:
+    """Text that a regular expression matches as a whole."""
+    return LLMatcher.grammar_from_regex(pattern)
+
+
+def choice_grammar(choices: list[str]) -> str:
+    """One of these texts."""
+    if not all(choices):
+        raise InputError("a choice must not be empty")
+    quoted = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
+    return LLMatcher.grammar_from_lark(f"start: {quoted}")
+
+
+def lark_grammar(grammar: str) -> str:
+    """llguidance's dialect of Lark."""
+    return LLMatcher.grammar_from_lark(grammar)
+
+
+class Grammars:
+    """Compiles grammars for an engine's tokens; its view of the tokenizer is made when first
+    needed, which takes a second."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._making = threading.Lock()
+        self._known: LLTokenizer | None = None
+
+    @property
+    def tokens(self) -> LLTokenizer:
+        """The tokenizer as llguidance sees it."""
+        with self._making:
+            if self._known is None:
+                self._known = from_tokenizer(
+                    self._engine.loaded.tokenizer,
+                    n_vocab=self._engine.model.vocabulary,
+                    eos_token=sorted(self._engine.loaded.eos_ids),
+                )
+            return self._known
+
+    def constrain(self, grammar: str) -> Constrain:
+        """What makes a constraint for each answer; InputError for a grammar that is wrong."""
+        try:
+            first = LLMatcher(self.tokens, grammar, log_level=0)
+        except ValueError as error:
+            raise InputError(f"the grammar cannot be used: {error}") from None
+        if first.is_error():
+            raise InputError(f"the grammar cannot be used: {_first_line(first.get_error())}")
+        return lambda prompt_tokens: Grammar(first.deep_copy(), prompt_tokens)
+
+
+class Grammar:
+    """Where one answer stands in its grammar (a `Constraint`)."""
+
+    def __init__(self, matcher: LLMatcher, seen: int) -> None:
+        self._matcher, self._seen = matcher, seen
+
+    def process(self, tokens: list[int], logits: Tensor) -> Tensor:
+        """See Constraint."""
+        self._follow(tokens)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        allowed = np.unpackbits(bits, count=logits.shape[-1], bitorder="little").astype(bool)
+        if not allowed.any():
+            raise GraftError(f"the grammar has no way on: {_first_line(self._matcher.get_error())}")
+        forbidden = torch.from_numpy(~allowed).to(logits.device)
+        return logits.masked_fill(forbidden, -torch.inf)
+
+    def prune(self, tokens: list[int], tree: DraftTree) -> DraftTree:
+        """See Constraint."""
+        self._follow(tokens)
+        legal = {0}
+        parents, guesses = tree.parents.tolist(), tree.tokens.tolist()
+        for leaf in sorted(set(range(1, len(tree))) - set(parents)):
+            path = [leaf]
+            while parents[path[-1]] > 0:
+                path.append(parents[path[-1]])
+            path.reverse()
+            legal.update(path[: self._matcher.validate_tokens([guesses[node] for node in path])])
+        return tree if len(legal) == len(tree) else keep(tree, list(legal))
+
+    def _follow(self, tokens: list[int]) -> None:
+        """Take in what was written since the last call."""
+        new = tokens[self._seen :]
+        if new and not self._matcher.consume_tokens(new):
+            raise GraftError(f"the grammar was left: {_first_line(self._matcher.get_error())}")
+        self._seen = len(tokens)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,71 @@
+"""Who may come in, and how much they may bring; checked before a body is read."""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graft.server.failures import DENIED, Refusal, as_response
+
+OPEN_TO_ALL = ("/health", "/version", "/metrics")
+
+
+class Gate:
+    """Middleware. With keys, `Authorization: Bearer KEY` says whose request it is; what is kept
+    for one key is never seen by another, so the key's digest becomes `state.tenant`."""
+
+    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str], max_body: int) -> None:
+        self._app, self._max_body = app, max_body
+        self._digests = [_digest(key) for key in api_keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope.setdefault("state", {})["tenant"] = self._tenant(scope)
+            limited = self._limited(Headers(scope=scope), receive)
+        except Refusal as refusal:
+            await as_response(refusal)(scope, receive, send)
+            return
+        await self._app(scope, limited, send)
+
+    def _tenant(self, scope: Scope) -> str:
+        if not self._digests or scope["path"] in OPEN_TO_ALL:
+            return ""
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        given = _digest(key.strip())
+        # Every key is compared, in constant time, whichever it is.
+        same = [hmac.compare_digest(given, known) for known in self._digests]
+        if scheme.lower() != "bearer" or not any(same):
+            raise Refusal("the API key is missing or wrong", 401, DENIED, code="invalid_api_key")
+        return hashlib.sha256(given).hexdigest()
+
+    def _limited(self, headers: Headers, receive: Receive) -> Receive:
+        """The body, or a Refusal as soon as it is too long, whatever its header says."""
+        declared = headers.get("content-length", "0")
+        if declared.isdecimal() and int(declared) > self._max_body:
+            raise Refusal(self._too_large, 413)
+        seen = 0
+
+        async def counted() -> Message:
+            nonlocal seen
+            message = await receive()
+            seen += len(message.get("body", b""))
+            if seen > self._max_body:  # FastAPI reads bodies, and lets nothing else through
+                raise HTTPException(413, self._too_large)
+            return message
+
+        return counted
+
+    @property
+    def _too_large(self) -> str:
+        return f"a request may have {self._max_body} bytes"
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,53 @@
+"""Chats as clients send them, as the model's template wants them."""
+
+from typing import Any
+
+from graft.decode.engine import Engine
+from graft.decode.text import EncodedPrompt
+from graft.errors import InputError
+from graft.server.schema import Message, Part, Tool
+from graft.server.tools import call_for_template, explain
+
+TEXTS = ("text", "input_text", "output_text")
+OWN_OPTIONS = {"tools", "tokenize", "add_generation_prompt", "chat_template", "return_dict"}
+
+
+def plain_text(content: str | list[Part] | None) -> str:
+    """The text of a message; parts that are none are refused by name."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    for part in content:
+        if part.type not in TEXTS or part.text is None:
+            raise InputError(f"content of type {part.type!r} is not supported; send text")
+    return "\n".join(part.text for part in content)
+
+
+def encode_chat(
+    engine: Engine,
+    messages: list[Message],
+    tools: list[Tool],
+    options: dict[str, Any] | None = None,
+) -> EncodedPrompt:
+    """A chat as tokens, through the model's template."""
+    if wrong := OWN_OPTIONS & set(options or {}):
+        raise InputError(f"chat_template_kwargs may not set {min(wrong)!r}")
+    prepared = [_for_template(message) for message in messages]
+    options = dict(options or {})
+    template = getattr(engine.loaded.tokenizer, "chat_template", None)
+    if "tools" not in str(template):
+        prepared = explain(prepared, tools)
+    elif tools:
+        options["tools"] = [tool.model_dump(exclude_none=True) for tool in tools]
+    return engine.encoder.chat(prepared, **options)
+
+
+def _for_template(message: Message) -> dict[str, Any]:
+    role = "system" if message.role == "developer" else message.role
+    fields: dict[str, Any] = {"role": role, "content": plain_text(message.content)}
+    if message.name:
+        fields["name"] = message.name
+    if message.tool_call_id:
+        fields["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        fields["tool_calls"] = [call_for_template(call) for call in message.tool_calls]
+    return fields

@@ -1,0 +1,326 @@
+"""What clients may send: OpenAI's fields, vLLM's that are common, and Graft's own.
+
+A field that is not named here is refused by its name, unless it is null.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+MOST_STOPS = 64
+MOST_ITEMS = 10_000  # of lists that are looked at one by one
+MOST_TOKENS = 1 << 20  # of a prompt; how many a model reads is checked later
+Tokens = Annotated[list[int], Field(max_length=MOST_TOKENS)]
+
+
+class Strict(BaseModel):
+    """Knows its fields; a null is as good as nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, fields: Any) -> Any:  # noqa: ANN401 (whatever the client sent)
+        if not isinstance(fields, dict):
+            return fields
+        return {name: value for name, value in fields.items() if value is not None}
+
+
+class Body(Strict):
+    """A whole request. JSON can spell half a surrogate pair, which is no text."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_unicode(cls, fields: Any) -> Any:  # noqa: ANN401 (whatever the client sent)
+        left = [fields]
+        while left:
+            value = left.pop()
+            if isinstance(value, dict):
+                left += [*value.keys(), *value.values()]
+            elif isinstance(value, list):
+                left += value
+            elif isinstance(value, str) and not _encodes(value):
+                raise ValueError("the request holds a text that is not Unicode")
+        return fields
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class StreamOptions(Strict):
+    """OpenAI's `stream_options`."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+    continuous_usage_stats: Literal[False] = False
+
+
+class Speculative(Strict):
+    """Who guesses, and how much: a preset of the server, most guesses in a step, or nobody."""
+
+    enabled: bool = True
+    method: str | None = None
+    num_tokens: int | None = Field(None, ge=0, le=1024)
+
+
+class Prediction(Strict):
+    """OpenAI's predicted output: a text that much of the answer may repeat."""
+
+    type: Literal["content"] = "content"
+    content: "str | list[Part]"
+
+
+class Part(BaseModel):
+    """A piece of a message; only texts are taken."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    text: str | None = None
+
+
+class Document(Strict):
+    """A text to draft from; a title is not drafted from."""
+
+    text: str
+    title: str | None = None
+
+
+class StructuredOutputs(Strict):
+    """vLLM's `structured_outputs`: exactly one of these."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: str | None = None
+    choice: list[str] | None = Field(None, min_length=1)
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class JsonSchema(Strict):
+    """OpenAI's wrapping of a schema."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(default_factory=lambda: {"type": "object"}, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """OpenAI's `response_format`, and `regex`."""
+
+    type: Literal["text", "json_object", "json_schema", "regex"]
+    json_schema: JsonSchema | None = None
+    pattern: str | None = None
+
+
+class Sampled(Body):
+    """What all requests for text have in common."""
+
+    model: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: list[int] | None = Field(None, max_length=MOST_STOPS)
+    ignore_eos: bool = False
+    n: int = Field(1, ge=1)
+    max_tokens: int | None = Field(None, ge=1)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | str | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = Field(None, min_length=1)
+    guided_grammar: str | None = None
+    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
+    prediction: Prediction | None = None
+    speculative: Speculative | None = None
+    cache_salt: str | None = Field(None, max_length=256)
+    user: str | None = None
+
+
+class FunctionCall(Strict):
+    """What an assistant called; `arguments` are JSON."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class ToolCall(Strict):
+    """A call in a message."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Strict):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+
+
+class Function(Strict):
+    """A function that the model may call."""
+
+    name: str = Field(max_length=64)
+    description: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=lambda: {"type": "object", "properties": {}})
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """OpenAI's wrapping of a function."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Strict):
+    """Which function."""
+
+    name: str
+
+
+class NamedTool(Strict):
+    """The tool that must be called."""
+
+    type: Literal["function"] = "function"
+    function: NamedFunction
+
+
+class ChatRequest(Sampled):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Message] = Field(min_length=1, max_length=MOST_ITEMS)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool = False
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] | None = None
+    modalities: list[Literal["text"]] | None = None
+    # These change nothing here: nothing is stored, and there is one tier of service.
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class CompletionRequest(Sampled):
+    """`POST /v1/completions`."""
+
+    prompt: (
+        str
+        | Tokens
+        | Annotated[list[str], Field(max_length=MOST_ITEMS)]
+        | Annotated[list[Tokens], Field(max_length=MOST_ITEMS)]
+    )
+    logprobs: int | None = Field(None, ge=0, le=20)
+    echo: bool = False
+    best_of: int | None = Field(None, ge=1)
+
+
+class ResponseItem(Strict):
+    """A message of `/v1/responses`, also as a response gave it."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part]
+    id: str | None = None
+    status: str | None = None
+    phase: str | None = None
+
+
+class TextFormat(Strict):
+    """What a response's text must look like."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(Strict):
+    """`text` of a response."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["medium"] | None = None
+
+
+class ResponsesRequest(Body):
+    """`POST /v1/responses`, text in and text out; nothing is stored."""
+
+    model: str | None = None
+    input: str | list[ResponseItem] = Field(min_length=1)
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool = False
+    text: TextOptions | None = None
+    truncation: Literal["disabled"] | None = None
+    tools: list[Any] = Field(default_factory=list, max_length=0)
+    tool_choice: Literal["auto", "none"] | None = None
+    parallel_tool_calls: bool | None = None
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
+    prediction: Prediction | None = None
+    speculative: Speculative | None = None
+    cache_salt: str | None = Field(None, max_length=256)
+
+
+class TokenizeRequest(Body):
+    """`POST /tokenize`: a text, or a chat through the model's template."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = Field(None, min_length=1)
+    tools: list[Tool] | None = None
+    add_special_tokens: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Body):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: Tokens
+
+
+class AddCorpus(Body):
+    """`POST /add_external_corpus`: texts that every request of this key may draft from."""
+
+    corpus_id: str | None = Field(None, min_length=1, max_length=128)
+    documents: list[str] = Field(min_length=1, max_length=MOST_ITEMS)
+
+
+class RemoveCorpus(Body):
+    """`POST /remove_external_corpus`."""
+
+    corpus_id: str

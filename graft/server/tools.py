@@ -1,0 +1,200 @@
+"""Tools: how they are put to a model, and how its calls are read.
+
+Calls are written as Hermes and Qwen models write them: `<tool_call>{"name": ..., "arguments":
+{...}}</tool_call>`. A model whose template has a place for tools is told of them there; another is
+told in the system message, in Hermes' words. Where a call is required, a grammar makes it one.
+"""
+
+import json
+import secrets
+from dataclasses import dataclass, field
+from typing import Any
+
+from graft.errors import InputError
+from graft.server.schema import ChatRequest, NamedTool, Tool, ToolCall
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+ARGUMENTS = ("arguments", "parameters")
+EXPLAINED = """\
+You may call functions. Their signatures are between <tools> and </tools>:
+<tools>
+{tools}
+</tools>
+For each call write a JSON object with the function's name and arguments between <tool_call> and \
+</tool_call>:
+<tool_call>
+{{"name": "function-name", "arguments": {{"argument": "value"}}}}
+</tool_call>"""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What the model called; `arguments` are JSON."""
+
+    name: str
+    arguments: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """OpenAI's form, with an id of its own."""
+        return {
+            "id": f"call_{secrets.token_hex(12)}",
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
+
+
+def offered(request: ChatRequest) -> list[Tool]:
+    """The tools that the model is told of."""
+    if request.tool_choice in ("required",) and not request.tools:
+        raise InputError("tool_choice needs tools")
+    if isinstance(request.tool_choice, NamedTool):
+        name = request.tool_choice.function.name
+        if not any(tool.function.name == name for tool in request.tools or []):
+            raise InputError(f"tool_choice names {name!r}, which is not among the tools")
+    return [] if request.tool_choice == "none" else list(request.tools or [])
+
+
+def required_schema(request: ChatRequest) -> dict[str, Any] | None:
+    """What an answer that must be a call has to look like: the arguments of a named function, or a
+    list of calls; None where it is free."""
+    if isinstance(request.tool_choice, NamedTool):
+        name = request.tool_choice.function.name
+        return next(t.function.parameters for t in request.tools if t.function.name == name)
+    if request.tool_choice != "required":
+        return None
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": tool.function.name},
+                "parameters": tool.function.parameters,
+            },
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for tool in request.tools
+    ]
+    schema: dict[str, Any] = {"type": "array", "items": {"anyOf": calls}, "minItems": 1}
+    if not request.parallel_tool_calls:
+        schema["maxItems"] = 1
+    return schema
+
+
+def explain(messages: list[dict[str, Any]], tools: list[Tool]) -> list[dict[str, Any]]:
+    """The same chat for a template that knows no tools: they, and earlier calls, are told in its
+    messages."""
+    lines = "\n".join(json.dumps(tool.model_dump(exclude_none=True)) for tool in tools)
+    told = [_with_calls_told(message) for message in messages]
+    if not tools:
+        return told
+    text = EXPLAINED.format(tools=lines)
+    if told[0]["role"] == "system":
+        first = {**told[0], "content": f"{told[0]['content']}\n\n{text}"}
+        return [first, *told[1:]]
+    return [{"role": "system", "content": text}, *told]
+
+
+def _with_calls_told(message: dict[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    blocks = [f"{OPEN}\n{json.dumps(call['function'])}\n{CLOSE}" for call in calls]
+    parts = [message["content"], *blocks] if message["content"] else blocks
+    rest = {name: value for name, value in message.items() if name != "tool_calls"}
+    return {**rest, "content": "\n".join(parts)}
+
+
+def call_for_template(call: ToolCall) -> dict[str, Any]:
+    """An earlier call as templates want it: the arguments as an object."""
+    try:
+        arguments = json.loads(call.function.arguments or "{}")
+    except ValueError:
+        raise InputError("the arguments of a tool call must be JSON") from None
+    function = {"name": call.function.name, "arguments": arguments}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def required_calls(text: str, choice: str | NamedTool) -> list[Call]:
+    """The calls in a text that `required_schema` has formed; none if it was cut off."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return []
+    if isinstance(choice, NamedTool):
+        return [Call(choice.function.name, text)]
+    return [Call(each["name"], json.dumps(each["parameters"])) for each in found]
+
+
+@dataclass(slots=True)
+class CallReader:
+    """Tells calls from text while an answer is written."""
+
+    most: int | None = None  # calls; None: any number
+    calls: list[Call] = field(default_factory=list)
+    _held: str = ""  # not told yet: what may be, or is, a call
+    _inside: bool = False
+
+    def push(self, text: str) -> tuple[str, list[Call]]:
+        """Text that is certainly no call, and the calls that are complete."""
+        self._held += text
+        before, shown = len(self.calls), ""
+        while True:
+            piece, more = self._call() if self._inside else self._text()
+            if piece.strip() or not self.calls:  # gaps between calls are no text
+                shown += piece
+            if not more:
+                return shown, self.calls[before:]
+
+    def finish(self) -> tuple[str, list[Call]]:
+        """The same for what is left: the model may have ended inside a call, or before the mark
+        that closes it."""
+        before = len(self.calls)
+        rest = self._take(self._held, OPEN + self._held) if self._inside else self._held
+        self._held, self._inside = "", False
+        return rest if rest.strip() else "", self.calls[before:]
+
+    def _text(self) -> tuple[str, bool]:
+        """Text up to a call, and whether one begins."""
+        text, mark, after = self._held.partition(OPEN)
+        if mark:
+            self._held, self._inside = after, True
+            return text, True
+        certain = len(text) - _begun(text, OPEN)
+        self._held = text[certain:]
+        return text[:certain], False
+
+    def _call(self) -> tuple[str, bool]:
+        """Take a call in, if it is complete; what is none is text."""
+        body, mark, after = self._held.partition(CLOSE)
+        if not mark:
+            return "", False
+        self._held, self._inside = after, False
+        return self._take(body, OPEN + body + CLOSE), True
+
+    def _take(self, body: str, otherwise: str) -> str:
+        """The text that a call leaves: none, or all of it if it is no call."""
+        read = _read_calls(body)
+        self.calls += read if self.most is None else read[: max(0, self.most - len(self.calls))]
+        return "" if read else otherwise
+
+
+def _begun(text: str, mark: str) -> int:
+    """Length of the longest end of `text` that begins `mark`."""
+    lengths = range(min(len(text), len(mark) - 1), 0, -1)
+    return next((length for length in lengths if mark.startswith(text[-length:])), 0)
+
+
+def _read_calls(body: str) -> list[Call]:
+    """The call, or the list of calls, between two marks; none if it is something else."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return []
+    calls = []
+    for each in found if isinstance(found, list) else [found]:
+        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+            return []
+        arguments = next((each[key] for key in ARGUMENTS if key in each), {})
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+        calls.append(Call(each["name"], text))
+    return calls

@@ -1,0 +1,51 @@
+"""What an answer cost, in OpenAI's and vLLM's words."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from graft.decode.sequence import Result
+from graft.decode.stats import Stats
+
+
+def usage(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+    """OpenAI's `usage` of prompts with some answers each; a prompt counts once."""
+    firsts = [answers[0].stats for answers in results]
+    every = [answer.stats for answers in results for answer in answers]
+    prompt = sum(stats.prompt_tokens for stats in firsts)
+    completion = sum(stats.tokens for stats in every)
+    guessed = sum(stats.drafted_by_source["prediction"] for stats in every)
+    accepted = sum(stats.accepted_by_source["prediction"] for stats in every)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": sum(stats.cached_tokens for stats in firsts)},
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": guessed - accepted,
+        },
+    }
+
+
+def metrics_block(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
+    """vLLM's `metrics` of a response, and who guessed right."""
+    every = [answer.stats for answers in results for answer in answers]
+    together = _together(every).as_dict()
+    block = together["speculative_decoding"]
+    for name in ("per_step_accepted", "per_step_drafted"):
+        del block[name]
+    return {
+        "speculative_decoding": block,
+        "accepted_by_source": together["accepted_by_source"],
+    }
+
+
+def _together(every: Sequence[Stats]) -> Stats:
+    """The counts of several answers as if they were one."""
+    whole = Stats(accepted_by_source=Counter())
+    for stats in every:
+        whole.per_step_drafted += stats.per_step_drafted
+        whole.per_step_accepted += stats.per_step_accepted
+        whole.accepted_by_source.update(stats.accepted_by_source)
+    return whole

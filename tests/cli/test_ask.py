@@ -1,0 +1,145 @@
+"""`graft ask` with a tiny model: what it prints, what it refuses."""
+
+import json
+
+import pytest
+from tiny import tiny_engine, tiny_network
+
+import graft
+from graft.models.checkpoints import pretrained
+
+ROWS = [
+    {"id": "p1", "title": "apple", "text": "the apple and the pear in the water"},
+    {"id": "p2", "title": "river", "text": "a river and a boat on the water"},
+]
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return tiny_engine(tiny_network(max_position_embeddings=16384))
+
+
+@pytest.fixture
+def loading(monkeypatch, tiny):
+    loaded = []
+
+    def load(name, **options):
+        loaded.append((name, options))
+        return tiny
+
+    monkeypatch.setattr(graft, "load", load, raising=False)
+    monkeypatch.setattr(pretrained, "locate", lambda name: None)
+    return loaded
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n".join(map(json.dumps, ROWS)))
+    return path
+
+
+def ask(cli, corpus, *more):
+    words = "--policy fs --temperature 0.8 --seed 3 --max-tokens 24".split()
+    return cli("ask", "Where is the apple?", "--corpus", corpus, *words, *more)
+
+
+def test_the_answer_goes_to_stdout_and_numbers_to_stderr(cli, loading, corpus):
+    done = ask(cli, corpus)
+    assert done.exit_code == 0, done.output
+    assert "the answer is" in done.stdout
+    assert "searches" in done.stderr
+    assert "prompt tokens not read again" in done.stderr
+
+
+def test_rounds_are_listed(cli, loading, corpus):
+    done = ask(cli, corpus, "--show-rounds")
+    assert "searched: Where is the apple?" in done.stderr
+    assert "[p1] apple" in done.stderr
+    assert "asked for it" in done.stderr
+
+
+def test_json_is_one_object_with_its_rounds(cli, loading, corpus):
+    done = ask(cli, corpus, "--json", "--reuse", "off", "--draft", "pld")
+    told = json.loads(done.stdout)
+    assert (told["policy"], told["reuse"], told["draft"], told["seed"]) == ("fs", "off", "pld", 3)
+    first = told["rounds"][0]
+    assert first["query"] == "Where is the apple?"
+    assert [each["id"] for each in first["passages"]] == ["p1", "p2"][: len(first["passages"])]
+    assert told["stats"]["reused_tokens"] == 0
+    assert told["model"] == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["--reuse", "cics"], "cics"),
+        (["--reuse", "keep", "--scope", "all"], "keep+all"),
+        (["--reuse", "blend", "--share", "0.4", "--reorder"], "blend+0.4+reorder"),
+    ],
+)
+def test_approximate_reuse_says_so(cli, loading, corpus, words, name):
+    told = json.loads(ask(cli, corpus, "--json", *words).stdout)
+    assert (told["reuse"], told["approximate"], told["lossless"]) == (name, True, True)
+    assert told["guided"]
+    assert {"approximate", "approximate_tokens", "reordered"} <= set(told["rounds"][0])
+    assert "· approximate" in ask(cli, corpus, *words).stderr
+
+
+def test_the_same_seed_gives_the_same_text_with_every_draft(cli, loading, corpus):
+    drafts = [("--draft", "plain"), ("--draft", "auto"), ("--reuse", "demos")]
+    texts = {json.loads(ask(cli, corpus, "--json", *each).stdout)["text"] for each in drafts}
+    assert len(texts) == 1
+
+
+def test_a_page_is_written(cli, loading, corpus, tmp_path):
+    page = tmp_path / "new" / "page.html"
+    done = ask(cli, corpus, "--html", page)
+    assert done.exit_code == 0, done.output
+    assert "Where is the apple?" in page.read_text()
+
+
+def test_documents_are_a_corpus_too(cli, loading, document):
+    done = ask(cli, document, "--json")
+    told = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert told["rounds"][0]["passages"] == [] or told["rounds"][0]["passages"][0]["id"].endswith(
+        "#1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--policy", "never"], "unknown policy 'never'"),
+        (["--reuse", "some"], "unknown reuse 'some'"),
+        (["--share", "0.5"], "exact has no share; blend has one"),
+        (["--scope", "all"], "exact has no scope"),
+        (["--reuse", "blend", "--share", "2"], "choose one from 0 to 1"),
+        (["--family", "nosuch"], "unknown family 'nosuch'"),
+        (["--draft", "nosuch"], "unknown draft 'nosuch'"),
+        (["--temperature", "-1"], "temperature must be"),
+        (["--corpus", "/nowhere/at/all.jsonl"], "does not exist"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_before_a_model_is_loaded(
+    cli, loading, corpus, words, message
+):
+    done = ask(cli, corpus, *words)
+    assert done.exit_code == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert loading == []
+
+
+def test_a_question_needs_a_corpus(cli, loading):
+    done = cli("ask", "Who?")
+    assert done.exit_code == 1
+    assert "name files with --corpus" in done.stderr
+
+
+def test_dragin_is_refused_where_attention_is_not_told(cli, loading, corpus, tiny, monkeypatch):
+    monkeypatch.setattr(tiny.model.forward, "weighs_plainly", lambda layer, tokens: False)
+    done = cli("ask", "Who?", "--corpus", corpus, "--policy", "dragin")
+    assert done.exit_code == 1
+    assert "choose --policy fl, fs or flare" in done.stderr

@@ -1,0 +1,120 @@
+"""`graft serve`: what it is told reaches the engine and the server."""
+
+import socket
+
+import pytest
+
+import graft.server.run
+from graft.cli.serve import ServeOptions
+from graft.server.settings import ServerSettings
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What the server was started with."""
+    calls = []
+    monkeypatch.setattr(graft.server.run, "run_server", lambda *given: calls.append(given))
+    monkeypatch.delenv("GRAFT_API_KEY", raising=False)
+    return calls
+
+
+def settings_of(served):
+    [(_, settings, listening)] = served
+    listening.close()
+    return settings
+
+
+def test_options_reach_engine_and_server(cli, engine, served):
+    done = cli(
+        "serve", "some/model", "--port", 0, "--draft", "pld", "--max-batch", 3, "--api-key", "a",
+        "--api-key", "b", "--timeout", 9, "--max-waiting", 2, "--served-model-name", "own",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    [(name, loading)] = engine.loaded
+    assert (name, loading["draft"], loading["max_batch"]) == ("some/model", "pld", 3)
+    settings = settings_of(served)
+    assert settings.api_keys == ("a", "b")
+    assert (settings.timeout, settings.max_waiting, settings.name) == (9, 2, "own")
+
+
+def test_it_takes_what_other_commands_say_of_a_model(cli, engine, served):
+    done = cli(
+        "serve", "--port", 0, "--draft", "rapid", "--retriever", "hybrid", "--verifier", "rapid",
+        "--eta", 3, "--context-length", "4k",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    [(_, loading)] = engine.loaded
+    assert (loading["context_length"], loading["retriever"]) == (4096, "hybrid")
+    assert (loading["verifier"], loading["shift"].eta, loading["warm"]) == ("rapid", 3, True)
+    settings_of(served)
+
+
+def test_what_cannot_be_is_refused_before_a_model_is_loaded(cli, engine, served):
+    done = cli("serve", "--port", 0, "--verifier", "rapid")
+    assert done.exit_code == 1
+    assert "--draft" in done.stderr
+    assert not engine.loaded
+
+
+def test_a_number_in_a_file_may_be_a_text(cli, engine, served, tmp_path):
+    file = tmp_path / "serve.yaml"
+    file.write_text("port: 0\ncontext-length: 1024\n")
+    done = cli("serve", "--config", file)
+    assert done.exit_code == 0, done.output
+    assert engine.loaded[0][1]["context_length"] == 1024
+    settings_of(served)
+
+
+def test_defaults_are_the_servers_own():
+    assert ServeOptions().settings() == ServerSettings()
+    assert ServeOptions().host == "127.0.0.1"
+
+
+def test_a_file_gives_options_and_the_command_line_comes_first(cli, engine, served, tmp_path):
+    file = tmp_path / "serve.yaml"
+    file.write_text("model: some/model\nport: 0\nmax-batch: 5\ndraft: copy\napi_key: [a, b]\n")
+    done = cli("serve", "--config", file, "--draft", "pld")
+    assert done.exit_code == 0, done.output
+    [(name, loading)] = engine.loaded
+    assert (name, loading["draft"], loading["max_batch"]) == ("some/model", "pld", 5)
+    assert settings_of(served).api_keys == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("nonsense: 1", "'nonsense'"),
+        ("port: many", "port"),
+        ("max_batch: 0", "max_batch"),
+        ("- a", "must hold options"),
+        ("a: [", "cannot read"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(cli, engine, served, tmp_path, content, says):
+    file = tmp_path / "serve.yaml"
+    file.write_text(content)
+    done = cli("serve", "--config", file)
+    assert done.exit_code == 1
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not engine.loaded
+
+
+def test_keys_may_come_from_the_environment(cli, engine, served, monkeypatch):
+    monkeypatch.setenv("GRAFT_API_KEY", "one,two")
+    assert cli("serve", "--port", 0).exit_code == 0
+    assert settings_of(served).api_keys == ("one", "two")
+
+
+def test_an_open_door_is_warned_of(cli, engine, served):
+    done = cli("serve", "--port", 0, "--host", "0.0.0.0")
+    assert "let in" in done.stderr
+    settings_of(served)
+
+
+def test_a_taken_port_is_refused_before_a_model_is_loaded(cli, engine, served):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = cli("serve", "--port", taken.getsockname()[1])
+    assert done.exit_code == 1
+    assert "choose another" in done.stderr
+    assert not engine.loaded

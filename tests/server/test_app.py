@@ -1,0 +1,440 @@
+"""The routes, over a real connection to a tiny model."""
+
+import contextlib
+import json
+import logging
+import signal
+import time
+
+import httpx
+import pytest
+from serving import Held, serving
+from tiny import tiny_engine
+
+from graft.models.arena import BLOCK
+from graft.sampling import SamplingParams
+
+CHAT = [{"role": "user", "content": "the end and the answer"}]
+LONG = {
+    "messages": CHAT,
+    "max_tokens": 1900,
+    "ignore_eos": True,
+    "temperature": 0,
+    "speculative": {"enabled": False},
+}
+JSON = {"Content-Type": "application/json"}
+TEXT = "the end and the answer in an inn on the river where another one was then "
+
+
+@pytest.fixture(scope="module")
+def server():
+    engine = tiny_engine(max_batch=4)
+    engine.model.prefixes.use(most_rows=20_000)
+    with serving(engine) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def http(server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+def chat(http, **fields):
+    return http.post("/v1/chat/completions", json={"messages": CHAT, "max_tokens": 20, **fields})
+
+
+def events(lines):
+    """The objects of a stream; `[DONE]` must be its last."""
+    found = [line.removeprefix("data: ") for line in lines if line.startswith("data: ")]
+    assert found[-1] == "[DONE]"
+    return [json.loads(each) for each in found[:-1]]
+
+
+def settled(server):
+    """Rows in use after a disconnect, which a server hears of a little later."""
+    for _ in range(500):
+        if not (rows := server.rows_in_use()):
+            break
+        time.sleep(0.01)
+    return rows
+
+
+def test_greedy_answers_are_the_engines_streamed_or_not(server, http):
+    params = SamplingParams(max_tokens=30)
+    expected = server.engine.generate(CHAT, params)
+    fields = {"temperature": 0, "max_tokens": 30}
+    body = chat(http, **fields).json()
+    assert body["choices"][0]["message"]["content"] == expected.text
+    assert body["choices"][0]["finish_reason"] == expected.finish_reason
+    assert body["usage"]["completion_tokens"] == len(expected.token_ids)
+    streamed = events(
+        chat(http, stream=True, stream_options={"include_usage": True}, **fields).text.splitlines()
+    )
+    deltas = [each["choices"][0]["delta"] for each in streamed if each["choices"]]
+    assert "".join(delta.get("content", "") for delta in deltas) == expected.text
+    assert streamed[-1]["usage"] == body["usage"]
+    assert streamed[-1]["metrics"]["speculative_decoding"].keys() >= {
+        "mean_acceptance_length", "draft_acceptance_rate", "acceptance_histogram",
+        "num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "num_spec_tokens",
+    }  # fmt: skip
+
+
+def test_the_same_seed_gives_the_same_answers_for_all_n(server, http):
+    params = SamplingParams(temperature=0.9, top_k=40, min_p=0.01, seed=5, n=3, max_tokens=20)
+    expected = [each.text for each in server.engine.generate(CHAT, params).choices]
+    fields = {"temperature": 0.9, "top_k": 40, "min_p": 0.01, "seed": 5, "n": 3}
+    body = chat(http, **fields).json()
+    assert [each["message"]["content"] for each in body["choices"]] == expected
+    texts = ["", "", ""]
+    for event in events(chat(http, stream=True, **fields).text.splitlines()):
+        [choice] = event["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == expected
+
+
+def test_completions_take_texts_and_tokens_and_number_their_choices(server, http):
+    fields = {"temperature": 0, "max_tokens": 8, "n": 2}
+    prompts = ["the end", "an inn"]
+    tokens = [server.engine.encoder.text(text) for text in prompts]
+    params = SamplingParams(max_tokens=8)
+    expected = [server.engine.generate(text, params).text for text in prompts for _ in range(2)]
+    for prompt in (prompts, tokens):
+        body = http.post("/v1/completions", json={"prompt": prompt, **fields}).json()
+        assert [each["text"] for each in body["choices"]] == expected
+        assert [each["index"] for each in body["choices"]] == [0, 1, 2, 3]
+    echoed = http.post("/v1/completions", json={"prompt": tokens[0], "echo": True, **fields}).json()
+    assert echoed["choices"][0]["text"] == "the end" + expected[0]
+    texts = dict.fromkeys(range(4), "")
+    streamed = http.post("/v1/completions", json={"prompt": prompts, "stream": True, **fields})
+    for event in events(streamed.text.splitlines()):
+        texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+    assert list(texts.values()) == expected
+
+
+def test_logprobs_are_the_models_own(server, http):
+    params = SamplingParams(max_tokens=5, logprobs=2, ignore_eos=True)
+    expected = list(server.engine.stream(CHAT, params))
+    body = chat(
+        http, logprobs=True, top_logprobs=2, temperature=0, max_tokens=5, ignore_eos=True
+    ).json()
+    content = body["choices"][0]["logprobs"]["content"]
+    shown = [event for event in expected if event.token not in server.engine.loaded.eos_ids]
+    assert len(content) == len(shown)
+    for entry, event in zip(content, shown, strict=True):
+        assert bytes(entry["bytes"]).decode(errors="replace") == entry["token"]
+        values = [top["logprob"] for top in entry["top_logprobs"]]
+        assert values == pytest.approx([value for _, value in event.top])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"foo": 1}, "foo"),
+        ({"functions": []}, "functions"),
+        ({"temperature": 1000}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 1000}, "n"),
+        ({"logit_bias": {"5": 101}}, "logit_bias"),
+        ({"logit_bias": {"5000": 1}}, "logit_bias"),
+        ({"stop": [""]}, "stop"),
+        ({"seed": 1 << 70}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"stop_token_ids": [500]}, "stop_token_ids"),
+        ({"stream_options": {"chunk": 1}}, "stream_options.chunk"),
+        ({"speculative": {"method": "store:/etc"}}, "speculative.method"),
+        ({"speculative": {"method": "copy+copy"}}, "speculative.method"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"messages": []}, "messages"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused_by_name(http, fields, param):
+    answer = chat(http, **fields)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "status", "says"),
+    [
+        ("/v1/completions", {"prompt": "a", "suffix": "b"}, 400, "'suffix'"),
+        ("/v1/completions", {"prompt": "a", "best_of": 3}, 400, "best_of"),
+        ("/v1/completions", {"prompt": "a", "echo": True, "logprobs": 1}, 400, "echo"),
+        ("/v1/completions", {"prompt": []}, 400, "empty"),
+        ("/v1/completions", {"prompt": [500]}, 400, "token 500"),
+        ("/v1/completions", {"prompt": "a", "model": "other"}, 404, "'other'"),
+        ("/v1/completions", {"prompt": "\ud800"}, 400, "Unicode"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 5000}, 400, "2048"),
+        ("/v1/completions", {"prompt": "a" * 3000}, 400, "2047"),
+        ("/v1/completions", {"prompt": "a" * 100_000}, 400, "characters"),
+        ("/v1/completions", {"prompt": "a", "guided_regex": "[a"}, 400, "grammar"),
+        ("/v1/completions", {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, 400,
+         "one structured"),
+        ("/v1/completions", {"prompt": "a", "documents": ["a" * 1_000_001]}, 413, "documents"),
+        ("/v1/responses", {"input": "a", "previous_response_id": "b"}, 400, "previous_response_id"),
+        ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}, 400, "tools"),
+        ("/tokenize", {}, 400, "prompt or messages"),
+        ("/detokenize", {"tokens": [500]}, 400, "token 500"),
+        ("/remove_external_corpus", {"corpus_id": "none"}, 404, "'none'"),
+        ("/nowhere", {}, 404, "Not Found"),
+    ],
+)  # fmt: skip
+def test_refusals_are_openai_errors_of_one_line(http, route, body, status, says):
+    answer = http.post(route, content=json.dumps(body), headers=JSON)
+    error = answer.json()["error"]
+    assert (answer.status_code, set(error)) == (status, {"message", "type", "param", "code"})
+    assert says in error["message"]
+    assert "\n" not in error["message"]
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+def test_content_that_is_no_text_is_refused_by_name(http, kind):
+    content = [{"type": kind, kind: {"url": "file:///etc/passwd"}}]
+    answer = chat(http, messages=[{"role": "user", "content": content}])
+    assert answer.status_code == 400
+    assert kind in answer.json()["error"]["message"]
+
+
+def test_an_internal_error_has_a_number_and_no_traceback(server, http, monkeypatch, caplog):
+    def fail(*args, **options):
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(server.engine, "submit", fail)
+    with caplog.at_level(logging.ERROR):
+        answer = chat(http)
+    assert answer.status_code == 500
+    message = answer.json()["error"]["message"]
+    assert "secret" not in answer.text
+    assert message.split()[2].rstrip(";") in caplog.text
+    assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_frees_its_rows(server, stream):
+    with httpx.Client(base_url=server.url) as client, contextlib.suppress(httpx.ReadTimeout):
+        body = {**LONG, "n": 3, "stream": stream}
+        with client.stream("POST", "/v1/chat/completions", json=body, timeout=0.3) as answer:
+            for _ in answer.iter_lines():
+                break
+    assert settled(server) == 0
+
+
+def test_grammars_documents_predictions_and_speculation_are_per_request(server, http):
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"],
+              "additionalProperties": False}  # fmt: skip
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = chat(http, response_format=wanted, max_tokens=40, temperature=0).json()
+    assert json.loads(body["choices"][0]["message"]["content"])["a"] == 1
+    expected = server.engine.generate(CHAT, SamplingParams(max_tokens=40, ignore_eos=True))
+    greedy = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
+    predicted = chat(
+        http,
+        prediction={"type": "content", "content": expected.text},
+        speculative={"method": "copy"},
+        **greedy,
+    ).json()
+    plain = chat(http, speculative={"enabled": False}, **greedy).json()
+    few = chat(http, speculative={"method": "copy", "num_tokens": 2}, **greedy).json()
+    for each in (predicted, plain, few):
+        assert each["choices"][0]["message"]["content"] == expected.text
+    details = predicted["usage"]["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] > 0
+    drafted = [each["metrics"]["speculative_decoding"] for each in (predicted, plain, few)]
+    assert drafted[0]["num_accepted_draft_tokens"] >= details["accepted_prediction_tokens"]
+    assert drafted[1]["num_draft_tokens"] == 0
+    assert drafted[2]["num_spec_tokens"] <= 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_calls_that_a_model_makes_by_itself_are_told_from_its_text(http, stream):
+    tool = {"type": "function", "function": {"name": "weather"}}
+    call = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
+    answer = chat(http, tools=[tool], guided_choice=[f"See: {call}"], max_tokens=200, stream=stream)
+    if stream:
+        choices = [event["choices"][0] for event in events(answer.text.splitlines())]
+        content = "".join(each["delta"].get("content") or "" for each in choices)
+        calls = [found for each in choices for found in each["delta"].get("tool_calls", [])]
+        reason = choices[-1]["finish_reason"]
+    else:
+        [choice] = answer.json()["choices"]
+        content, calls = choice["message"]["content"], choice["message"]["tool_calls"]
+        reason = choice["finish_reason"]
+    [found] = calls
+    assert (content.strip(), reason) == ("See:", "tool_calls")
+    assert found["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+
+
+def test_prompts_of_one_salt_share_what_was_read_and_others_do_not(http):
+    prompt = (TEXT * 20)[: 3 * BLOCK]
+
+    def cached(**fields):
+        body = {"prompt": prompt, "max_tokens": 2, "temperature": 0, **fields}
+        return http.post("/v1/completions", json=body).json()["usage"]["prompt_tokens_details"]
+
+    assert cached(cache_salt="one")["cached_tokens"] == 0
+    assert cached(cache_salt="one")["cached_tokens"] >= BLOCK
+    assert cached(cache_salt="two")["cached_tokens"] == 0
+    assert cached()["cached_tokens"] == 0
+    assert cached()["cached_tokens"] >= BLOCK
+
+
+def test_tokens_there_and_back(server, http):
+    body = http.post("/tokenize", json={"prompt": "the end", "return_token_strs": True}).json()
+    assert body["tokens"] == server.engine.encoder.text("the end")
+    assert body["count"] == len(body["tokens"]) == len(body["token_strs"])
+    assert http.post("/detokenize", json={"tokens": body["tokens"]}).json()["prompt"] == "the end"
+    chatted = http.post("/tokenize", json={"messages": CHAT}).json()
+    assert chatted["tokens"] == server.engine.encoder.prompt(CHAT).tokens
+
+
+def test_metrics_have_vllms_names_and_count(http):
+    before = _counts(http)
+    chat(http, temperature=0, max_tokens=20, ignore_eos=True, speculative={"method": "copy"})
+    after = _counts(http)
+    assert after["vllm:generation_tokens_total"] - before["vllm:generation_tokens_total"] == 20
+    assert after["vllm:spec_decode_num_draft_tokens_total"] > 0
+    for name in ("spec_decode_num_drafts_total", "spec_decode_num_accepted_tokens_total",
+                 "time_to_first_token_seconds_count", "inter_token_latency_seconds_count",
+                 "e2e_request_latency_seconds_count", "num_requests_running",
+                 "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries_total",
+                 "prefix_cache_hits_total", "prompt_tokens_total"):  # fmt: skip
+        assert f"vllm:{name}" in after
+
+
+def _counts(http):
+    lines = [line for line in http.get("/metrics").text.splitlines() if line[0] != "#"]
+    pairs = [line.rsplit(" ", 1) for line in lines]
+    return {name.partition("{")[0]: float(value) for name, value in pairs}
+
+
+@pytest.fixture(scope="module")
+def locked():
+    engine = tiny_engine(max_batch=4)
+    engine.model.prefixes.use(most_rows=20_000)
+    with serving(engine, api_keys=("first", "second"), max_body=100_000) as running:
+        yield running
+
+
+def as_user(server, key):
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.Client(base_url=server.url, headers=headers, timeout=60)
+
+
+@pytest.mark.parametrize("key", [None, "third", "firs", "first2", "\u00fc"])
+def test_without_a_known_key_there_is_no_answer(locked, key):
+    with httpx.Client(base_url=locked.url) as client:
+        headers = [] if key is None else [(b"Authorization", f"Bearer {key}".encode())]
+        for route in ("/v1/models", "/tokenize", "/list_external_corpora", "/docs"):
+            answer = client.get(route, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        assert client.get("/health").status_code == 200
+
+
+def test_a_body_that_is_too_large_is_refused_however_it_is_sent(locked):
+    with as_user(locked, "first") as client:
+        large = json.dumps({"prompt": "a" * 100_000}).encode()
+        assert client.post("/v1/completions", content=large, headers=JSON).status_code == 413
+        pieces = (large[i : i + 1000] for i in range(0, len(large), 1000))
+        assert client.post("/v1/completions", content=pieces, headers=JSON).status_code == 413
+        assert client.get("/v1/models").status_code == 200
+
+
+def test_keys_share_neither_prefixes_nor_corpora(locked):
+    greedy = {"prompt": (TEXT * 20)[: 3 * BLOCK], "max_tokens": 30, "temperature": 0}
+    with as_user(locked, "first") as first, as_user(locked, "second") as second:
+        answers = [client.post("/v1/completions", json=greedy).json() for client in (first, second)]
+        assert [a["usage"]["prompt_tokens_details"]["cached_tokens"] for a in answers] == [0, 0]
+        added = first.post(
+            "/add_external_corpus",
+            json={"corpus_id": "own", "documents": [answers[0]["choices"][0]["text"], "an inn"]},
+        ).json()
+        assert added["success"]
+        assert second.get("/list_external_corpora").json()["corpus_token_counts"] == {}
+        assert list(first.get("/list_external_corpora").json()["corpus_token_counts"]) == ["own"]
+        assert second.post(
+            "/remove_external_corpus", json={"corpus_id": "own"}
+        ).status_code == 404  # fmt: skip
+        drafted = [client.post("/v1/completions", json=greedy).json() for client in (first, second)]
+        assert {each["choices"][0]["text"] for each in [*answers, *drafted]} == {
+            answers[0]["choices"][0]["text"]
+        }
+        assert "store" in drafted[0]["metrics"]["accepted_by_source"]
+        assert "store" not in drafted[1]["metrics"]["accepted_by_source"]
+        assert first.post(
+            "/remove_external_corpus", json={"corpus_id": "own"}
+        ).json()["success"]  # fmt: skip
+        assert not [name for name in locked.engine.presets if "store:" in name]
+
+
+def test_corpora_have_limits(locked):
+    with as_user(locked, "first") as client:
+        for number in range(8):
+            body = {"corpus_id": str(number), "documents": ["the end"]}
+            assert client.post("/add_external_corpus", json=body).status_code == 200
+        again = {"corpus_id": "0", "documents": ["another"]}
+        assert client.post("/add_external_corpus", json=again).status_code == 200
+        full = client.post("/add_external_corpus", json={"documents": ["one more"]})
+        assert full.json()["error"]["code"] == "too_many_corpora"
+        path = client.post("/add_external_corpus", json={"file_path": "/etc/passwd"})
+        assert (path.status_code, path.json()["error"]["param"]) in [
+            (400, "documents"), (400, "file_path"),
+        ]  # fmt: skip
+        for number in range(8):
+            client.post("/remove_external_corpus", json={"corpus_id": str(number)})
+
+
+def test_told_to_stop_it_ends_answers_and_takes_no_more():
+    engine = tiny_engine(max_batch=2)
+    with serving(engine, grace=30.0) as running:
+        with httpx.stream(
+            "POST", f"{running.url}/v1/chat/completions", json={**LONG, "stream": True}, timeout=60
+        ) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            running.server.handle_exit(signal.SIGTERM, None)
+            streamed = events(["data: {}", *lines])
+        assert streamed[-1]["choices"][0]["finish_reason"] == "length"
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{running.url}/health")
+
+
+def test_told_to_stop_it_cuts_off_what_takes_too_long():
+    engine = tiny_engine(max_batch=2)
+    with (
+        serving(engine, grace=0.0) as running,
+        httpx.stream(
+            "POST", f"{running.url}/v1/chat/completions", json={**LONG, "stream": True}, timeout=60
+        ) as answer,
+    ):
+        lines = answer.iter_lines()
+        next(lines)
+        running.server.handle_exit(signal.SIGTERM, None)
+        assert events(["data: {}", *lines])[-1]["error"]["code"] == "shutting_down"
+
+
+def test_a_full_server_says_when_to_come_back(monkeypatch):
+    engine = tiny_engine(max_batch=1)
+    held = Held(engine, monkeypatch)
+    with serving(engine, max_waiting=0) as running:
+        url = f"{running.url}/v1/chat/completions"
+        with httpx.stream("POST", url, json={**LONG, "stream": True}, timeout=60) as answer:
+            lines = answer.iter_lines()  # kept: a client that drops it hangs up
+            next(lines)
+            refused = httpx.post(url, json={"messages": CHAT})
+            assert refused.status_code == 429
+            assert int(refused.headers["retry-after"]) >= 1
+            held.let()
+        assert settled(running) == 0
+        assert httpx.post(url, json={"messages": CHAT, "max_tokens": 3}).status_code == 200
+
+
+def test_a_request_that_takes_too_long_is_told_so():
+    with serving(tiny_engine(), timeout=0.1) as running:
+        url = f"{running.url}/v1/chat/completions"
+        assert httpx.post(url, json=LONG).status_code == 504
+        streamed = events(httpx.post(url, json={**LONG, "stream": True}).text.splitlines())
+        assert streamed[-1]["error"]["code"] == "timeout"

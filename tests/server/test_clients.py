@@ -1,0 +1,180 @@
+"""Clients that people use, against the real model."""
+
+import json
+import subprocess
+
+import openai
+import pytest
+from serving import serving
+
+from graft.sampling import SamplingParams
+
+QUESTION = [{"role": "user", "content": "Name three fruits."}]
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Oslo", "Rome"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "description": "The weather of a city", "parameters": CITY},
+}
+
+
+@pytest.fixture(scope="module")
+def server(loaded_smollm2):
+    with serving(loaded_smollm2, api_keys=("key",)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="key", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def expected(server):
+    return server.engine.generate(QUESTION, SamplingParams(max_tokens=24))
+
+
+def ask(client, **fields):
+    return client.chat.completions.create(
+        model="smollm2-135m", messages=QUESTION, temperature=0, max_tokens=24, **fields
+    )
+
+
+def test_openai_chat_is_the_engines_answer(client, expected):
+    answer = ask(client)
+    assert answer.choices[0].message.content == expected.text
+    assert answer.choices[0].finish_reason == expected.finish_reason
+    assert answer.usage.completion_tokens == len(expected.token_ids)
+    assert answer.metrics["speculative_decoding"]["num_spec_steps"] == expected.stats.steps
+
+
+def test_openai_streams_a_chunk_for_every_token_with_logprobs(client, expected):
+    chunks = list(
+        ask(client, stream=True, stream_options={"include_usage": True}, logprobs=True,
+            top_logprobs=2)
+    )  # fmt: skip
+    content = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    assert "".join(content) == expected.text
+    entries = [
+        entry
+        for chunk in chunks
+        if chunk.choices and chunk.choices[0].logprobs
+        for entry in chunk.choices[0].logprobs.content
+    ]
+    assert "".join(entry.token for entry in entries) == expected.text
+    assert all(entry.top_logprobs[0].logprob >= entry.logprob - 1e-6 for entry in entries)
+    assert len(content) >= len(entries)
+    assert chunks[-1].usage.completion_tokens == len(expected.token_ids)
+
+
+def test_openai_completions(server, client):
+    answer = client.completions.create(
+        model="smollm2-135m", prompt="Once upon a time", max_tokens=8, temperature=0, logprobs=1
+    )
+    expected = server.engine.generate("Once upon a time", SamplingParams(max_tokens=8))
+    assert answer.choices[0].text == expected.text
+    assert "".join(answer.choices[0].logprobs.tokens) == expected.text
+
+
+def test_openai_responses_streamed_or_not(client, expected):
+    fields = {"model": "smollm2-135m", "input": QUESTION[0]["content"], "temperature": 0}
+    answer = client.responses.create(max_output_tokens=24, **fields)
+    assert answer.output_text == expected.text
+    with client.responses.stream(max_output_tokens=24, **fields) as stream:
+        deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+        assert "".join(deltas) == expected.text
+        assert stream.get_final_response().output_text == expected.text
+
+
+def test_openai_json_schema_and_regex(client):
+    wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    answer = ask(client, response_format=wanted)
+    assert json.loads(answer.choices[0].message.content)["city"] in ("Oslo", "Rome")
+    numbered = ask(client, extra_body={"structured_outputs": {"regex": "[0-9]{4}"}})
+    assert numbered.choices[0].message.content.isdecimal()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+)
+def test_openai_tools_are_called_when_they_must_be(client, choice, stream):
+    answer = ask(client, tools=[WEATHER], tool_choice=choice, stream=stream,
+                 parallel_tool_calls=False)  # fmt: skip
+    if stream:
+        choices = [chunk.choices[0] for chunk in answer]
+        [call] = [call for each in choices for call in each.delta.tool_calls or []]
+        reason = choices[-1].finish_reason
+    else:
+        [call], reason = answer.choices[0].message.tool_calls, answer.choices[0].finish_reason
+    assert (call.function.name, reason) == ("weather", "tool_calls")
+    assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
+
+
+def test_openai_tools_are_offered_and_results_taken(client):
+    call = {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    messages = [
+        *QUESTION,
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": call}]},
+        {"role": "tool", "tool_call_id": "1", "content": "Sunny"},
+    ]
+    answer = client.chat.completions.create(
+        model="smollm2-135m", messages=messages, tools=[WEATHER], max_tokens=8, temperature=0
+    )
+    assert answer.choices[0].finish_reason in ("stop", "length", "tool_calls")
+    assert answer.usage.prompt_tokens > 100
+
+
+def test_openai_errors_are_its_own(server, client):
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(model="other", messages=QUESTION)
+    with pytest.raises(openai.BadRequestError, match="temperature"):
+        client.chat.completions.create(model="smollm2-135m", messages=QUESTION, temperature=-1)
+    stranger = openai.OpenAI(base_url=f"{server.url}/v1", api_key="other", max_retries=0)
+    with stranger, pytest.raises(openai.AuthenticationError):
+        stranger.models.list()
+    assert [model.id for model in client.models.list()] == ["smollm2-135m"]
+
+
+def test_langchain(server, expected):
+    from langchain_openai import ChatOpenAI
+
+    chat = ChatOpenAI(
+        base_url=f"{server.url}/v1", api_key="key", model="smollm2-135m", temperature=0,
+        max_tokens=24,
+    )  # fmt: skip
+    assert chat.invoke(QUESTION[0]["content"]).content == expected.text
+    assert "".join(each.content for each in chat.stream(QUESTION[0]["content"])) == expected.text
+    city = chat.with_structured_output(CITY | {"title": "city"}, method="json_schema")
+    assert city.invoke("Where is the Colosseum?")["city"] in ("Oslo", "Rome")
+
+
+def test_llama_index(server, expected):
+    from llama_index.core.llms import ChatMessage
+    from llama_index.llms.openai_like import OpenAILike
+
+    model = OpenAILike(
+        model="smollm2-135m", api_base=f"{server.url}/v1", api_key="key", is_chat_model=True,
+        temperature=0, max_tokens=24,
+    )  # fmt: skip
+    messages = [ChatMessage(role="user", content=QUESTION[0]["content"])]
+    assert model.chat(messages).message.content == expected.text
+    assert [each.message.content for each in model.stream_chat(messages)][-1] == expected.text
+
+
+def test_curl(server, expected):
+    body = json.dumps({"messages": QUESTION, "temperature": 0, "max_tokens": 24, "stream": True})
+    done = subprocess.run(
+        ["curl", "-sN", f"{server.url}/v1/chat/completions", "-H", "Authorization: Bearer key",
+         "-H", "Content-Type: application/json", "-d", body],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    lines = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line]
+    assert lines.pop() == "[DONE]"
+    deltas = [json.loads(line)["choices"][0]["delta"] for line in lines]
+    assert "".join(delta.get("content", "") for delta in deltas) == expected.text

@@ -1,0 +1,90 @@
+"""Tools: told to a model, read from its answer."""
+
+import json
+
+import pytest
+
+from graft.errors import InputError
+from graft.server.schema import ChatRequest
+from graft.server.tools import Call, CallReader, explain, offered, required_calls, required_schema
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "The weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+OSLO = Call("weather", '{"city": "Oslo"}')
+
+
+def asked(**fields):
+    return ChatRequest(messages=[{"role": "user", "content": "?"}], tools=[WEATHER], **fields)
+
+
+def read(text, size, most=None):
+    reader, shown = CallReader(most), ""
+    for start in range(0, len(text), size):
+        shown += reader.push(text[start : start + size])[0]
+    return shown + reader.finish()[0], reader.calls
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize(
+    ("text", "shown", "calls"),
+    [
+        ("no call <tool at all", "no call <tool at all", []),
+        (CALL, "", [OSLO]),
+        (f"Let me see. {CALL}\n{CALL}", "Let me see. ", [OSLO, OSLO]),
+        (CALL.removesuffix("</tool_call>"), "", [OSLO]),
+        ("<tool_call>not JSON</tool_call>", "<tool_call>not JSON</tool_call>", []),
+        ('<tool_call>{"name": 3}</tool_call>', '<tool_call>{"name": 3}</tool_call>', []),
+        (
+            '<tool_call>[{"name": "weather", "parameters": {"city": "Oslo"}}]</tool_call>',
+            "",
+            [OSLO],
+        ),
+        ("<tool_call>{", "<tool_call>{", []),
+    ],
+)
+def test_calls_are_told_from_text_however_it_comes(text, shown, calls, size):
+    assert read(text, size) == (shown, calls)
+
+
+def test_no_more_calls_than_wanted():
+    assert read(f"{CALL}\n{CALL}", 5, most=1)[1] == [OSLO]
+
+
+def test_required_calls_have_a_schema_and_are_read_back():
+    schema = required_schema(asked(tool_choice="required", parallel_tool_calls=False))
+    assert (schema["type"], schema["maxItems"]) == ("array", 1)
+    text = json.dumps([{"name": "weather", "parameters": {"city": "Oslo"}}])
+    assert required_calls(text, "required") == [OSLO]
+    named = asked(tool_choice={"type": "function", "function": {"name": "weather"}})
+    assert required_schema(named) == WEATHER["function"]["parameters"]
+    assert required_calls('{"city": "Oslo"}', named.tool_choice) == [OSLO]
+    assert required_calls('{"city": "Os', named.tool_choice) == []
+    assert required_schema(asked()) is None
+
+
+def test_a_model_is_told_of_tools_unless_it_may_use_none():
+    assert [tool.function.name for tool in offered(asked())] == ["weather"]
+    assert offered(asked(tool_choice="none")) == []
+    with pytest.raises(InputError, match="'other'"):
+        offered(asked(tool_choice={"type": "function", "function": {"name": "other"}}))
+
+
+def test_a_template_without_a_place_for_tools_has_them_told_in_messages():
+    call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+    chat = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    system, assistant = explain(chat, offered(asked()))
+    assert system["content"].startswith("Be brief.")
+    assert '"name": "weather"' in system["content"]
+    assert assistant == {"role": "assistant", "content": CALL}
+    assert explain(chat[1:], offered(asked()))[0]["role"] == "system"
+    assert explain(chat[:1], []) == chat[:1]

@@ -1,0 +1,64 @@
+"""A real server in a thread: uvicorn on a free port around an engine."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import uvicorn
+
+from graft.server.app import make_app
+from graft.server.run import GracefulServer, listen
+from graft.server.settings import ServerSettings
+
+
+class Serving:
+    """Where it is, and what it works with."""
+
+    def __init__(self, engine, **settings):
+        self.engine = engine
+        self.app = make_app(engine, ServerSettings(**settings))
+        self.state = self.app.state.server
+        self.socket = listen("127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        config = uvicorn.Config(self.app, log_config=None, timeout_graceful_shutdown=10)
+        self.server = GracefulServer(config)
+        self.thread = threading.Thread(
+            target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True
+        )
+
+    def rows_in_use(self):
+        """How many sequences have rows, once the step under way is over."""
+        self.engine.turns.exclusively(self.engine.sweep)
+        return self.engine.running + self.engine.waiting
+
+
+class Held:
+    """An engine's steps, one at a time and only when they are let."""
+
+    def __init__(self, engine, monkeypatch):
+        self.gate, advance = threading.Semaphore(0), engine.advance
+
+        def wait_and_advance():
+            self.gate.acquire(timeout=20)
+            advance()
+
+        monkeypatch.setattr(engine, "advance", wait_and_advance)
+
+    def let(self, steps=100_000):
+        self.gate.release(steps)
+
+
+@contextmanager
+def serving(engine, **settings):
+    running = Serving(engine, **settings)
+    running.thread.start()
+    while not running.server.started:
+        assert running.thread.is_alive()
+        time.sleep(0.01)
+    try:
+        yield running
+    finally:
+        running.state.worker.drain(0.0)
+        running.server.should_exit = True
+        running.thread.join(30)
+    assert not running.thread.is_alive()
