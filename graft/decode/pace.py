@@ -15,7 +15,7 @@ def readable_tokens(costs: StepCosts, writing: list[Sequence], most: int) -> int
     stream."""
     if all(sequence.patience is None for sequence in writing):
         return most
-    seconds = costs.beyond(_mean_length(writing), len(writing), most)
+    seconds = costs.beyond(_mean_length(writing), len(writing), most, len(writing))
     return max(LEAST_PIECE, int((seconds <= READING_SLOWS * seconds[0]).sum()) - 1)
 
 
@@ -28,7 +28,7 @@ def seconds_by_nodes(
     shared out among guesses.
     """
     length = _mean_length(writing)
-    seconds = costs.beyond(length, rows, nodes)
+    seconds = costs.beyond(length, rows, nodes, max(len(writing), 1))
     if not read:
         return seconds
     alone = costs.step(length, read)

@@ -77,7 +77,8 @@ class Paying:
     ) -> Trial:
         """Of the smallest draft: the less is missing for it to pay, the more often it is tried."""
         sequences, rates = len(ranks), np.mean([each.rates for each in ranks], 0)
-        drafting = self._besides(length, sequences) + self.costs.step(length, sequences)
+        drafting = self._besides(length, sequences)
+        drafting += self.costs.step(length, sequences, sequences)
         expected = self._expected(rates, drafting, sequences, budget)
         seconds = expected.seconds / min(worth, 1.0)  # as long as it really takes
         missing = 1 - worth * expected.rate * float(budget.seconds[0]) / budget.certain
@@ -100,7 +101,7 @@ class Paying:
         nodes, drafting = np.empty(0), self._besides(length, sequences)
         best = 0, Expected(0.0, 1.0)
         for level, promised in enumerate(expected_levels(rates, width, DEPTHS[-1])):
-            drafting += self.costs.step(length, sequences * (width if level else 1))
+            drafting += self.costs.step(length, sequences * (width if level else 1), sequences)
             nodes = -np.sort(-np.concatenate([nodes, promised]))
             if level + 1 not in DEPTHS:
                 continue

@@ -153,7 +153,7 @@ class ModelDrafter:
             account.weigh([np.array(guess.scores[1:]) for guess in made])
             growing = self._worthwhile(growing, account)
             if growing:
-                account.pay(sum(self._growth.rows(guess) for guess in growing))
+                account.pay(sum(self._growth.rows(guess) for guess in growing), len(growing))
                 logits = self._growth.read(self._model, growing)
 
     def _read_prompts(self, ready: list[_Followed]) -> None:
@@ -188,7 +188,8 @@ class ModelDrafter:
             [chain(piece) for _, piece in pieces],
             last_only=[True] * len(pieces),
         )
-        account.pay(sum(len(piece) for each, piece in pieces if not each.reader.in_prompt))
+        begun = [len(piece) for each, piece in pieces if not each.reader.in_prompt]
+        account.pay(sum(begun), max(len(begun), 1))
         complete = [
             place
             for place, (each, piece) in enumerate(pieces)

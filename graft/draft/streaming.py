@@ -53,5 +53,5 @@ class SelfDrafter(ModelDrafter):
         guesses = [each.guess for each in chosen]
         if not guesses:
             return [], None
-        account.pay(sum(self._growth.rows(guess) for guess in guesses))
+        account.pay(sum(self._growth.rows(guess) for guess in guesses), len(guesses))
         return guesses, self._growth.read(self._model, guesses)

@@ -35,13 +35,13 @@ class Account:
         self._overhead = overhead  # seconds that a forward costs besides
         self._spent, self._nodes, self._tokens = 0.0, 0, float(budget.certain)
 
-    def price(self, rows: int) -> float:
-        """Seconds of a forward of the draft model over so many rows."""
-        return self._costs.step(self._length, rows) + self._overhead
+    def price(self, rows: int, sequences: int = 1) -> float:
+        """Seconds of a forward of the draft model over so many rows of so many sequences."""
+        return self._costs.step(self._length, rows, sequences) + self._overhead
 
-    def pay(self, rows: int) -> None:
-        """A forward over so many rows was made."""
-        self._spent += self.price(rows)
+    def pay(self, rows: int, sequences: int = 1) -> None:
+        """Such a forward was made."""
+        self._spent += self.price(rows, sequences)
 
     @property
     def trial_seconds(self) -> float:
@@ -54,7 +54,7 @@ class Account:
         levels = np.arange(1, depth + 1)
         nodes = np.minimum(sequences * levels, len(self._budget.seconds) - 1)
         tokens = self._budget.certain + sequences * np.cumsum(hope**levels)
-        rates = tokens / (levels * self.price(sequences) + self._budget.seconds[nodes])
+        rates = tokens / (levels * self.price(sequences, sequences) + self._budget.seconds[nodes])
         plain = self._budget.certain / self._budget.seconds[0]
         return max(0.0, float(1 / plain - MARGIN / rates.max()))
 
@@ -77,7 +77,8 @@ class Account:
         order = np.argsort(-np.array(gains), kind="stable")
         tokens = self._tokens + np.cumsum(np.array(gains)[order])
         nodes = np.minimum(self._nodes + 1 + np.arange(len(order)), len(self._budget.seconds) - 1)
-        drafting = [self.price(each) for each in np.cumsum(np.array(rows)[order]).tolist()]
+        taken = np.cumsum(np.array(rows)[order]).tolist()
+        drafting = [self.price(each, place) for place, each in enumerate(taken, 1)]
         rates = tokens / (self._spent + np.array(drafting) + self._budget.seconds[nodes])
         now = self._tokens / (self._spent + float(self._budget.seconds[self._nodes]))
         least = now if self._spent else MARGIN * now  # not to draft at all is the safe way
@@ -90,11 +91,11 @@ class Unlimited:
 
     trial_seconds = 0.0
 
-    def price(self, rows: int) -> float:  # noqa: ARG002
+    def price(self, rows: int, sequences: int = 1) -> float:  # noqa: ARG002
         """See Account."""
         return 0.0
 
-    def pay(self, rows: int) -> None:
+    def pay(self, rows: int, sequences: int = 1) -> None:
         """See Account."""
 
     def gain(self, depth: int, sequences: int, hope: float) -> float:  # noqa: ARG002

@@ -48,22 +48,32 @@ class StepCosts:
         """
         return self.beyond(length, 0, self.nodes[-1])
 
-    def step(self, length: int, rows: int) -> float:
-        """Seconds of a step with so many rows."""
-        return float(self.beyond(length, rows, 0)[0])
+    def step(self, length: int, rows: int, sequences: int = 1) -> float:
+        """Seconds of a step with so many rows, of so many sequences of this length."""
+        return float(self.beyond(length, rows, 0, sequences)[0])
 
-    def beyond(self, length: int, rows: int, nodes: int) -> np.ndarray:
+    def beyond(self, length: int, rows: int, nodes: int, sequences: int = 1) -> np.ndarray:
         """[nodes + 1] seconds of a step with `rows` rows and 0, 1, ... `nodes` more.
 
-        Past the largest measured step every row costs what the last measured ones did.
+        Past the largest measured step every row costs what the last measured ones did. The rows
+        of several `sequences` go through the weights together, but every sequence has a context
+        of its own to read, for its share of the rows.
         """
-        wanted, lengths = slice(rows, rows + nodes + 1), self.lengths
-        lines = self._lines(wanted.stop)
-        if length <= lengths[0] or len(lengths) == 1:
-            return lines[0, wanted]
-        i = min(bisect_right(lengths, length), len(lengths) - 1)
-        share = (length - lengths[i - 1]) / (lengths[i] - lengths[i - 1])
-        return lines[i - 1, wanted] + share * (lines[i, wanted] - lines[i - 1, wanted])
+        lines = self._lines(rows + nodes + 1)
+        short = lines[0, rows : rows + nodes + 1]
+        if length <= self.lengths[0] or len(self.lengths) == 1:
+            return short
+        context = self._between(lines, length) - lines[0]
+        if sequences == 1:
+            return short + context[rows : rows + nodes + 1]
+        shares = np.arange(rows, rows + nodes + 1) / sequences
+        return short + sequences * np.interp(shares, np.arange(len(context)), context)
+
+    def _between(self, lines: np.ndarray, length: int) -> np.ndarray:
+        """The line of a length, from those of the measured lengths around it."""
+        i = min(bisect_right(self.lengths, length), len(self.lengths) - 1)
+        share = (length - self.lengths[i - 1]) / (self.lengths[i] - self.lengths[i - 1])
+        return lines[i - 1] + share * (lines[i] - lines[i - 1])
 
     def _lines(self, count: int) -> np.ndarray:
         """[lengths, at least count]: seconds by nodes at the measured lengths."""

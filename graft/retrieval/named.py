@@ -3,11 +3,12 @@
 `bm25` needs nothing else; `static` (word vectors) and `dense` (all-MiniLM-L6-v2; `dense:NAME` any
 other sentence encoder or folder) need a package each. Names joined by + are fused by rank;
 `hybrid` is bm25+static. On a GPU bm25+dense finds more; on a CPU an encoder takes as long as a
-small model takes to read the prompt.
+small model takes to read the prompt. `farthest` takes what helps least, as a test.
 """
 
 from graft.errors import InputError
 from graft.retrieval.bm25 import Bm25
+from graft.retrieval.farthest import Farthest
 from graft.retrieval.fusion import Fusion
 from graft.retrieval.retriever import Retriever
 
@@ -25,6 +26,8 @@ def _single(name: str) -> Retriever:
     kind, _, encoder = name.partition(":")
     if name == "bm25":
         return Bm25()
+    if name == "farthest":
+        return Farthest()
     if name == "static":
         from graft.retrieval.static import StaticEmbeddings
 

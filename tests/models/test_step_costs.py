@@ -158,3 +158,14 @@ def test_steps_larger_than_measured_cost_what_the_last_rows_did():
     assert table.beyond(50, 1, 2).tolist() == pytest.approx([10, 10, 12])
     assert table.beyond(50, 3, 3).tolist() == pytest.approx([12, 14, 16, 18])
     assert table.beyond(50, 104, 1).tolist() == pytest.approx([214, 216])
+
+
+def test_every_sequence_of_a_batch_reads_a_context_of_its_own():
+    """Rows share the weights' time; a context's time comes once for each sequence, by its rows."""
+    table = StepCosts((100, 200), (1, 2, 4), ((10.0, 11.0, 13.0), (20.0, 22.0, 26.0)))
+    assert table.step(200, 4, sequences=4) == pytest.approx(13 + 4 * 10)
+    assert table.step(200, 4, sequences=2) == pytest.approx(13 + 2 * 11)
+    assert table.step(150, 4, sequences=2) == pytest.approx(13 + 11)
+    assert table.step(200, 4) == pytest.approx(26)
+    assert table.step(50, 4, sequences=4) == table.step(50, 4)
+    assert table.beyond(200, 2, 2, sequences=2).tolist() == pytest.approx([31, 33, 35])

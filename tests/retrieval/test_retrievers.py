@@ -215,3 +215,12 @@ def test_without_sentence_transformers_the_extra_is_named(monkeypatch):
 def test_a_folder_without_an_encoder_is_one_clear_line(tmp_path):
     with pytest.raises(InputError, match="no folder with an encoder"):
         retriever(f"dense:{tmp_path}")
+
+
+def test_the_farthest_is_what_shares_least_with_the_question():
+    question = "the engine of the locomotive, the mechanic and the parliament"
+    nearest = retriever("bm25").nearness(question, TEXTS)
+    found = retriever("farthest").nearness(question, TEXTS)
+    assert nearest.ranking()[0] == found.ranking()[-1] == 2
+    assert found.ranking()[0] == 1
+    assert found.near.all()
