@@ -1,8 +1,9 @@
 """The one place where a name becomes an object."""
 
 from graft.assemble.drafters import Drafters, make_drafter
+from graft.assemble.heads import machine_clock
 from graft.assemble.helpers import Helpers
-from graft.assemble.loading import engine_around, load, machine_clock, rows_key_of
+from graft.assemble.loading import engine_around, load, rows_key_of
 from graft.assemble.networks import EAGLE_TREE, triforce
 from graft.assemble.presets import (
     EITHER_PRESETS,

@@ -74,13 +74,17 @@ def _check_helpers(preset: str, helpers: Helpers) -> None:
 
 
 class Drafters(dict[str, Drafter]):
-    """The presets by name; compositions and datastores are made when they are first asked for."""
+    """Drafters by name, made when they are first asked for."""
 
     def __init__(self, helpers: Helpers | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
         self.helpers, self._tokenizer = helpers or Helpers(), tokenizer
         self._stores: dict[str, Store] = {}
-        made = {name: make_drafter(name, self.helpers) for name in self.helpers.presets}
-        super().__init__(made)
+        super().__init__()
+
+    @property
+    def names(self) -> list[str]:
+        """All presets, and whatever else there is by now."""
+        return list(dict.fromkeys([*self.helpers.presets, *self]))
 
     def __missing__(self, name: str) -> Drafter:
         """InputError where there is nothing of that name."""

@@ -1,21 +1,17 @@
 """From the names of models to an engine."""
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
 from graft.assemble.copies import INDEXES
 from graft.assemble.drafters import Drafters
+from graft.assemble.heads import Heads, machine_clock
 from graft.assemble.helpers import Helpers
 from graft.assemble.presets import check_draft, retrieves
 from graft.assemble.verifiers import chains_for, check_verifier, make_verifier
 from graft.decode.engine import Engine
-from graft.draft.head import HeadHelper, growth_for
-from graft.draft.head_costs import head_costs
-from graft.draft.head_overhead import with_overhead as with_head_overhead
-from graft.draft.head_warm import warm_shapes
 from graft.draft.model import Helper
 from graft.draft.overhead import with_overhead
 from graft.draft.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
@@ -23,11 +19,10 @@ from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.gpu import hold_rows
 from graft.models.heads.load import AUTO_HEAD, find_heads, may_have_head
-from graft.models.heads.runner import HeadRunner
 from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.same_tokens import check_same_tokens
-from graft.models.step_costs import StepCosts, costs_are_given, costs_for
+from graft.models.step_costs import StepCosts, costs_for
 from graft.verify.rapid import Shift
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
@@ -82,7 +77,8 @@ def load(  # noqa: PLR0913  every option by its name
     none, None for a tenth of the memory. `disk_cache` is how many bytes of those that
     `Engine.remember` is told to keep may lie on disk.
 
-    `warm` captures a GPU's graphs of every size now, not when a request first needs one.
+    `warm` captures a GPU's graphs of every size and puts all heads to work now, not when a request
+    first needs one.
     """
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)
@@ -116,10 +112,7 @@ def load(  # noqa: PLR0913  every option by its name
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     _keep_prefixes(both, most_bytes=kept, disk_bytes=disk_cache)
     vocabulary = loaded.model.vocabulary
-    heads = {
-        runner.config.kind: _head_helper(runner, loaded, sequences=max_batch + 1)
-        for runner in find_heads(head, loaded)
-    }
+    heads = Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1)
     helpers = Helpers(
         model=drafting and with_overhead(Helper(drafting.model, _costs(drafting), vocabulary)),
         heads=heads,
@@ -128,6 +121,8 @@ def load(  # noqa: PLR0913  every option by its name
         chains=chains,
         clock=machine_clock(),
     )
+    if warm:
+        heads.warm_up()
     verify = make_verifier(verifier, shift or Shift())
     return engine_around(
         loaded, costs, helpers=helpers, draft=draft, verify=verify, max_batch=max_batch
@@ -158,23 +153,6 @@ def _row_bytes(both: Sequence[LoadedModel]) -> int:
     return sum(each.model.arena.storage.row_bytes for each in both)
 
 
-def _head_helper(runner: HeadRunner, target: LoadedModel, *, sequences: int) -> HeadHelper:
-    if runner.device.type == "cuda":  # captured graphs read rows where they lie
-        runner.hold(sequences)
-    growth = growth_for(runner)
-    identity, dtype = target.identity, target.dtype
-    costs = head_costs(runner, growth, identity, dtype)
-    helper = HeadHelper(runner, growth, costs, clock=machine_clock())
-    if runner.device.type == "cuda":
-        warm_shapes(helper)
-    return with_head_overhead(helper, identity, dtype)
-
-
-def machine_clock() -> Callable[[], float] | None:
-    """What drafts are timed by, unless costs come from a table."""
-    return None if costs_are_given() else time.perf_counter
-
-
 def _costs(loaded: LoadedModel) -> StepCosts:
     return costs_for(loaded.model, loaded.identity, loaded.dtype, loaded.device)
 
@@ -196,8 +174,7 @@ def engine_around(
         itself = Helper(loaded.model, costs, loaded.model.vocabulary)
         helpers = replace(helpers, target=itself)
     drafters = Drafters(helpers, loaded.tokenizer)
-    if draft not in drafters:
-        drafters[draft]  # InputError where it cannot be made
+    drafters[draft]  # InputError where it cannot be made
     return Engine(
         loaded,
         drafters,

@@ -1,6 +1,6 @@
 """Presets that run a network: the target over less of its cache, a draft model, a head."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from graft.assemble.auto import auto
@@ -66,17 +66,17 @@ def with_model(helpers: Helpers) -> Makers:
 
 def with_head(helpers: Helpers) -> Makers:
     """What heads add; `auto` uses the favourite where it pays, rather than a draft model."""
-    head = helpers.head
-    if head is None:
+    heads = helpers.heads
+    if not heads:
         return {}
 
     def paying() -> HeadDrafter:
-        return HeadDrafter(head, nodes=EAGLE_NODES)
+        return HeadDrafter(helpers.head, nodes=EAGLE_NODES)
 
     return {
         "auto": lambda: auto(helpers, paying()),
         "head": paying,
-        **{kind: partial(_head_drafter, each) for kind, each in helpers.heads.items()},
+        **{kind: partial(_head_drafter, heads, kind) for kind in heads},
         **_with_either(helpers),
     }
 
@@ -109,12 +109,12 @@ def triforce(target: Helper, sight: Sight = TRIFORCE, *, head: HeadHelper | None
 
 def _paper_tree(helpers: Helpers) -> Guide:
     """The tree of a head, else of a draft model, with its paper's numbers."""
-    if helpers.head:
-        return _head_drafter(helpers.head)
+    if helpers.heads:
+        return _head_drafter(helpers.heads, next(iter(helpers.heads)))
     return ModelDrafter(helpers.model, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
 
 
-def _head_drafter(head: HeadHelper) -> HeadDrafter:
+def _head_drafter(heads: Mapping[str, HeadHelper], kind: str) -> HeadDrafter:
     """By its paper's numbers."""
-    beam, nodes = BEAMS[head.runner.config.kind]
-    return HeadDrafter(head, beam, nodes=nodes)
+    beam, nodes = BEAMS[kind]
+    return HeadDrafter(heads[kind], beam, nodes=nodes)
