@@ -1,6 +1,7 @@
 """From names to an engine with a draft model or a head."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -19,10 +20,12 @@ from graft.assemble import (
     SHORT_PRESETS,
     make_drafter,
 )
+from graft.assemble import heads as assembled_heads
 from graft.errors import CheckpointError, InputError
 from graft.home import home
 from graft.models.checkpoints.pretrained import locate
 from graft.models.heads.files import write_head
+from graft.models.heads.load import load_head
 from graft.sampling import SamplingParams
 
 
@@ -158,6 +161,71 @@ def test_without_a_head_its_presets_are_refused_before_anything_is_loaded():
 def test_heads_of_other_models_bring_no_presets(target):
     with pytest.raises(InputError, match="draft 'eagle2' needs a draft head; name its folder"):
         load(target, draft="eagle2")
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The kinds of heads that were put to work, as they were."""
+    kinds = []
+
+    def start(folder, target):
+        runner = load_head(folder, target)
+        kinds.append(runner.config.kind)
+        return runner
+
+    monkeypatch.setattr(assembled_heads, "load_head", start)
+    return kinds
+
+
+def test_a_head_is_put_to_work_when_it_is_first_asked_for(target, heads, started):
+    engine = load(target, head=str(heads["eagle2"]), draft="plain")
+    assert {"head", "eagle2", "casd"} < set(engine.presets)
+    params = SamplingParams(max_tokens=20, ignore_eos=True)
+    plain = engine.generate("the end", params)
+    assert engine.generate("the end", params, draft="pld").token_ids == plain.token_ids
+    assert started == []
+    for draft in ("eagle2", "casd", "auto"):
+        assert engine.generate("the end", params, draft=draft).token_ids == plain.token_ids
+    assert started == ["eagle2"]
+
+
+def test_a_request_may_bring_a_head_to_work_while_others_are_answered(target, heads, started):
+    engine = load(target, head=str(heads["eagle2"]), draft="plain")
+    params = SamplingParams(max_tokens=40, ignore_eos=True)
+    expected = engine.generate("the end", params).token_ids
+    before = engine.stream("the end", params)
+    next(before)
+    with ThreadPoolExecutor(2) as pool:
+        drafted = [pool.submit(engine.generate, "the end", params, draft=d) for d in ("head",) * 2]
+        assert before.finish().token_ids == expected
+    assert [each.result().token_ids for each in drafted] == [expected] * 2
+    assert started == ["eagle2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "kinds"),
+    [
+        ({"draft": "plain"}, []),
+        ({"draft": "copy+magicdec"}, []),
+        ({}, ["eagle2"]),
+        ({"draft": "longspec+copy"}, ["longspec"]),
+        ({"draft": "plain", "warm": True}, ["eagle2", "longspec"]),
+    ],
+)
+def test_of_installed_heads_those_are_put_to_work_that_the_draft_uses(
+    target, heads, started, options, kinds
+):
+    for folder in heads.values():
+        shutil.copytree(folder, home() / "heads" / folder.name)
+    load(target, **options)
+    assert started == kinds
+
+
+def test_a_head_of_another_model_is_refused_even_if_nobody_uses_it(heads, tmp_path):
+    tiny_network(seed=9).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="was trained for other weights"):
+        load(tmp_path, head=str(heads["eagle2"]), draft="plain")
 
 
 def test_casd_prefers_a_head_to_a_draft_model(target, draft, heads):

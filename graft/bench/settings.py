@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graft.assemble import VERIFIERS, check_draft, load
-from graft.bench.short_prompts import check_rag
 from graft.bench.systems import PEERS, System, graft_system, preset_of
 from graft.errors import InputError
 from graft.machine import usable_cores
@@ -95,8 +94,6 @@ class Settings:
             preset = preset_of(system.method)
             check_draft(preset, draft_model=self.draft_model is not None, head=head)
             _check_verifier(system)
-            if system.shortens:
-                check_rag()
         if self.dtype == "auto" and not self.drafts:
             raise InputError(
                 "--dtype auto takes what is fastest for Graft; without --draft name one"

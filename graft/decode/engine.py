@@ -16,7 +16,7 @@ from graft.decode.stats import Stats, clock
 from graft.decode.stream import AsyncStream, Stream
 from graft.decode.text import Detokenizer, Encoder, Prompt
 from graft.decode.turns import Turns
-from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.drafter import Budget, DraftContext, Drafter, DraftersByName
 from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
@@ -31,7 +31,7 @@ Outcome = TypeVar("Outcome")
 
 
 class Engine:
-    """A model that answers; `drafters` are its presets by name.
+    """A model that answers; `drafters` are its presets by name, made when they are first needed.
 
     Requests run together, up to `max_batch` of them, and may come from several threads.
     """
@@ -39,7 +39,7 @@ class Engine:
     def __init__(
         self,
         loaded: LoadedModel,
-        drafters: dict[str, Drafter],
+        drafters: DraftersByName,
         verify: Verifier,
         costs: StepCosts,
         *,
@@ -246,11 +246,9 @@ class Engine:
         return sequences
 
     def _drafter(self, name: str) -> Drafter:
-        try:
+        if name in self.drafters:
             return self.drafters[name]
-        except KeyError:
-            known = ", ".join(self.drafters)
-            raise InputError(f"unknown draft {name!r}; choose one of {known}") from None
+        return self.exclusively(lambda: self.drafters[name])  # making one may run the model
 
     @property
     def busy(self) -> bool:
@@ -280,7 +278,7 @@ class Engine:
     @property
     def presets(self) -> list[str]:
         """Names `draft` may take."""
-        return list(self.drafters)
+        return self.drafters.names
 
     @property
     def max_batch(self) -> int:

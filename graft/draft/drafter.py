@@ -69,6 +69,20 @@ class Drafter(Protocol):
         """Forget the sequence."""
 
 
+class DraftersByName(Protocol):
+    """Some are there, others are made when they are first asked for."""
+
+    @property
+    def names(self) -> list[str]:
+        """What can be asked for."""
+
+    def __contains__(self, name: object) -> bool:
+        """Whether it is there already."""
+
+    def __getitem__(self, name: str) -> Drafter:
+        """InputError where there is nothing of that name."""
+
+
 class NoDraft:
     """Plain decoding."""
 

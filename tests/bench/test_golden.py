@@ -4,6 +4,7 @@ import json
 
 import pytest
 from made_up_answers import Recorder, answer, results
+from tiny import tiny_tokenizer
 
 from graft.bench import short_prompts
 from graft.bench.quality.report import LIKELIHOOD
@@ -156,10 +157,17 @@ def test_options_that_graft_load_does_not_take_are_refused(settings):
         settings(quality="good")
 
 
-def test_rag_is_refused_where_nothing_shortens(settings, monkeypatch):
-    monkeypatch.setattr(short_prompts, "MODULE", "graft.retrieval.nothing_like_it")
-    with pytest.raises(InputError, match="rag needs retrieval"):
-        settings(drafts=("plain", "rag"))
+def test_rag_reads_retrieved_passages_of_a_long_prompt():
+    tokenizer = tiny_tokenizer()
+    prompt = tokenizer.encode("The end and the answer came after the rain. " * 200 + "Who won?")
+    short = short_prompts.shortened(short_prompts.shortener(tokenizer), prompt)
+    assert len(short) < len(prompt) / 2
+    assert short[-4:] == prompt[-4:]
+
+
+def test_rag_is_refused_where_prompts_cannot_be_taken_apart():
+    with pytest.raises(InputError, match="rag needs a model with a fast tokenizer"):
+        short_prompts.shortener(None)
 
 
 def test_a_short_prompt_stays_as_it_is():

@@ -11,9 +11,10 @@ from scipy.stats import chisquare
 from short_prompts import HEAD, TAIL, Ends, ends_only
 from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
 
-from graft.assemble import Chains, Helpers, make_drafter, make_verifier
+from graft.assemble import Helpers, make_drafter, make_verifier
 from graft.decode.request import Request
 from graft.draft import short_context
+from graft.draft.chains import Chains
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.growth import ChainGrowth
 from graft.draft.model import ModelDrafter

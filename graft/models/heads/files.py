@@ -23,6 +23,7 @@ from graft.models.checkpoints.folder import read_header, read_json
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.config import WINDOW, HeadConfig, check_target, sizes_of
+from graft.models.heads.layers import Positions
 from graft.models.heads.shelf import CONFIG
 from graft.models.longspec_head import LongSpecHead
 
@@ -189,8 +190,9 @@ def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Pa
 
 
 def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Head:
-    with torch.device("meta"):
-        shape_of = {k: v.shape for k, v in HEADS[config.kind](config).state_dict().items()}
+    with torch.device("meta"):  # nothing is drawn that the file has
+        head = HEADS[config.kind](config)
+    shape_of = {k: v.shape for k, v in head.state_dict().items()}
     ids = _draft_ids(config, weights, folder)
     given = {_our_name(n): value for n, value in weights.items() if n not in ("d2t", "t2d")}
     given["d2t"] = ids
@@ -208,8 +210,8 @@ def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Hea
             raise CheckpointError(
                 f"{folder}: {name} is {list(given[name].shape)}, its {CONFIG} says {list(shape)}"
             )
-    head = HEADS[config.kind](config)
     head.load_state_dict(given, assign=True)
+    head.rotary = Positions(config)
     return head.eval()
 
 

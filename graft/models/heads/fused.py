@@ -16,7 +16,7 @@ from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swi
 from graft.kernels.product_triton import product
 from graft.kernels.tree_attention_triton import PlacedPlan, attend
 from graft.models.forward_triton import FEW
-from graft.models.heads.layers import CrossAttention, Norm, reversed_blocks
+from graft.models.heads.layers import Norm
 from graft.models.heads.runner import HeadRunner, Text, on
 
 AHEAD = 64  # positions that guesses may lie beyond the target's context
@@ -48,25 +48,6 @@ class Desk(Protocol):
         """At rows of the head ("own") or of the target ("target"), so deep below the roots."""
 
 
-@dataclass(frozen=True, slots=True)
-class FusedCross:
-    """Weights of an attention to the target's last layers, in the order its cache has them in."""
-
-    queries: Tensor  # [layers * H * D, E]
-    bias: Tensor | None
-    output: Tensor  # [E, layers * H * D]
-
-    @classmethod
-    def of(cls, cross: CrossAttention, layers: int) -> "FusedCross":
-        """Those of a head, whose first heads look at the last layer."""
-        bias = cross.q_proj.bias
-        return cls(
-            reversed_blocks(cross.q_proj.weight.detach(), layers, 0),
-            None if bias is None else reversed_blocks(bias.detach(), layers, 0),
-            reversed_blocks(cross.o_proj.weight.detach(), layers, 1),
-        )
-
-
 class FusedHead:
     """A head's weights, side by side where they are used together, and its tables of angles."""
 
@@ -78,9 +59,6 @@ class FusedHead:
         self.qkv_bias = torch.cat([part.bias.detach() for part in parts]) if biased else None
         mlp = runner.block.mlp
         self.gate_up = torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()])
-        crosses = runner.window is not None
-        layers = runner.config.cross_layers
-        self.cross = FusedCross.of(head.cross_attn, layers) if crosses else None
         positions = torch.arange(runner.model.context_length + AHEAD, device=runner.device)
         half = runner.config.head_size // 2
         with torch.inference_mode():
@@ -171,14 +149,14 @@ class FusedRound:
     def _cross(self, hidden: Tensor, nodes: Nodes) -> None:
         """Add what the target's rows say, in place: those of all layers at once, as if they were
         one layer with more heads."""
-        runner, cross = self._runner, self._fused.cross
+        runner, cross = self._runner, self._runner.head.cross_attn
         norm = _norm(runner.head.cross_layernorm)
-        query = multiply(hidden, cross.queries, cross.bias, norm=norm)
+        query = multiply(hidden, cross.q_proj.weight, cross.q_proj.bias, norm=norm)
         angles, size = (self._fused.cosine, self._fused.sine), runner.config.head_size
         turned = rotate(query, nodes.positions, *angles, size)
         rows = runner.model.arena.storage.last(runner.config.cross_layers)
         attended = self._attend(turned, rows, self._placed("target", nodes))
-        multiply(attended, cross.output, residual=hidden)
+        multiply(attended, cross.o_proj.weight, residual=hidden)
 
     def _attend(self, query: Tensor, rows: Tensor, plan: PlacedPlan) -> Tensor:
         keys, values = rows

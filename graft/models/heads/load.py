@@ -37,32 +37,36 @@ def may_have_head(name: str | None) -> bool:
     return True
 
 
-def find_heads(name: str | None, target: LoadedModel) -> list[HeadRunner]:
-    """The head in the folder of that name; with "auto" those installed for the target, one of a
-    kind. CheckpointError where a head belongs to another target."""
+def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
+    """By its kind the head in the folder of that name; with "auto" those installed for the target,
+    one of a kind. CheckpointError where a head cannot be read or belongs to another target."""
     if name is None:
-        return []
+        return {}
     if name != AUTO_HEAD:
-        return [load_head(Path(name), target)]
-    found = {}
+        folder = Path(name)
+        return {_head_for(target, folder).config.kind: folder}
+    found: dict[str, Path] = {}
     for each in installed_heads():
         if each.fingerprint == target.checkpoint.fingerprint:
-            runner = load_head(each.folder, target)
-            found.setdefault(runner.config.kind, runner)
-    return [found[kind] for kind in KINDS if kind in found]
+            found.setdefault(_head_for(target, each.folder).config.kind, each.folder)
+    return {kind: found[kind] for kind in KINDS if kind in found}
 
 
 def load_head(folder: Path, target: LoadedModel) -> HeadRunner:
-    """The head in a folder; CheckpointError where it belongs to another target."""
+    """The head in a folder at work; CheckpointError where it belongs to another target."""
+    return run_head(_head_for(target, folder), target.model, packed=target.forward_name == "panels")
+
+
+def _head_for(target: LoadedModel, folder: Path) -> Head:
     config = read_config(target.checkpoint, target.stretched)
     head = read_head(folder, target.checkpoint, config)
     if target.stretched is not None:  # its queries meet the target's keys, or stand as far apart
         sizes = sizes_of(config, target.checkpoint.name)
         turned = {name: sizes[name] for name in ("positions", "rope")}
         head.rotary = Positions(replace(head.config, **turned))
-    return run_head(head, target.model, packed=target.forward_name == "panels")
+    return head
 
 
 def run_head(head: Head, model: LanguageModel, *, packed: bool = False) -> HeadRunner:
-    """A head at work for a target."""
+    """A head at work for a target, which takes its weights over and changes them."""
     return RUNNERS[head.config.kind](head, model, packed=packed)

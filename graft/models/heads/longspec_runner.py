@@ -8,7 +8,7 @@ window, and of the target's last layers all committed rows.
 import numpy as np
 from torch import Tensor, nn
 
-from graft.models.heads.layers import Rotary, SelfAttention
+from graft.models.heads.layers import Rotary, SelfAttention, reversed_blocks
 from graft.models.heads.runner import HeadRunner, Known, Memory, Text, joined
 from graft.models.language_model import LanguageModel
 from graft.models.longspec_head import LongSpecHead
@@ -18,6 +18,7 @@ class LongSpecRunner(HeadRunner):
     """Constant memory: no feature is read, and of the text only what is inside the window."""
 
     def __init__(self, head: LongSpecHead, model: LanguageModel, *, packed: bool = False) -> None:
+        into_cache_order(head)
         super().__init__(head, model, packed=packed)
         self.window = head.config.window
 
@@ -60,3 +61,12 @@ class LongSpecRunner(HeadRunner):
         mixed, _ = known.target(queries)
         hidden = hidden + joined(head.cross_attn, mixed.to(inputs.dtype))
         return head.norm(hidden + head.mlp(head.post_attention_layernorm(hidden)))
+
+
+def into_cache_order(head: LongSpecHead) -> None:
+    """Let its first heads look at the first of the layers it sees, as they lie in the target's
+    cache; in training, and in files, they look at the last."""
+    cross = head.cross_attn
+    for weight, dim in ((cross.q_proj.weight, 0), (cross.q_proj.bias, 0), (cross.o_proj.weight, 1)):
+        if weight is not None:
+            weight.data = reversed_blocks(weight.data, head.config.cross_layers, dim)

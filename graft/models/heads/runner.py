@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.models.arena import ALIGN, Arena, Extent, Storage
 from graft.models.heads.files import Head
-from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention, reversed_blocks
+from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention
 from graft.models.heads.panel_linear import PanelLinear, pack_linears
 from graft.models.language_model import LanguageModel
 from graft.models.storage import PanelStorage, RowStorage
@@ -179,11 +179,9 @@ class Known:
         return self._attend(self._runner.storage, 1, queries, rows)
 
     def target(self, queries: Tensor) -> Part:
-        """The same over the rows of the target's last layers, the last one's heads first."""
+        """The same over the rows of the target's last layers, the last one's heads last."""
         layers, rows = self._runner.config.cross_layers, [each.segments for each in self._extents]
-        given = reversed_blocks(queries, layers, 1)
-        mixed, sums = self._attend(self._runner.model.arena.storage, layers, given, rows)
-        return reversed_blocks(mixed, layers, 1), reversed_blocks(sums, layers, 1)
+        return self._attend(self._runner.model.arena.storage, layers, queries, rows)
 
     def _attend(
         self, storage: Storage, layers: int, queries: Tensor, rows: list[list[tuple[int, int]]]

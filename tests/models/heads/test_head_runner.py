@@ -6,7 +6,9 @@ import torch
 from tiny import tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
+from graft.models.heads.files import read_head, write_head
 from graft.models.heads.load import run_head
+from graft.models.heads.longspec_runner import into_cache_order
 from graft.models.heads.panel_linear import PanelLinear
 from graft.models.heads.runner import Text
 
@@ -60,8 +62,10 @@ def pieces_of(runner):
 
 
 @torch.no_grad()
-def expected(runner, target, path):
-    """The head's own forward over the text and a path of guesses, as in training."""
+def expected(runner, target, path, head=None):
+    """The head's own forward over the text and a path of guesses, as in training; `head` is one
+    that nobody runs."""
+    head = head or runner.head
     extent, features = target
     tokens, depth = [*TEXT, *path], len(path)
     visible = torch.ones(1, len(tokens), len(tokens), dtype=torch.bool).tril()
@@ -71,13 +75,14 @@ def expected(runner, target, path):
         unknown = torch.full((1, depth, features.shape[1]), 9.0)
         fed = torch.cat([features[None], unknown], 1)
         positions, visible = positions[:, :-1], visible[:, :-1, :-1]
-        return runner.head(embeddings[:, 1:], fed, positions, visible, depth + 1)[-1, 0, -1]
+        return head(embeddings[:, 1:], fed, positions, visible, depth + 1)[-1, 0, -1]
     layers = runner.config.cross_layers
-    rows = runner.model.arena.storage.read(extent.rows).flip(1)[:, :layers].flatten(1, 2)
+    rows = runner.model.arena.storage.read(extent.rows)[:, -layers:]
+    if head is not runner.head:  # as it was trained: the last layer's first
+        rows = rows.flip(1)
+    rows = rows.flatten(1, 2)
     memory = torch.cat([rows, torch.full((2, 2 * layers, depth + 1, 16), 9.0)], 2)
-    return runner.head(embeddings, tuple(memory[:, None]), positions, visible, [depth + 1])[
-        0, 0, -1
-    ]
+    return head(embeddings, tuple(memory[:, None]), positions, visible, [depth + 1])[0, 0, -1]
 
 
 def close(found, wanted):
@@ -95,6 +100,27 @@ def test_levels_of_guesses_are_what_training_computes(runner, target):
         close(output, expected(runner, target, path))
     runner.close(memory)
     assert runner.arena.taken == 0
+
+
+def test_every_head_looks_at_the_layer_it_was_trained_for(tmp_path):
+    """Three layers, in whatever order a runner keeps them; the file's is training's."""
+    network = tiny_network(layers=4)
+    model = tiny_engine(network, forward="lean").model
+    made = tiny_head("longspec", network, knows=False, window=WINDOW, cross_layers=3)
+    write_head(tmp_path / "head", made, dtype="fp32")
+    runner = run_head(read_head(tmp_path / "head"), model)
+    extent = model.open(len(TEXT))
+    model.prefill(extent, TEXT[:-1])
+    memory = read(runner, None, pieces_of(runner))
+    found = runner.round([memory], [extent]).root()[0, 0]
+    torch.testing.assert_close(found, expected(runner, (extent, None), [], made))
+    assert not torch.allclose(found, expected(runner, (extent, None), [], swapped(made)), 1e-3)
+
+
+def swapped(head):
+    """The same head with the layers it looks at in the opposite order."""
+    into_cache_order(head)
+    return head
 
 
 def test_a_chain_may_be_long(runner, target):

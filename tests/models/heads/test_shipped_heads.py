@@ -43,8 +43,7 @@ def test_it_belongs_to_the_default_model(name):
 
 
 def test_the_default_model_finds_both(smollm2):
-    found = find_heads("auto", smollm2.loaded)
-    assert [runner.config.kind for runner in found] == ["eagle2", "longspec"]
+    assert list(find_heads("auto", smollm2.loaded)) == ["eagle2", "longspec"]
     assert smollm2.loaded.checkpoint.fingerprint == FINGERPRINT
 
 

@@ -1,0 +1,70 @@
+"""`auto`, and drafts from short versions of long prompts, which it may use too."""
+
+from dataclasses import replace
+
+from graft.assemble.copies import Makers, paying_copies
+from graft.assemble.helpers import Helpers
+from graft.assemble.verifiers import GAMMA
+from graft.draft.chains import DEPTH, Chains
+from graft.draft.combined import Combined, what_pays
+from graft.draft.drafter import Drafter
+from graft.draft.model import UNCERTAIN, Helper
+from graft.draft.paced import Paced
+from graft.draft.short_context import (
+    LEAST_PROMPT,
+    ByPrompt,
+    Prompts,
+    ShortContextDrafter,
+    pays_from,
+)
+from graft.draft.short_context import SOURCE as SHORT_CONTEXT
+
+
+def auto(helpers: Helpers, *networks: Drafter) -> Drafter:
+    """Copies, and what networks guess, as many as pay; for prompts so long that it may pay also
+    the target with a short version of them. And any of it as long as that pays by the clock."""
+    copies = paying_copies()
+    drafter = Combined([copies, *networks], prune=what_pays) if networks else copies
+    target, least = helpers.target, None
+    if helpers.shorten:
+        least = pays_from(target.costs, target, DEPTH, target.model.context_length)
+    if least is not None:
+        short = _short(replace(helpers, chains=Chains()), target, least=least, reward=UNCERTAIN)
+        long = Combined([copies, *networks, short], prune=what_pays)
+        drafter = ByPrompt(long, drafter, least=least)
+    return Paced(drafter, helpers.clock, copies.is_copying) if helpers.clock else drafter
+
+
+def with_short(helpers: Helpers) -> Makers:
+    """What short prompts add: drafts of the target itself, and of draft models."""
+    if not helpers.shorten:
+        return {}
+
+    def up() -> ShortContextDrafter:
+        chains = replace(helpers.chains, gamma=helpers.chains.gamma or GAMMA)
+        return _short(replace(helpers, chains=chains), helpers.model)
+
+    return {
+        "rapid": lambda: _short(helpers, helpers.model if _smaller(helpers) else helpers.target),
+        "rapid-up": up,
+    }
+
+
+def _smaller(helpers: Helpers) -> bool:
+    """Whether there is a draft model that takes less time than the target."""
+    model, target = helpers.model, helpers.target
+    return bool(model) and model.costs.step(LEAST_PROMPT, 1) < target.costs.step(LEAST_PROMPT, 1)
+
+
+def _short(
+    helpers: Helpers, helper: Helper, *, least: int = LEAST_PROMPT, reward: float = 0.0
+) -> ShortContextDrafter:
+    """Chains from short prompts."""
+    prompts = Prompts(
+        helpers.shorten,
+        least=least,
+        drafted_whole=helper is not helpers.target,
+        waits=helpers.chains.sampled,
+    )
+    named = replace(helper, source=SHORT_CONTEXT)
+    return ShortContextDrafter(helpers.chains.drafter(named, reward=reward), prompts)

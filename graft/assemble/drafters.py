@@ -1,0 +1,112 @@
+"""From a draft's name to a drafter."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from graft.assemble.auto import auto, with_short
+from graft.assemble.copies import lookups, rest, stored
+from graft.assemble.helpers import Helpers
+from graft.assemble.networks import rasd, with_head, with_model, with_target
+from graft.assemble.presets import (
+    RETRIEVING,
+    SELF_PRESETS,
+    STORE_PRESETS,
+    check_draft,
+    runs_network,
+)
+from graft.draft.combined import Combined, what_pays
+from graft.draft.drafter import Drafter
+from graft.errors import InputError
+from graft.match.store_warm_up import warm_up
+from graft.match.suffix_array import Store, open_store
+from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
+from graft.models.heads.config import KINDS
+
+
+def make_drafter(
+    name: str, helpers: Helpers | None = None, find_store: Callable[[str], Store] | None = None
+) -> Drafter:
+    """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, REST, RASD), or
+    several presets joined by +, of whose guesses as many are taken as pay."""
+    helpers = helpers or Helpers()
+    check_draft(name, draft_model=helpers.model is not None, head=bool(helpers.heads))
+    parts = name.split("+")
+    if len(parts) > 1:
+        parts.sort(key=runs_network)  # cheap ones first: see Combined
+        walked = replace(helpers, chains=replace(helpers.chains, sampled=False))  # trees have no q
+        made = [make_drafter(part, walked, find_store) for part in parts]
+        return Combined(made, prune=what_pays)
+    preset, _, folder = name.partition(":")
+    if preset in STORE_PRESETS:
+        assert find_store is not None, "nobody to open a datastore"
+        return _from_store(preset, find_store(folder), helpers)
+    _check_helpers(preset, helpers)
+    makers = {
+        **lookups(),
+        "auto": lambda: auto(helpers),
+        **with_target(helpers),
+        **with_short(helpers),
+        **with_model(helpers),
+        **with_head(helpers),
+    }
+    return makers[name]()
+
+
+def _from_store(preset: str, store: Store, helpers: Helpers) -> Drafter:
+    makers = {
+        "store": lambda: stored(store),
+        "rest": lambda: rest(store),
+        "rasd-rest": lambda: rasd(rest(store), helpers),
+    }
+    return makers[preset]()
+
+
+def _check_helpers(preset: str, helpers: Helpers) -> None:
+    """Refuse what these helpers in particular cannot make."""
+    if preset in KINDS and preset not in helpers.heads:
+        there = ", ".join(helpers.heads)
+        raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
+    if preset in RETRIEVING and not helpers.shorten:
+        raise InputError(f"draft {preset!r} needs a model with a tokenizer")
+    if preset in {*SELF_PRESETS, "triforce-head"} and helpers.target is None:
+        raise InputError(f"draft {preset!r} is made of the target itself; ask its engine for it")
+
+
+class Drafters(dict[str, Drafter]):
+    """Drafters by name, made when they are first asked for."""
+
+    def __init__(self, helpers: Helpers | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
+        self.helpers, self._tokenizer = helpers or Helpers(), tokenizer
+        self._stores: dict[str, Store] = {}
+        super().__init__()
+
+    @property
+    def names(self) -> list[str]:
+        """All presets, and whatever else there is by now."""
+        return list(dict.fromkeys([*self.helpers.presets, *self]))
+
+    def __missing__(self, name: str) -> Drafter:
+        """InputError where there is nothing of that name."""
+        return self.setdefault(name, make_drafter(name, self.helpers, self.store))
+
+    def shelve(self, name: str, store: Store) -> None:
+        """From now on `store:NAME` drafts from this one."""
+        self._stores[name] = store
+
+    def forget(self, name: str) -> None:
+        """Let go of a store and of the drafters that use it; those at work keep it to the end."""
+        self._stores.pop(name, None)
+        for draft in list(self):
+            if any(part.partition(":")[2] == name for part in draft.split("+")):
+                self.pop(draft, None)
+
+    def store(self, folder: str) -> Store:
+        """The datastore in a folder, if it was made with the target's tokenizer."""
+        if folder not in self._stores:
+            if self._tokenizer is None:
+                raise InputError("a datastore needs a model with a tokenizer")
+            store = open_store(folder, tokenizer_fingerprint(self._tokenizer))
+            warm_up(store.border)
+            self._stores[folder] = store
+        return self._stores[folder]

@@ -1,0 +1,41 @@
+"""Who helps an engine's target to guess."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from graft.assemble.presets import RETRIEVING, SELF_PRESETS, presets_with
+from graft.draft.chains import Chains
+from graft.draft.head import HeadHelper
+from graft.draft.model import Helper
+from graft.draft.short_context import Shorten
+from graft.models.heads.config import KINDS
+
+
+@dataclass(frozen=True, slots=True)
+class Helpers:
+    """Networks that guess: a smaller model, and heads by their kind, the favourite first; the
+    target itself, where there is somebody to shorten prompts for it. And the clock that tells
+    whether guessing pays, None where counts must not depend on the machine."""
+
+    model: Helper | None = None
+    heads: Mapping[str, HeadHelper] = field(default_factory=dict)
+    target: Helper | None = None
+    shorten: Shorten | None = None
+    chains: Chains = Chains()
+    clock: Callable[[], float] | None = None
+
+    @property
+    def head(self) -> HeadHelper | None:
+        """The favourite."""
+        return next(iter(self.heads.values()), None)
+
+    @property
+    def presets(self) -> dict[str, str]:
+        """What can be made with them."""
+        known = presets_with(draft_model=self.model is not None, head=bool(self.heads))
+        missing = {kind for kind in KINDS if kind not in self.heads}
+        if not self.shorten:
+            missing.update(RETRIEVING)
+        if not self.target:
+            missing.update(SELF_PRESETS, {"triforce-head"})
+        return {name: text for name, text in known.items() if name not in missing}
