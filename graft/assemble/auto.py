@@ -32,7 +32,7 @@ def auto(helpers: Helpers, *networks: Drafter) -> Drafter:
         short = _short(replace(helpers, chains=Chains()), target, least=least, reward=UNCERTAIN)
         long = Combined([copies, *networks, short], prune=what_pays)
         drafter = ByPrompt(long, drafter, least=least)
-    return Paced(drafter, helpers.clock, copies.is_copying) if helpers.clock else drafter
+    return Paced(drafter, helpers.clock, copies) if helpers.clock else drafter
 
 
 def with_short(helpers: Helpers) -> Makers:

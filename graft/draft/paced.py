@@ -2,16 +2,19 @@
 
 The budget rule weighs guesses by what steps were measured to take. What it cannot know is what
 drafting takes besides: the host's work for every guess and every sequence, on a machine that may
-be busy with other things. So rounds with drafts are timed against rounds without. Where they bring
-fewer tokens per second the drafter rests for a while, longer each time it happens again, and costs
-next to nothing. A copy in sight wakes it up for a round; if it comes true, it is awake again.
+be busy with other things. So rounds are timed. Where those with drafts bring fewer tokens per
+second than those without, the drafter rests for a while, longer each time it happens again, and
+costs next to nothing. Copies are nearly free to find, so where one is in sight they are asked for
+alone while the rest rests; and they too rest where they do not pay.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Protocol
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
-from graft.draft.rounds import LONGEST, Round, Rounds
+from graft.draft.rounds import LONGEST, Rounds
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 
@@ -20,7 +23,20 @@ KNOWN = 8.0  # rounds from which a speed is believed
 FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
 SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
 
-Tempted = Callable[[int], bool]  # whether a sequence looks as if it were being copied
+
+class Copies(Drafter, Protocol):
+    """A drafter that knows when it is on to something."""
+
+    def is_copying(self, sequence: int) -> bool:
+        """Whether a sequence looks as if it were being copied."""
+
+
+class Kind(Enum):
+    """Who is asked in a round."""
+
+    EVERYBODY = auto()
+    COPIES = auto()
+    NOBODY = auto()
 
 
 @dataclass(slots=True)
@@ -46,59 +62,77 @@ class _Speed:
 
 
 @dataclass(slots=True)
-class _Pace:
-    """Of rounds with about the same number of sequences: whether the next one is drafted for."""
+class _Trial:
+    """Somebody who is asked in some rounds and not in others: whether he is in the next one."""
 
-    drafted: _Speed = field(default_factory=_Speed)
-    plain: _Speed = field(default_factory=_Speed)
-    resting: int = FIRST  # rounds to go
-    rest: int = SHORTEST_REST
-    since_plain: int = 0
+    resting: int  # rounds to go
+    asked: _Speed = field(default_factory=_Speed)
+    without: _Speed = field(default_factory=_Speed)
+    rest: int = SHORTEST_REST // 2  # the last one
+    paid: int = 0  # rounds since the last rest that did
+    since_without: int = 0
 
     def asks(self) -> bool:
         if self.resting:
             self.resting -= 1
             return False
-        self.since_plain += 1
-        if self.since_plain > EVERY:
-            self.since_plain, self.resting = 0, REFRESH - 1
+        self.since_without += 1
+        if self.since_without > EVERY:
+            self.since_without, self.resting = 0, REFRESH - 1
             return False
         return True
 
-    def ended(self, tokens: int, time: float, *, drafted: bool) -> None:
-        """A round is over."""
-        (self.drafted if drafted else self.plain).add(tokens, time)
-        if not drafted or not self.drafted.known:
+    def ended(self, tokens: int, time: float, *, asked: bool) -> None:
+        """A round is over. A rest is twice the last one, unless it had paid for longer than that
+        to be asked."""
+        (self.asked if asked else self.without).add(tokens, time)
+        if not asked or not self.asked.known:
             return
-        if self.drafted.beats(self.plain):
-            self.rest = SHORTEST_REST
+        if self.asked.beats(self.without):
+            self.paid += 1
         elif not self.resting:
-            self.resting, self.since_plain = self.rest, 0
-            self.rest = min(2 * self.rest, LONGEST_REST)
-            self.drafted = _Speed()  # what comes after the rest is another text
+            longer = min(2 * self.rest, LONGEST_REST)
+            self.resting = self.rest = SHORTEST_REST if self.paid > self.rest else longer
+            self.paid = self.since_without = 0
+            self.asked = _Speed()  # what comes after the rest is another text
 
-    def wake(self) -> None:
-        """A copy came true."""
-        self.resting, self.rest = 0, SHORTEST_REST
+
+class _Pace:
+    """Of rounds with about the same number of sequences: who is asked in the next one."""
+
+    def __init__(self) -> None:
+        self._everybody, self._copies = _Trial(FIRST), _Trial(0)
+
+    def kind(self, *, copying: bool) -> Kind:
+        if self._everybody.asks():
+            return Kind.EVERYBODY
+        if copying and self._copies.without.rounds and self._copies.asks():
+            return Kind.COPIES
+        return Kind.NOBODY
+
+    def ended(self, kind: Kind, tokens: int, time: float) -> None:
+        """A round is over: the others' use is what they add to copies, that of copies what they
+        add to nothing."""
+        self._everybody.ended(tokens, time, asked=kind is Kind.EVERYBODY)
+        if kind is not Kind.EVERYBODY:
+            self._copies.ended(tokens, time, asked=kind is Kind.COPIES)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of the round under way: the seconds it would take without drafts, and why it has any."""
+    """Of the round under way: who is asked, and the seconds it would take without drafts."""
 
+    kind: Kind
     expected: float
-    drafted: bool
-    tempted: bool
 
 
 class Paced:
-    """Asks `drafter` where that pays; `tempted` tells of copies in sight."""
+    """Asks `drafter` where that pays; of its members, `copies` can be asked alone."""
 
     def __init__(
-        self, drafter: Drafter, clock: Callable[[], float], tempted: Tempted | None = None
+        self, drafter: Drafter, clock: Callable[[], float], copies: Copies | None = None
     ) -> None:
-        self._drafter, self._rounds = drafter, Rounds(clock)
-        self._tempted = tempted or (lambda _: False)
+        self._drafter, self._rounds, self._copies = drafter, Rounds(clock), copies
         self._paces: dict[int, _Pace] = {}
         self._asked: _Asked | None = None
 
@@ -112,13 +146,14 @@ class Paced:
         pace = self._paces.setdefault(len(whose).bit_length(), _Pace())
         last = self._rounds.begin(whose)
         if last:
-            self._end(last, pace, len(whose))
-        drafted = pace.asks()
-        tempted = not drafted and pace.plain.rounds > 0 and any(map(self._tempted, whose))
-        self._asked = _Asked(float(budget.seconds[0]), drafted, tempted)
-        if drafted or tempted:
-            return self._drafter.propose(contexts, budget)
-        return [root_only(context.root) for context in contexts]
+            pace.ended(self._asked.kind, last.tokens, last.seconds / self._asked.expected)
+        copying = self._copies is not None and any(map(self._copies.is_copying, whose))
+        kind = pace.kind(copying=copying)
+        self._asked = _Asked(kind, float(budget.seconds[0]))
+        if kind is Kind.NOBODY:
+            return [root_only(context.root) for context in contexts]
+        asked = self._drafter if kind is Kind.EVERYBODY else self._copies
+        return asked.propose(contexts, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
@@ -128,10 +163,3 @@ class Paced:
     def finish(self, sequence: int) -> None:
         """See Drafter."""
         self._drafter.finish(sequence)
-
-    def _end(self, last: Round, pace: _Pace, sequences: int) -> None:
-        if not self._asked.tempted:
-            time = last.seconds / self._asked.expected
-            pace.ended(last.tokens, time, drafted=self._asked.drafted)
-        elif last.tokens > sequences + 1:
-            pace.wake()

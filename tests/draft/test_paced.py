@@ -12,10 +12,13 @@ BUDGET = Budget(8, np.linspace(1.0, 1.5, 9))
 
 
 class Asked:
-    """Counts how often it is asked, and by whom it was told what."""
+    """Counts how often it is asked, and by whom it was told what; may see a copy."""
 
     def __init__(self):
-        self.rounds, self.told = 0, []
+        self.rounds, self.told, self.copying = 0, [], False
+
+    def is_copying(self, sequence):
+        return self.copying
 
     def start(self, context):
         self.told.append(("start", context.sequence))
@@ -34,10 +37,10 @@ class Asked:
 class Life:
     """An engine's rounds on a clock of our own."""
 
-    def __init__(self, *, plain=1.0, tempted=None):
+    def __init__(self, *, plain=1.0):
         self.now, self.plain = 0.0, plain
-        self.inner = Asked()
-        self.paced = Paced(self.inner, lambda: self.now, tempted)
+        self.inner, self.copies = Asked(), Asked()
+        self.paced = Paced(self.inner, lambda: self.now, self.copies)
         self.drafted = []
 
     def rounds(self, count, *, seconds, tokens, whose=(0,)):
@@ -93,23 +96,42 @@ def test_a_text_that_can_be_copied_later_is_noticed():
     assert life.rounds(200, seconds=1.5, tokens=4) > 0.9
 
 
-def test_a_copy_in_sight_wakes_the_drafter_at_once():
-    copying = []
-    life = Life(tempted=lambda _: bool(copying))
+def test_while_the_others_rest_copies_in_sight_are_asked_for_alone():
+    life = Life()
     life.rounds(300, seconds=1.5, tokens=1)
-    assert life.rounds(10, seconds=1.5, tokens=1) == 0  # it rests
-    copying.append(True)
+    assert life.rounds(10, seconds=1.5, tokens=1) == 0  # they rest
+    asked = life.inner.rounds
+    life.copies.copying = True
     assert life.rounds(30, seconds=1.5, tokens=4) == 1
+    assert (life.inner.rounds, life.copies.rounds) == (asked, 30)
 
 
-def test_a_copy_that_does_not_come_true_wakes_nobody():
-    copying = []
-    life = Life(tempted=lambda _: bool(copying))
+def test_copies_that_do_not_come_true_rest_too():
+    life = Life()
     life.rounds(300, seconds=1.5, tokens=1)
-    copying.append(True)
-    assert life.rounds(1, seconds=1.5, tokens=1) == 1
-    copying.clear()
-    assert life.rounds(10, seconds=1.5, tokens=1) == 0
+    life.copies.copying = True
+    begun = life.now
+    life.rounds(3000, seconds=1.5, tokens=1)
+    assert 0 < (life.now - begun) / 3000 - 1 < 0.05
+    assert life.copies.rounds > 8
+
+
+@pytest.mark.parametrize("sequences", [1, 8])
+def test_what_adds_nothing_to_copies_rests_however_good_they_are(sequences):
+    """Copies bring four tokens, and so do all together, which takes longer."""
+    life = Life()
+    life.copies.copying = True
+    life.rounds(FIRST, seconds=1.0, tokens=1, whose=range(sequences))
+    contexts = [DraftContext(each, [1, 2], [], tokens=[3]) for each in range(sequences)]
+    for number in range(3000):
+        if number == 1000:
+            life.inner.rounds = life.copies.rounds = 0
+        asked = life.inner.rounds
+        life.paced.propose(contexts, BUDGET)
+        life.now += 2.0 if life.inner.rounds > asked else 1.1
+        life.paced.observe([TargetStep(context.sequence, [5] * 4) for context in contexts])
+    assert life.copies.rounds > 0.95 * 2000
+    assert life.inner.rounds < 0.03 * 2000
 
 
 def test_batches_of_different_sizes_are_told_apart():
