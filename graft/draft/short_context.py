@@ -44,8 +44,8 @@ class Shorten(Protocol):
     def __call__(
         self, tokens: Sequence[int], quotable: Sequence[tuple[int, int]]
     ) -> Shortened | None:
-        """The short prompt, which ends with the same tokens; None where it would not be worth it.
-        `quotable` are the spans that are content rather than chat template."""
+        """The short prompt, which ends with the same tokens; None where it would not be worth it,
+        as of no tokens. `quotable` are the spans that are content rather than chat template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class ShortContextDrafter:
     def __init__(self, drafter: ModelDrafter, prompts: Prompts) -> None:
         self._drafter, self._prompts = drafter, prompts
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft-shorten")
+        self._executor.submit(prompts.shorten, (), ())  # whatever it loads is loaded by then
         self._coming: dict[int, Future[Shortened | None]] = {}
         self._latest: tuple[list[int], Future[Shortened | None]] | None = None
         self._shown: dict[int, DraftContext] = {}  # what the draft model knows of a sequence
