@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graft import SamplingParams
     from graft.rag.answer import Answer, Round
     from graft.rag.answering import AnswerStream
-    from graft.rag.corpus import Bm25Corpus
+    from graft.rag.corpus import Corpus
     from graft.rag.reuse import Reuse
     from graft.rag.session import Session
 
@@ -32,8 +32,10 @@ class AskOptions(SamplingOptions):
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="What to look things up in: JSON lines, a JSON array or parquet of passages "
-            "(text, title, id), or documents; a file, a folder or a quoted pattern; repeatable.",
+            help="What to look things up in: a corpus of `graft index passages` (its folder, or "
+            "milvus:FILE.db#NAME, milvus:URI#NAME); or documents, JSON lines, a JSON array, TSV or "
+            "parquet of passages (text, title, id): a file, a folder or a quoted pattern; "
+            "repeatable.",
         ),
     ] = None
     policy: Annotated[
@@ -93,14 +95,14 @@ class AskOptions(SamplingOptions):
         str, typer.Option(metavar="NAME", help="Who guesses ahead; as for `graft run`.")
     ] = "igpg"
 
-    def read_corpus(self) -> "Bm25Corpus":
+    def read_corpus(self) -> "Corpus":
         """What --corpus names."""
         if not self.corpus:
             raise InputError("nothing to look things up in; name files with --corpus")
-        from graft.rag import read_corpus
+        from graft.rag import open_corpus
 
         with Waiting("reading the corpus"):
-            return read_corpus(self.corpus)
+            return open_corpus(self.corpus)
 
     def check(self) -> None:
         """Refuse what can be refused before anything is read."""
@@ -117,7 +119,7 @@ class AskOptions(SamplingOptions):
 
         return as_reuse(self.reuse, scope=self.scope, share=self.share, reorder=self.reorder)
 
-    def session(self, corpus: "Bm25Corpus") -> "Session":
+    def session(self, corpus: "Corpus") -> "Session":
         """With the model asked for."""
         from graft.rag import Session
 
