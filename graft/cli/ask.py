@@ -75,6 +75,20 @@ class AskOptions(SamplingOptions):
         bool,
         typer.Option("--reorder", help="Put known passages first; it changes the prompt."),
     ] = False
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep what was read of demonstrations and passages there, for later questions to "
+            "the same model; with any --reuse but off.",
+        ),
+    ] = None
+    cache_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="Most in --cache-dir, such as 2g; the longest unused goes; 4g."
+        ),
+    ] = None
     family: Annotated[
         str,
         typer.Option(
@@ -110,7 +124,13 @@ class AskOptions(SamplingOptions):
         from graft.rag.policies import check_policy
 
         check_policy(self.policy)
-        self.chosen_reuse()
+        if self.chosen_reuse().name == "off" and self.cache_dir is not None:
+            raise InputError(
+                "--reuse off keeps nothing in --cache-dir; choose demos, exact or cics"
+            )
+        if self.cache_size is not None and self.cache_dir is None:
+            raise InputError("--cache-size is that of --cache-dir; name a folder")
+        self.cache_bytes()
         find_family(self.family)
 
     def chosen_reuse(self) -> "Reuse":
@@ -118,6 +138,22 @@ class AskOptions(SamplingOptions):
         from graft.rag.reuse import as_reuse
 
         return as_reuse(self.reuse, scope=self.scope, share=self.share, reorder=self.reorder)
+
+    def cache_bytes(self) -> int:
+        """What --cache-size means."""
+        from graft.rag.document_cache import DISK_BYTES
+
+        if self.cache_size is None:
+            return DISK_BYTES
+        number = self.cache_size.strip().lower().removesuffix("b")
+        power = "kmgt".find(number[-1:]) + 1 if number[-1:].isalpha() else 0
+        try:
+            size = int(float(number.rstrip("kmgt")) * 1024**power)
+        except (ValueError, OverflowError):
+            size = 0
+        if size < 1:
+            raise InputError(f"--cache-size is a size such as 500m or 2g, not {self.cache_size!r}")
+        return size
 
     def session(self, corpus: "Corpus") -> "Session":
         """With the model asked for."""
@@ -134,6 +170,8 @@ class AskOptions(SamplingOptions):
             passages=self.passages,
             most_rounds=self.rounds,
             guided=self.guide,
+            cache_dir=self.cache_dir,
+            cache_size=self.cache_bytes(),
         )
 
 
