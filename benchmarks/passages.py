@@ -4,8 +4,8 @@
 
 Texts are every `.gz`, `.json`, `.jsonl`, `.txt` and `.md` below the folders, read as plain text;
 each is cut into passages of 100 words, and each passage counts once. Where these are fewer than
-asked for, the rest is made of their sentences drawn at random (no passage of a real document, but real
-words at real frequencies); the result says how many. Questions are the first words of passages
+asked for, the rest is made of their sentences drawn at random (no passage of a real document, but
+real words at real frequencies); the result says how many. Questions are the first words of passages
 drawn at random.
 """
 

@@ -121,7 +121,6 @@ class MilvusCorpus:
         self._client = _connected(address)
         with _errors(address):
             self.about = _made(self._client, address)
-            self._client.load_collection(address.collection)
         self._encoders = load_encoders(self.about.engines)
         check_encoders(self.about, self._encoders, str(address))
 
@@ -241,10 +240,12 @@ def _about(client: Any, name: str) -> About | None:  # noqa: ANN401
 
 
 def _made(client: Any, address: Address) -> About:  # noqa: ANN401
+    """How a collection was made; it is ready to be searched then."""
     again = f"make it with: graft index passages {address} FILES"
     if not client.has_collection(address.collection):
         raise InputError(f"there is no collection {address.collection} at {address.uri}; {again}")
     if about := _about(client, address.collection):
+        client.load_collection(address.collection)
         return about
     raise InputError(f"the collection {address} was not made by this version of Graft; {again}")
 
@@ -313,16 +314,25 @@ def _row(passage: Passage) -> dict[str, Any]:
 
 def _passages(client: Any, name: str) -> Iterator[Passage]:  # noqa: ANN401
     """All that a collection has."""
-    logger = logging.getLogger("pymilvus")
-    level = logger.level
-    logger.setLevel(logging.ERROR)  # it warns that Milvus Lite keeps no time of its own
-    try:
+    with _quiet():
         pages = client.query_iterator(name, batch_size=PAGE, output_fields=["id", *SHOWN])
         while page := pages.next():
             yield from (Passage(str(row["id"]), *_shown(row)) for row in page)
         pages.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Milvus Lite keeps no time of its own, which these report at length; it is not needed."""
+    loggers = [logging.getLogger(name) for name in ("pymilvus", "grpc._server")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _count(client: Any, name: str) -> int:  # noqa: ANN401
