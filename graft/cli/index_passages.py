@@ -219,6 +219,7 @@ def _show_found(place: Folder | Milvus, query: str, limit: int, *, json: bool) -
 
     from graft.rag.corpora.named import open_corpus
 
+    place.about()  # what is no corpus is not read as a document
     with Waiting("opening the corpus"):
         corpus = open_corpus([str(place)])
     began = time.perf_counter()
