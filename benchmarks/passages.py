@@ -50,7 +50,7 @@ def _blocks(file: Path) -> Iterator[str]:
 
 def write_passages(folders: Iterable[Path], count: int, file: Path) -> int:
     """`count` passages as JSON lines; how many of them are made up."""
-    from graft.retrieval.by_words import by_words
+    from graft.retrieval.by_words import WORDS, by_words
 
     seen: set[int] = set()
     pool: list[str] = []
@@ -63,7 +63,7 @@ def write_passages(folders: Iterable[Path], count: int, file: Path) -> int:
                     pool += text.replace("\n", " ").split(". ")
                     out.write(json.dumps({"title": title, "text": text}) + "\n")
         for _ in range(count - len(seen)):
-            text = ". ".join(draw.choices(pool, k=SENTENCES))
+            text = " ".join(". ".join(draw.choices(pool, k=SENTENCES)).split()[:WORDS])
             out.write(json.dumps({"title": "", "text": text}) + "\n")
     return count - len(seen)
 
