@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graft import SamplingParams
     from graft.rag.answer import Answer, Round
     from graft.rag.answering import AnswerStream
-    from graft.rag.corpus import Bm25Corpus
+    from graft.rag.corpus import Corpus
     from graft.rag.reuse import Reuse
     from graft.rag.session import Session
 
@@ -32,8 +32,10 @@ class AskOptions(SamplingOptions):
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="What to look things up in: JSON lines, a JSON array or parquet of passages "
-            "(text, title, id), or documents; a file, a folder or a quoted pattern; repeatable.",
+            help="What to look things up in: a corpus of `graft index passages` (its folder, or "
+            "milvus:FILE.db#NAME, milvus:URI#NAME); or documents, JSON lines, a JSON array, TSV or "
+            "parquet of passages (text, title, id): a file, a folder or a quoted pattern; "
+            "repeatable.",
         ),
     ] = None
     policy: Annotated[
@@ -73,6 +75,20 @@ class AskOptions(SamplingOptions):
         bool,
         typer.Option("--reorder", help="Put known passages first; it changes the prompt."),
     ] = False
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Keep what was read of demonstrations and passages there, for later questions to "
+            "the same model; with any --reuse but off.",
+        ),
+    ] = None
+    cache_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="BYTES", help="Most in --cache-dir, such as 2g; the longest unused goes; 4g."
+        ),
+    ] = None
     family: Annotated[
         str,
         typer.Option(
@@ -93,14 +109,14 @@ class AskOptions(SamplingOptions):
         str, typer.Option(metavar="NAME", help="Who guesses ahead; as for `graft run`.")
     ] = "igpg"
 
-    def read_corpus(self) -> "Bm25Corpus":
+    def read_corpus(self) -> "Corpus":
         """What --corpus names."""
         if not self.corpus:
             raise InputError("nothing to look things up in; name files with --corpus")
-        from graft.rag import read_corpus
+        from graft.rag import open_corpus
 
         with Waiting("reading the corpus"):
-            return read_corpus(self.corpus)
+            return open_corpus(self.corpus)
 
     def check(self) -> None:
         """Refuse what can be refused before anything is read."""
@@ -108,7 +124,13 @@ class AskOptions(SamplingOptions):
         from graft.rag.policies import check_policy
 
         check_policy(self.policy)
-        self.chosen_reuse()
+        if self.chosen_reuse().name == "off" and self.cache_dir is not None:
+            raise InputError(
+                "--reuse off keeps nothing in --cache-dir; choose demos, exact or cics"
+            )
+        if self.cache_size is not None and self.cache_dir is None:
+            raise InputError("--cache-size is that of --cache-dir; name a folder")
+        self.cache_bytes()
         find_family(self.family)
 
     def chosen_reuse(self) -> "Reuse":
@@ -117,7 +139,23 @@ class AskOptions(SamplingOptions):
 
         return as_reuse(self.reuse, scope=self.scope, share=self.share, reorder=self.reorder)
 
-    def session(self, corpus: "Bm25Corpus") -> "Session":
+    def cache_bytes(self) -> int:
+        """What --cache-size means."""
+        from graft.rag.document_cache import DISK_BYTES
+
+        if self.cache_size is None:
+            return DISK_BYTES
+        number = self.cache_size.strip().lower().removesuffix("b")
+        power = "kmgt".find(number[-1:]) + 1 if number[-1:].isalpha() else 0
+        try:
+            size = int(float(number.rstrip("kmgt")) * 1024**power)
+        except (ValueError, OverflowError):
+            size = 0
+        if size < 1:
+            raise InputError(f"--cache-size is a size such as 500m or 2g, not {self.cache_size!r}")
+        return size
+
+    def session(self, corpus: "Corpus") -> "Session":
         """With the model asked for."""
         from graft.rag import Session
 
@@ -132,6 +170,8 @@ class AskOptions(SamplingOptions):
             passages=self.passages,
             most_rounds=self.rounds,
             guided=self.guide,
+            cache_dir=self.cache_dir,
+            cache_size=self.cache_bytes(),
         )
 
 

@@ -1,4 +1,7 @@
-"""`graft index`: datastores of documents to draft from; build, add, compact, info, query."""
+"""`graft index`: datastores of documents to draft from; build, add, compact, info, query.
+
+`index passages`, corpora to look things up in, is in index_passages.py.
+"""
 
 import json as json_module
 import sys
@@ -11,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graft.cli.failures import fails_in_one_line
+from graft.cli.index_passages import passages
 from graft.cli.show import Waiting
 
 if TYPE_CHECKING:
@@ -23,7 +27,7 @@ MICRO = 1e-6
 SHOWN = 10  # continuations of a query
 
 app = typer.Typer(
-    help="Datastores of documents to draft from.",
+    help="Datastores of documents to draft from, and corpora to look things up in.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -180,6 +184,9 @@ def query(
     )
     for each in found["continuations"][:SHOWN]:
         print(f"{each['count']:6} of {found['sampled']}  {each['text']!r}")
+
+
+app.command()(passages)
 
 
 def _tokenizer(name: str) -> Any:  # noqa: ANN401 (a transformers fast tokenizer)

@@ -1,12 +1,15 @@
-"""Many texts out of files: whole documents, and the records of JSON and parquet.
+"""Many texts out of files: whole documents, and the records of JSON, parquet and TSV.
 
-Records of JSON lines and parquet are read one by one, so a file may be larger than memory; a JSON
-array of records is read whole. A field holds a text, a list of texts, or a list of turns of a
+Records of JSON lines, parquet and TSV (whose first line names a column text, as that of DPR's
+Wikipedia does) are read one by one, so a file may be larger than memory; a JSON array of records is
+read whole. A field holds a text, a list of texts, or a list of turns of a
 conversation, whose `content` or `value` is taken. Empty ones are left out.
 """
 
+import csv
 import gzip
 import json
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -22,6 +25,7 @@ FIELD = "text"
 LINES = (".jsonl", ".ndjson")
 JSON = ".json"
 PARQUET = ".parquet"
+TSV = ".tsv"
 BOM_AND_BLANKS = b"\xef\xbb\xbf \t\r\n"
 TURN_FIELDS = ("content", "value")
 Content = TypeVar("Content")
@@ -90,6 +94,8 @@ def _records_of(path: Path, column: str | None = None) -> Iterator[Record]:
         yield from _of_lines(path)
     elif kind == PARQUET:
         yield from _of_parquet(path, column)
+    elif kind == TSV and FIELD in (columns := _columns_of(path)):
+        yield from _of_table(path, columns)
     elif kind == JSON and (records := _array_of_records(path)):
         for number, record in enumerate(records, 1):
             yield Record(record, f"{path}, record {number}")
@@ -110,12 +116,16 @@ def _array_of_records(path: Path) -> list[Any]:
 
 
 def _of_lines(path: Path) -> Iterator[Record]:
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            yield _parsed(line, f"{path}, line {number}")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     opener = gzip.open if path.suffix.lower() == ".gz" else open
     try:
         with opener(path, "rb") as lines:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    yield _parsed(line, f"{path}, line {number}")
+            yield from lines
     except FileNotFoundError:
         raise InputError(f"document {path} does not exist") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -123,6 +133,29 @@ def _of_lines(path: Path) -> Iterator[Record]:
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"document {path} cannot be read: {reason}") from error
+
+
+def _columns_of(path: Path) -> list[str]:
+    """What the first line of a table names."""
+    first = next(_lines(path), b"").decode("utf-8-sig", errors="replace")
+    return next(csv.reader([first], delimiter="\t"), [])
+
+
+def _of_table(path: Path, columns: list[str]) -> Iterator[Record]:
+    """Rows as CSV writes them, quotes doubled; a row of another length is refused by its line."""
+    csv.field_size_limit(sys.maxsize)
+    rows = csv.reader((line.decode("utf-8") for line in _lines(path)), delimiter="\t")
+    try:
+        next(rows)
+        for row in filter(None, rows):
+            if len(row) != len(columns):
+                raise InputError(
+                    f"{path}, line {rows.line_num}, has {len(row)} columns instead of "
+                    f"{len(columns)}"
+                )
+            yield Record(dict(zip(columns, row, strict=True)), f"{path}, line {rows.line_num}")
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise InputError(f"{path}, line {rows.line_num + 1}, is no row: {error}") from error
 
 
 def _parsed(line: bytes, where: str) -> Record:

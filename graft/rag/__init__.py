@@ -12,6 +12,7 @@ session = graft.rag.Session(engine, corpus, reuse=graft.rag.DocumentReuse(cache)
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graft.rag.corpora.named import open_corpus as open_corpus
     from graft.rag.corpus import Bm25Corpus as Bm25Corpus
     from graft.rag.corpus import Corpus as Corpus
     from graft.rag.corpus import Hit as Hit
@@ -29,6 +30,7 @@ _HOMES = {
     "Corpus": "graft.rag.corpus",
     "Hit": "graft.rag.corpus",
     "Passage": "graft.rag.corpus",
+    "open_corpus": "graft.rag.corpora.named",
     "read_corpus": "graft.rag.corpus_files",
     "DocumentCache": "graft.rag.document_cache",
     "make_policy": "graft.rag.policies",

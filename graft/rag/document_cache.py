@@ -24,6 +24,7 @@ from graft.rag.prompt_rows import Piece, PromptRows
 from graft.rag.reuse import Reuse
 
 GIGABYTE = 1 << 30
+DISK_BYTES = 4 * GIGABYTE
 MOST_QUESTIONS = 4096  # that are remembered, if nobody says that they have ended
 MOST_ORDERS = 4096  # of passages in earlier prompts
 
@@ -127,7 +128,7 @@ class DocumentCache:
         *,
         most_bytes: int = GIGABYTE,
         folder: Path | str | None = None,
-        disk_bytes: int = 4 * GIGABYTE,
+        disk_bytes: int = DISK_BYTES,
     ) -> None:
         self.reuse = reuse or Reuse()
         self._rotation = None

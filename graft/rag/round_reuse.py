@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
+from pathlib import Path
 from typing import Any, Protocol
 
 from graft.decode.engine import Engine
-from graft.rag.document_cache import DocumentCache
+from graft.errors import InputError
+from graft.rag.document_cache import DISK_BYTES, DocumentCache
 from graft.rag.parts import HEAD, Part
 from graft.rag.reuse import Reuse
 
@@ -87,15 +89,24 @@ class DocumentReuse:
         return Handed(ordered, {"rows": prepared.rows}, known, prepared.reordered)
 
     def end(self, question: str) -> None:
-        """See RoundReuse."""
+        """See RoundReuse; with a folder, what may be used again is written there."""
         self.cache.forget(question)
+        self.cache.flush()
 
 
-def reuse_for(engine: Engine, reuse: Reuse) -> RoundReuse:
-    """Reuse as chosen, with a cache of its own where it needs one."""
+def reuse_for(
+    engine: Engine,
+    reuse: Reuse,
+    *,
+    folder: Path | str | None = None,
+    disk_bytes: int = DISK_BYTES,
+) -> RoundReuse:
+    """Reuse as chosen, with a cache of its own where it needs one; with a `folder` also on disk."""
     if reuse.mode == "off" and not reuse.head:
+        if folder is not None:
+            raise InputError("reuse off keeps nothing on disk; choose demos, exact or cics")
         return ReadAnew()
-    return DocumentReuse(DocumentCache(engine, reuse))
+    return DocumentReuse(DocumentCache(engine, reuse, folder=folder, disk_bytes=disk_bytes))
 
 
 def reused(handed: Handed, cached: int) -> dict[str, int]:

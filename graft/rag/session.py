@@ -4,6 +4,8 @@ A policy says when to search and for what; each call of the model gets the demon
 passages of the round, the question and the text so far, and drafts from all but the first (IDR2).
 """
 
+from pathlib import Path
+
 from graft.decode.engine import Engine
 from graft.decode.request import Request
 from graft.decode.stats import clock
@@ -12,6 +14,7 @@ from graft.rag.answer import Answer
 from graft.rag.answering import AnswerStream
 from graft.rag.attention import Attention
 from graft.rag.corpus import Corpus
+from graft.rag.document_cache import DISK_BYTES
 from graft.rag.families import find_family
 from graft.rag.parts import Part
 from graft.rag.policies import make_policy
@@ -32,7 +35,9 @@ class Session:
     `policy` and `reuse` are names or objects, `reuse` also one that several sessions share
     (`round_reuse.DocumentReuse`); `threshold` is the policy's number, by default the
     one published for the `family` of questions. `guided` tells the model which passages matter
-    (IDGR), by default where reuse is approximate. `attention` is whom DRAGIN asks for weights.
+    (IDGR), by default where reuse is approximate. With `cache_dir` what was read of demonstrations
+    and passages lies there too, `cache_size` bytes of it, for other sessions of the same model in
+    this or another process. `attention` is whom DRAGIN asks for weights.
     """
 
     def __init__(  # noqa: PLR0913  every option by its name
@@ -51,6 +56,8 @@ class Session:
         style: str = "auto",
         force_answer: bool = True,
         attention: Attention | None = None,
+        cache_dir: Path | str | None = None,
+        cache_size: int = DISK_BYTES,
     ) -> None:
         if passages < 1 or most_rounds < 0:
             raise InputError("a round reads at least one passage, and there are 0 or more rounds")
@@ -64,7 +71,11 @@ class Session:
         elif threshold is not None or attention is not None:
             raise InputError("a policy that is an object has its own threshold and attention")
         self.policy: Policy = policy
-        self.reuse: RoundReuse = reuse_for(engine, chosen) if isinstance(chosen, Reuse) else chosen
+        if isinstance(chosen, Reuse):
+            chosen = reuse_for(engine, chosen, folder=cache_dir, disk_bytes=cache_size)
+        elif cache_dir is not None:
+            raise InputError("a reuse that is an object has its own cache; leave cache_dir out")
+        self.reuse: RoundReuse = chosen
         self.guided = self.reuse.approximate if guided is None else guided
         self.prompter = Prompter(engine, self.family, style, self.guided)
         self.passages, self.most_rounds = passages, most_rounds

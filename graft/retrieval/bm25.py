@@ -17,11 +17,11 @@ import numpy as np
 from graft.retrieval.retriever import Nearness
 
 # Hiragana, Katakana, Han (also beyond the basic plane), Thai, Lao, Burmese, Khmer.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-_UNSPACED += "\uf900-\ufaff\U00020000-\U0003ffff"
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+UNSPACED += "\uf900-\ufaff\U00020000-\U0003ffff"
 _SIGNS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"  # accents and Indian vowels: no \w
 _WORD = re.compile(rf"[\w{_SIGNS}]+")
-_UNSPACED_RUN = re.compile(f"([{_UNSPACED}]+)")
+_UNSPACED_RUN = re.compile(f"([{UNSPACED}]+)")
 OTHER = ""  # stands for every word that is not asked for
 
 

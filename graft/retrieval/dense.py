@@ -33,7 +33,7 @@ class DenseEmbeddings:
 
     def __init__(self, name: str = MINILM, device: str | None = None) -> None:
         self._encoder = _load(name, device)
-        self._near = NEAR.get(Path(name).name.lower(), -1.0)
+        self.near = NEAR.get(Path(name).name.lower(), -1.0)
         self._turn = threading.Lock()  # tokenizers keep settings between calls
 
     def nearness(self, question: str, texts: Sequence[str]) -> Nearness:
@@ -45,7 +45,17 @@ class DenseEmbeddings:
             asked = self._encoder.encode_query(question, **OPTIONS)
             read = self._encoder.encode_document([w for each in windows for w in each], **OPTIONS)
         scores = best(read @ asked, [len(each) for each in windows])
-        return Nearness(scores, scores >= self._near)
+        return Nearness(scores, scores >= self.near)
+
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """See Encoder; what an encoder cannot read of a passage at once is left out."""
+        with self._turn:
+            return np.asarray(self._encoder.encode_document(list(texts), **OPTIONS), np.float32)
+
+    def encode_question(self, question: str) -> np.ndarray:
+        """See Encoder."""
+        with self._turn:
+            return np.asarray(self._encoder.encode_query(question, **OPTIONS), np.float32)
 
     def _windows(self, texts: list[str]) -> list[list[str]]:
         """Each text in parts that the encoder can read."""

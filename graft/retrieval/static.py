@@ -25,7 +25,10 @@ TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 
 
 class StaticEmbeddings:
-    """Cosine of the question's mean word vector with that of a text's best window."""
+    """Cosine of the question's mean word vector with that of a text's best window; as an encoder,
+    of the whole passage."""
+
+    near = NEAR
 
     def __init__(self) -> None:
         from safetensors.numpy import load_file
@@ -47,18 +50,31 @@ class StaticEmbeddings:
         scores = np.concatenate([np.zeros(0, np.float32), *scores])
         return Nearness(scores, scores >= NEAR)
 
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """See Encoder: the mean of all words."""
+        encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+        return self._means([each.ids for each in encoded])
+
+    def encode_question(self, question: str) -> np.ndarray:
+        """See Encoder."""
+        return self.encode_passages([question])[0]
+
     def _embed(self, texts: Sequence[str]) -> tuple[np.ndarray, list[int]]:
         """Unit vectors of all windows [windows, size], and how many each text has."""
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         words = [each.ids for each in encoded]
         windows = [edges(len(each), WINDOW) for each in words]
-        means = np.zeros((sum(map(len, windows)), self._vectors.shape[1]), np.float32)
         parts = [each[a:b] for each, cuts in zip(words, windows, strict=True) for a, b in cuts]
+        return self._means(parts), [len(cuts) for cuts in windows]
+
+    def _means(self, parts: Sequence[Sequence[int]]) -> np.ndarray:
+        """The unit vector of each part's mean [parts, size]; zeros for one without words."""
+        means = np.zeros((len(parts), self._vectors.shape[1]), np.float32)
         for mean, part in zip(means, parts, strict=True):
             if part:
                 self._vectors[part].mean(0, out=mean)
         means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
-        return means, [len(cuts) for cuts in windows]
+        return means
 
 
 def _folder() -> Path:

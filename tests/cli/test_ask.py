@@ -143,3 +143,37 @@ def test_dragin_is_refused_where_attention_is_not_told(cli, loading, corpus, tin
     done = cli("ask", "Who?", "--corpus", corpus, "--policy", "dragin")
     assert done.exit_code == 1
     assert "choose --policy fl, fs or flare" in done.stderr
+
+
+def test_a_built_corpus_is_asked_like_its_files(cli, loading, corpus, tmp_path):
+    assert cli("index", "passages", tmp_path / "built", corpus).exit_code == 0
+    from_files = json.loads(ask(cli, corpus, "--json").stdout)
+    built = json.loads(ask(cli, tmp_path / "built", "--json").stdout)
+    assert built["text"] == from_files["text"]
+
+
+def test_a_cache_dir_is_filled_within_its_size_and_used_again(cli, loading, corpus, tmp_path):
+    folder = tmp_path / "rows"
+    first = ask(cli, corpus, "--json", "--cache-dir", folder, "--cache-size", "50m")
+    assert first.exit_code == 0, first.output
+    kept = list(folder.rglob("*.safetensors"))
+    assert 0 < sum(each.stat().st_size for each in kept) <= 50 << 20
+    again = ask(cli, corpus, "--json", "--cache-dir", folder)
+    assert json.loads(again.stdout)["text"] == json.loads(first.stdout)["text"]
+    assert set(folder.rglob("*.safetensors")) == set(kept)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--cache-size", "2g"], "--cache-size is that of --cache-dir"),
+        (["--cache-dir", "rows", "--cache-size", "much"], "such as 500m or 2g, not 'much'"),
+        (["--cache-dir", "rows", "--cache-size", "0"], "such as 500m or 2g"),
+        (["--cache-dir", "rows", "--reuse", "off"], "--reuse off keeps nothing"),
+    ],
+)
+def test_a_cache_that_makes_no_sense_is_refused(cli, loading, corpus, more, said):
+    done = ask(cli, corpus, *more)
+    assert done.exit_code != 0
+    assert said in done.stderr
+    assert not loading

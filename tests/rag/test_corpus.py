@@ -1,6 +1,8 @@
 """Passages: found by BM25, read from files."""
 
+import gzip
 import json
+import re
 
 import pytest
 
@@ -50,19 +52,58 @@ def test_records_are_passages_by_the_names_that_corpora_use(tmp_path):
     ]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
     found = list(read_passages([tmp_path / "p.jsonl"]))
-    assert found == [Passage("7", "one", "T"), Passage("x", "two"), Passage("3", "three", "U")]
+    assert found[:2] == [Passage("7", "one", "T"), Passage("x", "two")]
+    assert (found[2].text, found[2].title) == ("three", "U")
+    assert re.fullmatch("[a-z2-7]{12}", found[2].id)
 
 
-def test_documents_are_cut_into_passages_named_after_them(tmp_path):
+def test_dprs_wikipedia_is_read_as_it_is_published(tmp_path):
+    rows = (
+        'id\ttext\ttitle\n1\t"Aaron is a ""prophet"", high priest"\tAaron\n2\tplain text\tB "c"\n'
+    )
+    with gzip.open(tmp_path / "psgs_w100.tsv.gz", "wt") as file:
+        file.write(rows)
+    assert list(read_passages([tmp_path / "psgs_w100.tsv.gz"])) == [
+        Passage("1", 'Aaron is a "prophet", high priest', "Aaron"),
+        Passage("2", "plain text", 'B "c"'),
+    ]
+
+
+def test_a_table_without_texts_is_a_document_and_a_broken_one_is_refused(tmp_path):
+    (tmp_path / "other.tsv").write_text("year\tlift\n2011\tA1\n")
+    [passage] = read_passages([tmp_path / "other.tsv"])
+    assert (passage.title, passage.text) == ("other", "year\tlift\n2011\tA1")
+    (tmp_path / "broken.tsv").write_text("id\ttext\ttitle\n1\tonly a text\n")
+    with pytest.raises(InputError, match="line 2, has 2 columns instead of 3"):
+        list(read_passages([tmp_path / "broken.tsv"]))
+
+
+def test_documents_are_cut_into_passages_of_so_many_words(tmp_path):
     (tmp_path / "long.md").write_text(
-        "\n\n".join(f"Paragraph {n}. " + "word " * 60 for n in range(6))
+        "# All about words\n\n" + "\n\n".join(f"Paragraph {n}. " + "word " * 60 for n in range(6))
     )
     (tmp_path / "short.txt").write_text("Short.")
     found = list(read_passages([tmp_path]))
-    assert [each.id for each in found][-1] == "short.txt#1"
-    assert found[0].id == "long.md#1"
-    assert found[0].title == "long.md"
-    assert all(len(each.text) <= 700 for each in found)
+    assert [each.title for each in (found[0], found[-1])] == ["All about words", "short"]
+    assert all(len(each.text.split()) <= 100 for each in found)
+    assert len(list(read_passages([tmp_path], words=20))) > len(found)
+
+
+def test_long_records_are_cut_and_keep_their_ids(tmp_path):
+    row = {"id": "a", "text": "word " * 150}
+    (tmp_path / "p.jsonl").write_text(json.dumps(row))
+    assert [each.id for each in read_passages([tmp_path])] == ["a#1", "a#2"]
+
+
+def test_the_same_passage_comes_once_and_the_same_id_for_two_is_refused(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "same.txt").write_text("The same words.")
+    assert len(list(read_passages([tmp_path]))) == 1
+    rows = [{"id": 1, "text": "one"}, {"id": 1, "text": "two"}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=r"line 2: another passage has the id '1'"):
+        list(read_passages([tmp_path / "p.jsonl"]))
 
 
 @pytest.mark.parametrize("row", ['{"title": "no text"}', '"a string"', '{"text": "  "}'])

@@ -90,3 +90,16 @@ def test_spacy_is_used_where_it_is_installed(anew, monkeypatch):
     assert sentences.SPACY_MODEL == "en_core_web_sm"
     assert language.sentences("the Cat sat Down") == [(0, 7), (8, 16)]
     assert language.content_words("the Cat sat Down") == [(4, 7), (12, 16)]
+
+
+def test_spacys_own_model_finds_sentences_and_parts_of_speech(anew):
+    spacy = pytest.importorskip("spacy", reason="spaCy is not installed")
+    if not spacy.util.is_package(sentences.SPACY_MODEL):
+        pytest.skip(f"spaCy has no {sentences.SPACY_MODEL}: python -m spacy download it")
+    language = find_language()
+    assert language.name.startswith("spacy core_web_sm ")
+    text = "Dr. Smith quickly moved to Italy in 1954. They agreed."
+    assert [text[a:b] for a, b in language.sentences(text)] == [text[:41], "They agreed."]
+    found = [text[a:b] for a, b in language.content_words(text)]
+    assert {"Smith", "moved", "Italy", "1954", "agreed"} <= set(found)
+    assert not {"quickly", "to", "in", "They"} & set(found)

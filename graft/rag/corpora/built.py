@@ -1,0 +1,47 @@
+"""A built corpus, searched where it lies on disk."""
+
+from pathlib import Path
+
+from graft.rag.corpora.engines import BM25, check_encoders, load_encoders
+from graft.rag.corpora.folder import LEXICAL, Texts, read_manifest, vectors_file
+from graft.rag.corpora.lexical import LexicalRanker
+from graft.rag.corpora.ranking import Ranker, fused
+from graft.rag.corpora.vectors import VectorRanker
+from graft.rag.corpus import Hit
+
+DEEP = 100  # passages of each engine that are fused, or as many as are asked for
+
+
+class BuiltCorpus:
+    """A `Corpus` in a folder that `build` made; several engines are fused by rank."""
+
+    def __init__(self, folder: Path | str) -> None:
+        folder = Path(folder)
+        self.manifest = read_manifest(folder)
+        about = self.manifest.about
+        self._texts = Texts(folder)
+        encoders = load_encoders(about.engines)
+        check_encoders(about, encoders, str(folder))
+        self._rankers: list[Ranker] = [
+            LexicalRanker(folder / LEXICAL)
+            if name == BM25
+            else VectorRanker(folder / vectors_file(number), about.size(name), encoders[name])
+            for number, name in enumerate(about.engines)
+        ]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def search(self, query: str, k: int) -> list[Hit]:
+        """See Corpus."""
+        if not query.strip():
+            return []
+        if len(self._rankers) == 1:
+            numbers, scores = self._rankers[0].rank(query, k)
+        else:
+            deep = max(DEEP, k)
+            numbers, scores = fused([each.rank(query, deep) for each in self._rankers], k)
+        return [
+            Hit(self._texts[number], score)
+            for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)
+        ]

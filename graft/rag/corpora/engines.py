@@ -1,0 +1,82 @@
+"""What a corpus is searched by: BM25, vectors, or several fused by rank."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from graft.errors import InputError
+from graft.retrieval.encoder import Encoder, find_encoder
+
+BM25 = "bm25"
+ALIASES = {"bm25s": BM25, "hybrid": f"{BM25}+static"}
+PROBE = "The lift at the main entrance was installed in 2011."
+SAME = 0.999  # cosine of the probe's vectors by the same encoder, on whatever device
+
+
+def engine_parts(name: str) -> tuple[str, ...]:
+    """`bm25s`, `static`, `dense`, `dense:NAME` or `hybrid`, joined by +, as single engines."""
+    parts = tuple(ALIASES.get(name, name).split("+"))
+    parts = tuple(ALIASES.get(part, part) for part in parts)
+    for part in parts:
+        kind, colon, model = part.partition(":")
+        if part not in (BM25, "static", "dense") and not (kind == "dense" and colon and model):
+            raise InputError(
+                f"there is no engine {part!r}: choose bm25s, static, dense, dense:NAME, hybrid or "
+                "milvus"
+            )
+    if len(set(parts)) < len(parts):
+        raise InputError(f"the engine {name!r} has one part twice")
+    return parts
+
+
+def searched_text(title: str, text: str) -> str:
+    """What is searched of a passage."""
+    return f"{title}\n{text}" if title else text
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """How a corpus was made: its engines, the most words of a passage, and for each encoder the
+    vector of a sentence, by which another encoder of the same name is noticed."""
+
+    engines: tuple[str, ...]
+    words: int
+    probes: Mapping[str, list[float]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> "About":
+        """What `as_dict` wrote; ValueError, KeyError or TypeError for anything else."""
+        probes = {str(name): list(map(float, v)) for name, v in content["probes"].items()}
+        return cls(tuple(map(str, content["engines"])), int(content["words"]), probes)
+
+    def size(self, name: str) -> int:
+        """Of the vectors of an encoder."""
+        return len(self.probes[name])
+
+
+def load_encoders(engines: tuple[str, ...]) -> dict[str, Encoder]:
+    """The encoders among the engines."""
+    return {name: find_encoder(name) for name in engines if name != BM25}
+
+
+def describe(engines: tuple[str, ...], words: int, encoders: Mapping[str, Encoder]) -> About:
+    """A new corpus made with these encoders."""
+    probes = {name: each.encode_question(PROBE).tolist() for name, each in encoders.items()}
+    return About(engines, words, probes)
+
+
+def check_encoders(about: About, encoders: Mapping[str, Encoder], where: str) -> None:
+    """Refuse an encoder that is not the one the vectors were made with."""
+    for name, encoder in encoders.items():
+        made, now = np.asarray(about.probes[name], np.float32), encoder.encode_question(PROBE)
+        if made.shape != now.shape or float(made @ now) < SAME:
+            raise InputError(
+                f"the corpus {where} was made with another encoder than {name} is here: install "
+                "that one, or build the corpus anew"
+            )

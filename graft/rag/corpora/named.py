@@ -1,0 +1,32 @@
+"""Corpora by what a user names: a built one, a collection in Milvus, or files to be read."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from graft.errors import InputError
+from graft.rag.corpora.folder import is_corpus
+from graft.rag.corpus import Corpus
+from graft.rag.corpus_files import read_corpus
+
+MILVUS = "milvus:"
+
+
+def open_corpus(names: Sequence[str | Path]) -> Corpus:
+    """A folder that `graft index passages` made, `milvus:FILE.db#NAME` or `milvus:URI#NAME`; else
+    files, folders and patterns, which are read into memory."""
+    built = [str(name) for name in names if _is_built(str(name))]
+    if not built:
+        return read_corpus(names)
+    if len(names) > 1:
+        raise InputError(f"{built[0]} is a built corpus; name it alone, or build one of all files")
+    if built[0].startswith(MILVUS):
+        from graft.rag.corpora.milvus import MilvusCorpus, as_address
+
+        return MilvusCorpus(as_address(built[0]))
+    from graft.rag.corpora.built import BuiltCorpus
+
+    return BuiltCorpus(Path(built[0]).expanduser())
+
+
+def _is_built(name: str) -> bool:
+    return name.startswith(MILVUS) or is_corpus(Path(name).expanduser())

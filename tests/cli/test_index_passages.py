@@ -1,0 +1,90 @@
+"""`graft index passages`: corpora built, added to, searched and described."""
+
+import json
+
+import pytest
+
+TEXTS = {
+    "lift.md": "# The lifts\n\nThe lift at the main entrance was installed in 2011.",
+    "pay.txt": "Payment is due within thirty days of the invoice.",
+}
+
+
+@pytest.fixture
+def files(tmp_path):
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def run(cli):
+    """Runs `graft index passages ... --json` and returns what it printed."""
+
+    def told(*arguments):
+        done = cli("index", "passages", *arguments, "--json")
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return told
+
+
+def refused(cli, *arguments):
+    done = cli("index", "passages", *arguments)
+    assert done.exit_code != 0
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr
+
+
+def test_a_corpus_is_made_added_to_described_and_searched(run, tmp_path, files):
+    corpus = tmp_path / "corpus"
+    made = run(corpus, files)
+    assert (made["passages"], made["added"], made["engines"]) == (2, 2, ["bm25"])
+    (files / "water.txt").write_text("The city supplies water.")
+    assert run(corpus, files, "--add")["added"] == 1
+    told = run(corpus, "--info")
+    assert (told["passages"], told["words"]) == (3, 100)
+    [hit] = run(corpus, "--query", "when was the lift installed", "--limit", 1)["hits"]
+    assert (hit["title"], hit["score"] > 0) == ("The lifts", True)
+    assert run(tmp_path, "--list") == {"corpora": [str(corpus)]}
+
+
+def test_people_read_lines(cli, tmp_path, files):
+    done = cli("index", "passages", tmp_path / "corpus", files, "--words", "5")
+    assert "added 5 passages" in done.stdout
+    assert "5 passages of 5 words at most" in done.stdout
+    assert "searched by bm25" in done.stdout
+    found = cli("index", "passages", tmp_path / "corpus", "--query", "lift").stdout
+    assert "] The lifts" in found
+
+
+def test_a_corpus_in_milvus(run, tmp_path, files):
+    pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+    corpus = f"milvus:{tmp_path}/corpus.db#texts"
+    assert run(corpus, files, "--engine", "bm25s")["passages"] == 2
+    assert run(corpus, "--info")["corpus"] == corpus
+    assert run(f"milvus:{tmp_path}/corpus.db", "--list") == {"corpora": [corpus]}
+    assert run(corpus, "--query", "invoice")["hits"][0]["title"] == "pay"
+    assert run(corpus, files, "--add")["added"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "name FILES to build the corpus from"),
+        (["FILES", "--info"], "name FILES to build the corpus from"),
+        (["--info", "--add"], "are for building"),
+        (["FILES", "--engine", "faiss"], "there is no engine 'faiss'"),
+        (["FILES", "--add"], "is not a corpus; make one with"),
+        (["FILES", "--add", "--words", "5"], "leave these out"),
+        (["--info"], "is not a corpus; make one with"),
+        (["nowhere.txt"], "does not exist"),
+        (["--query", "x"], "is not a corpus; make one with"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line(cli, tmp_path, files, arguments, said):
+    given = [files if each == "FILES" else each for each in arguments]
+    assert said in refused(cli, tmp_path / "corpus", *given)
+    assert not (tmp_path / "corpus").exists()

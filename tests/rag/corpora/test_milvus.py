@@ -1,0 +1,185 @@
+"""Corpora in Milvus, for real: an embedded file of Milvus Lite."""
+
+import json
+
+import numpy as np
+import pytest
+
+from graft.errors import InputError
+from graft.rag.corpora import engines, milvus
+from graft.rag.corpora.engines import engine_parts
+from graft.rag.corpora.milvus import Address, MilvusCorpus, as_address
+from graft.rag.corpora.named import open_corpus
+
+pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'graftlm[milvus]'")
+pytest.importorskip("milvus_lite", reason="milvus-lite is not installed")
+
+ROWS = [
+    {"id": "a", "title": "Main entrance", "text": "The lift was installed in 2011."},
+    {"id": "b", "title": "Surgical wing", "text": "A bed lift since 2016."},
+    {"id": "c", "title": "Payment", "text": "It is due within thirty days of the invoice."},
+]
+
+
+class Letters:
+    """An encoder that counts letters; one whose `shift` differs is another one."""
+
+    near = 0.1
+
+    def __init__(self, shift=0):
+        self.shift = shift
+
+    def encode_passages(self, texts):
+        counts = np.array([[t.lower().count(chr(97 + i)) for i in range(26)] for t in texts])
+        vectors = np.roll(counts, self.shift, axis=1).astype(np.float32) + 1e-3
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def encode_question(self, question):
+        return self.encode_passages([question])[0]
+
+
+@pytest.fixture(autouse=True)
+def letters(monkeypatch):
+    made = {"shift": 0}
+    monkeypatch.setattr(engines, "find_encoder", lambda name: Letters(made["shift"]))
+    return made
+
+
+@pytest.fixture
+def rows(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, ROWS)))
+    return str(file)
+
+
+@pytest.fixture
+def address(tmp_path):
+    return as_address(f"milvus:{tmp_path}/corpus.db#texts")
+
+
+def make(address, rows, engine="hybrid"):
+    return milvus.build(address, [rows], engine_parts(engine), 100, lambda *_: None)
+
+
+def found(address, question, k=3):
+    corpus = open_corpus([str(address)])
+    assert isinstance(corpus, MilvusCorpus)
+    return [hit.passage.id for hit in corpus.search(question, k)]
+
+
+@pytest.mark.parametrize("engine", ["bm25s", "static", "hybrid", "bm25s+dense:x+static"])
+def test_passages_are_found_with_title_and_text(address, rows, engine):
+    assert make(address, rows, engine) == 3
+    corpus = open_corpus([str(address)])
+    assert len(corpus) == 3
+    best, *_ = corpus.search("surgical wing", 2)
+    assert (best.passage.id, best.passage.title) == ("b", "Surgical wing")
+    assert best.passage.text == ROWS[1]["text"]
+    assert best.score > 0
+    assert corpus.search("", 2) == []
+
+
+def test_what_has_nothing_in_common_is_not_found(address, rows):
+    make(address, rows)
+    assert found(address, "zzzz") == []
+
+
+def test_the_best_come_first_by_bm25(address, rows):
+    make(address, rows, "bm25s")
+    assert found(address, "the surgical lift") == ["b", "a"]
+
+
+def test_more_files_are_added_once(address, rows, tmp_path):
+    make(address, rows)
+    more = tmp_path / "more.jsonl"
+    row = {"id": "d", "title": "Water", "text": "The city supplies water."}
+    more.write_text("\n".join(map(json.dumps, [row, ROWS[0]])))
+    for new in (1, 0):
+        assert milvus.add(address, [str(more)], lambda *_: None) == new
+        about, count = milvus.state(address)
+        assert (count, about.engines) == (4, ("bm25", "static"))
+    assert found(address, "who supplies water", 1) == ["d"]
+
+
+def test_building_anew_replaces_and_an_interruption_leaves_the_old(address, rows, tmp_path):
+    make(address, rows)
+    other = tmp_path / "other.jsonl"
+    other.write_text(json.dumps({"id": "n", "text": "new words"}))
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        milvus.build(address, [str(other)], ("bm25",), 100, interrupted)
+    assert found(address, "surgical", 1) == ["b"]
+    assert milvus.collections(address) == ["texts"]
+    make(address, str(other), "bm25s")
+    assert found(address, "surgical") == []
+    assert found(address, "new words") == ["n"]
+
+
+def test_another_encoder_is_refused(address, rows, letters):
+    make(address, rows)
+    letters["shift"] = 5
+    with pytest.raises(InputError, match="was made with another encoder than static"):
+        MilvusCorpus(address)
+    with pytest.raises(InputError, match="was made with another encoder"):
+        milvus.add(address, [rows], lambda *_: None)
+
+
+def test_what_is_not_there_or_not_ours_is_said_in_a_line(address, rows):
+    with pytest.raises(InputError, match="there is no collection texts at"):
+        MilvusCorpus(address)
+    from pymilvus import MilvusClient
+
+    client = MilvusClient(address.uri)
+    client.create_collection("texts", dimension=4)
+    client.close()
+    with pytest.raises(InputError, match="was not made by this version of Graft"):
+        MilvusCorpus(address)
+    with pytest.raises(InputError, match="is not Graft's; name another one"):
+        make(address, rows)
+    assert milvus.collections(address) == []
+
+
+def test_a_server_that_does_not_answer_is_said_in_a_line():
+    with pytest.raises(InputError, match="Milvus at http://127.0.0.1:9 refuses") as raised:
+        MilvusCorpus(Address("http://127.0.0.1:9", "texts"))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("milvus:/a/b.db#c", Address("/a/b.db", "c")),
+        ("milvus:/a/b.db", Address("/a/b.db", "passages")),
+        ("milvus:http://host:19530#c", Address("http://host:19530", "c")),
+    ],
+)
+def test_addresses(name, expected):
+    assert as_address(name) == expected
+
+
+@pytest.mark.parametrize("name", ["milvus:", "milvus:#c", "milvus:http://root:secret@host#c"])
+def test_addresses_without_a_place_or_with_a_password_are_refused(name):
+    with pytest.raises(InputError) as raised:
+        as_address(name)
+    assert "secret" not in str(raised.value)
+
+
+def test_the_token_comes_from_the_environment(monkeypatch):
+    import pymilvus
+
+    seen = []
+
+    class Client:
+        def __init__(self, uri, token):
+            seen.append((uri, token))
+            raise OSError("enough")
+
+    monkeypatch.setattr(pymilvus, "MilvusClient", Client)
+    monkeypatch.setenv("GRAFT_MILVUS_TOKEN", "root:secret")
+    with pytest.raises(InputError, match="enough") as raised:
+        MilvusCorpus(Address("https://host", "texts"))
+    assert seen == [("https://host", "root:secret")]
+    assert "secret" not in str(raised.value)
