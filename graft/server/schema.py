@@ -266,6 +266,14 @@ class ResponsesRequest(Body):
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    ignore_eos: bool = False
     stream: bool = False
     text: TextOptions | None = None
     truncation: Literal["disabled"] | None = None
