@@ -125,7 +125,10 @@ async def load_until_dead(
 async def ask(url: str, bodies: list[dict]) -> list[str]:
     """The answers one after the other."""
     async with connect(url, None) as client:
-        return [(await stream(client, body)).text for body in bodies]
+        answers = [await stream(client, body) for body in bodies]
+    if wrong := next((each for each in answers if each.status != 200), None):
+        raise SystemExit(f"the server failed with {wrong.status}: {wrong.error}")
+    return [each.text for each in answers]
 
 
 def killed_once(options: argparse.Namespace, folder: Path, environment: dict[str, str]) -> dict:

@@ -39,7 +39,8 @@ def test_it_works_unchanged_and_shows_what_was_drafted(tmp_path, backend, endpoi
              "--base-url", running.url, "--model", "tiny", "--tokenizer", str(tmp_path),
              "--dataset-name", "random", "--random-input-len", "40", "--random-output-len", "60",
              "--num-prompts", "8", "--max-concurrency", "4", "--temperature", "0",
-             "--ignore-eos", "--save-result", "--result-dir", str(tmp_path), "--result-filename", "result.json"],
+             "--ignore-eos", "--save-result", "--result-dir", str(tmp_path),
+             "--result-filename", "result.json"],
             capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
