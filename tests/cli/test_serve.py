@@ -118,3 +118,16 @@ def test_a_taken_port_is_refused_before_a_model_is_loaded(cli, engine, served):
     assert done.exit_code == 1
     assert "choose another" in done.stderr
     assert not engine.loaded
+
+
+@pytest.mark.parametrize(
+    ("options", "head"),
+    [(("--draft", "plain"), None), (("--draft", "plain", "--head", "own"), "own"), ((), "auto")],
+)
+def test_a_server_that_does_not_draft_loads_no_head_unless_it_is_named(
+    cli, engine, served, options, head
+):
+    done = cli("serve", "--port", 0, *options)
+    assert done.exit_code == 0, done.output
+    assert engine.loaded[0][1]["head"] == head
+    settings_of(served)
