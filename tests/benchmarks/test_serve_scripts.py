@@ -1,6 +1,7 @@
 """The scripts that measure a server: their sums, and kill -9 for real."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from serving import serving
+from tiny import tiny_engine, tiny_network
 
 from graft.home import TEMPORARY
 from graft.models.prefix_files import checksum
@@ -65,6 +68,48 @@ def test_sound_damaged_and_half_files_are_told_apart(script, tmp_path):
     (tmp_path / "cut.safetensors").write_bytes(whole[:-5])
     (tmp_path / f"{TEMPORARY}half.safetensors").write_bytes(whole[:20])
     assert script("serve_kill").caches(tmp_path) == {"sound": 1, "damaged": 2, "temporary": 1}
+
+
+@pytest.fixture(scope="module")
+def server():
+    network = tiny_network(max_position_embeddings=8192)
+    with serving(tiny_engine(network, max_batch=4)) as running:
+        yield running
+
+
+def lines_of(monkeypatch, script, out, *options):
+    """What a script writes to `out`, and its exit status."""
+    monkeypatch.setattr(sys, "argv", ["script", "--out", str(out), *map(str, options)])
+    status = 0
+    try:
+        script.main()
+    except SystemExit as end:
+        status = end.code
+    return [json.loads(line) for line in out.read_text().splitlines()], status
+
+
+def test_load_on_a_server_finds_nothing_wrong(script, server, monkeypatch, tmp_path):
+    lines, status = lines_of(
+        monkeypatch, script("serve_load"), tmp_path / "load.jsonl",
+        "--url", server.url, "--minutes", 0.05, "--clients", 6, "--prompts", 4, "--every", 1,
+        "--pid", os.getpid(),
+    )  # fmt: skip
+    assert status == 0, lines[-1]
+    assert lines[-1]["completed"] > 0
+    assert (lines[-1]["different"], lines[-1]["still_running_afterwards"]) == (0, 0)
+    assert lines[0]["server_mb"] > 0
+
+
+def test_throughput_of_a_server_and_of_another(script, server, monkeypatch, tmp_path):
+    lines, status = lines_of(
+        monkeypatch, script("serve_throughput"), tmp_path / "throughput.jsonl",
+        "--url", server.url, "--at-once", 1, 2, "--rounds", 1, "--least", 2, "--max-tokens", 6,
+        "--against", server.url,
+    )  # fmt: skip
+    assert status == 0
+    summaries = [line for line in lines if "summary" in line]
+    assert [line["at_once"] for line in summaries] == [1, 2]
+    assert set(summaries[0]["ratios"]) == {"drafting / plain", f"drafting / {server.url}"}
 
 
 @pytest.mark.slow
