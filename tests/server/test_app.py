@@ -439,10 +439,10 @@ def test_corpora_have_limits(locked):
 
 
 def test_told_to_stop_it_ends_answers_and_takes_no_more():
-    engine = tiny_engine(max_batch=2)
+    engine, body = tiny_engine(max_batch=2), {**LONG, "max_tokens": 400, "stream": True}
     with serving(engine, grace=30.0) as running:
         with httpx.stream(
-            "POST", f"{running.url}/v1/chat/completions", json={**LONG, "stream": True}, timeout=60
+            "POST", f"{running.url}/v1/chat/completions", json=body, timeout=60
         ) as answer:
             lines = answer.iter_lines()
             next(lines)
