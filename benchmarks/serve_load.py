@@ -1,22 +1,27 @@
-"""Load on a server: many streaming clients, some of which leave early or send nonsense.
+"""The server under load: many streaming clients, some of which leave early or send nonsense.
 
-Every completed greedy answer is compared with the one the server gives to the same request alone.
-Prints a JSON line every few seconds (memory of the server, what is running) and one at the end:
+Starts `graft serve`, asks for every answer once alone, then lets the clients loose and compares:
+every completed greedy answer has to be the one given alone. JSON lines go to `--out`: one every few
+seconds (memory of the server, who is there, what came of requests), the summary last. The exit
+status is 0 if nothing differed, failed, got stuck or stayed behind.
 
-    python benchmarks/serve_load.py --url http://127.0.0.1:8000 --clients 64 --seconds 600 \
-        --pid $(pgrep -f "graft serve") --out results/serve_load.jsonl
+    python benchmarks/serve_load.py --minutes 10 --out results/serve_load.jsonl
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
+import statistics
+import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-import psutil
+from served import Answer, Served, connect, gauges, settled, started, stream
 
 WORDS = (
     "the contractor shall maintain every lift of the hospital within four hours of a report and "
@@ -24,28 +29,51 @@ WORDS = (
 ).split()
 INVALID = (
     {"temperature": -1},
+    {"temperature": "warm"},
     {"messages": []},
+    {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
     {"unknown": 1},
     {"model": "no such model"},
     {"max_tokens": 10**9},
     {"guided_regex": "[a"},
+    {"speculative": {"method": "store:/etc"}},
+    {"logit_bias": {"1": 1000}},
 )
 LENGTHS = (8, 16, 32, 64, 128)
+REFUSED = (400, 404, 413)
 
 
 @dataclass(slots=True)
 class Tally:
     """What happened so far."""
 
-    completed: int = 0
-    different: int = 0
-    left: int = 0
-    refused: int = 0
-    wrongly_answered: int = 0  # nonsense that was not refused with 400 or 404
-    full: int = 0
-    failed: list[str] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
     first: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
+    megabytes: list[float] = field(default_factory=list)
+    tokens: int = 0
+
+    def count(self, answer: Answer, expected: str) -> None:
+        """A request that was meant to be answered, to the end or until the client left."""
+        self.between += answer.between
+        self.tokens += len(answer.between)
+        if answer.first is not None:
+            self.first.append(answer.first)
+            self.tokens += 1
+        if answer.status == 429:
+            self.outcomes["queue_full"] += 1
+        elif answer.status != 200:
+            self.fail(f"{answer.status}: {answer.error}")
+        elif answer.left:
+            self.outcomes["left"] += 1
+        else:
+            self.outcomes["completed" if answer.text == expected else "different"] += 1
+
+    def fail(self, how: str) -> None:
+        """Something that must not be."""
+        self.outcomes["failed"] += 1
+        self.failures.append(how)
 
 
 def make_requests(count: int, seed: int) -> list[dict]:
@@ -61,109 +89,112 @@ def make_requests(count: int, seed: int) -> list[dict]:
                 "messages": [{"role": "user", "content": content}],
                 "temperature": 0,
                 "max_tokens": draw.choice(LENGTHS),
-                "stream": True,
             }
         )
     return requests
 
 
-async def stream_text(
-    client: httpx.AsyncClient, body: dict, tally: Tally, leave_after: int | None = None
-) -> str | None:
-    """The text of an answer; None where there was none, or the client left."""
-    began, last, pieces = time.perf_counter(), None, []
-    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        if answer.status_code == 429:
-            tally.full += 1
-            await asyncio.sleep(float(answer.headers["retry-after"]))
-            return None
-        if answer.status_code != 200:
-            tally.failed.append(f"{answer.status_code}: {(await answer.aread())[:200]!r}")
-            return None
-        async for line in answer.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            event = json.loads(line.removeprefix("data: "))
-            if "error" in event:
-                tally.failed.append(event["error"]["message"])
-                return None
-            piece = event["choices"][0]["delta"].get("content") if event["choices"] else None
-            if not piece:
-                continue
-            now = time.perf_counter()
-            (tally.first if last is None else tally.between).append(now - (last or began))
-            last = now
-            pieces.append(piece)
-            if leave_after is not None and len(pieces) >= leave_after:
-                tally.left += 1
-                return None
-    return "".join(pieces)
+@dataclass(slots=True)
+class Load:
+    """One run against one server."""
 
+    served: Served
+    client: httpx.AsyncClient
+    options: argparse.Namespace
+    expected: list[tuple[dict, str]] = field(default_factory=list)
+    alone: Tally = field(default_factory=Tally)
+    tally: Tally = field(default_factory=Tally)
+    since: float = 0.0
+    until: float = 0.0
 
-async def send_nonsense(client: httpx.AsyncClient, body: dict, wrong: dict, tally: Tally) -> None:
-    """A request that has to be refused."""
-    answer = await client.post("/v1/chat/completions", json={**body, **wrong})
-    if answer.status_code == 429:
-        tally.full += 1
-    elif answer.status_code in (400, 404):
-        tally.refused += 1
-    else:
-        tally.wrongly_answered += 1
+    async def run(self) -> int:
+        """All of it; 0 if everything went as it should."""
+        for body in make_requests(self.options.prompts, self.options.seed):
+            answer = await stream(self.client, body)
+            self.alone.count(answer, answer.text)
+            self.expected.append((body, answer.text))
+        if self.alone.failures:
+            raise SystemExit(f"not even alone: {self.alone.failures[0]}")
+        self.since = time.perf_counter()
+        self.until = self.since + 60 * self.options.minutes
+        clients = [self._work(random.Random(i)) for i in range(self.options.clients)]
+        await asyncio.gather(self._watch(), *clients)
+        behind = await settled(self.client, 30)
+        self._say(self._summary(behind))
+        found = self.tally.outcomes
+        bad = sum(found[each] for each in ("different", "wrongly_answered", "failed", "stuck"))
+        return int(bool(bad or behind) or not found["completed"])
 
+    async def _work(self, draw: random.Random) -> None:
+        """One client: one request after the other until the time is up."""
+        while time.perf_counter() < self.until:
+            body, text = draw.choice(self.expected)
+            fate = draw.random()
+            try:
+                async with asyncio.timeout(self.options.stuck):
+                    if fate < self.options.invalid:
+                        await self._nonsense(body, draw.choice(INVALID))
+                        continue
+                    leaving = fate < self.options.invalid + self.options.leaving
+                    answer = await stream(self.client, body, draw.randrange(6) if leaving else None)
+                    self.tally.count(answer, text)
+                    await asyncio.sleep(answer.retry_after)
+            except TimeoutError:
+                self.tally.outcomes["stuck"] += 1
+            except httpx.HTTPError as error:
+                self.tally.fail(f"{type(error).__name__}: {error}")
 
-async def work(
-    client: httpx.AsyncClient,
-    expected: list[tuple[dict, str]],
-    draw: random.Random,
-    tally: Tally,
-    options: argparse.Namespace,
-) -> None:
-    """One client: one request after the other until the time is up."""
-    while time.perf_counter() < options.until:
-        body, text = draw.choice(expected)
-        fate = draw.random()
-        try:
-            if fate < options.invalid:
-                await send_nonsense(client, body, draw.choice(INVALID), tally)
-            elif fate < options.invalid + options.leaving:
-                await stream_text(client, body, tally, leave_after=draw.randrange(1, 6))
-            elif (got := await stream_text(client, body, tally)) is not None:
-                tally.completed += 1
-                tally.different += got != text
-        except httpx.HTTPError as error:
-            tally.failed.append(f"{type(error).__name__}: {error}")
+    async def _nonsense(self, body: dict, wrong: dict) -> None:
+        """A request that has to be refused."""
+        answer = await self.client.post("/v1/chat/completions", json={**body, **wrong})
+        kinds = {429: "queue_full", **dict.fromkeys(REFUSED, "refused")}
+        self.tally.outcomes[kinds.get(answer.status_code, "wrongly_answered")] += 1
 
+    async def _watch(self) -> None:
+        """A line every few seconds."""
+        while (left := self.until - time.perf_counter()) > 0:
+            await asyncio.sleep(min(left, self.options.every))
+            megabytes, now = self.served.megabytes, await gauges(self.client)
+            if megabytes:
+                self.tally.megabytes.append(megabytes)
+            self._say(
+                {
+                    "seconds": round(time.perf_counter() - self.since, 1),
+                    "server_mb": megabytes,
+                    "running": now["vllm:num_requests_running"],
+                    "waiting": now["vllm:num_requests_waiting"],
+                    **self.tally.outcomes,
+                }
+            )
 
-async def watch(client: httpx.AsyncClient, tally: Tally, options: argparse.Namespace) -> None:
-    """A line every few seconds."""
-    while time.perf_counter() < options.until:
-        await asyncio.sleep(options.every)
-        report(await state(client, options) | {"completed": tally.completed}, options)
+    def _summary(self, behind: float) -> dict:
+        tally, seconds = self.tally, time.perf_counter() - self.since
+        between = percentiles(tally.between)
+        return {
+            "summary": True,
+            "clients": self.options.clients,
+            "minutes": self.options.minutes,
+            "server": self.options.serve,
+            **{name: tally.outcomes[name] for name in ("completed", "different", "left", "refused",
+               "wrongly_answered", "queue_full", "stuck", "failed")},
+            "failures": tally.failures[:5],
+            "still_running_afterwards": behind,
+            "first_token": percentiles(tally.first),
+            "between_tokens": between,
+            "between_tokens_p99_by_p50": ratio(between["p99_ms"], between["p50_ms"]),
+            "alone_first_token": percentiles(self.alone.first),
+            "alone_between_tokens": percentiles(self.alone.between),
+            "tokens_per_second": round(tally.tokens / seconds, 1),
+            "server_mb": memory(tally.megabytes),
+        }  # fmt: skip
 
-
-async def state(client: httpx.AsyncClient, options: argparse.Namespace) -> dict:
-    """The server's memory and who is there."""
-    lines = (await client.get("/metrics")).text.splitlines()
-    values = {
-        line.partition("{")[0]: float(line.rsplit(" ", 1)[1]) for line in lines if "{" in line
-    }
-    found = {
-        "seconds": round(time.perf_counter() - options.since, 1),
-        "running": values["vllm:num_requests_running"],
-        "waiting": values["vllm:num_requests_waiting"],
-    }
-    if options.pid:
-        found["server_mb"] = round(psutil.Process(options.pid).memory_info().rss / 1e6, 1)
-    return found
-
-
-def report(line: dict, options: argparse.Namespace) -> None:
-    """Print a line, and keep it."""
-    text = json.dumps(line)
-    print(text, flush=True)
-    if options.out:
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
+    def _say(self, line: dict) -> None:
+        """Print a line, and keep it."""
+        text = json.dumps(line)
+        print(text, flush=True)
+        if self.options.out:
+            with self.options.out.open("a", encoding="utf-8") as file:
+                file.write(text + "\n")
 
 
 def percentiles(seconds: list[float]) -> dict[str, float]:
@@ -175,71 +206,50 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     }
 
 
+def memory(megabytes: list[float]) -> dict[str, float] | None:
+    """Whether it stays flat: the second quarter of the run against the last one."""
+    if len(megabytes) < 4:
+        return {"peak": max(megabytes)} if megabytes else None
+    quarter = len(megabytes) // 4
+    before = statistics.median(megabytes[quarter : 2 * quarter])
+    after = statistics.median(megabytes[-quarter:])
+    return {"second_quarter": before, "last_quarter": after, "growth": ratio(after, before),
+            "peak": max(megabytes)}  # fmt: skip
+
+
+def ratio(first: float, second: float) -> float | None:
+    """How many times as much."""
+    return round(first / second, 3) if second else None
+
+
 async def run(options: argparse.Namespace) -> int:
-    """All of it; 0 if everything went as it should."""
-    tally, headers = Tally(), {}
-    if options.api_key:
-        headers["Authorization"] = f"Bearer {options.api_key}"
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(
-        base_url=options.url, headers=headers, timeout=600, limits=limits
-    ) as client:
-        alone = Tally()
-        expected = []
-        for body in make_requests(options.prompts, options.seed):
-            expected.append((body, await stream_text(client, body, alone)))
-        options.since = time.perf_counter()
-        options.until = options.since + options.seconds
-        workers = [
-            work(client, expected, random.Random(options.seed + 1 + i), tally, options)
-            for i in range(options.clients)
-        ]
-        await asyncio.gather(watch(client, tally, options), *workers)
-        await asyncio.sleep(2)
-        left_over = await state(client, options)
-    report(
-        {
-            "clients": options.clients,
-            "seconds": options.seconds,
-            "completed": tally.completed,
-            "different": tally.different,
-            "left": tally.left,
-            "refused": tally.refused,
-            "wrongly_answered": tally.wrongly_answered,
-            "queue_full": tally.full,
-            "failed": len(tally.failed),
-            "failures": tally.failed[:5],
-            "first_token": percentiles(tally.first),
-            "between_tokens": percentiles(tally.between),
-            "alone_first_token": percentiles(alone.first),
-            "alone_between_tokens": percentiles(alone.between),
-            "tokens_per_second": round(
-                (len(tally.first) + len(tally.between)) / options.seconds, 1
-            ),
-            "afterwards": left_over,
-        },
-        options,
-    )
-    stuck = left_over["running"] + left_over["waiting"]
-    bad = tally.different + tally.wrongly_answered + len(tally.failed) + stuck
-    return int(bool(bad) or not tally.completed)
+    """Against the server that is there, or one of our own."""
+    with contextlib.ExitStack() as stack:
+        if options.url:
+            served = Served(options.url, options.pid)
+        else:
+            served = stack.enter_context(started(options.serve.split()))
+        async with connect(served.url, options.api_key) as client:
+            return await Load(served, client, options).run()
 
 
 def main() -> None:
     """Read the options and go."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--url", default="http://127.0.0.1:8000")
-    parser.add_argument("--api-key")
+    parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--leaving", type=float, default=0.2, help="share that disconnect early")
     parser.add_argument("--invalid", type=float, default=0.1, help="share that must be refused")
+    parser.add_argument("--stuck", type=float, default=300, help="seconds until one is called so")
     parser.add_argument("--prompts", type=int, default=24)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=float, default=10, help="seconds between lines")
-    parser.add_argument("--pid", type=int, help="of the server, for its memory")
+    parser.add_argument("--serve", default="smollm2-135m --dtype fp32", help="for graft serve")
+    parser.add_argument("--url", help="a server that runs already")
+    parser.add_argument("--pid", type=int, help="its process, for its memory")
+    parser.add_argument("--api-key")
     parser.add_argument("--out", type=Path)
-    raise SystemExit(asyncio.run(run(parser.parse_args())))
+    sys.exit(asyncio.run(run(parser.parse_args())))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from graft.server.app import make_app
-from graft.server.run import GracefulServer, listen
+from graft.server.run import MARGIN, GracefulServer, listen
 from graft.server.settings import ServerSettings
 
 
@@ -20,7 +20,8 @@ class Serving:
         self.state = self.app.state.server
         self.socket = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        config = uvicorn.Config(self.app, log_config=None, timeout_graceful_shutdown=10)
+        grace = int(self.state.settings.grace) + MARGIN
+        config = uvicorn.Config(self.app, log_config=None, timeout_graceful_shutdown=grace)
         self.server = GracefulServer(config)
         self.thread = threading.Thread(
             target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True

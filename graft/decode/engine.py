@@ -1,6 +1,7 @@
 """The loop: draft, score, verify, commit, observe."""
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -21,10 +22,11 @@ from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import Process, Sampler, SamplingParams, choose_seed
-from graft.tree.draft_tree import DraftTree, chain
+from graft.tree.draft_tree import DraftTree, chain, root_only
 from graft.verify.draws import Draws
 from graft.verify.verdict import Verifier
 
+log = logging.getLogger(__name__)
 MOST_NODES = 91  # of one tree, root excluded: 59 of EAGLE-2's and 32 retrieved
 PATIENCE = 64  # unread tokens after which a stream pauses
 Outcome = TypeVar("Outcome")
@@ -181,7 +183,13 @@ class Engine:
             nodes = MOST_NODES * len(mine)
             seconds = seconds_by_nodes(self.costs, writing, rows=rows, read=read, nodes=nodes)
             budget = Budget(MOST_NODES, seconds, certain=len(writing))
-            proposed = drafter.propose([writing[i].context for i in mine], budget)
+            try:
+                proposed = drafter.propose([writing[i].context for i in mine], budget)
+            except Exception as error:  # no reason to lose what others draft with
+                log.exception("a drafter failed")
+                for i in mine:
+                    writing[i].error = error
+                proposed = [root_only(writing[i].context.tokens[-1]) for i in mine]
             for i, tree in zip(mine, proposed, strict=True):
                 trees[i] = writing[i].allowed(tree)
                 rows += len(trees[i]) - 1
@@ -198,7 +206,7 @@ class Engine:
     def _begin(self, request: Request) -> list[Running]:
         """The n sequences of a request, after everything that may refuse it."""
         params = request.params
-        drafter = self._drafter(request.draft or self.default_draft)
+        drafter = self._drafter(request)
         encoded = self.encoder.prompt(request.prompt)
         documents = [self.encoder.text(text) for text in request.documents]
         predicted = self.encoder.text(request.prediction) if request.prediction else []
@@ -245,10 +253,12 @@ class Engine:
             )
         return sequences
 
-    def _drafter(self, name: str) -> Drafter:
-        if name in self.drafters:
-            return self.drafters[name]
-        return self.exclusively(lambda: self.drafters[name])  # making one may run the model
+    def _drafter(self, request: Request) -> Drafter:
+        name = request.draft or self.default_draft
+        drafters = self.drafters if request.drafters is None else request.drafters
+        if name in drafters:
+            return drafters[name]
+        return self.exclusively(lambda: drafters[name])  # making one may run the model
 
     @property
     def busy(self) -> bool:

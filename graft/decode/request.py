@@ -1,12 +1,13 @@
 """What is asked of the engine."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypedDict
 
 from torch import Tensor
 
 from graft.decode.text import Prompt
+from graft.draft.drafter import Drafter
 from graft.errors import InputError
 from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel
@@ -83,6 +84,7 @@ class Request:
     constrain: Constrain | None = None
     draft_tokens: int | None = None  # most guesses in a step; None leaves it to the preset
     cache_salt: str = ""
+    drafters: Mapping[str, Drafter] | None = None  # whose presets `draft` names; None: the engine's
 
 
 class Options(TypedDict, total=False):

@@ -10,6 +10,16 @@ from tokenizers.decoders import DecodeStream
 
 from graft.errors import InputError
 
+# What a template may raise over messages or options it was not written for
+REFUSED = (
+    TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 Message = dict[str, Any]  # role, content, and what else the model's template knows
 
 
@@ -103,8 +113,9 @@ class Encoder:
             return self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **options
             )
-        except (TemplateError, TypeError, ValueError) as error:  # e.g. two users in a row
-            raise InputError(f"the model's chat template refuses this: {error}") from error
+        except REFUSED as error:  # e.g. two users in a row
+            line = " ".join(str(error).split())
+            raise InputError(f"the model's chat template refuses this: {line}") from error
 
 
 def _mark(number: int) -> str:
@@ -160,6 +171,7 @@ class Detokenizer:
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = stop
         self._count = 0  # tokens decoded so far
+        self._unshown: list[int] = []  # the last of them, which gave no text yet
         self._text = ""  # their text
         self._shown = 0  # characters of it handed out
         self.stopped = False
@@ -178,9 +190,12 @@ class Detokenizer:
         if self._tokenizer is not None and not self.stopped:
             self._decode(tokens[self._count :])
             whole = self._tokenizer.decode(tokens, skip_special_tokens=True)
-            if whole.startswith(self._text):
-                self._text = whole
-                self._held()
+            if not whole.startswith(self._text):  # bytes at the end spoiled what was shown
+                rest = self._tokenizer.decode(self._unshown, skip_special_tokens=True)
+                whole = self._text + rest
+            self._unshown.clear()
+            self._text = whole
+            self._held()
         return self._release(len(self._text))
 
     @property
@@ -189,9 +204,22 @@ class Detokenizer:
         return self._text
 
     def _decode(self, tokens: list[int]) -> None:
-        step, backend = self._stream.step, self._tokenizer.backend_tokenizer
-        self._text += "".join([step(backend, token) or "" for token in tokens])
+        self._text += "".join([self._step(token) for token in tokens])
         self._count += len(tokens)
+
+    def _step(self, token: int) -> str:
+        """What one more token adds. A byte that fits no character spoils those shown before it,
+        which the stream takes for an error: a new one goes on with what was not shown."""
+        self._unshown.append(token)
+        backend = self._tokenizer.backend_tokenizer
+        try:
+            text = self._stream.step(backend, token) or ""
+        except Exception:  # it raises nothing more special
+            self._stream = DecodeStream(skip_special_tokens=True)
+            text = "".join([self._stream.step(backend, each) or "" for each in self._unshown])
+        if text:
+            self._unshown.clear()
+        return text
 
     def _held(self) -> int:
         """Characters at the end that may become a stop string; cuts the text at a whole one."""

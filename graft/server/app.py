@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request, Response
 
 from graft import __version__
 from graft.decode.engine import Engine
+from graft.decode.request import Request as Asked
 from graft.errors import InputError
 from graft.server import chat, completions
 from graft.server.asking import Asking
@@ -31,6 +32,7 @@ from graft.server.schema import (
 )
 from graft.server.settings import ServerSettings
 from graft.server.sse import Events, JobResponse, finished
+from graft.server.tenants import Tenants
 from graft.server.worker import Job, Worker
 
 CLOSED_BY_CLIENT = 499  # nginx's number; nobody is there to read it
@@ -41,8 +43,9 @@ class Server:
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self.engine, self.settings = engine, settings
-        grammars, corpora = Grammars(engine), Corpora(engine, settings)
-        self.asking = Asking(engine, grammars, corpora, settings)
+        grammars, tenants = Grammars(engine), Tenants(engine)
+        corpora = Corpora(engine, tenants, settings)
+        self.asking = Asking(engine, grammars, tenants, corpora, settings)
         self.texts = TokenTexts(engine, grammars)
         self.metrics = Metrics(engine, self.asking.model_name)
         self.worker = Worker(
@@ -82,7 +85,12 @@ def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
         title="Graft", version=__version__, lifespan=working, docs_url=None, redoc_url=None
     )
     app.state.server = server
-    app.add_middleware(Gate, api_keys=settings.api_keys, max_body=settings.max_body)
+    app.add_middleware(
+        Gate,
+        api_keys=settings.api_keys,
+        max_body=settings.max_body,
+        body_timeout=settings.body_timeout,
+    )
     handle_failures(app)
     _add_texts(app, server)
     _add_tokens(app, server)
@@ -120,12 +128,16 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         """Continue texts."""
         asking.check_model(asked.model)
         prompts = completions.prompts_of(asked)
-        echoed = [_as_text(server.engine, prompt) for prompt in prompts] if asked.echo else []
-        answer = completions.CompletionAnswer(asked, name, server.texts, echoed)
+        answer = completions.CompletionAnswer(asked, name, server.texts)
+
+        def prepare() -> list[Asked]:
+            requests = completions.prepare(asked, asking, _tenant(request))
+            if asked.echo:
+                answer.echoed = [_as_text(server.engine, prompt) for prompt in prompts]
+            return requests
+
         job = await server.worker.open(
-            lambda: completions.prepare(asked, asking, _tenant(request)),
-            places=asking.check_choices(asked, len(prompts)),
-            heard=answer.heard,
+            prepare, places=asking.check_choices(asked, len(prompts)), heard=answer.heard
         )
         return await server.answer(
             request,
@@ -201,7 +213,7 @@ def _add_corpora(app: FastAPI, server: Server) -> None:
     @app.post("/add_external_corpus")
     async def add(asked: AddCorpus, request: Request) -> dict[str, Any]:
         """Add texts to draft from."""
-        corpus_id, corpus = await server.worker.beside(
+        corpus_id, corpus = await server.worker.behind(
             lambda: corpora.add(_tenant(request), asked.corpus_id, asked.documents)
         )
         return {
@@ -213,7 +225,7 @@ def _add_corpora(app: FastAPI, server: Server) -> None:
     @app.post("/remove_external_corpus")
     async def remove(asked: RemoveCorpus, request: Request) -> dict[str, Any]:
         """Remove them."""
-        corpora.remove(_tenant(request), asked.corpus_id)
+        await server.worker.behind(lambda: corpora.remove(_tenant(request), asked.corpus_id))
         return {"success": True}
 
     @app.get("/list_external_corpora")

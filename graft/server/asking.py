@@ -21,6 +21,7 @@ from graft.server.grammar import (
 from graft.server.messages import plain_text
 from graft.server.schema import Sampled, Speculative, StructuredOutputs
 from graft.server.settings import ServerSettings
+from graft.server.tenants import Tenants
 
 # OpenAI's defaults, not the model's own
 TEMPERATURE = 1.0
@@ -45,6 +46,7 @@ class Asking:
 
     engine: Engine
     grammars: Grammars
+    tenants: Tenants
     corpora: Corpora
     settings: ServerSettings
 
@@ -133,6 +135,7 @@ class Asking:
             constrain=self.grammars.constrain(grammar) if grammar else None,
             draft_tokens=most_drafted,
             cache_salt="\0".join([tenant, asked.cache_salt or ""]).strip("\0"),
+            drafters=self.tenants.drafters(tenant),
         )
 
     def _draft(self, asked: Speculative | None, tenant: str) -> tuple[str, int | None]:

@@ -63,9 +63,11 @@ class ChatAnswer:
     async def chunks(self, job: Job) -> AsyncIterator[dict[str, Any]]:
         """The answer as it is written: a chunk for every token, its end, what it cost."""
         readers = [self._reader() for _ in range(self.asked.n)]
-        for index in range(self.asked.n):
-            yield self._chunk(index, {"role": "assistant", "content": ""})
+        begun: set[int] = set()
         async for _, event in job.tokens():
+            if event.choice not in begun:  # not before: clients take it for the first token
+                begun.add(event.choice)
+                yield self._chunk(event.choice, {"role": "assistant", "content": ""})
             content, calls = self._read(readers[event.choice], event.text)
             delta = {"content": content} if content or self.asked.logprobs else {}
             if delta:

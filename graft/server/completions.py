@@ -53,7 +53,7 @@ class CompletionAnswer:
     asked: CompletionRequest
     model: str
     texts: TokenTexts
-    echoed: list[str]  # the prompts' texts, where they are to be repeated
+    echoed: list[str] = field(default_factory=list)  # the prompts' texts, where they are repeated
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graft.assemble import Drafters
 from graft.decode.engine import Engine
 from graft.match.store_files import Manifest, ShardArrays
 from graft.match.store_warm_up import warm_up
@@ -19,6 +18,7 @@ from graft.match.suffix_sort import suffix_array
 from graft.models.checkpoints.tokenizer import tokenizer_fingerprint, vocabulary_size
 from graft.server.failures import Refusal
 from graft.server.settings import ServerSettings
+from graft.server.tenants import Tenants
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class Corpus:
 class Corpora:
     """The corpora of every tenant; called by several threads."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings) -> None:
-        self._engine, self._settings = engine, settings
+    def __init__(self, engine: Engine, tenants: Tenants, settings: ServerSettings) -> None:
+        self._engine, self._tenants, self._settings = engine, tenants, settings
         self._changing = threading.Lock()
         self._known: dict[str, dict[str, Corpus]] = {}
 
@@ -57,11 +57,12 @@ class Corpora:
             if not count:
                 raise Refusal("the documents are empty", param="documents")
             corpus = Corpus(secrets.token_hex(16), len(documents), count)
-            self._drafters.shelve(corpus.name, self._store(encoded))
+            drafters = self._tenants.drafters(tenant)
+            drafters.shelve(corpus.name, self._store(encoded))
             replaced = self.of(tenant).get(corpus_id)
             self._known[tenant] = {**others, corpus_id: corpus}
             if replaced:
-                self._drafters.forget(replaced.name)
+                drafters.forget(replaced.name)
         return corpus_id, corpus
 
     def remove(self, tenant: str, corpus_id: str) -> None:
@@ -72,7 +73,7 @@ class Corpora:
             if corpus is None:
                 raise Refusal(f"there is no corpus {corpus_id!r}", 404, param="corpus_id")
             self._known[tenant] = kept
-            self._drafters.forget(corpus.name)
+            self._tenants.drafters(tenant).forget(corpus.name)
 
     def of(self, tenant: str) -> dict[str, Corpus]:
         """A tenant's corpora by their names."""
@@ -81,10 +82,6 @@ class Corpora:
     def drafts(self, tenant: str) -> list[str]:
         """What to add to a request's draft so that it uses them."""
         return [f"store:{corpus.name}" for corpus in self.of(tenant).values()]
-
-    @property
-    def _drafters(self) -> Drafters:
-        return self._engine.drafters
 
     def _store(self, encoded: list[list[int]]) -> Store:
         tokenizer = self._engine.loaded.tokenizer

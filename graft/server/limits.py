@@ -1,5 +1,6 @@
 """Who may come in, and how much they may bring; checked before a body is read."""
 
+import asyncio
 import hashlib
 import hmac
 from collections.abc import Sequence
@@ -17,8 +18,10 @@ class Gate:
     """Middleware. With keys, `Authorization: Bearer KEY` says whose request it is; what is kept
     for one key is never seen by another, so the key's digest becomes `state.tenant`."""
 
-    def __init__(self, app: ASGIApp, *, api_keys: Sequence[str], max_body: int) -> None:
-        self._app, self._max_body = app, max_body
+    def __init__(
+        self, app: ASGIApp, *, api_keys: Sequence[str], max_body: int, body_timeout: float
+    ) -> None:
+        self._app, self._max_body, self._body_timeout = app, max_body, body_timeout
         self._digests = [_digest(key) for key in api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,17 +49,24 @@ class Gate:
         return hashlib.sha256(given).hexdigest()
 
     def _limited(self, headers: Headers, receive: Receive) -> Receive:
-        """The body, or a Refusal as soon as it is too long, whatever its header says."""
+        """The body, or a refusal as soon as it is too long, whatever its header says, or takes too
+        long to come."""
         declared = headers.get("content-length", "0")
         if declared.isdecimal() and int(declared) > self._max_body:
             raise Refusal(self._too_large, 413)
-        seen = 0
+        seen, whole = 0, False
+        until = asyncio.get_running_loop().time() + self._body_timeout
 
-        async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
+        async def counted() -> Message:  # FastAPI lets nothing but HTTPException through
+            nonlocal seen, whole
+            try:
+                async with asyncio.timeout_at(None if whole else until):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the request's body took too long to come") from None
             seen += len(message.get("body", b""))
-            if seen > self._max_body:  # FastAPI reads bodies, and lets nothing else through
+            whole = not message.get("more_body", False)
+            if seen > self._max_body:
                 raise HTTPException(413, self._too_large)
             return message
 

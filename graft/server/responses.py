@@ -18,8 +18,11 @@ from graft.server.schema import (
 from graft.server.usage import metrics_block, usage
 from graft.server.worker import Job
 
-SHARED = ("model", "temperature", "top_p", "stream", "documents", "prediction", "speculative",
-          "cache_salt")  # fmt: skip
+SHARED = (
+    *("model", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "stream"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("documents", "prediction", "speculative", "cache_salt"),
+)
 
 
 def as_chat(asked: ResponsesRequest) -> ChatRequest:

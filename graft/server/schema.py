@@ -3,6 +3,7 @@
 A field that is not named here is refused by its name, unless it is null.
 """
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -14,9 +15,9 @@ Tokens = Annotated[list[int], Field(max_length=MOST_TOKENS)]
 
 
 class Strict(BaseModel):
-    """Knows its fields; a null is as good as nothing."""
+    """Knows its fields; a null is as good as nothing, and what is no number is none."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -32,24 +33,11 @@ class Body(Strict):
     @model_validator(mode="before")
     @classmethod
     def _is_unicode(cls, fields: Any) -> Any:  # noqa: ANN401 (whatever the client sent)
-        left = [fields]
-        while left:
-            value = left.pop()
-            if isinstance(value, dict):
-                left += [*value.keys(), *value.values()]
-            elif isinstance(value, list):
-                left += value
-            elif isinstance(value, str) and not _encodes(value):
-                raise ValueError("the request holds a text that is not Unicode")
+        try:  # in C: the event loop waits for this
+            json.dumps(fields, ensure_ascii=False, default=lambda _: None).encode()
+        except UnicodeEncodeError:
+            raise ValueError("the request holds a text that is not Unicode") from None
         return fields
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 class StreamOptions(Strict):
@@ -218,10 +206,11 @@ class ChatRequest(Sampled):
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     modalities: list[Literal["text"]] | None = None
-    # These change nothing here: nothing is stored, and there is one tier of service.
+    # Nothing is stored, and there is one tier of service.
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    # These are remarks: they change no answer anywhere.
     metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
@@ -277,6 +266,14 @@ class ResponsesRequest(Body):
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    ignore_eos: bool = False
     stream: bool = False
     text: TextOptions | None = None
     truncation: Literal["disabled"] | None = None
@@ -284,9 +281,9 @@ class ResponsesRequest(Body):
     tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
-    store: bool | None = None
+    store: Literal[False] | None = None
     user: str | None = None
-    service_tier: str | None = None
+    service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)

@@ -15,6 +15,7 @@ class ServerSettings:
     timeout: float = 600.0  # seconds a request may take, the wait included
     grace: float = 20.0  # seconds that answers under way have when the server is told to stop
     max_body: int = 16 * MEGABYTE
+    body_timeout: float = 60.0  # seconds in which a request's body must have come
     max_choices: int = 32  # n, times the prompts of a request
     max_document_characters: int = 1_000_000  # of a request's documents and prediction together
     max_corpora: int = 8  # of one key

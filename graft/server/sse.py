@@ -2,33 +2,50 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from graft.decode.stats import clock
 from graft.server.failures import as_body, as_refusal
 from graft.server.worker import Job, Told, Worker
 
+log = logging.getLogger("graft.server")
+MARGIN = 5  # seconds more than a job may take, for its last words
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Events = AsyncIterator[dict[str, Any]]
 
 
 class JobResponse(StreamingResponse):
-    """Streams a job's events and closes it whatever happens, also if nobody ever listens."""
+    """Streams a job's events and closes it whatever happens, also if nobody ever listens: a client
+    that does not read is left when the job's time is up."""
 
     def __init__(self, worker: Worker, job: Job, events: Events, *, named: bool = False) -> None:
-        super().__init__(_lines(events, named=named), 200, HEADERS, "text/event-stream")
+        lines = _lines(_then(events, lambda: worker.close(job)), named=named)
+        super().__init__(lines, 200, HEADERS, "text/event-stream")
         self._worker, self._job = worker, job
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
+        left = max(0.0, self._job.deadline - clock()) + MARGIN
         try:
-            await super().__call__(scope, receive, send)
+            async with asyncio.timeout(left):
+                await super().__call__(scope, receive, send)
+        except TimeoutError:
+            log.warning("a client that did not read its answer in time was left")
         finally:
             self._worker.close(self._job)
+
+
+async def _then(events: Events, end: Callable[[], None]) -> Events:
+    """The events, and what to do after the last: before a client is told that there are no more."""
+    async for event in events:
+        yield event
+    end()
 
 
 async def _lines(events: Events, *, named: bool) -> AsyncIterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from graft.decode.sequence import Result
 from graft.decode.stats import Stats
+from graft.verify.verdict import Promise
 
 
 def usage(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
@@ -29,14 +30,20 @@ def usage(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
 
 
 def metrics_block(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-    """vLLM's `metrics` of a response, and who guessed right."""
-    every = [answer.stats for answers in results for answer in answers]
-    together = _together(every).as_dict()
+    """vLLM's `metrics` of a response, who guessed right, and what the answers have in common with
+    plain decoding's: a rule or a reuse that changes what the model says is never silent."""
+    answers = [answer for several in results for answer in several]
+    together = _together([answer.stats for answer in answers]).as_dict()
     block = together["speculative_decoding"]
     for name in ("per_step_accepted", "per_step_drafted"):
         del block[name]
     return {
-        "speculative_decoding": block,
+        "speculative_decoding": {
+            **block,
+            "lossless": all(answer.lossless and not answer.approximate for answer in answers),
+            "promise": str(max((answer.promise for answer in answers), default=Promise.SAME_TEXT)),
+            "approximate_tokens": sum(answer.stats.approximate_tokens for answer in answers),
+        },
         "accepted_by_source": together["accepted_by_source"],
     }
 

@@ -132,6 +132,7 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="graft-prepare")
+        self._indexing = ThreadPoolExecutor(1, thread_name_prefix="graft-index")
 
     def start(self) -> None:
         """Begin to work for the event loop that runs now."""
@@ -166,6 +167,10 @@ class Worker:
         """Do something that takes a while without holding up the loop."""
         return await asyncio.get_running_loop().run_in_executor(self._preparing, action)
 
+    async def behind(self, action: Callable[[], Value]) -> Value:
+        """Do something that takes long, one after the other: no request waits for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._indexing, action)
+
     def close(self, job: Job) -> None:
         """Nobody waits for the job any more: its rows are free at once, or after this step."""
         with self._wake:
@@ -193,7 +198,8 @@ class Worker:
             self._wake.notify()
         if self._thread:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-        self._preparing.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._preparing, self._indexing):
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def _take(self, places: int) -> None:
         if self._closing:

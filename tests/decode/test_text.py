@@ -1,9 +1,14 @@
 """Prompts in, answers out: content spans of chats, characters split over tokens."""
 
 from copy import copy
+from functools import cache
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tiny import END, IM_END, tiny_tokenizer
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from graft.decode.text import Detokenizer, Encoder
 from graft.errors import InputError
@@ -47,6 +52,42 @@ def test_text_made_at_the_end_is_the_text_made_token_by_token(text, left_out):
     assert at_once.finish(tokens) == at_once.text == pushed.text == shown
     begun = "".join(half.push(token) for token in tokens[: len(tokens) // 2])
     assert begun + half.finish(tokens) == shown
+
+
+@cache
+def byte_fallback_tokenizer():
+    """As Llama 2's: a byte is a token where no other fits, and a wrong one spoils others."""
+    single = {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
+    vocabulary = {"<unk>": 0, **single, "\u2581a": 257}
+    tokenizer = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], byte_fallback=True, unk_token="<unk>")
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, unk_token="<unk>"
+    )
+
+
+@given(st.lists(st.sampled_from([*b"Az\xe2\x82\xac\xc3\xff", 256]).map(lambda byte: byte + 1)))
+def test_bytes_that_are_no_text_are_shown_as_marks_and_nothing_after_them_is_lost(tokens):
+    pushed, at_once = (Detokenizer(byte_fallback_tokenizer(), ()) for _ in range(2))
+    shown = "".join(pushed.push(token) for token in tokens) + pushed.finish(tokens)
+    assert shown == pushed.text
+    at_once.finish(tokens)
+    assert at_once.text == shown
+    assert shown.count("a") == tokens.count(257)
+    valid = byte_fallback_tokenizer().decode(tokens)
+    if "\ufffd" not in valid:
+        assert shown == valid
+
+
+def test_a_byte_that_is_no_text_leaves_what_was_shown():
+    detokenizer = Detokenizer(byte_fallback_tokenizer(), ())
+    tokens = [ord("A") + 1, 0xE2 + 1, 257, 257, 0xE2 + 1]
+    assert [detokenizer.push(token) for token in tokens] == ["A", "", "\ufffd a", " a", ""]
+    assert detokenizer.finish(tokens) == "\ufffd"
 
 
 def test_special_tokens_are_not_shown():

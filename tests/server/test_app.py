@@ -4,7 +4,9 @@ import contextlib
 import json
 import logging
 import signal
+import socket
 import time
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -13,6 +15,8 @@ from tiny import tiny_engine
 
 from graft.models.arena import BLOCK
 from graft.sampling import SamplingParams
+from graft.verify.verdict import Promise
+from graft.verify.walk import walk
 
 CHAT = [{"role": "user", "content": "the end and the answer"}]
 LONG = {
@@ -41,7 +45,8 @@ def http(server):
 
 
 def chat(http, **fields):
-    return http.post("/v1/chat/completions", json={"messages": CHAT, "max_tokens": 20, **fields})
+    body = json.dumps({"messages": CHAT, "max_tokens": 20, **fields})  # NaN too, as Python's may
+    return http.post("/v1/chat/completions", content=body, headers=JSON)
 
 
 def events(lines):
@@ -78,6 +83,9 @@ def test_greedy_answers_are_the_engines_streamed_or_not(server, http):
         "mean_acceptance_length", "draft_acceptance_rate", "acceptance_histogram",
         "num_spec_steps", "num_accepted_draft_tokens", "num_draft_tokens", "num_spec_tokens",
     }  # fmt: skip
+    assert streamed[-1]["metrics"]["speculative_decoding"]["lossless"] is True
+    assert deltas[0]["role"] == "assistant"
+    assert not any("role" in delta for delta in deltas[1:])
 
 
 def test_the_same_seed_gives_the_same_answers_for_all_n(server, http):
@@ -135,6 +143,12 @@ def test_logprobs_are_the_models_own(server, http):
         ({"temperature": 1000}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"n": 0}, "n"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"logit_bias": {"5": float("nan")}}, "logit_bias"),
+        ({"presence_penalty": float("inf")}, "presence_penalty"),
+        ({"store": True}, "store"),
+        ({"service_tier": "priority"}, "service_tier"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"n": 1000}, "n"),
         ({"logit_bias": {"5": 101}}, "logit_bias"),
         ({"logit_bias": {"5000": 1}}, "logit_bias"),
@@ -367,7 +381,44 @@ def test_keys_share_neither_prefixes_nor_corpora(locked):
         assert first.post(
             "/remove_external_corpus", json={"corpus_id": "own"}
         ).json()["success"]  # fmt: skip
-        assert not [name for name in locked.engine.presets if "store:" in name]
+    tenants = locked.state.asking.tenants
+    for drafters in tenants._known.values():
+        assert not [name for name in drafters if "store:" in name]
+
+
+def test_what_drafters_learn_of_one_key_changes_no_draft_of_another(locked):
+    own = [locked.state.asking.tenants.drafters(tenant) for tenant in ("", "one", "two")]
+    assert own[0] is locked.engine.drafters
+    for name in own[0]:
+        assert len({id(drafters[name]) for drafters in own}) == 3
+    again = locked.state.asking.tenants.drafters("one")
+    assert again is own[1]
+
+
+def test_a_body_that_never_comes_is_not_waited_for_forever():
+    with (
+        serving(tiny_engine(), body_timeout=0.2) as running,
+        socket.create_connection(running.socket.getsockname(), timeout=20) as client,
+    ):
+        head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n"
+        client.sendall(f"{head}Content-Type: application/json\r\n\r\n{{".encode())
+        assert client.recv(1000).startswith(b"HTTP/1.1 408")
+
+
+def test_an_answer_by_a_rule_that_is_not_lossless_says_so():
+    def other(tree, logits, sampler, drawn=None):
+        return replace(walk(tree, logits, sampler, drawn), promise=Promise.OTHER_DISTRIBUTION)
+
+    with (
+        serving(tiny_engine(verify=other)) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
+        whole = chat(http, temperature=0, ignore_eos=True).json()
+        streamed = chat(http, stream=True, stream_options={"include_usage": True}, ignore_eos=True)
+        answered = http.post("/v1/responses", json={"input": "the end", "max_output_tokens": 9})
+    for each in (whole, events(streamed.text.splitlines())[-1], answered.json()):
+        told = each["metrics"]["speculative_decoding"]
+        assert (told["lossless"], told["promise"]) == (False, "other distribution")
 
 
 def test_corpora_have_limits(locked):
@@ -388,10 +439,10 @@ def test_corpora_have_limits(locked):
 
 
 def test_told_to_stop_it_ends_answers_and_takes_no_more():
-    engine = tiny_engine(max_batch=2)
+    engine, body = tiny_engine(max_batch=2), {**LONG, "max_tokens": 400, "stream": True}
     with serving(engine, grace=30.0) as running:
         with httpx.stream(
-            "POST", f"{running.url}/v1/chat/completions", json={**LONG, "stream": True}, timeout=60
+            "POST", f"{running.url}/v1/chat/completions", json=body, timeout=60
         ) as answer:
             lines = answer.iter_lines()
             next(lines)
@@ -423,6 +474,7 @@ def test_a_full_server_says_when_to_come_back(monkeypatch):
         url = f"{running.url}/v1/chat/completions"
         with httpx.stream("POST", url, json={**LONG, "stream": True}, timeout=60) as answer:
             lines = answer.iter_lines()  # kept: a client that drops it hangs up
+            held.let(1)
             next(lines)
             refused = httpx.post(url, json={"messages": CHAT})
             assert refused.status_code == 429

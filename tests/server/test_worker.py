@@ -12,6 +12,7 @@ from graft.draft.drafter import NoDraft
 from graft.errors import GraftError
 from graft.models.arena import OutOfRowsError
 from graft.sampling import SamplingParams
+from graft.server import sse
 from graft.server.failures import Refusal
 from graft.server.worker import Worker
 
@@ -194,16 +195,51 @@ class Broken(NoDraft):
         raise RuntimeError("broken")
 
 
-def test_a_step_that_fails_ends_its_jobs_and_not_the_server():
+def test_a_drafter_that_fails_hurts_nobody_who_drafts_otherwise():
     engine = tiny_engine(drafters={"broken": Broken()})
 
     async def fail():
         async with working(engine) as worker:
+            good = asyncio.create_task(whole(worker, Request(PROMPTS[0], GREEDY)))
             with pytest.raises(RuntimeError, match="broken"):
                 await whole(worker, Request(PROMPTS[0], GREEDY, "broken"))
+            return (await good)[0]
+
+    assert run(fail()) == engine.generate(PROMPTS[0], GREEDY).token_ids
+    assert rows_in_use(engine) == (0, 0.0)
+
+
+def test_a_step_that_fails_ends_its_jobs_and_not_the_server(engine, monkeypatch):
+    def fail_once(*args, **options):
+        monkeypatch.undo()
+        raise RuntimeError("broken")
+
+    async def fail():
+        async with working(engine) as worker:
+            monkeypatch.setattr(engine.model, "score_all", fail_once)
+            with pytest.raises(RuntimeError, match="broken"):
+                await whole(worker, Request(PROMPTS[0], GREEDY))
             return (await whole(worker, Request(PROMPTS[0], GREEDY)))[0]
 
     assert run(fail()) == engine.generate(PROMPTS[0], GREEDY).token_ids
+    assert rows_in_use(engine) == (0, 0.0)
+
+
+def test_a_client_that_never_reads_is_left_when_its_time_is_up(engine, monkeypatch):
+    monkeypatch.setattr(sse, "MARGIN", 0.0)
+    scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
+
+    async def nothing(*message):
+        await asyncio.Event().wait()
+
+    async def ignore():
+        async with working(engine, max_waiting=0, timeout=0.2) as worker:
+            job = await ask(worker, Request(PROMPTS[0], GREEDY))
+            events = ({"token": event.token} async for _, event in job.tokens())
+            await sse.JobResponse(worker, job, events)(scope, nothing, nothing)
+            return (await whole(worker, Request(PROMPTS[0], SamplingParams(max_tokens=1))))[0]
+
+    assert len(run(ignore())) == 1
     assert rows_in_use(engine) == (0, 0.0)
 
 
