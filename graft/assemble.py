@@ -127,7 +127,8 @@ EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODE
 class Helpers:
     """Networks that guess: a smaller model, and heads by their kind, the favourite first; the
     target itself, where there is somebody to shorten prompts for it. And the clock that tells
-    whether guessing pays, None where counts must not depend on the machine."""
+    whether guessing pays, None where counts must not depend on the machine. `ready` are drafters
+    that somebody else has made in a network's place, by the preset they stand for."""
 
     model: Helper | None = None
     heads: Mapping[str, HeadHelper] = field(default_factory=dict)
@@ -135,6 +136,7 @@ class Helpers:
     shorten: Shorten | None = None
     chains: Chains = Chains()
     clock: Callable[[], float] | None = None
+    ready: Mapping[str, Guide] = field(default_factory=dict)
 
     @property
     def head(self) -> HeadHelper | None:
@@ -239,8 +241,13 @@ def make_drafter(
     """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, REST, RASD), or
     several presets joined by +, of whose guesses as many are taken as pay."""
     helpers = helpers or Helpers()
-    check_draft(name, draft_model=helpers.model is not None, head=bool(helpers.heads))
+    if name in helpers.ready:
+        return helpers.ready[name]
     parts = name.split("+")
+    guided = bool(helpers.heads or helpers.ready)
+    for part in parts:
+        if part not in helpers.ready:
+            check_draft(part, draft_model=helpers.model is not None, head=guided)
     if len(parts) > 1:
         parts.sort(key=_runs_network)  # cheap ones first: see Combined
         walked = replace(helpers, chains=replace(helpers.chains, sampled=False))  # trees have no q
@@ -264,6 +271,7 @@ def make_drafter(
         **_with_short(helpers),
         **_with_model(helpers),
         **_with_head(helpers),
+        **(_with_either(helpers) if helpers.ready else {}),
     }
     return makers[name]()
 
@@ -282,6 +290,8 @@ def _with_store(preset: str, store: Store, helpers: Helpers) -> Drafter:
 
 def _paper_tree(helpers: Helpers) -> Guide:
     """The tree of a head, else of a draft model, with its paper's numbers."""
+    if helpers.ready:
+        return next(iter(helpers.ready.values()))
     if helpers.head:
         return _head_drafter(helpers.head)
     return ModelDrafter(helpers.model, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
