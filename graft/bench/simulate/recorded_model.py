@@ -1,12 +1,12 @@
 """A model that says again what was recorded, in no time, while a clock of its own goes on.
 
-The loop, the drafters and the walk are those of a real run. Only the network is missing: a step
-writes no keys and values, its logits are made when the walk asks for them, and it takes the seconds
+The loop and the drafters are those of a real run. Only the network is missing: a step writes no
+keys and values, what it would have decided is looked up (`Retelling`), and it takes the seconds
 that a table of step costs says. So what a drafter would have been granted, and when it would have
 been asked, is found out without a model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +15,9 @@ from torch import Tensor
 
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.step_costs import StepCosts
+from graft.sampling import Process, Sampler
+from graft.tree.draft_tree import DraftTree
+from graft.verify.verdict import Verdict
 
 
 class SimulatedClock:
@@ -46,7 +49,7 @@ class NoRows:
 
 
 class RecordedForward:
-    """In place of a network: logits that say nothing (`Retold` does), and the time of a step.
+    """In place of a network: logits that say nothing (`Retelling` does), and the time of a step.
 
     Only what plain decoding and drafters without a network ask of a `Forward` is here.
     """
@@ -89,27 +92,52 @@ def step_seconds(costs: StepCosts, lengths: Sequence[int], nodes: Sequence[int])
     return costs.step(shortest, sum(nodes)) + sum(attention)
 
 
-class OneHot:
-    """Logits [V] with all weight on one token; the same tensor each time."""
+class Retelling:
+    """Recorded answers, told again group by group. The seeds of requests are their places.
 
-    def __init__(self, vocabulary: int) -> None:
-        self._row, self._token = np.zeros(vocabulary, np.float32), 0
-        self._logits = torch.from_numpy(self._row)
+    The first token of each comes as logits, by which it also notes when all of a group have begun
+    and how many tokens had come by then; all others by a verifier that goes down what was recorded,
+    as the walk would with a network.
+    """
 
-    def at(self, token: int) -> Tensor:
-        """All weight on this one."""
-        self._row[self._token], self._row[token] = 0, 1
-        self._token = token
-        return self._logits
+    def __init__(self, outputs: Sequence[list[int]], clock: SimulatedClock) -> None:
+        self._outputs, self._clock = outputs, clock
+        self.begin(())
 
+    def begin(self, group: Iterable[int]) -> None:
+        """These answers come next."""
+        self._waiting = set(group)
+        self.first_tokens, self.begun_at = 0, self._clock.now
 
-class Retold:
-    """The tokens of a recorded answer, as logits: what a request's `process` is."""
+    def first(self, place: int) -> Process:
+        """What makes the logits of an answer's first token say it: a request's `process`."""
 
-    def __init__(self, prompt: list[int], output: list[int], one_hot: OneHot) -> None:
-        self._prompt, self._output, self._one_hot = len(prompt), output, one_hot
+        def told(tokens: list[int], logits: Tensor) -> Tensor:  # noqa: ARG001
+            self.first_tokens += 1
+            self._waiting.discard(place)
+            self.begun_at = self._clock.now
+            said = torch.zeros_like(logits)
+            said[self._outputs[place][0]] = 1
+            return said
 
-    def __call__(self, tokens: list[int], logits: Tensor) -> Tensor:  # noqa: ARG002
-        """What came after `tokens`; behind the end nothing counts any more: token 0."""
-        place = len(tokens) - self._prompt
-        return self._one_hot.at(self._output[place] if place < len(self._output) else 0)
+        return told
+
+    def verify(
+        self,
+        tree: DraftTree,
+        logits: Tensor,  # noqa: ARG002
+        sampler: Sampler,
+        drawn: Sequence[int] | None = None,  # noqa: ARG002
+    ) -> Verdict:
+        """See Verifier."""
+        output, children, path = self._outputs[sampler.seed], tree.children, [0]
+        while True:
+            place = sampler.index + len(path) - 1
+            token = output[place] if place < len(output) else 0  # behind the end nothing counts
+            child = children[path[-1]].get(token)
+            if child is None:
+                break
+            path.append(child)
+        if self._waiting:
+            self.first_tokens += len(path)
+        return Verdict(path, token)

@@ -1,6 +1,6 @@
 """What is replayed: the answers that stand in result files of `graft bench`, with their prompts."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +96,7 @@ def _in_order(
     }
 
 
-def groups(recordings: Sequence[Recording], batch: int) -> list[list[Recording]]:
-    """As many at a time as the batch has; those that do not fill a last group are left out."""
-    whole = len(recordings) - len(recordings) % batch
-    return [list(recordings[start : start + batch]) for start in range(0, whole, batch)]
+def groups(count: int, batch: int) -> list[range]:
+    """The places of as many recordings at a time as the batch has; those that do not fill a last
+    group are left out."""
+    return [range(start, start + batch) for start in range(0, count - count % batch, batch)]

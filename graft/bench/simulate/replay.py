@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from torch import Tensor
-
 from graft.bench.metrics import Run
-from graft.bench.simulate.recorded_model import (
-    OneHot,
-    RecordedForward,
-    Retold,
-    SimulatedClock,
-)
+from graft.bench.simulate.recorded_model import RecordedForward, Retelling, SimulatedClock
 from graft.bench.simulate.recordings import Recording, groups
 from graft.decode.engine import Engine
 from graft.decode.request import Request
@@ -25,7 +18,6 @@ from graft.models.language_model import CHUNKS, LanguageModel
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import SamplingParams
-from graft.verify.walk import walk
 
 DRAFT = "replayed"
 SLACK = 128  # of the context: nodes of a tree beside the answer's own tokens
@@ -72,12 +64,12 @@ def replay(
     replayed = Replayed()
     if not recordings:
         return replayed
-    vocabulary = 1 + max(max(*each.prompt, *each.output) for each in recordings)
-    engine = _engine(recordings, drafter, machine, clock, vocabulary=vocabulary)
-    one_hot = OneHot(vocabulary)
+    retelling = Retelling([each.output for each in recordings], clock)
+    engine = _engine(recordings, drafter, machine, retelling, clock)
     start = time.perf_counter()
-    for group in groups(recordings, machine.batch):
-        replayed.runs.append(_replayed(engine, group, one_hot, clock))
+    for places in groups(len(recordings), machine.batch):
+        group = {place: recordings[place] for place in places}
+        replayed.runs.append(_replayed(engine, group, retelling, clock))
     replayed.seconds = time.perf_counter() - start
     return replayed
 
@@ -86,10 +78,10 @@ def _engine(
     recordings: Sequence[Recording],
     drafter: Drafter,
     machine: Machine,
+    retelling: Retelling,
     clock: SimulatedClock,
-    *,
-    vocabulary: int,
 ) -> Engine:
+    vocabulary = 1 + max(max(*each.prompt, *each.output) for each in recordings)
     longest = max(len(each.prompt) + each.room for each in recordings)
     model = LanguageModel(
         RecordedForward(vocabulary, machine.costs, clock, machine.context),
@@ -101,53 +93,34 @@ def _engine(
     return Engine(
         loaded,
         {DRAFT: drafter},
-        walk,
+        retelling.verify,
         machine.budgeted,
         default_draft=DRAFT,
         max_batch=machine.batch,
     )
 
 
-class _Beginning:
-    """Notes when every answer of a group has begun, and how many tokens had come by then."""
-
-    def __init__(self, count: int, clock: SimulatedClock) -> None:
-        self._clock, self._waiting = clock, set(range(count))
-        self.tokens, self.at = 0, 0.0
-
-    def watching(self, place: int, retold: Retold) -> Retold:
-        """The same `process`, watched."""
-
-        def process(tokens: list[int], logits: Tensor) -> Tensor:
-            if self._waiting:
-                self.tokens += 1
-                self._waiting.discard(place)
-                self.at = self._clock.now
-            return retold(tokens, logits)
-
-        return process
-
-
 def _replayed(
-    engine: Engine, group: list[Recording], one_hot: OneHot, clock: SimulatedClock
+    engine: Engine, group: dict[int, Recording], retelling: Retelling, clock: SimulatedClock
 ) -> Run:
-    start, beginning = clock.now, _Beginning(len(group), clock)
+    start = clock.now
+    retelling.begin(group)
     requests = [
         Request(
             each.prompt,
-            SamplingParams(max_tokens=each.room, stop_token_ids=each.end_tokens, seed=each.number),
-            process=beginning.watching(place, Retold(each.prompt, each.output, one_hot)),
+            SamplingParams(max_tokens=each.room, stop_token_ids=each.end_tokens, seed=place),
+            process=retelling.first(place),
         )
-        for place, each in enumerate(group)
+        for place, each in group.items()
     ]
     results = engine.generate(requests)
-    for result, each in zip(results, group, strict=True):
+    for result, each in zip(results, group.values(), strict=True):
         assert result.token_ids == each.output, "a replay must say what was recorded"
-    return _run(results, group, beginning, start, clock.now)
+    return _run(results, list(group.values()), retelling, start, clock.now)
 
 
 def _run(
-    results: list[Result], group: list[Recording], beginning: _Beginning, start: float, end: float
+    results: list[Result], group: list[Recording], retelling: Retelling, start: float, end: float
 ) -> Run:
     drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
@@ -161,13 +134,13 @@ def _run(
         output="",
         prompts=len(group),
         tokens=sum(len(each.output) for each in group),
-        first_tokens=beginning.tokens,
+        first_tokens=retelling.first_tokens,
         steps=sum(result.stats.steps for result in results),
         drafted=drafted.total(),
         drafted_by=drafted,
         accepted=accepted,
-        prefill=beginning.at - start,
-        decode=end - beginning.at,
+        prefill=retelling.begun_at - start,
+        decode=end - retelling.begun_at,
         total=end - start,
         keeps="text",
     )

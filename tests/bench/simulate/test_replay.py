@@ -46,8 +46,12 @@ def recorded(engine, temperature):
     prompts = [engine.encoder.prompt(text).tokens for text in PROMPTS]
     return [
         Recording(
-            number, "test", prompt, result.token_ids,
-            ROOM, ended=result.finish_reason == "stop",
+            number,
+            "test",
+            prompt,
+            result.token_ids,
+            ROOM,
+            ended=result.finish_reason == "stop",
         )  # fmt: skip
         for number, (prompt, result) in enumerate(
             zip(prompts, answers(engine, "plain", temperature), strict=True)
@@ -83,9 +87,7 @@ def test_some_drafts_are_accepted_and_some_are_not(engine):
 
 def test_an_answer_that_ended_early_is_replayed_to_its_end():
     recording = Recording(1, "test", [5, 6, 7, 8, 5, 6], [7, 8, END], room=50, ended=True)
-    [run] = replay(
-        [recording], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()
-    ).runs
+    [run] = replay([recording], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()).runs
     assert (run.tokens, run.steps) == (3, 1)
 
 
