@@ -52,6 +52,8 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
 ) -> None:
     """Replay recorded answers through drafters, without a model, and predict their speed.
 
+    auto is replayed as with --head none. Where FILE has measured a draft too, both are shown.
+
     Example: graft simulate results.jsonl --draft auto,copy --costs recorded,llama-8b@h200
     """
     from graft.bench.asked import listed

@@ -22,6 +22,7 @@ from graft.draft.drafter import Drafter
 from graft.errors import InputError
 from graft.models.language_model import CHUNKS
 
+AUTO = "auto"  # replayed as without head and draft model
 STORES = ("store", "rest")  # presets that need a datastore and no network
 STORE_GUIDED = "rasd-rest"  # and one that needs both
 
@@ -156,9 +157,19 @@ class _Makers:
         """A drafter without memories."""
         if ":" in draft and self._tokenizer is None:
             self._tokenizer = _tokenizer(self._results)
-        ready = {name: each.drafter(cell, clock.spend) for name, each in self._traces.items()}
+        ready = {
+            name: each.drafter(cell, clock.spend)
+            for name, each in self._traces.items()
+            if _needs(draft, name)
+        }
         helpers = Helpers(clock=clock if paced else None, ready=ready)
         return Drafters(helpers, self._tokenizer)[draft]
+
+
+def _needs(draft: str, traced: str) -> bool:
+    """Whether a draft is made with what this network guessed."""
+    parts = draft.split("+")
+    return traced in parts or any(part.partition(":")[0] in GUIDED for part in parts)
 
 
 def _tokenizer(results: Results) -> Any:  # noqa: ANN401
@@ -199,13 +210,18 @@ def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iter
 
 
 def _measured(results: Results) -> Known:
-    """Tokens per step and speed-up over plain decoding, of what was measured besides it."""
+    """Tokens per step and speed-up over plain decoding, of what was measured besides it. Where
+    there was a network, `auto` used it: that is another `auto` than the one replayed."""
     if not any(answer.system == PLAIN for answer in results.answers.values()):
         return {}
+    settings = graft_settings(results)
+    networks = bool(settings.get("heads") or settings.get("draft_model"))
     rows = report(results, PLAIN).rows
     several = {(row.context, row.batch, row.temperature) for row in rows if row.category == ALL}
     found: Known = {}
     for row in rows:
+        if networks and AUTO in row.system.split("+"):
+            continue
         cell = row.context, row.batch, row.temperature
         category = row.category if cell in several else ALL
         speedup = row.decode.mean if row.decode else None
