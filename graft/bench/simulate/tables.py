@@ -9,6 +9,9 @@ from graft.bench.simulate.recordings import Cell
 from graft.bench.simulate.run import Outcome, Simulated, ranking
 from graft.bench.sizes import short
 
+DETAILS = "speed-up, tokens/step, nodes/step"
+ROOMY = 2  # cells beside each other that have room for them all
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
@@ -38,22 +41,25 @@ def _ranked(place: tuple[str, int, int | None], outcomes: list[Outcome]) -> Tabl
     at = f", context {short(context)}" if context else ""
     cells = list(dict.fromkeys(each.cell for each in outcomes))
     found = {(each.draft, each.cell): each for each in outcomes}
-    columns = ["draft", *map(_heading, cells)]
+    roomy = len(cells) <= ROOMY
+    columns = ["draft", *(_heading(cell, "speed-up" if not roomy else DETAILS) for cell in cells)]
     if len(cells) > 1:
         columns.append("all\nspeed-up")
     rows = []
     for draft, mean in ranking(outcomes):
-        row = [draft, *(_words(found[draft, cell]) for cell in cells)]
+        row = [draft, *(_words(found[draft, cell], roomy=roomy) for cell in cells)]
         rows.append([*row, f"{mean:.2f}"] if len(cells) > 1 else row)
     return Table(f"costs {costs}, batch {batch}{at}", columns, rows)
 
 
-def _heading(cell: Cell) -> str:
+def _heading(cell: Cell, figures: str) -> str:
     cut = f", {short(cell.context)}" if cell.context else ""
-    return f"{cell.suite}, T {cell.temperature:g}{cut}\nspeed-up, tokens/step, nodes/step"
+    return f"{cell.suite}, T {cell.temperature:g}{cut}\n{figures}"
 
 
-def _words(outcome: Outcome) -> str:
+def _words(outcome: Outcome, *, roomy: bool) -> str:
+    if not roomy:
+        return f"{outcome.speedup.mean:.2f}"
     return (
         f"{outcome.speedup.mean:.2f}  {outcome.tokens_per_step:5.2f}  {outcome.nodes_per_step:5.2f}"
     )
