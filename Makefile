@@ -15,7 +15,7 @@ WARM := $(VENV)/.compiled
 KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
 TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
 
-.PHONY: help setup demo test test-slow test-vllm-bench lint clean sound-venv
+.PHONY: help setup demo test test-slow test-vllm-bench figures lint clean sound-venv
 
 help:
 	@echo 'make demo       set up, then answer from a document and compare with plain decoding'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-slow  set up, then run the slow tests'
 	@echo 'make test-vllm-bench VLLM_PYTHON=FILE   vllm bench serve, by a Python that has vLLM, against graft serve'
 	@echo 'make setup      .venv, packages and the default model; TORCH_INDEX=URL for another torch'
+	@echo 'make figures    set up, then write down the figures that tests hold the code against'
 	@echo 'make lint       ruff check and format check'
 	@echo 'make clean      remove .venv and caches'
 
@@ -50,6 +51,10 @@ test-slow: setup
 
 test-vllm-bench: setup
 	GRAFT_VLLM_PYTHON="$(VLLM_PYTHON)" $(BIN)/python -m pytest -m slow tests/server/test_vllm_bench.py $(PYTEST_ARGS)
+
+# Machine-independent; tests/test_regression_guard.py fails where they get worse.
+figures: setup
+	PYTHONPATH=tests $(BIN)/python -m guard.figures
 
 lint: setup
 	$(BIN)/ruff check .

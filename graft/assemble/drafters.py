@@ -7,7 +7,7 @@ from typing import Any
 from graft.assemble.auto import auto, with_short
 from graft.assemble.copies import lookups, rest, stored
 from graft.assemble.helpers import Helpers
-from graft.assemble.networks import rasd, with_head, with_model, with_target
+from graft.assemble.networks import rasd, with_either, with_head, with_model, with_target
 from graft.assemble.presets import (
     RETRIEVING,
     SELF_PRESETS,
@@ -30,8 +30,13 @@ def make_drafter(
     """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, REST, RASD), or
     several presets joined by +, of whose guesses as many are taken as pay."""
     helpers = helpers or Helpers()
-    check_draft(name, draft_model=helpers.model is not None, head=bool(helpers.heads))
+    if name in helpers.ready:
+        return helpers.ready[name]
     parts = name.split("+")
+    guided = bool(helpers.heads or helpers.ready)
+    for part in parts:
+        if part not in helpers.ready:
+            check_draft(part, draft_model=helpers.model is not None, head=guided)
     if len(parts) > 1:
         parts.sort(key=runs_network)  # cheap ones first: see Combined
         walked = replace(helpers, chains=replace(helpers.chains, sampled=False))  # trees have no q
@@ -49,6 +54,7 @@ def make_drafter(
         **with_short(helpers),
         **with_model(helpers),
         **with_head(helpers),
+        **(with_either(helpers) if helpers.ready else {}),
     }
     return makers[name]()
 

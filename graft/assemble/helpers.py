@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from graft.assemble.presets import RETRIEVING, SELF_PRESETS, presets_with
 from graft.draft.chains import Chains
+from graft.draft.combined import Guide
 from graft.draft.head import HeadHelper
 from graft.draft.model import Helper
 from graft.draft.short_context import Shorten
@@ -15,7 +16,8 @@ from graft.models.heads.config import KINDS
 class Helpers:
     """Networks that guess: a smaller model, and heads by their kind, the favourite first; the
     target itself, where there is somebody to shorten prompts for it. And the clock that tells
-    whether guessing pays, None where counts must not depend on the machine."""
+    whether guessing pays, None where counts must not depend on the machine. `ready` are drafters
+    that somebody else has made in a network's place, by the preset they stand for."""
 
     model: Helper | None = None
     heads: Mapping[str, HeadHelper] = field(default_factory=dict)
@@ -23,6 +25,7 @@ class Helpers:
     shorten: Shorten | None = None
     chains: Chains = Chains()
     clock: Callable[[], float] | None = None
+    ready: Mapping[str, Guide] = field(default_factory=dict)
 
     @property
     def head(self) -> HeadHelper | None:

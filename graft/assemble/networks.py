@@ -60,7 +60,7 @@ def with_model(helpers: Helpers) -> Makers:
         "auto": lambda: auto(helpers, walked.drafter(helper, reward=UNCERTAIN)),
         "sd": lambda: helpers.chains.drafter(helper),
         "sd-tree": lambda: ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True),
-        **_with_either(helpers),
+        **with_either(helpers),
     }
 
 
@@ -77,11 +77,12 @@ def with_head(helpers: Helpers) -> Makers:
         "auto": lambda: auto(helpers, paying()),
         "head": paying,
         **{kind: partial(_head_drafter, heads, kind) for kind in heads},
-        **_with_either(helpers),
+        **with_either(helpers),
     }
 
 
-def _with_either(helpers: Helpers) -> Makers:
+def with_either(helpers: Helpers) -> Makers:
+    """What combines copies with a tree, whoever drew it."""
     copier = lookups()["copy"]
     return {
         "casd": lambda: Combined([copier(), _paper_tree(helpers)], prune=everything, ask=AtOnce()),
@@ -109,6 +110,8 @@ def triforce(target: Helper, sight: Sight = TRIFORCE, *, head: HeadHelper | None
 
 def _paper_tree(helpers: Helpers) -> Guide:
     """The tree of a head, else of a draft model, with its paper's numbers."""
+    if helpers.ready:
+        return next(iter(helpers.ready.values()))
     if helpers.heads:
         return _head_drafter(helpers.heads, next(iter(helpers.heads)))
     return ModelDrafter(helpers.model, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)

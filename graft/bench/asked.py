@@ -55,21 +55,21 @@ class Asked:
         given = {
             "suite": self.suite,
             "data": self.data,
-            "drafts": _listed(self.draft),
-            "peers": _listed(self.peers),
+            "drafts": listed(self.draft),
+            "peers": listed(self.peers),
             "model": self.model,
             "draft_model": self.draft_model,
             "head": self.head,
             "dtype": self.dtype,
             "device": self.device,
             "context_length": context_tokens(self.context_length),
-            "temperatures": _listed(self.temperature, float, "--temperature takes numbers"),
-            "batches": _listed(self.batch, int, "--batch takes whole numbers"),
-            "contexts": _listed(self.context, size, "--context takes whole numbers such as 4k"),
+            "temperatures": listed(self.temperature, float, "--temperature takes numbers"),
+            "batches": listed(self.batch, int, "--batch takes whole numbers"),
+            "contexts": listed(self.context, size, "--context takes whole numbers such as 4k"),
             "limit": self.limit,
             "groups": self.groups,
             "split": self.split,
-            "categories": _listed(self.category),
+            "categories": listed(self.category),
             "max_tokens": self.max_tokens,
             "repeats": self.repeats,
             "quality": self.quality,
@@ -106,10 +106,10 @@ def context_tokens(text: str | None) -> int | None:
     return tokens
 
 
-def _listed(
+def listed(
     text: str | None, kind: Callable[[str], Any] = str, rule: str = ""
 ) -> tuple[Any, ...] | None:
-    """A comma-separated list, each entry once."""
+    """A comma-separated list, each entry once; None stays None."""
     if text is None:
         return None
     try:

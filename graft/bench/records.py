@@ -1,20 +1,25 @@
 """The result file: JSON lines, written one by one, so that a run can stop and go on at any time.
 
 Kinds of lines: a `header` for every session (versions, hardware, options), a `worker` for every
-process that was started (its versions and settings), an `answer` for every measurement; where a
-suite has gold, a `gold` for every prompt and perhaps a `likelihood` for every way it is read.
+process that was started (its versions and settings), a `prompt` for every prompt at every context
+(so that `graft simulate` can replay answers), an `answer` for every measurement; where a suite has
+gold, a `gold` for every prompt and perhaps a `likelihood` for every way it is read.
 Token ids, and with gold their text, are written with the first answer that has them; equal answers
 repeat only their hash.
 """
 
+import base64
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any
+
+import numpy as np
 
 from graft.bench.task import Gold
 from graft.errors import InputError
@@ -67,6 +72,14 @@ class Answer:
         return tuple(self.question_ids), self.system, *cell, self.repeat
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A prompt as every system read it."""
+
+    category: str
+    token_ids: list[int]
+
+
 Reading = tuple[int, int, bool]  # a prompt's number, its context, whether it was shortened
 
 
@@ -100,6 +113,7 @@ class Results:
     answers: dict[Key, Answer] = field(default_factory=dict)
     token_ids: dict[str, list[list[int]]] = field(default_factory=dict)  # by hash
     texts: dict[str, list[str]] = field(default_factory=dict)  # by hash
+    prompts: dict[tuple[int, int], Asked] = field(default_factory=dict)  # by number and context
     gold: dict[int, Gold] = field(default_factory=dict)  # by a prompt's number
     likelihoods: dict[Reading, Likelihood] = field(default_factory=dict)
 
@@ -155,6 +169,9 @@ def _take(results: Results, row: dict[str, Any]) -> None:
             results.token_ids[answer.output] = ids
         if texts is not None:
             results.texts[answer.output] = texts
+    elif kind == "prompt":
+        asked = Asked(row["category"], _unpacked(row["tokens"]))
+        results.prompts[row["number"], row["context"]] = asked
     elif kind == "gold":
         results.gold[row["number"]] = Gold(row["kind"], tuple(row["references"]))
     elif kind == "likelihood":
@@ -177,6 +194,11 @@ class Writer:
     def worker(self, systems: list[str], about: dict[str, Any]) -> None:
         """A process was started for these systems."""
         self._write({"record": "worker", "systems": systems, **about})
+
+    def prompt(self, number: int, context: int, asked: Asked) -> None:
+        """A prompt at one context."""
+        cell = {"number": number, "context": context, "category": asked.category}
+        self._write({"record": "prompt", **cell, "tokens": _packed(asked.token_ids)})
 
     def gold(self, number: int, gold: Gold) -> None:
         """What a good answer to a prompt says."""
@@ -203,6 +225,18 @@ class Writer:
 
     def _write(self, row: dict[str, Any]) -> None:
         write_row(self._file, self._path, row)
+
+
+def _packed(tokens: list[int]) -> str:
+    """Token ids in a quarter of the room that digits take."""
+    return base64.b64encode(zlib.compress(np.array(tokens, "<i4").tobytes(), 9)).decode()
+
+
+def _unpacked(text: str) -> list[int]:
+    try:
+        return np.frombuffer(zlib.decompress(base64.b64decode(text)), "<i4").tolist()
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
 
 
 def write_row(file: IO[str], path: Path, row: dict[str, Any]) -> None:

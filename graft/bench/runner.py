@@ -11,7 +11,7 @@ from graft.bench import about
 from graft.bench.encode import Workload, encode
 from graft.bench.golden import Golden, Weighing
 from graft.bench.plan import Turn, turns
-from graft.bench.records import Answer, Results, Writer, open_results, output_hash
+from graft.bench.records import Answer, Asked, Results, Writer, open_results, output_hash
 from graft.bench.settings import Settings
 from graft.bench.systems import System
 from graft.bench.task import Prompt, chat, read_suite, select
@@ -165,6 +165,7 @@ class Session:
         asked = Golden(self.settings, self.workload, self.results).left(todo)
         if left or asked:
             self.writer.header(header)
+            self._write_prompts()
             self._write_gold()
         for turn in left:
             if turn.system.process not in self.workers.failed:
@@ -173,6 +174,14 @@ class Session:
         for question in asked:
             self._weigh(question)
         return not self.workers.failed
+
+    def _write_prompts(self) -> None:
+        for context, prompts in self.workload.prompts.items():
+            for each in prompts:
+                number = each.prompt.number
+                if (number, context) not in self.results.prompts:
+                    asked = Asked(each.prompt.category, each.token_ids)
+                    self.writer.prompt(number, context, asked)
 
     def _write_gold(self) -> None:
         for prompt in self.workload.asked:

@@ -8,6 +8,7 @@ import typer
 from graft.cli.ask import ask
 from graft.cli.bench import app as bench
 from graft.cli.bench_kernels import kernels
+from graft.cli.bench_trace import trace
 from graft.cli.cache import cache
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
@@ -16,6 +17,7 @@ from graft.cli.index import app as index
 from graft.cli.models import models
 from graft.cli.run import run
 from graft.cli.serve import serve
+from graft.cli.simulate import simulate
 from graft.cli.train import train
 
 # Plain help: formatting it with rich would take longer than everything else together.
@@ -27,9 +29,10 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (run, chat, ask, serve, train, models, cache, doctor):
+for command in (run, chat, ask, serve, train, simulate, models, cache, doctor):
     app.command()(fails_in_one_line(command))
 bench.command()(fails_in_one_line(kernels))
+bench.command()(fails_in_one_line(trace))
 app.add_typer(bench, name="bench")
 app.add_typer(index, name="index")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -107,22 +108,33 @@ class StepCosts:
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
-        content = {"lengths": self.lengths, "nodes": self.nodes, "seconds": self.seconds}
         with atomic_file(path) as temporary:
-            temporary.write_text(json.dumps(content))
+            temporary.write_text(json.dumps(self.as_dict()))
+
+    def as_dict(self) -> dict[str, Any]:
+        """What stands in a file."""
+        return {"lengths": self.lengths, "nodes": self.nodes, "seconds": self.seconds}
 
     @classmethod
     def read(cls, path: Path) -> "StepCosts":
         """Read what `save` wrote."""
         try:
             content = json.loads(path.read_text())
-            seconds = tuple(tuple(float(x) for x in row) for row in content["seconds"])
-            lengths, nodes = (tuple(map(int, content[name])) for name in ("lengths", "nodes"))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise InputError(f"{path} is not a table of step costs: {error}") from error
+        return cls.of(content, str(path))
+
+    @classmethod
+    def of(cls, content: dict[str, Any], name: str) -> "StepCosts":
+        """The table that `as_dict` gave; `name` is what a refusal calls it."""
+        try:
+            seconds = tuple(tuple(float(x) for x in row) for row in content["seconds"])
+            lengths, nodes = (tuple(map(int, content[each])) for each in ("lengths", "nodes"))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{name} is not a table of step costs: {error}") from error
         costs = cls(lengths, nodes, seconds)
         if not costs._is_sound():
-            raise InputError(f"{path} is not a table of step costs: sizes or values do not fit")
+            raise InputError(f"{name} is not a table of step costs: sizes or values do not fit")
         return costs
 
 

@@ -9,6 +9,7 @@ from made_up_answers import Recorder
 from graft.bench.records import read_results
 from graft.bench.report import report
 from graft.bench.runner import run
+from graft.bench.simulate.run import Simulation, simulate
 
 
 def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monkeypatch):
@@ -47,6 +48,25 @@ def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monk
             assert answer.tokens - answer.batch == answer.steps
         if answer.system != "hf":
             assert answer.tokens_per_step is None or answer.tokens_per_step >= 1
+
+
+def test_a_simulation_counts_what_real_runs_count(settings, tmp_path, monkeypatch):
+    monkeypatch.setenv("GRAFT_COSTS", "reference")
+    out = tmp_path / "results.jsonl"
+    drafts = ("plain", "pld", "copy", "auto")
+    asked = settings(limit=2, max_tokens=40, drafts=drafts, temperatures=(0.0, 1.0), batches=(1, 3))
+    assert run(asked, out, Recorder())
+    found = simulate(Simulation(files=[out], drafts=drafts, batches=(1, 3))).outcomes
+    compared = [each for each in found if each.measured_tokens_per_step is not None]
+    assert {(each.draft, each.batch, each.cell.temperature) for each in compared} == {
+        (draft, batch, temperature)
+        for draft in drafts
+        for batch in (1, 3)
+        for temperature in (0.0, 1.0)
+    }
+    assert any(each.tokens_per_step > 1 for each in compared)
+    for each in compared:
+        assert each.tokens_per_step == pytest.approx(each.measured_tokens_per_step), each
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import json
 import pytest
 from made_up_answers import HEADER, answer
 
-from graft.bench.records import open_results, output_hash, read_results
+from graft.bench.records import Asked, open_results, output_hash, read_results
 from graft.errors import InputError
 
 
@@ -23,6 +23,21 @@ def test_what_is_written_is_read(file):
     assert results.workers["auto"]["versions"] == {"graft": "1"}
     assert list(results.answers.values()) == [answer(output=output_hash([[1, 2]]))]
     assert results.token_ids == {output_hash([[1, 2]]): [[1, 2]]}
+
+
+def test_prompts_are_kept_token_by_token(file):
+    asked = Asked("rag", [0, 5, 151_935, 7])
+    with open_results(file) as (_, writer):
+        writer.prompt(3, 1024, asked)
+    assert read_results(file).prompts == {(3, 1024): asked}
+
+
+def test_a_damaged_prompt_is_refused_by_its_line(file):
+    with open_results(file) as (_, writer):
+        writer.prompt(3, 1024, Asked("rag", [0, 5]))
+    file.write_text(file.read_text().replace('"tokens":"', '"tokens":"AAAA'))
+    with pytest.raises(InputError, match="line 4"):
+        read_results(file)
 
 
 def test_a_file_written_before_sources_of_drafts_were_told_is_read(file):

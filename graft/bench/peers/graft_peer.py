@@ -31,6 +31,7 @@ def main() -> None:
     import torch
 
     import graft
+    from graft.models.step_costs import costs_are_given
 
     torch.set_num_threads(chosen.threads)
     engine = graft.load(
@@ -62,6 +63,8 @@ def main() -> None:
         "load_options": chosen.load_options,
         "heads": [name for name in ("eagle2", "longspec") if name in engine.presets],
         "prefix_cache": 0,
+        "costs": engine.costs.as_dict(),
+        "paced": not costs_are_given(),
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)
     ready["versions"]["graft"] = graft.__version__

@@ -1,0 +1,239 @@
+"""`graft simulate`: every drafter over every recording, under every table of costs."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+from graft.assemble import PRESETS, Drafters, Helpers
+from graft.bench.metrics import Ratio, Run, decode_ratio, decode_speed, drafting, tokens_per_step
+from graft.bench.records import Results, read_results
+from graft.bench.report import ALL, PLAIN, report
+from graft.bench.simulate.costs import RECORDED, find_costs, graft_settings
+from graft.bench.simulate.recorded_model import SimulatedClock
+from graft.bench.simulate.recordings import Cell, Recording, recordings_of
+from graft.bench.simulate.replay import Machine, Replayed, replay
+from graft.bench.simulate.roofline import Place
+from graft.bench.simulate.traces import GUIDED, Traces, read_traces
+from graft.draft.drafter import Drafter
+from graft.errors import InputError
+from graft.models.language_model import CHUNKS
+
+AUTO = "auto"  # replayed as without head and draft model
+STORES = ("store", "rest")  # presets that need a datastore and no network
+STORE_GUIDED = "rasd-rest"  # and one that needs both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulation:
+    """What is asked for; `contexts` None are the recorded ones."""
+
+    files: Sequence[Path]
+    drafts: Sequence[str]
+    costs: Sequence[str] = (RECORDED,)
+    batches: Sequence[int] = (1,)
+    contexts: Sequence[int | None] = (None,)
+    like: Place | None = None
+    traces: Sequence[Path] = ()
+
+    def __post_init__(self) -> None:
+        if not self.drafts:
+            raise InputError("no drafts to replay; name some (--draft copy,pld)")
+        if any(batch < 1 for batch in self.batches):
+            raise InputError("--batch takes whole numbers from 1 on")
+        if any(context is not None and context < 1 for context in self.contexts):
+            raise InputError("--context takes numbers of tokens from 1 on")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One drafter on one category of one cell; the measured figures are of the same prompts, where
+    the file has them."""
+
+    costs: str
+    batch: int
+    context: int | None
+    cell: Cell
+    category: str
+    draft: str
+    prompts: int
+    tokens_per_step: float
+    nodes_per_step: float
+    tokens_per_second: float
+    speedup: Ratio
+    measured_tokens_per_step: float | None = None
+    measured_speedup: float | None = None
+
+
+@dataclass(slots=True)
+class Simulated:
+    """All outcomes, and how fast they were found."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    steps: int = 0
+    seconds: float = 0.0
+
+    def count(self, replayed: Replayed) -> None:
+        """One replay more."""
+        self.steps += sum(run.steps for run in replayed.runs)
+        self.seconds += replayed.seconds
+
+
+Said = Callable[[str], None]
+
+
+def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
+    """Refuse drafts that recordings and traces do not hold all of."""
+    stores = STORES
+    known = list(PRESETS)
+    if traced:
+        known += [*traced, *(name for name in GUIDED if name != STORE_GUIDED)]
+        stores = (*STORES, STORE_GUIDED)
+    for part in draft.split("+"):
+        preset, _, folder = part.partition(":")
+        if part not in known and not (preset in stores and folder):
+            raise InputError(
+                f"draft {part!r} cannot be replayed: choose of {', '.join(known)}, "
+                f"{', '.join(f'{name}:FOLDER' for name in stores)}, joined by +; "
+                "what a network guesses must be traced before (graft bench trace, --traces)"
+            )
+
+
+def simulate(asked: Simulation, said: Said = lambda _: None) -> Simulated:
+    """Replay; `said` hears what happens."""
+    done, seen = Simulated(), set()
+    for path in asked.files:
+        results = read_results(path)
+        cells = recordings_of(results, path)
+        if again := seen & set(cells):
+            raise InputError(f"{path} holds {again.pop()} once more; give every suite once")
+        seen |= set(cells)
+        makers = _Makers(results, [read_traces(each, cells) for each in asked.traces])
+        for draft in asked.drafts:
+            check_replayable(draft, makers.traced)
+        measured = _measured(results)
+        for name, batch, context in product(asked.costs, asked.batches, asked.contexts):
+            priced = find_costs(name, results, asked.like)
+            machine = Machine(priced.costs, batch, makers.chunk, context)
+            known = measured if name == RECORDED and context is None else {}
+            for cell, recordings in cells.items():
+                _check_batch(batch, recordings, path)
+                said(f"{cell}: {name}, batch {batch}")
+                where = (name, batch, context, cell)
+                runs = {}
+                for draft in dict.fromkeys([PLAIN, *asked.drafts]):
+                    clock = SimulatedClock()
+                    drafter = makers.make(draft, cell, clock, paced=priced.paced)
+                    replayed = replay(recordings, drafter, machine, clock)
+                    done.count(replayed)
+                    runs[draft] = replayed.runs
+                done.outcomes += _outcomes(where, runs, known)
+    return done
+
+
+def _check_batch(batch: int, recordings: list[Recording], path: Path) -> None:
+    if len(recordings) < batch:
+        raise InputError(f"--batch {batch} needs {batch} answers; {path} has {len(recordings)}")
+
+
+class _Makers:
+    """Makes drafters for the answers of one file."""
+
+    def __init__(self, results: Results, traces: Sequence[Traces]) -> None:
+        self._results, self._tokenizer = results, None
+        self._traces = {each.draft: each for each in traces}
+        device = str(graft_settings(results).get("device", "cpu"))
+        self.chunk = CHUNKS.get(device.partition(":")[0], CHUNKS["cpu"])
+
+    @property
+    def traced(self) -> list[str]:
+        """Networks whose guesses are kept."""
+        return list(self._traces)
+
+    def make(self, draft: str, cell: Cell, clock: SimulatedClock, *, paced: bool) -> Drafter:
+        """A drafter without memories."""
+        if ":" in draft and self._tokenizer is None:
+            self._tokenizer = _tokenizer(self._results)
+        ready = {
+            name: each.drafter(cell, clock.spend)
+            for name, each in self._traces.items()
+            if _needs(draft, name)
+        }
+        helpers = Helpers(clock=clock if paced else None, ready=ready)
+        return Drafters(helpers, self._tokenizer)[draft]
+
+
+def _needs(draft: str, traced: str) -> bool:
+    """Whether a draft is made with what this network guessed."""
+    parts = draft.split("+")
+    return traced in parts or any(part.partition(":")[0] in GUIDED for part in parts)
+
+
+def _tokenizer(results: Results) -> Any:  # noqa: ANN401
+    """Of the model that answered: a datastore must be made with the same one."""
+    from transformers import AutoTokenizer
+
+    from graft.models.checkpoints.pretrained import locate
+
+    return AutoTokenizer.from_pretrained(locate(results.sessions[0]["fixed"]["model"]).folder)
+
+
+Where = tuple[str, int, int | None, Cell]
+Known = dict[tuple[int, int, float, str, str], tuple[float | None, float | None]]
+
+
+def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iterator[Outcome]:
+    """Category by category, and all together."""
+    name, batch, context, cell = where
+    plain = runs[PLAIN]
+    categories = sorted({run.category for run in plain})
+    for category in [*categories, ALL] if len(categories) > 1 else [ALL]:
+        chosen = [i for i, run in enumerate(plain) if category in (ALL, run.category)]
+        for draft, all_runs in runs.items():
+            mine = [all_runs[i] for i in chosen]
+            ratio = decode_ratio([(plain[i], all_runs[i]) for i in chosen])
+            if ratio is None:
+                continue
+            key = (cell.context, batch, cell.temperature, category, draft)
+            yield Outcome(
+                name, batch, context, cell, category, draft,
+                len(chosen) * batch,
+                tokens_per_step(mine) or 1.0,
+                drafting(mine).nodes_per_step,
+                decode_speed(mine) or 0.0,
+                ratio,
+                *measured.get(key, (None, None)),
+            )  # fmt: skip
+
+
+def _measured(results: Results) -> Known:
+    """Tokens per step and speed-up over plain decoding, of what was measured besides it. Where
+    there was a network, `auto` used it: that is another `auto` than the one replayed."""
+    if not any(answer.system == PLAIN for answer in results.answers.values()):
+        return {}
+    settings = graft_settings(results)
+    networks = bool(settings.get("heads") or settings.get("draft_model"))
+    rows = report(results, PLAIN).rows
+    several = {(row.context, row.batch, row.temperature) for row in rows if row.category == ALL}
+    found: Known = {}
+    for row in rows:
+        if networks and AUTO in row.system.split("+"):
+            continue
+        cell = row.context, row.batch, row.temperature
+        category = row.category if cell in several else ALL
+        speedup = row.decode.mean if row.decode else None
+        found[*cell, category, row.system] = row.tokens_per_step, speedup
+    return found
+
+
+def ranking(outcomes: Sequence[Outcome]) -> list[tuple[str, float]]:
+    """Drafts by the geometric mean of their speed-ups over all cells, the best first."""
+    speedups = defaultdict(list)
+    for outcome in outcomes:
+        if outcome.category == ALL:
+            speedups[outcome.draft].append(outcome.speedup.mean)
+    means = {draft: geometric_mean(values) for draft, values in speedups.items()}
+    return sorted(means.items(), key=lambda pair: -pair[1])

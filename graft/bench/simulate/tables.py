@@ -1,0 +1,103 @@
+"""The outcomes of a simulation as tables: for every place drafts by rank, cells as columns."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from graft.bench.report import ALL, PLAIN
+from graft.bench.simulate.recordings import Cell
+from graft.bench.simulate.run import Outcome, Simulated, ranking
+from graft.bench.sizes import short
+
+DETAILS = "speed-up, tokens/step, nodes/step"
+ROOMY = 2  # cells beside each other that have room for them all
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Words in rows; a column's name may have several lines."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+def tables(simulated: Simulated) -> list[Table]:
+    """One for each table of costs, batch and context, and one of what was measured besides."""
+    whole = [outcome for outcome in simulated.outcomes if outcome.category == ALL]
+    places = dict.fromkeys((each.costs, each.batch, each.context) for each in whole)
+    made = [_ranked(place, [o for o in whole if _place(o) == place]) for place in places]
+    drafted = [each for each in whole if each.draft != PLAIN]
+    compared = [each for each in drafted if each.measured_speedup is not None]
+    return [*made, _compared(compared)] if compared else made
+
+
+def _place(outcome: Outcome) -> tuple[str, int, int | None]:
+    return outcome.costs, outcome.batch, outcome.context
+
+
+def _ranked(place: tuple[str, int, int | None], outcomes: list[Outcome]) -> Table:
+    costs, batch, context = place
+    at = f", context {short(context)}" if context else ""
+    cells = list(dict.fromkeys(each.cell for each in outcomes))
+    found = {(each.draft, each.cell): each for each in outcomes}
+    roomy = len(cells) <= ROOMY
+    columns = ["draft", *(_heading(cell, "speed-up" if not roomy else DETAILS) for cell in cells)]
+    if len(cells) > 1:
+        columns.append("all\nspeed-up")
+    rows = []
+    for draft, mean in ranking(outcomes):
+        row = [draft, *(_words(found[draft, cell], roomy=roomy) for cell in cells)]
+        rows.append([*row, f"{mean:.2f}"] if len(cells) > 1 else row)
+    return Table(f"costs {costs}, batch {batch}{at}", columns, rows)
+
+
+def _heading(cell: Cell, figures: str) -> str:
+    cut = f", {short(cell.context)}" if cell.context else ""
+    return f"{cell.suite}, T {cell.temperature:g}{cut}\n{figures}"
+
+
+def _words(outcome: Outcome, *, roomy: bool) -> str:
+    if not roomy:
+        return f"{outcome.speedup.mean:.2f}"
+    return (
+        f"{outcome.speedup.mean:.2f}  {outcome.tokens_per_step:5.2f}  {outcome.nodes_per_step:5.2f}"
+    )
+
+
+def _compared(outcomes: Sequence[Outcome]) -> Table:
+    columns = ["draft", "on", "speed-up\npredicted", "measured", "off", "tokens/step\npredicted",
+               "measured"]  # fmt: skip
+    rows = [
+        [
+            each.draft,
+            f"{each.cell}, batch {each.batch}",
+            f"{each.speedup.mean:.2f}",
+            f"{each.measured_speedup:.2f}",
+            f"{each.speedup.mean / each.measured_speedup - 1:+.1%}",
+            f"{each.tokens_per_step:.3f}",
+            f"{each.measured_tokens_per_step:.3f}",
+        ]
+        for each in outcomes
+    ]
+    return Table("predicted from plain decoding's answers, and measured", columns, rows)
+
+
+def as_markdown(made: Sequence[Table]) -> str:
+    """For a document."""
+    return "\n\n".join(_markdown(table) for table in made)
+
+
+def _markdown(table: Table) -> str:
+    names = [name.replace("\n", ": ") for name in table.columns]
+    lines = [names, ["---", *["--:"] * (len(names) - 1)], *table.rows]
+    return "\n".join([table.title, "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def as_dict(simulated: Simulated) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "outcomes": [asdict(each) for each in simulated.outcomes],
+        "steps": simulated.steps,
+        "seconds": simulated.seconds,
+    }

@@ -1,0 +1,99 @@
+"""`graft simulate`: what drafters would gain, from recorded answers and a table of costs."""
+
+import json as json_module
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from graft.bench.simulate.run import Simulated
+
+WIDTH = 100  # of the tables, where there is no terminal
+
+
+def simulate(  # noqa: PLR0913 (one parameter is one option)
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench.")],
+    *,
+    draft: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", help="auto, pld, copy, igpg, store:FOLDER, rest:FOLDER; joined by +."
+        ),
+    ] = "auto,pld,copy,igpg",
+    costs: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="Seconds of steps: recorded, reference, a FILE, or SHAPE@HARDWARE.",
+        ),
+    ] = "recorded",
+    like: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHAPE@HARDWARE",
+            help="Where the recorded table was measured; it is carried over to others by ratio.",
+        ),
+    ] = None,
+    batch: Annotated[str, typer.Option(metavar="LIST", help="Prompts at a time.")] = "1",
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="LIST", help="Tokens that steps stand on, such as 4k,32k."),
+    ] = None,
+    traces: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="FILE", help="From graft bench trace: what networks guessed."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")] = (
+        False
+    ),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+) -> None:
+    """Replay recorded answers through drafters, without a model, and predict their speed.
+
+    auto is replayed as with --head none. Where FILE has measured a draft too, both are shown.
+
+    Example: graft simulate results.jsonl --draft auto,copy --costs recorded,llama-8b@h200
+    """
+    from graft.bench.asked import listed
+    from graft.bench.simulate.roofline import read_place
+    from graft.bench.simulate.run import Simulation, simulate
+    from graft.bench.sizes import size
+
+    asked = Simulation(
+        files=files,
+        drafts=listed(draft),
+        costs=listed(costs),
+        batches=listed(batch, int, "--batch takes whole numbers"),
+        contexts=listed(context, size, "--context takes whole numbers such as 4k") or (None,),
+        like=read_place(like) if like else None,
+        traces=traces or (),
+    )
+    _show(simulate(asked), markdown=markdown, json=json)
+
+
+def _show(simulated: "Simulated", *, markdown: bool, json: bool) -> None:
+    from graft.bench.simulate.tables import as_dict, as_markdown, tables
+
+    if json:
+        print(json_module.dumps(as_dict(simulated)))
+        return
+    made = tables(simulated)
+    if markdown:
+        print(as_markdown(made))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    for each in made:
+        table = Table(*each.columns, title=each.title, title_justify="left", box=None)
+        for row in each.rows:
+            table.add_row(*row)
+        console.print(table)
+    console.print(
+        f"{simulated.steps:,} steps in {simulated.seconds:.1f} s: "
+        f"{simulated.steps / max(simulated.seconds, 1e-9):,.0f} steps a second",
+        style="dim",
+    )

@@ -1,0 +1,121 @@
+"""A network's guesses, kept at every position of an answer and replayed without the network.
+
+`Tracing` asks a drafter before every token of a plainly decoded answer and keeps its tree. `Traced`
+proposes those trees again wherever a replay comes by. Whoever drafts by a fixed rule is so replayed
+exactly, for what it guesses depends on the text alone; of an adaptive drafter the trees are those
+it would draw if nodes cost nothing, cut to what pays.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
+
+import numpy as np
+
+from graft.draft.budget import Choose, best_of
+from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.errors import InputError
+from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import DraftTree, root_only
+
+Trace = Sequence[DraftTree]  # [i]: the tree after the answer's first i + 1 tokens
+
+
+def key_of(prompt: Sequence[int]) -> Hashable:
+    """What a trace is found by."""
+    return tuple(prompt)
+
+
+class Tracing:
+    """Keeps what `drafter` proposes, and proposes nothing."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.traces: dict[Hashable, list[DraftTree]] = defaultdict(list)
+        self._drafting: list[float] = []
+        self._steps: list[float] = []
+        self._since: float | None = None  # the last proposal's end
+
+    @property
+    def share(self) -> float:
+        """What a draft takes, in steps of plain decoding."""
+        return median(self._drafting) / median(self._steps) if self._steps else 0.0
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        self._since = None
+        self._drafter.start(context)
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        began = time.perf_counter()
+        if self._since is not None:
+            self._steps.append(began - self._since)
+        free = replace(budget, seconds=np.full_like(budget.seconds, budget.seconds[0]))
+        for context, tree in zip(contexts, self._drafter.propose(contexts, free), strict=True):
+            self.traces[key_of(context.prompt)].append(replace(tree, probs=None))
+        self._since = time.perf_counter()
+        self._drafting.append(self._since - began)
+        return [root_only(context.root) for context in contexts]
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+        self._drafter.observe(steps)
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        self._drafter.finish(sequence)
+
+
+class Traced:
+    """Proposes what was kept, as many nodes as `choose` says, in `share` of a plain step's time."""
+
+    def __init__(
+        self,
+        traces: Mapping[Hashable, Trace],
+        choose: Choose,
+        *,
+        share: float = 0.0,
+        spend: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self._traces, self._choose = traces, choose
+        self._share, self._spend = share, spend
+        self._followed: dict[int, Trace] = {}
+        self._likely: dict[int, list[int]] = {}
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        trace = self._traces.get(key_of(context.prompt))
+        if trace is None:
+            raise InputError("the traces are of other prompts; trace this result file")
+        self._followed[context.sequence] = trace
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        trees = [self._tree(context) for context in contexts]
+        self._spend(self._share * float(budget.seconds[0]))
+        for context, tree in zip(contexts, trees, strict=True):
+            self._likely[context.sequence] = tree.tokens[tree.parents == 0].tolist()
+        return best_of(trees, self._choose, budget)
+
+    def first_tokens(self, sequence: int) -> list[int]:
+        """What the network held likeliest after the root, in the draft just proposed."""
+        return self._likely[sequence]
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        self._followed.pop(sequence, None)
+        self._likely.pop(sequence, None)
+
+    def _tree(self, context: DraftContext) -> DraftTree:
+        trace, place = self._followed[context.sequence], len(context.tokens) - 1
+        if place >= len(trace):
+            return root_only(context.root)
+        if trace[place].tokens[0] != context.root:
+            raise InputError("the traces are of other answers; trace this result file")
+        return trace[place]

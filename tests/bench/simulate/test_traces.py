@@ -1,0 +1,76 @@
+"""What a network guessed is kept, and replayed to the same counts."""
+
+import pytest
+from test_replay import ROOM, answers, recorded
+from tiny import costs_of, tiny_engine, tiny_network
+from tiny_heads import tiny_head
+
+from graft.assemble import Drafters, Helpers
+from graft.bench.simulate.recorded_model import SimulatedClock
+from graft.bench.simulate.recordings import Cell, Recording
+from graft.bench.simulate.replay import Machine, replay
+from graft.bench.simulate.traces import read_traces, trace, write_traces
+from graft.errors import InputError
+
+CELL = Cell("test", 0.0, 0)
+
+
+@pytest.fixture(scope="module")
+def engine(one_thread):
+    network = tiny_network()
+    return tiny_engine(network, heads=[tiny_head("eagle2", network)])
+
+
+@pytest.fixture(scope="module")
+def traced(engine, tmp_path_factory):
+    cells = {CELL: recorded(engine, 0.0)}
+    path = tmp_path_factory.mktemp("traces") / "eagle2.jsonl.gz"
+    _, lines = trace(engine, "eagle2", cells)
+    write_traces(path, lines)
+    return cells, path
+
+
+@pytest.mark.parametrize("draft", ["eagle2", "casd", "rasd-pld"])
+def test_counts_are_those_of_the_real_run(engine, traced, draft):
+    cells, path = traced
+    clock = SimulatedClock()
+    traces = read_traces(path, cells)
+    helpers = Helpers(ready={"eagle2": traces.drafter(CELL, clock.spend)})
+    runs = replay(cells[CELL], Drafters(helpers)[draft], Machine(costs_of(1.0)), clock).runs
+    real = answers(engine, draft, 0.0)
+    assert sum(run.steps for run in runs) == sum(each.stats.steps for each in real)
+    assert sum(run.drafted for run in runs) == sum(each.stats.num_draft_tokens for each in real)
+    assert sum(run.accepted.total() for run in runs) > 0
+
+
+def test_drafting_takes_its_time(traced):
+    cells, path = traced
+
+    def seconds(share):
+        clock, traces = SimulatedClock(), read_traces(path, cells)
+        traces.share = share
+        drafter = Drafters(Helpers(ready={"eagle2": traces.drafter(CELL, clock.spend)}))["eagle2"]
+        runs = replay(cells[CELL], drafter, Machine(costs_of(1.0)), clock).runs
+        return sum(run.decode for run in runs)
+
+    assert seconds(2.0) > seconds(1.0) > seconds(0.0)
+
+
+def test_another_models_answers_are_refused(engine):
+    other = Recording(1, "test", engine.encoder.prompt("the end").tokens, [5] * ROOM, ROOM)
+    with pytest.raises(InputError, match="answered otherwise"):
+        trace(engine, "eagle2", {CELL: [other]})
+
+
+def test_traces_of_other_answers_are_refused(traced):
+    cells, path = traced
+    changed = [Recording(each.number, "test", each.prompt, [7, 8], 2) for each in cells[CELL]]
+    with pytest.raises(InputError, match="hold nothing"):
+        read_traces(path, {CELL: changed}).drafter(CELL, print)
+
+
+def test_a_file_of_something_else_is_refused(tmp_path):
+    path = tmp_path / "other"
+    path.write_text("no")
+    with pytest.raises(InputError, match="no file of traces"):
+        read_traces(path, {})

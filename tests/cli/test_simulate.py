@@ -1,0 +1,85 @@
+import json
+from pathlib import Path
+
+import pytest
+from made_up_answers import HEADER, answer
+
+from graft.bench.records import open_results
+
+RECORDINGS = Path(__file__).parents[1] / "guard" / "recordings.jsonl"
+
+
+def test_drafts_are_ranked(cli):
+    done = cli("simulate", str(RECORDINGS), "--draft", "copy,pld")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "costs recorded, batch 1" in lines[0]
+    ranked = [line.split()[0] for line in lines[3:6]]
+    assert ranked == ["copy", "plain", "pld"]
+    assert "steps a second" in lines[-1]
+
+
+def test_everything_is_there_as_json(cli):
+    words = ["--draft", "copy", "--costs", "reference,llama-8b@h200", "--batch", "1,4", "--context",
+             "4k", "--json"]  # fmt: skip
+    done = cli("simulate", str(RECORDINGS), *words)
+    told = json.loads(done.stdout)
+    whole = [each for each in told["outcomes"] if each["category"] == "all"]
+    assert len(whole) == 2 * 2 * 2 * 2  # costs, batches, temperatures, drafts
+    assert {each["context"] for each in whole} == {4096}
+    speedups = {
+        each["costs"]: each["speedup"]["mean"]
+        for each in whole
+        if (each["draft"], each["batch"], each["cell"]["temperature"]) == ("copy", 1, 0.0)
+    }
+    assert speedups["llama-8b@h200"] > speedups["reference"] > 1  # nodes are free there
+    assert told["steps"] > 0
+
+
+def test_tables_for_a_document(cli):
+    done = cli("simulate", str(RECORDINGS), "--draft", "copy", "--markdown")
+    assert "| copy |" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--draft sd", "draft 'sd' cannot be replayed"),
+        ("--draft copy+eagle2", "draft 'eagle2' cannot be replayed"),
+        ("--draft store", "draft 'store' cannot be replayed"),
+        ("--draft ,", "no drafts to replay"),
+        ("--costs nowhere", "unknown costs 'nowhere'"),
+        ("--costs llama-8b@tpu", "unknown hardware 'tpu'"),
+        ("--like smollm2", "names no model and hardware"),
+        ("--batch 0", "--batch takes whole numbers from 1 on"),
+        ("--batch 9", "--batch 9 needs 9 answers"),
+        ("--context much", "--context takes whole numbers such as 4k"),
+        ("--traces nowhere", "nowhere is no file of traces"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(cli, words, line):
+    done = cli("simulate", str(RECORDINGS), *words.split())
+    assert done.exit_code == 1
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_file_without_prompts_is_refused(cli, tmp_path):
+    path = tmp_path / "old.jsonl"
+    with open_results(path) as (_, writer):
+        writer.header(HEADER)
+        writer.answer(answer(output="a"), [[1, 2]])
+    done = cli("simulate", str(path))
+    assert done.exit_code == 1
+    assert "has no prompts" in done.stderr
+
+
+def test_one_suite_twice_is_refused(cli):
+    done = cli("simulate", str(RECORDINGS), str(RECORDINGS), "--draft", "copy")
+    assert "once more" in done.stderr
+
+
+def test_a_trace_of_a_preset_without_its_network_is_refused(cli):
+    done = cli("bench", "trace", str(RECORDINGS), "--draft", "sd")
+    assert done.exit_code == 1
+    assert "needs a draft model" in done.stderr
