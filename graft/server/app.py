@@ -15,11 +15,13 @@ from graft.server.asking import Asking
 from graft.server.corpora import Corpora
 from graft.server.failures import BROKEN, Refusal, handle_failures
 from graft.server.grammar import Grammars
+from graft.server.hosts import HostCheck
 from graft.server.limits import Gate
 from graft.server.logprobs import TokenTexts
 from graft.server.messages import encode_chat
 from graft.server.metrics import Metrics
-from graft.server.responses import ResponseAnswer, as_chat
+from graft.server.pages import add_pages
+from graft.server.responses import ResponseAnswer
 from graft.server.schema import (
     AddCorpus,
     ChatRequest,
@@ -83,11 +85,13 @@ def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
     )
     app.state.server = server
     app.add_middleware(Gate, api_keys=settings.api_keys, max_body=settings.max_body)
+    app.add_middleware(HostCheck, hosts=settings.hosts)
     handle_failures(app)
     _add_texts(app, server)
     _add_tokens(app, server)
     _add_corpora(app, server)
     _add_status(app, server)
+    add_pages(app)
     return app
 
 
@@ -104,7 +108,7 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         asking.check_model(asked.model)
         answer = chat.ChatAnswer(asked, name, server.texts)
         job = await server.worker.open(
-            lambda: chat.prepare(asked, asking, _tenant(request)),
+            lambda: answer.prepare(asking, _tenant(request)),
             places=asking.check_choices(asked),
             heard=answer.heard,
         )
@@ -123,7 +127,7 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         echoed = [_as_text(server.engine, prompt) for prompt in prompts] if asked.echo else []
         answer = completions.CompletionAnswer(asked, name, server.texts, echoed)
         job = await server.worker.open(
-            lambda: completions.prepare(asked, asking, _tenant(request)),
+            lambda: answer.prepare(asking, _tenant(request)),
             places=asking.check_choices(asked, len(prompts)),
             heard=answer.heard,
         )
@@ -138,16 +142,14 @@ def _add_texts(app: FastAPI, server: Server) -> None:
     async def respond(asked: ResponsesRequest, request: Request) -> Any:  # noqa: ANN401
         """Answer a text or a chat, the newer way."""
         asking.check_model(asked.model)
-        answer, as_asked = ResponseAnswer(asked, name), as_chat(asked)
+        answer = ResponseAnswer(asked, name)
         job = await server.worker.open(
-            lambda: chat.prepare(as_asked, asking, _tenant(request)),
-            places=1,
-            heard=asked.stream,
+            lambda: answer.prepare(asking, _tenant(request)), places=1, heard=answer.heard
         )
         return await server.answer(
             request,
             job,
-            lambda job, told: answer.whole(job.results),
+            lambda job, told: answer.whole(job.results, told),
             answer.events if asked.stream else None,
             named=True,
         )
@@ -248,6 +250,19 @@ def _add_status(app: FastAPI, server: Server) -> None:
         """The same by its name."""
         server.asking.check_model(name)
         return card()
+
+    @app.get("/server_info")
+    async def server_info() -> dict[str, Any]:
+        """What a client may choose from, and how much it may send."""
+        return {
+            "model": server.asking.model_name,
+            "version": __version__,
+            "max_model_len": server.engine.context_length,
+            "methods": server.asking.methods,
+            "default_method": server.engine.default_draft,
+            "max_document_characters": server.settings.max_document_characters,
+            "max_body_bytes": server.settings.max_body,
+        }
 
     @app.get("/health")
     async def health() -> dict[str, str]:

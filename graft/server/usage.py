@@ -28,13 +28,14 @@ def usage(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
     }
 
 
-def metrics_block(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-    """vLLM's `metrics` of a response, and who guessed right."""
+def metrics_block(results: Sequence[Sequence[Result]], *, steps: bool = False) -> dict[str, Any]:
+    """vLLM's `metrics` of a response, and who guessed right; `steps` says it of each step too."""
     every = [answer.stats for answers in results for answer in answers]
     together = _together(every).as_dict()
     block = together["speculative_decoding"]
-    for name in ("per_step_accepted", "per_step_drafted"):
-        del block[name]
+    if not steps:
+        for name in ("per_step_accepted", "per_step_drafted"):
+            del block[name]
     return {
         "speculative_decoding": block,
         "accepted_by_source": together["accepted_by_source"],
