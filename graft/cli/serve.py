@@ -83,7 +83,9 @@ class ServeOptions(ModelOptions):
         named = tuple(self.allowed_host or ())
         if not all(name.strip() and not set(name) & set("/:@ ") for name in named):
             raise InputError("an allowed host is a name such as graft.example.org, without a port")
-        return (*LOOPBACK, self.host, *named) if named or is_loopback(self.host) else ()
+        if not named and not is_loopback(self.host):
+            return ()
+        return tuple(dict.fromkeys((*LOOPBACK, self.host, *named)))
 
 
 @takes_options

@@ -7,7 +7,7 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Limits and names; the command's options have the same defaults."""
+    """Limits and names; the command's options have the same defaults, but for hosts."""
 
     name: str | None = None  # the model's in answers; None: as it was loaded
     api_keys: tuple[str, ...] = ()  # none: everybody is let in

@@ -1,5 +1,6 @@
 """The playground in a real browser, against a real server with a tiny model."""
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from tiny import tiny_engine
 
 from graft.sampling import SamplingParams
 
+expect = pytest.importorskip("playwright.sync_api", reason="make test-browser installs it").expect
+expect.set_options(timeout=60_000)
 pytestmark = pytest.mark.browser
 
 HERE = Path(__file__).parent
@@ -46,7 +49,8 @@ def server():
 def slow_server(seconds):
     """One that can be killed."""
     command = [sys.executable, str(HERE / "serve_tiny.py"), str(seconds)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    paths = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=paths)
     try:
         yield process, process.stdout.readline().strip()
     finally:
@@ -66,7 +70,7 @@ def asked(page, *, tokens=120, compare="after", question=QUESTION):
 
 
 def answered(page):
-    page.wait_for_function("document.querySelector('#status').textContent.startsWith('Answered')")
+    expect(page.locator("#status")).to_contain_text("Answered")
 
 
 def panes(page):
@@ -179,28 +183,25 @@ def test_a_killed_server_stops_the_numbers_and_is_told(open_page):
     with slow_server(0.05) as (process, url):
         page = open_page(url)
         asked(page, tokens=1500, compare="no")
-        page.wait_for_function("document.querySelectorAll('.token').length > 5")
+        page.locator(".token").nth(5).wait_for()
         process.kill()
-        page.wait_for_function("document.querySelector('#trouble').textContent !== ''")
-        assert "server" in page.locator("#trouble").inner_text()
+        expect(page.locator("#trouble")).to_contain_text("server may have stopped")
         assert page.locator(".pane .state").inner_text() == "broken off"
         page.wait_for_timeout(100)
         before = page.locator(".numbers").inner_text()
         page.wait_for_timeout(500)
         assert page.locator(".numbers").inner_text() == before
         page.locator("#go").click()
-        page.wait_for_function(
-            "document.querySelector('#trouble').textContent.includes('cannot be reached')"
-        )
+        expect(page.locator("#trouble")).to_contain_text("cannot be reached")
 
 
 def test_stop_ends_the_request_and_keeps_what_was_written(open_page):
     with slow_server(0.05) as (_, url):
         page = open_page(url)
         asked(page, tokens=1500)
-        page.wait_for_function("document.querySelectorAll('.token').length > 5")
+        page.locator(".token").nth(5).wait_for()
         page.locator("#stop").click()
-        page.wait_for_function("document.querySelector('#status').textContent === 'Stopped.'")
+        expect(page.locator("#status")).to_have_text("Stopped.")
         drafted, plain = panes(page)
         assert drafted.locator(".state").inner_text() == "stopped"
         assert plain.locator(".token").count() == 0
@@ -219,9 +220,7 @@ def test_files_that_cannot_be_read_are_named(server, open_page):
         ("d.txt", "a" * 1_000_001, "1,000,001 characters; 1,000,000 characters can be sent"),
     ]:
         page.evaluate(DROP, [name, text])
-        page.wait_for_function(
-            f"document.querySelector('#document-trouble').textContent.includes('{name}')"
-        )
+        expect(trouble).to_contain_text(name)
         assert words in trouble.inner_text()
     assert page.locator("#documents li").count() == 0
     html = (
@@ -249,7 +248,7 @@ def test_the_servers_own_words_when_a_document_is_too_long(server, open_page):
     page = open_page(server.url)
     page.evaluate(DROP, ["long.txt", DOCUMENT * 30])
     asked(page)
-    page.wait_for_function("document.querySelector('#trouble').textContent.includes('tokens')")
+    expect(page.locator("#trouble")).to_contain_text("tokens")
     page.locator("#documents input[type=checkbox]").uncheck()  # drafted from, not read
     page.locator("#go").click()
     answered(page)
@@ -262,11 +261,11 @@ def test_a_key_is_asked_for_and_is_in_no_address(open_page):
         dialog.wait_for(state="visible")
         page.keyboard.type("wrong")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelector('#key').value === ''")
+        expect(page.locator("#key-trouble")).to_contain_text("wrong")
         dialog.wait_for(state="visible")
         page.locator("#key").fill("secret")
         page.keyboard.press("Enter")
-        page.wait_for_function("document.querySelector('#model').textContent.includes('tiny')")
+        expect(page.locator("#model")).to_contain_text("tiny")
         asked(page, compare="no")
         answered(page)
         assert "secret" not in page.url

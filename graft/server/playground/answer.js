@@ -6,6 +6,8 @@ import { showNumbers } from "./numbers.js";
 import { runAround } from "./runs.js";
 import { classOf } from "./sources.js";
 
+const PATIENCE = 10; // seconds without a token until that is said
+
 export class Answer {
   // `onLook(answer, place)`: a token was pointed at or focused; `onLeave()`: no longer.
   constructor(title, { onLook, onLeave }) {
@@ -26,7 +28,7 @@ export class Answer {
   }
 
   add(entry) {
-    if (!this.entries.length) this.say("writing …");
+    this.say("writing …");
     this.entries.push(entry);
     this.tokens.push(entry.text ? this.#token(entry) : null);
     this.numbers.add(entry);
@@ -45,6 +47,12 @@ export class Answer {
       this.drawing = false;
       showNumbers(this.numbers, this.element);
     });
+  }
+
+  // Somebody who waits for long is told so.
+  remindOf(seconds) {
+    const busy = this.entries.length ? "writing" : "reading the prompt";
+    if (seconds >= PATIENCE) this.say(`${busy} … no token for ${Math.round(seconds)} s`);
   }
 
   say(text, { trouble = false } = {}) {

@@ -23,6 +23,7 @@ async function write(answer, body, signal, onProgress) {
   const numbers = new Numbers();
   const served = {};
   answer.begin(numbers);
+  const watch = setInterval(() => answer.remindOf(numbers.waitedSeconds), 1000);
   try {
     for await (const chunk of streamChat(body, signal)) take(answer, chunk, served, onProgress);
     answer.say(served.finish === "length" ? "ended at the most tokens" : "complete");
@@ -32,6 +33,7 @@ async function write(answer, body, signal, onProgress) {
     answer.say(stopped ? "stopped" : "broken off", { trouble: !stopped });
     throw error;
   } finally {
+    clearInterval(watch);
     numbers.end(served);
     answer.draw();
     onProgress(answer, served);

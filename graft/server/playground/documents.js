@@ -79,7 +79,7 @@ export class Documents {
     name.addEventListener("click", () => this.show(document));
     const read = element("input", { type: "checkbox", checked: document.read });
     read.addEventListener("change", () => (document.read = read.checked));
-    const label = element("label", { title: "Otherwise it is only drafted from" }, read, "the model reads it");
+    const label = element("label", { title: "Otherwise it is only drafted from" }, read, "model reads it");
     const remove = element("button", { type: "button", className: "remove", textContent: "×" });
     remove.setAttribute("aria-label", `Remove ${document.name}`);
     remove.addEventListener("click", () => this.#remove(document));

@@ -3,7 +3,7 @@
 export class Numbers {
   constructor() {
     this.began = performance.now();
-    this.first = this.last = this.ended = null;
+    this.first = this.last = null;
     this.tokens = 0;
     this.steps = 0;
     this.served = null;
@@ -17,9 +17,12 @@ export class Numbers {
   }
 
   end(served) {
-    this.ended = performance.now();
     this.served = served;
     if (served?.usage) this.tokens = served.usage.completion_tokens;
+  }
+
+  get waitedSeconds() {
+    return (performance.now() - (this.last ?? this.began)) / 1000;
   }
 
   get firstSeconds() {

@@ -45,14 +45,18 @@ export class Tip {
 }
 
 function lines(entry, passage) {
-  const where = passage ? `copied from ${passage.document.name}` : inWords(entry.source);
-  const who = entry.source === "both" && passage ? `${where}, and guessed by a drafter` : where;
-  const made = [element("div", { className: "who", textContent: `“${entry.text}” ${who}` })];
+  const made = [element("div", { className: "who", textContent: `“${entry.text}” ${who(entry, passage)}` })];
   if (entry.probability !== null) {
     made.push(element("div", { textContent: `probability ${percent(entry.probability)} · step ${entry.step}` }));
   }
   if (passage) made.push(element("div", { className: "passage", textContent: surroundings(passage) }));
   return made;
+}
+
+function who({ source }, passage) {
+  if (!passage) return inWords(source);
+  const more = { prompt: ", in the prompt", both: ", and guessed by another drafter" }[source] ?? "";
+  return `copied from ${passage.document.name}${more}`;
 }
 
 function surroundings({ document, start, end }) {
