@@ -95,8 +95,8 @@ class _Landed:
 
     def place(self, number: int) -> int:
         """Where the token of this number was copied from."""
-        accepted = self.path[1:]
-        return self.tree.place(accepted[number]) if number < len(accepted) else NOWHERE
+        node = number + 1
+        return self.tree.place(self.path[node]) if node < len(self.path) else NOWHERE
 
 
 @dataclass(slots=True, eq=False)

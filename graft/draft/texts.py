@@ -51,7 +51,8 @@ class Layout:
     """Which stretch has which places."""
 
     def __init__(self, parts: list[Stretch]) -> None:
-        self._parts, self._starts = parts, []
+        self._texts = [(part.source, part.text, part.first) for part in parts]
+        self._starts: list[int] = []
         length = 0
         for part in parts:
             self._starts.append(length)
@@ -66,5 +67,5 @@ class Layout:
         if place <= NOWHERE:
             return None
         number = self.number(place)
-        part = self._parts[number]
-        return Origin(part.source, part.text, part.first + place - self._starts[number])
+        source, text, first = self._texts[number]
+        return Origin(source, text, first + place - self._starts[number])

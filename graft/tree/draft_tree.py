@@ -70,6 +70,10 @@ class DraftTree:
         """Where a copied node stands, -1 for others."""
         return -1 if self.places is None else int(self.places[node])
 
+    def all_places(self) -> list[int]:
+        """The same for every node."""
+        return [-1] * len(self) if self.places is None else self.places.tolist()
+
 
 _NO_PARENT = np.array([-1], np.int32)
 _CERTAIN = np.ones(1, np.float32)

@@ -23,7 +23,7 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
     tokens, parents = first.tokens.tolist(), first.parents.tolist()
     scores = first.scores.tolist()
     sources = [names.index(first.source(i)) for i in range(len(first))]
-    places = [first.place(i) for i in range(len(first))]
+    places, others = first.all_places(), second.all_places()
     children = [dict(each) for each in first.children]
     place = [0] * len(second)
     for i in range(1, len(second)):
@@ -35,11 +35,11 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
             parents.append(parent)
             scores.append(float(second.scores[i]))
             sources.append(names.index(second.source(i)))
-            places.append(second.place(i))
+            places.append(others[i])
             children.append({})
         scores[node] = max(scores[node], float(second.scores[i]))
         sources[node] = _place(_joint(names[sources[node]], second.source(i)), names)
-        places[node] = max(places[node], second.place(i))
+        places[node] = max(places[node], others[i])
         place[i] = node
     return in_level_order(
         np.array(tokens),

@@ -9,6 +9,8 @@ import pytest
 from serving import serving
 from tiny import tiny_engine
 
+from graft.cli.show import SOURCE_COLORS
+from graft.draft.lookup import SOURCES
 from graft.server.hosts import host_name
 from graft.server.pages import FOLDER
 
@@ -112,6 +114,12 @@ def test_every_element_the_scripts_ask_for_is_there():
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
     scripts = "".join((FOLDER / name).read_text() for name in FILES if name.endswith(".js"))
     assert set(re.findall(r'byId\("([^"]+)"\)', scripts)) <= ids
+
+
+def test_the_page_has_words_for_every_source_of_the_terminal():
+    text = (FOLDER / "sources.js").read_text()
+    known = set(re.findall(r'^  "?([\w ]+?)"?: \[', text, re.MULTILINE))
+    assert {*SOURCE_COLORS, *SOURCES} - {""} <= known
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "[::1]:8000", "graft.example:80"])
