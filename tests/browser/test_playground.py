@@ -297,6 +297,7 @@ def test_light_and_dark_follow_the_system_and_the_button(server, open_page):
     page.emulate_media(color_scheme="light")
     light = page.evaluate(background)
     assert light != dark
+    expect(page.locator("#theme")).to_have_attribute("aria-pressed", "false")
     page.locator("#theme").click()
     assert page.evaluate(background) == dark
     assert page.locator("#theme").get_attribute("aria-pressed") == "true"

@@ -9,7 +9,8 @@ const chosen = () => localStorage.getItem(KEY);
 const isDark = () => (chosen() ? chosen() === "dark" : system.matches);
 
 function apply() {
-  byId("dark").media = isDark() ? "all" : "not all";
+  const always = isDark() ? "all" : "not all";
+  byId("dark").media = chosen() ? always : system.media;
   byId("theme").setAttribute("aria-pressed", String(isDark()));
 }
 
