@@ -15,12 +15,13 @@ WARM := $(VENV)/.compiled
 KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
 TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
 
-.PHONY: help setup demo test test-slow test-vllm-bench figures lint clean sound-venv
+.PHONY: help setup demo test test-slow test-browser test-vllm-bench figures lint clean sound-venv
 
 help:
 	@echo 'make demo       set up, then answer from a document and compare with plain decoding'
 	@echo 'make test       set up, then run the test suite'
 	@echo 'make test-slow  set up, then run the slow tests'
+	@echo 'make test-browser  set up, then test the playground in Chromium, which must be installed'
 	@echo 'make test-vllm-bench VLLM_PYTHON=FILE   vllm bench serve, by a Python that has vLLM, against graft serve'
 	@echo 'make setup      .venv, packages and the default model; TORCH_INDEX=URL for another torch'
 	@echo 'make figures    set up, then write down the figures that tests hold the code against'
@@ -48,6 +49,10 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST_ARGS)
+
+test-browser: setup
+	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[browser]'
+	$(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
 
 test-vllm-bench: setup
 	GRAFT_VLLM_PYTHON="$(VLLM_PYTHON)" $(BIN)/python -m pytest -m slow tests/server/test_vllm_bench.py $(PYTEST_ARGS)

@@ -3,6 +3,7 @@
 import os
 import sys
 from dataclasses import dataclass, fields, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -39,6 +40,14 @@ class ServeOptions(ModelOptions):
             "separated by commas, which other users of the machine cannot see.",
         ),
     ] = None
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name that clients may call this server by, besides localhost; repeatable. With "
+            "it, or listening at this machine alone, the server refuses other names.",
+        ),
+    ] = None
     served_model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="What clients call the model.")
     ] = None
@@ -63,11 +72,21 @@ class ServeOptions(ModelOptions):
         return ServerSettings(
             name=self.served_model_name,
             api_keys=keys,
+            hosts=self.hosts(),
             max_waiting=self.max_waiting,
             timeout=self.timeout,
             grace=self.grace,
             max_body=int(self.max_body * MEGABYTE),
         )
+
+    def hosts(self) -> tuple[str, ...]:
+        """The names to answer to; none: any."""
+        named = tuple(self.allowed_host or ())
+        if not all(name.strip() and not set(name) & set("/:@ ") for name in named):
+            raise InputError("an allowed host is a name such as graft.example.org, without a port")
+        if not named and not is_loopback(self.host):
+            return ()
+        return tuple(dict.fromkeys((*LOOPBACK, self.host, *named)))
 
 
 @takes_options
@@ -98,12 +117,20 @@ def serve(
     if options.draft == "plain" and options.head == AUTO_HEAD:
         options = replace(options, head=NO_HEAD)  # nobody would use what takes time to load
     settings = options.settings()
-    if options.host not in LOOPBACK and not settings.api_keys:
+    if not is_loopback(options.host) and not settings.api_keys:
         print("warning: everybody who reaches this machine is let in; set an API key",
               file=sys.stderr)  # fmt: skip
     listening = listen(options.host, options.port)
     engine = options.load_engine(max_batch=options.max_batch, warm=True)
     run_server(engine, settings, listening)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's alone."""
+    try:
+        return host in LOOPBACK or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def read_config(file: Path, context: typer.Context) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from graft.decode.request import Constraint, PreparedRows, StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
 from graft.draft.drafter import DraftContext, Drafter
+from graft.draft.texts import NOWHERE, Layout, Origin, stretches
 from graft.errors import ContextLengthError, GraftError
 from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel
@@ -30,9 +31,10 @@ _FIRST = root_only(0)  # what the first token is drawn at: the end of the prompt
 class TokenEvent:
     """One emitted token. `text` may be empty while a character or stop string is unfinished.
 
-    `source` says who guessed the token, "" is the model itself; `choice` which of n answers it
-    belongs to; `probability`, `entropy` and `top` (the likeliest tokens with log-probabilities)
-    are of the model's own distribution, given when `logprobs` was asked for.
+    `source` says who guessed the token, "" is the model itself, and `origin` where it was copied
+    from, if it was; `step` counts forwards, 0 is the one that ended the prompt; `choice` says which
+    of n answers the token belongs to. `probability`, `entropy` and `top` (the likeliest tokens with
+    log-probabilities) are of the model's own distribution, given when `logprobs` was asked for.
     """
 
     token: int
@@ -43,6 +45,7 @@ class TokenEvent:
     probability: float | None = None
     entropy: float | None = None
     top: tuple[tuple[int, float], ...] = ()
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,11 @@ class _Landed:
         guessed = [self.tree.source(node) for node in self.path[1 : len(self.tokens) + 1]]
         return guessed if len(guessed) == len(self.tokens) else [*guessed, ""]
 
+    def place(self, number: int) -> int:
+        """Where the token of this number was copied from."""
+        node = number + 1
+        return self.tree.place(self.path[node]) if node < len(self.path) else NOWHERE
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -119,6 +127,7 @@ class Sequence:
     untold: deque[_Landed] = field(default_factory=deque)  # taken in, no events yet
     extent: Extent | None = None
     drafted: bool = False  # its drafter knows of it
+    layout: Layout | None = None  # of what its drafts are copied from; made when it is asked for
     promise: Promise = Promise.SAME_TEXT  # the worst of its verdicts'
     prompt_logits: Tensor | None = None  # [1, V] after the prompt, kept for the other choices
     finish_reason: str | None = None
@@ -266,13 +275,21 @@ class Sequence:
             self.stats.count_step(landed.tree, sources[: len(landed.path) - 1])
 
     def _tell_events(self, landed: _Landed, sources: list[str]) -> None:
-        step, choice = self.stats.steps, self.sampler.choice
+        step, choice = self.stats.steps + (landed.tree is not None), self.sampler.choice
         for i, (token, source) in enumerate(zip(landed.tokens, sources, strict=True)):
             text = landed.texts[i] if landed.texts else self.detokenizer.push(token)
             if self.finish_reason and i == len(sources) - 1:
                 text += self._last_text()
             scores = landed.scores[i] if landed.scores else _NO_SCORES
-            self.events.append(TokenEvent(token, text, source, step, choice, *scores))
+            origin = self._origin(landed.place(i))
+            self.events.append(TokenEvent(token, text, source, step, choice, *scores, origin))
+
+    def _origin(self, place: int) -> Origin | None:
+        if place <= NOWHERE:
+            return None
+        if self.layout is None:
+            self.layout = Layout(stretches(self.context))
+        return self.layout.origin(place)
 
     def _last_text(self) -> str:
         """What comes after the text of the last token; it may hold a stop string."""

@@ -21,6 +21,7 @@ REFUSED = (
     ValueError,
 )
 Message = dict[str, Any]  # role, content, and what else the model's template knows
+Spans = dict[int, tuple[int, int]]  # of messages in a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,40 @@ class Encoder:
                 raise InputError("a message needs a role and a content, both text")
         if not messages[-1]["content"].strip() and "tool_calls" not in messages[-1]:
             raise InputError("the prompt is empty; write a question")
+        encoded, spans = self._chat(messages, options)
+        return EncodedPrompt(
+            list(encoded.input_ids), _token_spans(encoded["offset_mapping"], [*spans.values()])
+        )
+
+    def chat_characters(
+        self,
+        messages: list[Message],
+        **options: Any,  # noqa: ANN401
+    ) -> list[tuple[int, int, int] | None]:
+        """For each token of a chat its message and the characters there, from and to; None for
+        what is the template's."""
+        encoded, spans = self._chat(messages, options)
+        places: list[tuple[int, int, int] | None] = [None] * len(encoded.input_ids)
+        offsets = encoded["offset_mapping"]
+        for number, span in spans.items():
+            content = messages[number]["content"]
+            shift = len(content) - len(content.lstrip()) - span[0]
+            for first, last in _token_spans(offsets, [span]):
+                for token in range(first, last):
+                    start, end = offsets[token]
+                    places[token] = (number, start + shift, end + shift)
+        return places
+
+    def characters(self, text: str, *, special: bool = False) -> list[tuple[int, int]]:
+        """For each token of a text its characters, from and to; `special` as a prompt has them."""
+        encoded = self._encoded(text, add_special_tokens=special, return_offsets_mapping=True)
+        return list(encoded["offset_mapping"])
+
+    def _chat(self, messages: list[Message], options: dict[str, Any]) -> tuple[Any, Spans]:
+        """A chat's tokens with their places in the rendered text, and its messages' there."""
         text = self.render(messages, **options)
         encoded = self._encoded(text, add_special_tokens=False, return_offsets_mapping=True)
-        spans = _content_spans(text, self.render(_marked(messages), **options), messages)
-        return EncodedPrompt(
-            list(encoded.input_ids), _token_spans(encoded["offset_mapping"], spans)
-        )
+        return encoded, _content_spans(text, self.render(_marked(messages), **options), messages)
 
     def text(self, text: str | Sequence[int]) -> list[int]:
         """Token ids of a drafting text, which may be token ids already."""
@@ -127,12 +156,13 @@ def _marked(messages: list[Message]) -> list[Message]:
     return [{**message, "content": _mark(i)} for i, message in enumerate(messages)]
 
 
-def _content_spans(text: str, marked: str, messages: list[Message]) -> list[tuple[int, int]]:
-    """Where the messages' own words stand in the rendered chat (templates may strip them).
+def _content_spans(text: str, marked: str, messages: list[Message]) -> Spans:
+    """Where the messages' own words stand in the rendered chat (templates may strip them), by the
+    messages' numbers.
 
     `marked` is the chat rendered with marks: what stands before a mark is the template's own.
     """
-    spans, place = [], 0
+    spans, place = {}, 0
     for i, message in enumerate(messages):
         own, mark, rest = marked.partition(_mark(i))
         if not mark:
@@ -142,7 +172,7 @@ def _content_spans(text: str, marked: str, messages: list[Message]) -> list[tupl
         found = text.find(stripped, place) if stripped else -1
         if found >= 0:
             place = found + len(stripped)
-            spans.append((found, place))
+            spans[i] = (found, place)
     return spans
 
 

@@ -1,19 +1,18 @@
 """Drafts copied from text that is already there: one drafter for every kind of index.
 
 PLD, CASD's copier and IGPG differ in the index and its numbers alone; `auto` adds calibration and
-the rule of what pays. Sources are indexed in the order documents, prediction, prompt, output, with
-a border after each, so nothing is ever continued across texts or out of the chat template.
+the rule of what pays. What they copy from, and in which order it is indexed, says `draft/texts.py`.
 """
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from graft.draft.budget import Choose
 from graft.draft.calibration import PRIOR, Calibration
 from graft.draft.drafter import Budget, DraftContext
+from graft.draft.texts import NOWHERE, Layout, stretches
 from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
@@ -28,30 +27,18 @@ class _Text:
 
     index: TokenIndex
     calibration: Calibration
-    starts: list[int] = field(default_factory=list)
-    names: list[int] = field(default_factory=list)
-    length: int = 0
+    layout: Layout
+    names: list[int]  # of the stretches' sources
     matches: Matches | None = None
-
-    def add(self, tokens: list[int], source: str, *, border: bool = True) -> None:
-        if not tokens:
-            return
-        self.starts.append(self.length)
-        self.names.append(SOURCES.index(source))
-        self.index.extend(np.array(tokens, np.int32))
-        self.length += len(tokens)
-        if border:
-            self.index.border()
-            self.length += 1
 
     def sources(self, positions: np.ndarray) -> list[int]:
         return [self._source(place) for place in positions.tolist()]
 
     def _source(self, place: int) -> int:
         """What stands at a place of the indexed text; what stands in none is from a datastore."""
-        if place < 0:
+        if place <= NOWHERE:
             return SOURCES.index("store")
-        return self.names[bisect_right(self.starts, place) - 1]
+        return self.names[self.layout.number(place)]
 
 
 class LookupDrafter:
@@ -75,17 +62,14 @@ class LookupDrafter:
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        text = _Text(self._make_index(), Calibration(self._prior))
-        for document in context.documents:
-            text.add(document, "document")
-        text.add(context.prediction, "prediction")
-        for first, last in context.quotable:
-            # A prompt that ends in content is what the output continues: no border there.
-            text.add(context.prompt[first:last], "prompt", border=last < len(context.prompt))
-        text.starts.append(text.length)
-        text.names.append(SOURCES.index("output"))
-        text.index.extend(np.array(context.tokens, np.int32))
-        self._texts[context.sequence] = text
+        parts, index = stretches(context), self._make_index()
+        for part in parts:
+            index.extend(np.array(part.tokens, np.int32))
+            if part.bordered:
+                index.border()
+        names = [SOURCES.index(part.source) for part in parts]
+        calibration = Calibration(self._prior)
+        self._texts[context.sequence] = _Text(index, calibration, Layout(parts), names)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -116,6 +100,7 @@ class LookupDrafter:
             np.concatenate([[1.0], scores, scores[-1] * matches.scores]),
             np.array([0] * (count + 1) + text.sources(matches.positions)),
             SOURCES,
+            np.concatenate([[NOWHERE] * (count + 1), matches.positions]),
         )
 
     def is_copying(self, sequence: int) -> bool:
@@ -130,7 +115,6 @@ class LookupDrafter:
                 text.calibration.observe(text.matches, step.tokens)
             text.matches = None
             text.index.extend(np.array(step.tokens, np.int32))
-            text.length += len(step.tokens)
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
@@ -148,4 +132,5 @@ def _as_tree(root: int, text: _Text, kept: int) -> DraftTree:
         np.concatenate([[1.0], matches.scores[:kept]]),
         np.array([0, *text.sources(matches.positions[:kept])]),
         SOURCES,
+        np.concatenate([[NOWHERE], matches.positions[:kept]]),
     )

@@ -9,18 +9,19 @@ from fastapi import FastAPI, Request, Response
 
 from graft import __version__
 from graft.decode.engine import Engine
-from graft.decode.request import Request as Asked
 from graft.errors import InputError
 from graft.server import chat, completions
 from graft.server.asking import Asking
 from graft.server.corpora import Corpora
 from graft.server.failures import BROKEN, Refusal, handle_failures
 from graft.server.grammar import Grammars
+from graft.server.hosts import HostCheck
 from graft.server.limits import Gate
 from graft.server.logprobs import TokenTexts
 from graft.server.messages import encode_chat
 from graft.server.metrics import Metrics
-from graft.server.responses import ResponseAnswer, as_chat
+from graft.server.pages import add_pages
+from graft.server.responses import ResponseAnswer
 from graft.server.schema import (
     AddCorpus,
     ChatRequest,
@@ -91,11 +92,13 @@ def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
         max_body=settings.max_body,
         body_timeout=settings.body_timeout,
     )
+    app.add_middleware(HostCheck, hosts=settings.hosts)
     handle_failures(app)
     _add_texts(app, server)
     _add_tokens(app, server)
     _add_corpora(app, server)
     _add_status(app, server)
+    add_pages(app)
     return app
 
 
@@ -112,7 +115,7 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         asking.check_model(asked.model)
         answer = chat.ChatAnswer(asked, name, server.texts)
         job = await server.worker.open(
-            lambda: chat.prepare(asked, asking, _tenant(request)),
+            lambda: answer.prepare(asking, _tenant(request)),
             places=asking.check_choices(asked),
             heard=answer.heard,
         )
@@ -129,15 +132,10 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         asking.check_model(asked.model)
         prompts = completions.prompts_of(asked)
         answer = completions.CompletionAnswer(asked, name, server.texts)
-
-        def prepare() -> list[Asked]:
-            requests = completions.prepare(asked, asking, _tenant(request))
-            if asked.echo:
-                answer.echoed = [_as_text(server.engine, prompt) for prompt in prompts]
-            return requests
-
         job = await server.worker.open(
-            prepare, places=asking.check_choices(asked, len(prompts)), heard=answer.heard
+            lambda: answer.prepare(asking, _tenant(request)),
+            places=asking.check_choices(asked, len(prompts)),
+            heard=answer.heard,
         )
         return await server.answer(
             request,
@@ -150,28 +148,17 @@ def _add_texts(app: FastAPI, server: Server) -> None:
     async def respond(asked: ResponsesRequest, request: Request) -> Any:  # noqa: ANN401
         """Answer a text or a chat, the newer way."""
         asking.check_model(asked.model)
-        answer, as_asked = ResponseAnswer(asked, name), as_chat(asked)
+        answer = ResponseAnswer(asked, name)
         job = await server.worker.open(
-            lambda: chat.prepare(as_asked, asking, _tenant(request)),
-            places=1,
-            heard=asked.stream,
+            lambda: answer.prepare(asking, _tenant(request)), places=1, heard=answer.heard
         )
         return await server.answer(
             request,
             job,
-            lambda job, told: answer.whole(job.results),
+            lambda job, told: answer.whole(job.results, told),
             answer.events if asked.stream else None,
             named=True,
         )
-
-
-def _as_text(engine: Engine, prompt: str | list[int]) -> str:
-    return prompt if isinstance(prompt, str) else _detokenized(engine, prompt)
-
-
-def _detokenized(engine: Engine, tokens: list[int]) -> str:
-    engine.encoder.text(tokens)  # InputError for unknown ones
-    return engine.loaded.tokenizer.decode(tokens)
 
 
 def _add_tokens(app: FastAPI, server: Server) -> None:
@@ -203,7 +190,7 @@ def _add_tokens(app: FastAPI, server: Server) -> None:
     async def detokenize(asked: DetokenizeRequest) -> dict[str, Any]:
         """The text of tokens."""
         asking.check_model(asked.model)
-        text = await server.worker.beside(lambda: _detokenized(engine, asked.tokens))
+        text = await server.worker.beside(lambda: completions.detokenized(engine, asked.tokens))
         return {"prompt": text}
 
 
@@ -260,6 +247,19 @@ def _add_status(app: FastAPI, server: Server) -> None:
         """The same by its name."""
         server.asking.check_model(name)
         return card()
+
+    @app.get("/server_info")
+    async def server_info() -> dict[str, Any]:
+        """What a client may choose from, and how much it may send."""
+        return {
+            "model": server.asking.model_name,
+            "version": __version__,
+            "max_model_len": server.engine.context_length,
+            "methods": server.asking.methods,
+            "default_method": server.engine.default_draft,
+            "max_document_characters": server.settings.max_document_characters,
+            "max_body_bytes": server.settings.max_body,
+        }
 
     @app.get("/health")
     async def health() -> dict[str, str]:

@@ -55,6 +55,11 @@ class Asking:
         """What clients call the model."""
         return self.settings.name or self.engine.model_name
 
+    @property
+    def methods(self) -> list[str]:
+        """What a client may choose as `speculative.method`, besides the default."""
+        return [name for name in self.engine.presets if not set(name) & set("+:")]
+
     def check_model(self, name: str | None) -> None:
         """Refuse another model than the one that is here."""
         if name is not None and name != self.model_name:
@@ -145,7 +150,7 @@ class Asking:
         if asked and (not asked.enabled or asked.num_tokens == 0):
             return "plain", None
         method = asked.method if asked and asked.method else default
-        known = [name for name in self.engine.presets if not set(name) & set("+:")]
+        known = self.methods
         if method not in (*known, default):
             raise Refusal(f"unknown speculative method {method!r}; choose one of "
                           f"{', '.join(known)}", param="speculative.method")  # fmt: skip

@@ -14,6 +14,7 @@ from graft.server.logprobs import TokenTexts, chat_logprobs
 from graft.server.messages import encode_chat, plain_text
 from graft.server.schema import ChatRequest, NamedTool
 from graft.server.tools import Call, CallReader, offered, required_calls, required_schema
+from graft.server.trace import Trace, is_traced, trace_chat
 from graft.server.usage import metrics_block, usage
 from graft.server.worker import Job, Told
 
@@ -26,7 +27,7 @@ def prepare(asked: ChatRequest, asking: Asking, tenant: str) -> list[Request]:
     params = asking.params(
         asked,
         max_tokens=asked.max_completion_tokens or asked.max_tokens,
-        logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
+        logprobs=(asked.top_logprobs or 0) if asked.logprobs or is_traced(asked) else None,
     )
     prompt = encode_chat(asking.engine, asked.messages, offered(asked), asked.chat_template_kwargs)
     return [asking.request(prompt, params, asked, tenant, required_schema(asked))]
@@ -41,11 +42,24 @@ class ChatAnswer:
     texts: TokenTexts
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
+    trace: Trace | None = None  # where it is wanted, from `prepare` on
+
+    def prepare(self, asking: Asking, tenant: str) -> list[Request]:
+        """See `prepare`."""
+        requests = prepare(self.asked, asking, tenant)
+        if is_traced(self.asked):
+            self.trace = trace_chat(self.asked, asking.engine)
+        return requests
 
     @property
     def heard(self) -> bool:
         """Whether the tokens are needed one by one."""
-        return self.asked.stream or self.asked.logprobs
+        return self.asked.stream or self._by_token
+
+    @property
+    def _by_token(self) -> bool:
+        """Whether something is said of every token, also of one without text."""
+        return self.asked.logprobs or is_traced(self.asked)
 
     def whole(self, results: list[list[Result]], told: list[Told]) -> dict[str, Any]:
         """The answer at once."""
@@ -57,7 +71,7 @@ class ChatAnswer:
             **self._head("chat.completion"),
             "choices": choices,
             "usage": usage(results),
-            "metrics": metrics_block(results),
+            "metrics": metrics_block(results, steps=is_traced(self.asked)),
         }
 
     async def chunks(self, job: Job) -> AsyncIterator[dict[str, Any]]:
@@ -69,7 +83,7 @@ class ChatAnswer:
                 begun.add(event.choice)
                 yield self._chunk(event.choice, {"role": "assistant", "content": ""})
             content, calls = self._read(readers[event.choice], event.text)
-            delta = {"content": content} if content or self.asked.logprobs else {}
+            delta = {"content": content} if content or self._by_token else {}
             if delta:
                 yield self._chunk(event.choice, delta, event)
             for number, call in enumerate(calls, len(readers[event.choice].calls) - len(calls)):
@@ -85,7 +99,7 @@ class ChatAnswer:
                 **self._head("chat.completion.chunk"),
                 "choices": [],
                 "usage": usage(results),
-                "metrics": metrics_block(results),
+                "metrics": metrics_block(results, steps=is_traced(self.asked)),
             }
 
     def _choice(self, index: int, result: Result, events: list[TokenEvent]) -> dict[str, Any]:
@@ -102,7 +116,11 @@ class ChatAnswer:
             "message": message,
             "logprobs": logprobs,
             "finish_reason": _reason(result, called=bool(reader.calls)),
+            **self._traced(events),
         }
+
+    def _traced(self, events: list[TokenEvent]) -> dict[str, Any]:
+        return {"trace": self.trace.entries(events)} if self.trace and events else {}
 
     @property
     def _required(self) -> bool:
@@ -143,6 +161,7 @@ class ChatAnswer:
         if event is not None and self.asked.logprobs:
             logprobs = chat_logprobs([event], self.texts)
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        choice |= self._traced([event] if event else [])
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
 

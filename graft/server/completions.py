@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from graft.decode.engine import Engine
 from graft.decode.request import Request
 from graft.decode.sequence import Result, TokenEvent
 from graft.decode.text import Prompt
@@ -13,6 +14,7 @@ from graft.server.asking import Asking
 from graft.server.failures import Refusal
 from graft.server.logprobs import TokenTexts, completion_logprobs
 from graft.server.schema import CompletionRequest
+from graft.server.trace import Trace, is_traced, trace_completion
 from graft.server.usage import metrics_block, usage
 from graft.server.worker import Job, Told
 
@@ -34,9 +36,8 @@ def prepare(asked: CompletionRequest, asking: Asking, tenant: str) -> list[Reque
                       param="best_of")  # fmt: skip
     if asked.echo and asked.logprobs is not None:
         raise Refusal("echo with logprobs is not supported", param="echo")
-    params = asking.params(
-        asked, max_tokens=asked.max_tokens or MAX_TOKENS, logprobs=asked.logprobs
-    )
+    wanted = 0 if asked.logprobs is None and is_traced(asked) else asked.logprobs
+    params = asking.params(asked, max_tokens=asked.max_tokens or MAX_TOKENS, logprobs=wanted)
     requests = []
     for prompt in prompts_of(asked):
         if isinstance(prompt, str):
@@ -44,6 +45,16 @@ def prepare(asked: CompletionRequest, asking: Asking, tenant: str) -> list[Reque
         encoded = asking.engine.encoder.prompt(prompt)
         requests.append(asking.request(encoded, params, asked, tenant))
     return requests
+
+
+def detokenized(engine: Engine, tokens: list[int]) -> str:
+    """The text of token ids; InputError for unknown ones."""
+    engine.encoder.text(tokens)
+    return engine.loaded.tokenizer.decode(tokens)
+
+
+def _as_text(engine: Engine, prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else detokenized(engine, prompt)
 
 
 @dataclass(slots=True)
@@ -56,11 +67,29 @@ class CompletionAnswer:
     echoed: list[str] = field(default_factory=list)  # the prompts' texts, where they are repeated
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
+    traces: list[Trace] = field(default_factory=list)  # of each prompt, where they are wanted
+
+    def prepare(self, asking: Asking, tenant: str) -> list[Request]:
+        """See `prepare`."""
+        requests = prepare(self.asked, asking, tenant)
+        if self.asked.echo:
+            self.echoed = [_as_text(asking.engine, prompt) for prompt in prompts_of(self.asked)]
+        if is_traced(self.asked):
+            self.traces = [
+                trace_completion(self.asked, prompt, number, asking.engine)
+                for number, prompt in enumerate(prompts_of(self.asked))
+            ]
+        return requests
 
     @property
     def heard(self) -> bool:
         """Whether the tokens are needed one by one."""
-        return self.asked.stream or self.asked.logprobs is not None
+        return self.asked.stream or self._by_token
+
+    @property
+    def _by_token(self) -> bool:
+        """Whether something is said of every token, also of one without text."""
+        return self.asked.logprobs is not None or is_traced(self.asked)
 
     def whole(self, results: list[list[Result]], told: list[Told]) -> dict[str, Any]:
         """The answer at once."""
@@ -77,7 +106,7 @@ class CompletionAnswer:
             **self._head(),
             "choices": choices,
             "usage": usage(results),
-            "metrics": metrics_block(results),
+            "metrics": metrics_block(results, steps=is_traced(self.asked)),
         }
 
     async def chunks(self, job: Job) -> AsyncIterator[dict[str, Any]]:
@@ -89,7 +118,7 @@ class CompletionAnswer:
                     yield self._chunk(self._index(number, choice), self._echo(number))
         async for number, event in job.tokens():
             index = self._index(number, event.choice)
-            if event.text or self.asked.logprobs is not None:
+            if event.text or self._by_token:
                 yield self._chunk(index, event.text, event, shown.get(index, 0))
                 shown[index] = shown.get(index, 0) + len(event.text)
         results = job.results
@@ -105,7 +134,7 @@ class CompletionAnswer:
                 **self._head(),
                 "choices": [],
                 "usage": usage(results),
-                "metrics": metrics_block(results),
+                "metrics": metrics_block(results, steps=is_traced(self.asked)),
             }
 
     def _index(self, number: int, choice: int) -> int:
@@ -145,4 +174,10 @@ class CompletionAnswer:
             "text": text,
             "logprobs": completion_logprobs(events, self.texts, offset) if wanted else None,
             "finish_reason": finish,
+            **self._traced(index, events),
         }
+
+    def _traced(self, index: int, events: list[TokenEvent]) -> dict[str, Any]:
+        if not self.traces or not events:
+            return {}
+        return {"trace": self.traces[index // self.asked.n].entries(events)}

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graft.server.failures import DENIED, Refusal, as_response
+from graft.server.pages import is_page
 
 OPEN_TO_ALL = ("/health", "/version", "/metrics")
 
@@ -38,7 +39,8 @@ class Gate:
         await self._app(scope, limited, send)
 
     def _tenant(self, scope: Scope) -> str:
-        if not self._digests or scope["path"] in OPEN_TO_ALL:
+        path = scope["path"]
+        if not self._digests or path in OPEN_TO_ALL or is_page(path):
             return ""
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         given = _digest(key.strip())

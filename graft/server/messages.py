@@ -29,6 +29,28 @@ def encode_chat(
     options: dict[str, Any] | None = None,
 ) -> EncodedPrompt:
     """A chat as tokens, through the model's template."""
+    prepared, options = _prepared(engine, messages, tools, options)
+    return engine.encoder.chat(prepared, **options)
+
+
+def chat_characters(
+    engine: Engine,
+    messages: list[Message],
+    tools: list[Tool],
+    options: dict[str, Any] | None = None,
+) -> list[tuple[int, int, int] | None]:
+    """For each token of that chat its message and the characters of that message's text; None for
+    what the client did not write."""
+    prepared, options = _prepared(engine, messages, tools, options)
+    added = len(prepared) - len(messages)  # a message about tools, before all others
+    places = engine.encoder.chat_characters(prepared, **options)
+    return [(at[0] - added, *at[1:]) if at and at[0] >= added else None for at in places]
+
+
+def _prepared(
+    engine: Engine, messages: list[Message], tools: list[Tool], options: dict[str, Any] | None
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The messages as the model's template wants them, and what else it is told."""
     if wrong := OWN_OPTIONS & set(options or {}):
         raise InputError(f"chat_template_kwargs may not set {min(wrong)!r}")
     prepared = [_for_template(message) for message in messages]
@@ -38,7 +60,7 @@ def encode_chat(
         prepared = explain(prepared, tools)
     elif tools:
         options["tools"] = [tool.model_dump(exclude_none=True) for tool in tools]
-    return engine.encoder.chat(prepared, **options)
+    return prepared, options
 
 
 def _for_template(message: Message) -> dict[str, Any]:

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from graft.decode.sequence import Result
+from graft.decode.request import Request
+from graft.decode.sequence import Result, TokenEvent
+from graft.server.asking import Asking
+from graft.server.chat import prepare
 from graft.server.schema import (
     ChatRequest,
     JsonSchema,
@@ -15,8 +18,9 @@ from graft.server.schema import (
     ResponsesRequest,
     TextFormat,
 )
+from graft.server.trace import Trace, is_traced, trace_chat
 from graft.server.usage import metrics_block, usage
-from graft.server.worker import Job
+from graft.server.worker import Job, Told
 
 SHARED = (
     *("model", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "stream"),
@@ -60,8 +64,22 @@ class ResponseAnswer:
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(16)}")
     item: str = field(default_factory=lambda: f"msg_{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
+    trace: Trace | None = None  # where it is wanted, from `prepare` on
 
-    def whole(self, results: list[list[Result]]) -> dict[str, Any]:
+    def prepare(self, asking: Asking, tenant: str) -> list[Request]:
+        """The engine's request, after everything that may refuse it."""
+        chat = as_chat(self.asked)
+        requests = prepare(chat, asking, tenant)
+        if is_traced(self.asked):
+            self.trace = trace_chat(chat, asking.engine)
+        return requests
+
+    @property
+    def heard(self) -> bool:
+        """Whether the tokens are needed one by one."""
+        return self.asked.stream or is_traced(self.asked)
+
+    def whole(self, results: list[list[Result]], told: list[Told]) -> dict[str, Any]:
         """The answer at once."""
         [[result]] = results
         cut = result.finish_reason == "length"
@@ -78,8 +96,12 @@ class ResponseAnswer:
                 | costs["completion_tokens_details"],
                 "total_tokens": costs["total_tokens"],
             },
-            "metrics": metrics_block(results),
+            "metrics": metrics_block(results, steps=is_traced(self.asked)),
+            **self._traced([event for _, event in told]),
         }
+
+    def _traced(self, events: list[TokenEvent]) -> dict[str, Any]:
+        return {"trace": self.trace.entries(events)} if self.trace and events else {}
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
         """The answer as it is written, in numbered events."""
@@ -98,10 +120,10 @@ class ResponseAnswer:
                "item": empty | {"content": []}}  # fmt: skip
         yield {"type": "response.content_part.added", **place, "part": _part("")}
         async for _, event in job.tokens():
-            if event.text:
+            if event.text or self.trace:
                 yield {"type": "response.output_text.delta", **place, "delta": event.text,
-                       "logprobs": []}  # fmt: skip
-        whole = self.whole(job.results)
+                       "logprobs": [], **self._traced([event])}  # fmt: skip
+        whole = self.whole(job.results, [])
         [message], status = whole["output"], whole["status"]
         text = message["content"][0]["text"]
         yield {"type": "response.output_text.done", **place, "text": text, "logprobs": []}

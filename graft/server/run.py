@@ -60,7 +60,7 @@ def run_server(engine: Engine, settings: ServerSettings, listening: socket.socke
     host, port = listening.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
     log.info(
-        "%s is ready at http://%s:%d/v1 (drafting: %s)",
-        settings.name or engine.model_name, host, port, engine.default_draft,
+        "%s is ready at http://%s:%d/v1 (drafting: %s); playground at http://%s:%d/",
+        settings.name or engine.model_name, host, port, engine.default_draft, host, port,
     )  # fmt: skip
     GracefulServer(config).run(sockets=[listening])

@@ -49,11 +49,17 @@ class StreamOptions(Strict):
 
 
 class Speculative(Strict):
-    """Who guesses, and how much: a preset of the server, most guesses in a step, or nobody."""
+    """Who guesses, and how much: a preset of the server, most guesses in a step, or nobody.
+
+    With `trace` every choice and chunk has a `trace`: for each token who guessed it, how probable
+    the model held it, in which step it came and where it was copied from (`server/trace.py`); the
+    metrics then have the guesses and right guesses of every step.
+    """
 
     enabled: bool = True
     method: str | None = None
     num_tokens: int | None = Field(None, ge=0, le=1024)
+    trace: bool = False
 
 
 class Prediction(Strict):

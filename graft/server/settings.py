@@ -7,10 +7,11 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """Limits and names; the command's options have the same defaults."""
+    """Limits and names; the command's options have the same defaults, but for hosts."""
 
     name: str | None = None  # the model's in answers; None: as it was loaded
     api_keys: tuple[str, ...] = ()  # none: everybody is let in
+    hosts: tuple[str, ...] = ()  # names clients may call the server by; none: any
     max_waiting: int = 64  # sequences that may wait for a place; more are told to come back
     timeout: float = 600.0  # seconds a request may take, the wait included
     grace: float = 20.0  # seconds that answers under way have when the server is told to stop

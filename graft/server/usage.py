@@ -29,14 +29,16 @@ def usage(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
     }
 
 
-def metrics_block(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-    """vLLM's `metrics` of a response, who guessed right, and what the answers have in common with
-    plain decoding's: a rule or a reuse that changes what the model says is never silent."""
+def metrics_block(results: Sequence[Sequence[Result]], *, steps: bool = False) -> dict[str, Any]:
+    """vLLM's `metrics` of a response, who guessed right (`steps`: in each step too), and what the
+    answers have in common with plain decoding's: a rule or a reuse that changes what the model
+    says is never silent."""
     answers = [answer for several in results for answer in several]
     together = _together([answer.stats for answer in answers]).as_dict()
     block = together["speculative_decoding"]
-    for name in ("per_step_accepted", "per_step_drafted"):
-        del block[name]
+    if not steps:
+        for name in ("per_step_accepted", "per_step_drafted"):
+            del block[name]
     return {
         "speculative_decoding": {
             **block,

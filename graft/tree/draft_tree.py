@@ -19,7 +19,8 @@ class DraftTree:
     """`scores` estimate the probability that a node's whole path is accepted; the root's is 1.
 
     `sources` index into `source_names`. `probs` are the drafter's distributions at the nodes the
-    children were drawn from; only sampled chains have them, for the rejection rule.
+    children were drawn from; only sampled chains have them, for the rejection rule. `places` say
+    where copied nodes stand among a sequence's texts (`draft/texts.py`), -1 for all others.
     """
 
     tokens: np.ndarray  # [N] int64
@@ -28,6 +29,7 @@ class DraftTree:
     sources: np.ndarray  # [N] int16
     source_names: tuple[str, ...] = ("",)
     probs: Tensor | None = None  # [N, V]
+    places: np.ndarray | None = None  # [N] int32; None: nothing is copied
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -64,6 +66,14 @@ class DraftTree:
         """Who guessed a node."""
         return self.source_names[self.sources[node]]
 
+    def place(self, node: int) -> int:
+        """Where a copied node stands, -1 for others."""
+        return -1 if self.places is None else int(self.places[node])
+
+    def all_places(self) -> list[int]:
+        """The same for every node."""
+        return [-1] * len(self) if self.places is None else self.places.tolist()
+
 
 _NO_PARENT = np.array([-1], np.int32)
 _CERTAIN = np.ones(1, np.float32)
@@ -95,6 +105,7 @@ def in_level_order(
     scores: np.ndarray,
     sources: np.ndarray,
     source_names: tuple[str, ...],
+    places: np.ndarray | None = None,
 ) -> DraftTree:
     """A tree from nodes in any order in which parents come first; node 0 is the root."""
     order = np.argsort(depths(parents), kind="stable")
@@ -108,6 +119,7 @@ def in_level_order(
         scores[order].astype(np.float32),
         sources[order].astype(np.int16),
         source_names,
+        places=None if places is None else places[order].astype(np.int32),
     )
 
 

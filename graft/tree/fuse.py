@@ -11,7 +11,7 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
     """Every path of both trees.
 
     A node of both keeps the better score; its source is `BOTH` where two drafters claim it, and
-    the one who does where only one names itself.
+    the one who does where only one names itself. Where it was copied from is kept.
     """
     if first.tokens[0] != second.tokens[0]:
         raise ValueError("trees with different roots cannot be joined")
@@ -23,6 +23,7 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
     tokens, parents = first.tokens.tolist(), first.parents.tolist()
     scores = first.scores.tolist()
     sources = [names.index(first.source(i)) for i in range(len(first))]
+    places, others = first.all_places(), second.all_places()
     children = [dict(each) for each in first.children]
     place = [0] * len(second)
     for i in range(1, len(second)):
@@ -34,12 +35,19 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
             parents.append(parent)
             scores.append(float(second.scores[i]))
             sources.append(names.index(second.source(i)))
+            places.append(others[i])
             children.append({})
         scores[node] = max(scores[node], float(second.scores[i]))
         sources[node] = _place(_joint(names[sources[node]], second.source(i)), names)
+        places[node] = max(places[node], others[i])
         place[i] = node
     return in_level_order(
-        np.array(tokens), np.array(parents), np.array(scores), np.array(sources), tuple(names)
+        np.array(tokens),
+        np.array(parents),
+        np.array(scores),
+        np.array(sources),
+        tuple(names),
+        np.array(places),
     )
 
 

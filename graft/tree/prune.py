@@ -35,6 +35,7 @@ def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
         tree.sources[chosen],
         tree.source_names,
         None if tree.probs is None else tree.probs[chosen],
+        None if tree.places is None else tree.places[chosen],
     )
 
 
@@ -64,7 +65,14 @@ def below(tree: DraftTree, node: int) -> DraftTree:
     parents = tree.parents[node:] - node
     parents[0] = -1
     scores = tree.scores[node:] / tree.scores[node]
-    return DraftTree(tree.tokens[node:], parents, scores, tree.sources[node:], tree.source_names)
+    return DraftTree(
+        tree.tokens[node:],
+        parents,
+        scores,
+        tree.sources[node:],
+        tree.source_names,
+        places=None if tree.places is None else tree.places[node:],
+    )
 
 
 def shallow(tree: DraftTree, depth: int) -> DraftTree:

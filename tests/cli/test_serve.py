@@ -5,7 +5,7 @@ import socket
 import pytest
 
 import graft.server.run
-from graft.cli.serve import ServeOptions
+from graft.cli.serve import LOOPBACK, ServeOptions
 from graft.models.heads.load import CONFIG
 from graft.server.settings import ServerSettings
 
@@ -67,8 +67,29 @@ def test_a_number_in_a_file_may_be_a_text(cli, engine, served, tmp_path):
 
 
 def test_defaults_are_the_servers_own():
-    assert ServeOptions().settings() == ServerSettings()
+    assert ServeOptions().settings() == ServerSettings(hosts=LOOPBACK)
     assert ServeOptions().host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        ({"host": "127.0.0.2"}, (*LOOPBACK, "127.0.0.2")),
+        ({"host": "0.0.0.0"}, ()),
+        ({"host": "graft.example"}, ()),
+        ({"allowed_host": ["graft.example"]}, (*LOOPBACK, "graft.example")),
+        ({"host": "10.0.0.1", "allowed_host": ["a.b"]}, (*LOOPBACK, "10.0.0.1", "a.b")),
+    ],
+)
+def test_a_server_for_this_machine_answers_to_its_names_alone(options, hosts):
+    assert ServeOptions(**options).settings().hosts == hosts
+
+
+@pytest.mark.parametrize("name", ["", "a.b:80", "http://a.b"])
+def test_an_allowed_host_is_a_name(cli, engine, served, name):
+    done = cli("serve", "--port", 0, "--allowed-host", name)
+    assert done.exit_code == 1
+    assert "without a port" in done.stderr
 
 
 def test_a_file_gives_options_and_the_command_line_comes_first(cli, engine, served, tmp_path):

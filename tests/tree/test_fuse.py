@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_draft_tree import ROOT, assert_sound, path_of, paths, paths_of
 
-from graft.tree.draft_tree import DraftTree, from_paths, root_only
+from graft.tree.draft_tree import DraftTree, chain, from_paths, in_level_order, root_only
 from graft.tree.fuse import union
+from graft.tree.prune import below, shallow
 
 
 @st.composite
@@ -87,3 +88,15 @@ def test_an_empty_draft_adds_nothing(tree):
 def test_trees_with_different_roots_are_refused():
     with pytest.raises(ValueError, match="different roots"):
         union(root_only(1), root_only(2))
+
+
+def test_where_nodes_were_copied_from_survives_union_and_cut():
+    ones = np.ones(3)
+    copied = in_level_order(
+        np.array([1, 2, 3]), np.array([-1, 0, 1]), ones, ones, ("", "a"), np.array([-1, 7, 8])
+    )
+    guessed = chain([1, 2, 4], "b")
+    for tree in (union(copied, guessed), union(guessed, copied)):
+        places = {int(token): tree.place(node) for node, token in enumerate(tree.tokens)}
+        assert places == {1: -1, 2: 7, 3: 8, 4: -1}
+        assert below(shallow(tree, 1), 1).all_places() == [7]

@@ -1,0 +1,146 @@
+// One answer: its tokens as they come. One of them is in the tab order; arrows go from token to
+// token, up and down from run to run.
+
+import { byId, element } from "./page.js";
+import { showNumbers } from "./numbers.js";
+import { runAround } from "./runs.js";
+import { classOf } from "./sources.js";
+
+const PATIENCE = 10; // seconds without a token until that is said
+
+export class Answer {
+  // `onLook(answer, place)`: a token was pointed at or focused; `onLeave()`: no longer.
+  constructor(title, { onLook, onLeave }) {
+    this.element = byId("pane").content.firstElementChild.cloneNode(true);
+    this.element.querySelector("h2").textContent = title;
+    this.text = this.element.querySelector(".text");
+    this.text.setAttribute("aria-label", `${title}: answer; arrow keys go from token to token`);
+    this.state = this.element.querySelector(".state");
+    this.entries = [];
+    this.tokens = []; // elements; none for a token without text
+    this.drawing = false;
+    this.#listen(onLook, onLeave);
+  }
+
+  begin(numbers) {
+    this.numbers = numbers;
+    this.say("reading the prompt …");
+  }
+
+  add(entry) {
+    this.say("writing …");
+    this.entries.push(entry);
+    this.tokens.push(entry.text ? this.#token(entry) : null);
+    this.numbers.add(entry);
+    this.draw();
+  }
+
+  // What a server says beside the trace, such as a text of tools.
+  addPlainText(text) {
+    this.text.append(text);
+  }
+
+  draw() {
+    if (this.drawing) return;
+    this.drawing = true;
+    requestAnimationFrame(() => {
+      this.drawing = false;
+      showNumbers(this.numbers, this.element);
+    });
+  }
+
+  // Somebody who waits for long is told so.
+  remindOf(seconds) {
+    const busy = this.entries.length ? "writing" : "reading the prompt";
+    if (seconds >= PATIENCE) this.say(`${busy} … no token for ${Math.round(seconds)} s`);
+  }
+
+  say(text, { trouble = false } = {}) {
+    this.state.textContent = text;
+    this.state.classList.toggle("trouble", trouble);
+  }
+
+  get whole() {
+    return this.entries.map((entry) => entry.text).join("");
+  }
+
+  // Shows which tokens belong to a run, and those of this answer that it was copied from.
+  markRun(place) {
+    this.unmark();
+    const run = runAround(this.entries, place);
+    if (!run) return null;
+    for (let i = run.first; i <= run.last; i++) {
+      this.tokens[i]?.classList.add("in-run");
+      const from = this.entries[i].copied_from;
+      if (from.kind === "output") this.tokens[from.token]?.classList.add("copied-from");
+    }
+    return run;
+  }
+
+  unmark() {
+    for (const each of this.text.querySelectorAll(".in-run, .copied-from")) {
+      each.classList.remove("in-run", "copied-from");
+    }
+  }
+
+  #token(entry) {
+    const made = element("span", { className: "token", textContent: entry.text, tabIndex: -1 });
+    if (entry.source) made.classList.add("guessed", classOf(entry.source));
+    if (!this.text.querySelector(".token")) made.tabIndex = 0;
+    made.dataset.place = this.entries.length - 1;
+    this.text.append(made);
+    return made;
+  }
+
+  #listen(onLook, onLeave) {
+    const look = (event) => {
+      const token = event.target.closest?.(".token");
+      if (token) onLook(this, Number(token.dataset.place));
+    };
+    this.text.addEventListener("pointerover", look);
+    this.text.addEventListener("pointerleave", onLeave);
+    this.text.addEventListener("focusin", (event) => {
+      this.#makeCurrent(event.target);
+      look(event);
+    });
+    this.text.addEventListener("focusout", onLeave);
+    this.text.addEventListener("keydown", (event) => this.#move(event));
+  }
+
+  #makeCurrent(token) {
+    if (!token.matches(".token")) return;
+    for (const each of this.text.querySelectorAll('.token[tabindex="0"]')) each.tabIndex = -1;
+    token.tabIndex = 0;
+  }
+
+  #move(event) {
+    const place = Number(event.target.dataset?.place);
+    const target = Number.isNaN(place) ? null : this.#targets(place)[event.key]?.();
+    if (!target) return;
+    event.preventDefault();
+    target.focus({ preventScroll: false });
+  }
+
+  #targets(place) {
+    const run = runAround(this.entries, place) ?? { first: place, last: place };
+    return {
+      ArrowRight: () => this.#visible(place + 1, 1),
+      ArrowLeft: () => this.#visible(place - 1, -1),
+      ArrowDown: () => this.#visible(this.#copied(run.last + 1, 1), 1),
+      ArrowUp: () => this.#visible(this.#copied(run.first - 1, -1), -1),
+      Home: () => this.#visible(0, 1),
+      End: () => this.#visible(this.tokens.length - 1, -1),
+    };
+  }
+
+  // The nearest copied token from a place on.
+  #copied(place, direction) {
+    while (this.entries[place] && !this.entries[place].copied_from) place += direction;
+    return place;
+  }
+
+  #visible(place, direction) {
+    while (place >= 0 && place < this.tokens.length && !this.tokens[place]) place += direction;
+    return this.tokens[place];
+  }
+}

@@ -1,0 +1,81 @@
+// Requests to this server, with its key if it has one. The key is never part of an address.
+
+const KEY = "graft-key";
+
+export class Trouble extends Error {
+  constructor(message, status = 0) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const setKey = (key) => sessionStorage.setItem(KEY, key);
+
+function headers() {
+  const key = sessionStorage.getItem(KEY);
+  return key ? { Authorization: `Bearer ${key}` } : {};
+}
+
+async function reached(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Trouble("The server cannot be reached. Is it still running?");
+  }
+  if (!answer.ok) throw new Trouble(await reason(answer), answer.status);
+  return answer;
+}
+
+async function reason(answer) {
+  try {
+    return sentence((await answer.json()).error.message);
+  } catch {
+    return `The server answered with status ${answer.status}.`;
+  }
+}
+
+const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${text.endsWith(".") ? "" : "."}`;
+
+export async function serverInfo() {
+  return (await reached("/server_info", { headers: headers() })).json();
+}
+
+// The chunks of a streamed chat; a Trouble where they end too early.
+export async function* streamChat(body, signal) {
+  const answer = await reached("/v1/chat/completions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json", ...headers() },
+    body: JSON.stringify(body),
+    signal,
+  });
+  for await (const data of events(answer.body.getReader())) {
+    if (data === "[DONE]") return;
+    const chunk = JSON.parse(data);
+    if (chunk.error) throw new Trouble(sentence(chunk.error.message));
+    yield chunk;
+  }
+  throw new Trouble("The connection ended in the middle of the answer; the server may have stopped.");
+}
+
+async function* events(reader) {
+  const decoder = new TextDecoder();
+  let rest = "";
+  while (true) {
+    const { done, value } = await read(reader);
+    if (done) return;
+    const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
+    rest = lines.pop();
+    for (const line of lines) if (line.startsWith("data: ")) yield line.slice(6);
+  }
+}
+
+async function read(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    return { done: true };
+  }
+}

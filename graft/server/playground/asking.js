@@ -1,0 +1,51 @@
+// A question: one answer with drafts and, if wanted, one without, each from a request made now.
+
+import { Trouble, streamChat } from "./api.js";
+import { verdict } from "./comparing.js";
+import { Numbers } from "./numbers.js";
+import { requestBody } from "./settings.js";
+
+// `answers` are the drafted one and perhaps the plain one; resolves to what to say of both.
+export async function answerAll(prompt, settings, answers, signal, onProgress) {
+  const ask = (answer, i) => write(answer, requestBody(prompt, settings, { drafted: i === 0 }), signal, onProgress);
+  if (settings.compare === "beside") await allOf(answers.map(ask));
+  else for (const [i, answer] of answers.entries()) await ask(answer, i);
+  return answers.length === 2 ? verdict(...answers) : "";
+}
+
+// All of them, however they end; then the first failure.
+async function allOf(promises) {
+  const failed = (await Promise.allSettled(promises)).find((each) => each.status === "rejected");
+  if (failed) throw failed.reason;
+}
+
+async function write(answer, body, signal, onProgress) {
+  const numbers = new Numbers();
+  const served = {};
+  answer.begin(numbers);
+  const watch = setInterval(() => answer.remindOf(numbers.waitedSeconds), 1000);
+  try {
+    for await (const chunk of streamChat(body, signal)) take(answer, chunk, served, onProgress);
+    answer.say(served.finish === "length" ? "ended at the most tokens" : "complete");
+  } catch (error) {
+    const stopped = error.name === "AbortError";
+    if (!stopped && !(error instanceof Trouble)) throw error;
+    answer.say(stopped ? "stopped" : "broken off", { trouble: !stopped });
+    throw error;
+  } finally {
+    clearInterval(watch);
+    numbers.end(served);
+    answer.draw();
+    onProgress(answer, served);
+  }
+}
+
+function take(answer, chunk, served, onProgress) {
+  if (chunk.usage) Object.assign(served, { usage: chunk.usage, metrics: chunk.metrics });
+  const [choice] = chunk.choices;
+  if (!choice) return;
+  served.finish = choice.finish_reason ?? served.finish;
+  for (const entry of choice.trace ?? []) answer.add(entry);
+  if (choice.trace) onProgress(answer, served);
+  else if (choice.delta.content) answer.addPlainText(choice.delta.content);
+}

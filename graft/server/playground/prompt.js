@@ -1,0 +1,36 @@
+// The prompt of a question about documents, in the words of `graft run`, and the way back from a
+// place in it to a place in a document.
+
+import { CodePoints } from "./code_points.js";
+
+export class Prompt {
+  constructor(question, documents) {
+    this.documents = documents;
+    this.parts = [];
+    let content = "";
+    for (const each of documents.filter((one) => one.read)) {
+      const heading = `${content && "\n\n"}Document ${each.name}:\n\n`;
+      const start = points(content) + points(heading);
+      const words = each.text.trim();
+      const before = points(each.text.slice(0, each.text.indexOf(words)));
+      content += heading + words;
+      this.parts.push({ document: each, start, end: start + points(words), before });
+    }
+    this.content = content ? `${content}\n\n${question}` : question;
+  }
+
+  // The document and the characters there of what a trace calls `copied_from`; null elsewhere.
+  passage(from) {
+    if (!from || from.start === null) return null;
+    if (from.kind === "document") {
+      return { document: this.documents[from.index], start: from.start, end: from.end };
+    }
+    if (from.kind !== "message") return null;
+    const part = this.parts.find((one) => one.start <= from.start && from.end <= one.end);
+    if (!part) return null;
+    const shift = part.before - part.start;
+    return { document: part.document, start: from.start + shift, end: from.end + shift };
+  }
+}
+
+const points = (text) => new CodePoints(text).length;

@@ -1,0 +1,40 @@
+// What the form says, and the requests that follow from it.
+
+import { byId, element } from "./page.js";
+
+export function offerMethods(info) {
+  const usual = element("option", { value: "", textContent: `${info.default_method} (default)` });
+  const others = info.methods
+    .filter((name) => name !== "plain" && name !== info.default_method)
+    .map((name) => element("option", { value: name, textContent: name }));
+  byId("method").replaceChildren(usual, ...others);
+  byId("max-tokens").max = info.max_model_len - 1;
+}
+
+export function readSettings() {
+  const typed = byId("seed").value;
+  return {
+    method: byId("method").value || null,
+    compare: byId("compare").value,
+    temperature: Number(byId("temperature").value),
+    maxTokens: Number(byId("max-tokens").value),
+    seed: typed === "" ? randomNumber() : Number(typed),
+  };
+}
+
+// A request that drafts, or one that does not. Compared ones share no cache of prompts read.
+export function requestBody(prompt, settings, { drafted }) {
+  return {
+    messages: [{ role: "user", content: prompt.content }],
+    documents: prompt.documents.map(({ name, text }) => ({ title: name, text })),
+    temperature: settings.temperature,
+    max_tokens: settings.maxTokens,
+    seed: settings.seed,
+    stream: true,
+    stream_options: { include_usage: true },
+    speculative: { enabled: drafted, method: drafted ? settings.method : null, trace: true },
+    cache_salt: settings.compare === "no" ? null : `playground ${randomNumber()}`,
+  };
+}
+
+const randomNumber = () => crypto.getRandomValues(new Uint32Array(1))[0];

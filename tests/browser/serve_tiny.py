@@ -1,0 +1,27 @@
+"""A tiny model's server in a process of its own, which a test may kill: `serve_tiny.py SECONDS`
+takes so long over every step. Its first line is its address."""
+
+import sys
+import time
+
+from serving import Serving
+from tiny import tiny_engine
+
+
+def main(seconds):
+    engine = tiny_engine(max_batch=4)
+    advance = engine.advance
+
+    def slowly():
+        time.sleep(seconds)
+        advance()
+
+    engine.advance = slowly
+    running = Serving(engine)
+    sys.stdout.write(f"{running.url}\n")
+    sys.stdout.flush()
+    running.server.run(sockets=[running.socket])
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))
