@@ -1,0 +1,44 @@
+"""What a step of somebody else's engine costs, learned from how long its steps took.
+
+Graft's own engine measures its steps at load; inside vLLM a drafter only sees the time between two
+calls. Seconds are taken to grow with the rows of a step along a line, which on a CPU they nearly
+do, fitted to the steps seen, recent ones more. Until rows have varied, and again once they have
+not for a while, the line rises as `RISE` says, so drafting that seemed too dear is tried again.
+"""
+
+import numpy as np
+
+RISE = 0.03  # of a step's time for every row more, where nothing else is known
+KEPT = 0.98  # weight of a step one step later
+PRIOR = 128.0  # squared rows: eight steps that are four rows off the mean weigh as much as RISE
+SETTLED = 5.0  # steps after which one that takes much too long counts as a disturbance
+DISTURBED = 2.0  # times what was expected
+
+
+class StepClock:
+    """The line, as decayed sums over the steps."""
+
+    def __init__(self) -> None:
+        self._weight = self._rows = self._seconds = 0.0
+        self._spread = self._together = 0.0  # of rows; of rows and seconds
+
+    def observe(self, rows: int, seconds: float) -> None:
+        """A step over so many rows took so long."""
+        if self._weight > SETTLED:
+            seconds = min(seconds, DISTURBED * float(self.seconds(np.array([rows]))[0]))
+        weight = KEPT * self._weight + 1.0
+        off = rows - self._rows
+        self._rows += off / weight
+        self._spread = KEPT * self._spread + off * (rows - self._rows)
+        self._together = KEPT * self._together + (rows - self._rows) * (seconds - self._seconds)
+        self._seconds += (seconds - self._seconds) / weight
+        self._weight = weight
+
+    def seconds(self, rows: np.ndarray) -> np.ndarray:
+        """What steps over so many rows are expected to take; before the first, in its unit."""
+        if not self._weight:
+            return 1.0 + RISE * rows
+        usual = RISE * self._seconds / (1.0 + RISE * self._rows)
+        slope = (self._together + PRIOR * usual) / (self._spread + PRIOR)
+        slope = min(max(slope, 0.0), self._seconds / max(self._rows, 1.0))
+        return self._seconds + slope * (rows - self._rows)
