@@ -35,22 +35,24 @@ _NODE_TOKEN, _MATCH = range(2)
 
 
 @compiled
-def _count(trust: np.ndarray, length: int, hit: int) -> None:
+def _count(trust: np.ndarray, length: int, share: float, hit: int) -> None:
     for near in range(max(1, length - 2), min(LONGEST, length + 2) + 1):
         weight = SPREAD ** abs(near - length)
-        trust[_TRIES, near] += weight
+        trust[_TRIES, near] += weight * share
         trust[_HITS, near] += weight * hit
 
 
 @compiled
-def _judge(trust: np.ndarray, chain: np.ndarray, size: int, came: np.ndarray) -> None:
+def _judge(
+    trust: np.ndarray, chain: np.ndarray, shares: np.ndarray, size: int, came: np.ndarray
+) -> None:
     """Count which guesses of the last chain came true, down to the first that did not."""
     for row in range(2):
         for length in range(LONGEST + 1):
             trust[row, length] *= DECAY
     for at in range(min(size, len(came))):
         hit = chain[_NODE_TOKEN, at] == came[at]
-        _count(trust, min(chain[_MATCH, at], LONGEST), 1 if hit else 0)
+        _count(trust, min(chain[_MATCH, at], LONGEST), shares[at], 1 if hit else 0)
         if not hit:
             return
 
@@ -82,15 +84,14 @@ def _most_frequent(automaton: Automaton, state: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _walk(
-    automaton: Automaton, trust: np.ndarray, prior: np.ndarray, chain: np.ndarray, scores: np.ndarray
-) -> int:
-    """Fill `chain` and the probabilities of its paths; returns how long it is."""
+def _walk(automaton: Automaton, trust: np.ndarray, prior: np.ndarray, guess: tuple) -> int:
+    """Fill the chain, its shares and the probabilities of its paths; returns how long it is."""
+    chain, shares, scores = guess
     states = automaton.states
     state = max(states[automaton.used[2], LINK], ROOT)
     matched, score = states[state, LENGTH], 1.0
     for at in range(len(scores)):
-        rest, best, token, target, length = 1.0, 0.0, 0, ROOT, 0
+        rest, best, token, target, length, voted = 1.0, 0.0, 0, ROOT, 0, 0.0
         for _ in range(MAX_BACKOFF):
             if state == ROOT or rest <= best:
                 break
@@ -100,7 +101,7 @@ def _walk(
                 count, offered, to = _most_frequent(automaton, state)
                 if share * min(count, total) > best:
                     best, token, target = share * min(count, total), offered, to
-                    length = matched
+                    length, voted = matched, rest * min(count, total) / (total + UNSEEN)
                 rest -= share * total
             state = states[state, LINK]
             matched = states[state, LENGTH]
@@ -108,7 +109,7 @@ def _walk(
         if score < MIN_SCORE:
             return at
         chain[_NODE_TOKEN, at], chain[_MATCH, at] = token, length
-        scores[at] = score
+        shares[at], scores[at] = voted, score
         state, matched = target, length + 1
     return len(scores)
 
@@ -117,9 +118,9 @@ def _walk(
 def _judge_and_walk(
     arrays: tuple, trust: np.ndarray, prior: np.ndarray, guess: tuple, size: int, came: np.ndarray
 ) -> int:
-    chain, scores = guess
-    _judge(trust, chain, size, came)
-    return _walk(named(arrays), trust, prior, chain, scores)
+    chain, shares, _ = guess
+    _judge(trust, chain, shares, size, came)
+    return _walk(named(arrays), trust, prior, guess)
 
 
 @compiled
@@ -139,7 +140,7 @@ class ChainLookup:
         self._trust = np.zeros((2, LONGEST + 1))
         self._prior = np.array(prior, dtype=np.float64)
         self._chain = np.empty((2, longest), dtype=np.int32)
-        self._scores = np.empty(longest)
+        self._shares, self._scores = np.empty(longest), np.empty(longest)
         self._size = 0
 
     def __len__(self) -> int:
@@ -161,7 +162,7 @@ class ChainLookup:
             self._index.arrays,
             self._trust,
             self._prior,
-            (self._chain, self._scores),
+            (self._chain, self._shares, self._scores),
             self._size,
             came,
         )

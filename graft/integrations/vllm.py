@@ -19,10 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from graft.draft.budget import as_many_as_pay
 from graft.draft.calibration import STORE_PRIOR, Calibration
 from graft.draft.chain_lookup import ChainLookup
-from graft.draft.drafter import Budget
 from graft.draft.step_clock import StepClock
 from graft.errors import InputError
 from graft.match.matches import Matches
@@ -118,14 +116,12 @@ class Proposer:
             for row in writing
         ]
         if all(text.seen == self._round - 1 for text in texts) and len(writing) == len(drafts):
-            self._costs.observe(sum(1 + text.drafted for text in texts), seconds)
-        scores = [
-            self._guess(text, token_ids_cpu[row, : lengths[row]])
-            for row, text in zip(writing, texts, strict=True)
-        ]
-        kept = self._kept(scores)
-        for row, text, count in zip(writing, texts, kept, strict=True):
-            drafts[row] = text.draft(count)
+            rows = sum(1 + text.drafted for text in texts)
+            self._costs.observe(rows, sum(map(len, sampled_token_ids)), seconds)
+        price = self._costs.price(len(writing))
+        for row, text in zip(writing, texts, strict=True):
+            scores = self._guess(text, token_ids_cpu[row, : lengths[row]])
+            drafts[row] = text.draft(int(np.count_nonzero(scores > price)))
         self._places = dict(zip(writing, texts, strict=True))
         self._texts = [text for text in self._texts if self._round - text.seen < REMEMBERED]
         self._left = self._clock()
@@ -152,14 +148,6 @@ class Proposer:
         text.seen = self._round
         # vLLM keeps the last place for the token that it samples behind the draft.
         return text.extend(came, min(self._longest, self._max_length - len(tokens) - 1))
-
-    def _kept(self, scores: list[np.ndarray]) -> list[int]:
-        """How much of each chain raises the tokens per second of the whole batch."""
-        rows, drafted = len(scores), sum(map(len, scores))
-        if not drafted:
-            return [0] * rows
-        costs = self._costs.seconds(rows + np.arange(drafted + 1))
-        return as_many_as_pay(scores, Budget(self._longest, costs, certain=rows))
 
 
 def _open_stores(vllm_config: Any) -> list[Store]:  # noqa: ANN401
