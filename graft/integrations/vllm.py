@@ -56,7 +56,7 @@ class _Text:
 
     copies: ChainLookup
     shelves: list[_Shelf]
-    seen: int = 0
+    seen: int = -1  # no step yet
     drafted: int = 0
     from_store: list[int] | None = None
 
