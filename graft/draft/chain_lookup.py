@@ -174,9 +174,9 @@ class ChainLookup:
 
     def hit_rates(self) -> np.ndarray:
         """[LONGEST + 1] how often guesses come true, by the length of their match."""
-        return np.array([
-            _hit_rate(self._trust, self._prior, length) for length in range(LONGEST + 1)
-        ])
+        return np.array(
+            [_hit_rate(self._trust, self._prior, length) for length in range(LONGEST + 1)]
+        )
 
     @classmethod
     def warm_up(cls) -> None:

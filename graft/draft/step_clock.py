@@ -12,7 +12,7 @@ sure drafts short and pad the others.
 
 RISE = 0.03  # of a step's time for every row more, where nothing else is known
 KEPT = 0.98  # weight of a step one step later
-PRIOR = 128.0  # squared rows: eight steps that are four rows off the mean weigh as much as RISE
+PRIOR = 32.0  # squared rows: two steps that are four rows off the mean weigh as much as RISE
 SETTLED = 5.0  # steps after which one that takes much too long counts as a disturbance
 DISTURBED = 2.0  # times what was expected
 
@@ -39,7 +39,7 @@ class StepClock:
 
     def price(self, requests: int) -> float:
         """The tokens that the time of one row more is worth, with so many requests running."""
-        if not self._weight:
+        if not self._seconds:
             return RISE * requests / (1.0 + RISE * requests)
         return self._slope() * self._tokens / self._seconds
 

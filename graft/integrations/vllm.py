@@ -83,7 +83,9 @@ class Proposer:
     """What vLLM's `custom_class` makes and asks after every step. Needs no model of its own."""
 
     def __init__(
-        self, vllm_config: Any, clock: Callable[[], float] = time.perf_counter  # noqa: ANN401
+        self,
+        vllm_config: Any,  # noqa: ANN401
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._longest = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(vllm_config.model_config.max_model_len)
