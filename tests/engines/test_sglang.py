@@ -21,6 +21,18 @@ pytest.importorskip("sglang")
 
 DOCUMENT = list(range(10, 60))
 NODES = 8
+# SGLang's compiled kernels, which need CUDA, and what its image models import
+ABSENT = (
+    "sgl_kernel",
+    "sgl_kernel.speculative",
+    "sgl_kernel.kvcacheio",
+    "torchvision",
+    "torchvision.transforms",
+    "torchvision.transforms.functional",
+    "torchvision.transforms.v2",
+    "torchvision.transforms.v2.functional",
+    "torchvision.io",
+)
 
 
 class Unavailable(types.ModuleType):
@@ -31,13 +43,13 @@ class Unavailable(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *arguments, **options: pytest.fail(f"sgl_kernel.{name} was called")
+        return lambda *arguments, **options: pytest.fail(f"{self.__name__}.{name} was called")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_compiled_kernels():
-    for name in ("sgl_kernel", "sgl_kernel.speculative", "sgl_kernel.kvcacheio"):
-        sys.modules[name] = Unavailable(name)
+    for name in ABSENT:
+        sys.modules.setdefault(name, Unavailable(name))
 
 
 @pytest.fixture(scope="module")
