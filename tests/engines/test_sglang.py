@@ -48,6 +48,8 @@ class Unavailable(types.ModuleType):
 
 @pytest.fixture(scope="module", autouse=True)
 def no_compiled_kernels():
+    import transformers  # noqa: F401  it looks for torchvision, and must not find this one
+
     for name in ABSENT:
         sys.modules.setdefault(name, Unavailable(name))
 
