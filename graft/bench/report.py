@@ -85,8 +85,11 @@ class Report:
         return asdict(self)
 
 
-def report(results: Results, baseline: str | None = None) -> Report:
-    """Everything the tables show; without a name the baseline is `plain`, or the first system."""
+def report(results: Results, baseline: str | None = None, *, run_code: bool = False) -> Report:
+    """Everything the tables show; without a name the baseline is `plain`, or the first system.
+
+    `run_code` lets programs that a model wrote be run, for pass@1.
+    """
     cells = _cells(results)
     systems = list(dict.fromkeys(system for cell in cells.values() for system in cell))
     if not systems:
@@ -101,7 +104,7 @@ def report(results: Results, baseline: str | None = None) -> Report:
         for category in _categories(by_system)
         for row in _rows(results, cell, by_system, baseline, category)
     ]
-    quality, missing = qualities(results, baseline)
+    quality, missing = qualities(results, baseline, run_code=run_code)
     notes = [*_notes(results, rows), *missing]
     return Report(baseline, results.sessions[-1], results.workers, rows, notes, quality)
 

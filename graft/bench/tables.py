@@ -111,6 +111,21 @@ def by_context(told: Report) -> dict[str, list[list[str]]]:
     }
 
 
+def quality_by_context(told: Report) -> dict[str, list[list[str]]]:
+    """Every measure at every context, such as a grid of depths by lengths, by title."""
+    contexts = contexts_of(told)
+    tables: dict[str, dict[tuple[str, str], dict[int, str]]] = {}
+    for row in told.quality:
+        if row.context in contexts:
+            lines = tables.setdefault(f"{_way(row)}: {row.measure} by context", {})
+            mine = lines.setdefault((row.category, row.system), {})
+            mine[row.context] = f"{row.value.mean:.3f}"
+    return {
+        title: [[*names, *(mine.get(c, NOTHING) for c in contexts)] for names, mine in lines]
+        for title, lines in ((title, found.items()) for title, found in tables.items())
+    }
+
+
 def context_columns(told: Report) -> dict[str, int]:
     """Headings of `by_context` and their widths."""
     return {"category": 24, "system": 11, **{short(context): 7 for context in contexts_of(told)}}
@@ -204,7 +219,7 @@ def as_tables(told: Report) -> "list[Table]":
         if drafting := drafters(rows):
             cells = map(drafting_figures, drafting)
             tables.append(_plain_table(f"{title}: drafting", DRAFTING, cells))
-    for title, cells in by_context(told).items():
+    for title, cells in (by_context(told) | quality_by_context(told)).items():
         tables.append(_plain_table(title, context_columns(told), cells))
     for title, cells in quality_by_cell(told).items():
         tables.append(_plain_table(title, QUALITY, cells))
@@ -261,7 +276,7 @@ def as_markdown(told: Report) -> str:
         if drafting := drafters(rows):
             cells = [drafting_figures(row) for row in drafting]
             parts.append(markdown_table(f"{title}: drafting", list(DRAFTING), cells))
-    for title, cells in by_context(told).items():
+    for title, cells in (by_context(told) | quality_by_context(told)).items():
         parts.append(markdown_table(title, list(context_columns(told)), cells))
     for title, cells in quality_by_cell(told).items():
         parts.append(markdown_table(title, list(QUALITY), cells))

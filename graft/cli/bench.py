@@ -31,6 +31,10 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 MARKDOWN = Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+RUN_CODE = Annotated[
+    bool,
+    typer.Option("--run-code", help="Run the programs that a model wrote here, for pass@1."),
+]
 BASELINE = Annotated[
     str | None, typer.Option(metavar="NAME", help="Ratios are against it; plain if measured.")
 ]
@@ -158,6 +162,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
             "REUSE may say more, such as cics+all, blend+0.3, exact+reorder.",
         ),
     ] = None,
+    run_code: RUN_CODE = False,
     baseline: BASELINE = None,
     markdown: MARKDOWN = False,
     json: JSON = False,
@@ -180,7 +185,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     check_baseline(settings, baseline)
     file = out or default_file(settings)
     complete = measure(partial(run, settings), file)
-    told = _report(file, baseline)
+    told = _report(file, baseline, run_code=run_code)
     show(told, markdown=markdown, json=json)
     try:
         _draw(told, plot or file.with_suffix(".png"))
@@ -216,7 +221,7 @@ def report(
                 raise InputError("a result file of the suite rag has no plot")
             show_rag(rag_report(file, baseline), markdown=markdown, json=json)
             continue
-        told = _report(file, baseline)
+        told = _report(file, baseline, run_code=False)
         show(told, markdown=markdown, json=json)
         if plot is not None:
             _draw(told, plot)
@@ -294,11 +299,11 @@ class Progress:
         self._bar.console.print(line, soft_wrap=True, markup=False)
 
 
-def _report(file: Path, baseline: str | None) -> "Report":
+def _report(file: Path, baseline: str | None, *, run_code: bool) -> "Report":
     from graft.bench.records import read_results
     from graft.bench.report import report as tables
 
-    return tables(read_results(file), baseline)
+    return tables(read_results(file), baseline, run_code=run_code)
 
 
 def show(told: "Report", *, markdown: bool, json: bool) -> None:

@@ -25,7 +25,8 @@ def results(tmp_path):
     [
         ("", "spec_bench needs --data: the folder with Spec-Bench's question.jsonl"),
         ("--data nowhere", "nowhere cannot be read; --data is the folder with question.jsonl"),
-        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, longbench_v2"),
+        ("--suite poems", "unknown suite 'poems'; choose one of dialogue, humaneval, leval"),
+        ("--suite serve", "serve is a command of its own: graft bench serve --help"),
         ("--draft magic", "unknown draft 'magic'; choose one of auto, plain, pld, copy, igpg"),
         ("--draft plain,sd", "draft 'sd' needs a draft model; name one (--draft-model)"),
         ("--draft plain,head --head none", "draft 'head' needs a draft head; name its folder"),
