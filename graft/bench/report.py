@@ -15,9 +15,11 @@ from graft.bench.metrics import (
     decode_speed,
     drafting,
     first_difference,
+    kept_by_position,
     mean_prefill,
     prefill_ratio,
     shares,
+    step_seconds,
     tokens_per_step,
     total_ratio,
     total_speed,
@@ -61,6 +63,8 @@ class Row:
     parted_at: float | None
     out_of_turn: int
     prefill_seconds: float | None = None  # until every prompt of a batch has its first token
+    step_seconds: float | None = None
+    kept_by_position: list[float] = field(default_factory=list)  # share of steps; see metrics
     keeps: str = ""  # what answers have in common with the model's own: see System
 
     @property
@@ -174,6 +178,8 @@ def _rows(
             parted_at=median(places) if places else None,
             out_of_turn=sum(one.session != other.session for one, other in pairs),
             prefill_seconds=mean_prefill(measured),
+            step_seconds=step_seconds(measured),
+            kept_by_position=kept_by_position(measured),
             keeps=keeps,
         )
 

@@ -332,6 +332,7 @@ def _measured(turn: Turn, told: dict[str, Any]) -> dict[str, Any]:
         "drafted": told.get("drafted"),
         "drafted_by_source": told.get("drafted_by_source"),
         "accepted_by_source": accepted,
+        "accepted_by_position": told.get("accepted_by_position"),
         "finish_reasons": told["finish_reasons"],
         "output": output_hash(told["token_ids"]),
     }

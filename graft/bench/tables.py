@@ -24,6 +24,7 @@ DRAFTING = {
     "accepted": 8,
     "by source": 43,
 }  # headings of `drafting_figures` and their widths: 100 with gaps of one
+SETTINGS = ["system", "versions", "settings"]
 QUALITY = {
     "category": 15,
     "system": 13,
@@ -33,7 +34,10 @@ QUALITY = {
     "difference": 22,
     "detectable": 10,
 }
-LEFT = ("category", "system", "measure", "draft model", "output", "guessed by", "by source")
+LEFT = (
+    "category", "system", "measure", "draft model", "output", "guessed by", "by source", "index",
+    "versions", "settings",
+)  # fmt: skip
 
 
 def heading(told: Report) -> str:
@@ -280,8 +284,23 @@ def as_markdown(told: Report) -> str:
         parts.append(markdown_table(title, list(context_columns(told)), cells))
     for title, cells in quality_by_cell(told).items():
         parts.append(markdown_table(title, list(QUALITY), cells))
+    if any(row.system in PEERS for row in told.rows):
+        parts.append(markdown_table("settings", SETTINGS, settings_rows(told)))
     parts += [f"- {note}" for note in told.notes]
     return "\n\n".join(parts)
+
+
+def settings_rows(told: Report) -> list[list[str]]:
+    """What every system ran with, so that a reader can judge whether that was fair."""
+    return [
+        [name, _listed(worker["versions"]), _listed(worker["settings"])]
+        for name, worker in told.workers.items()
+    ]
+
+
+def _listed(values: dict[str, object]) -> str:
+    known = {name: value for name, value in values.items() if value not in (None, {}, [])}
+    return ", ".join(f"{name} {value}" for name, value in known.items()) or NOTHING
 
 
 def markdown_table(title: str, names: list[str], rows: list[list[str]]) -> str:

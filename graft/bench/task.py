@@ -12,7 +12,6 @@ from graft.bench.settings import Split
 from graft.bench.suites import suite_names
 from graft.errors import InputError
 
-
 COMMANDS = ("kernels", "index", "serve")  # suites without prompts
 
 

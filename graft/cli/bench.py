@@ -192,39 +192,81 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     except InputError as error:
         if plot is not None:
             raise
-        _say(f"no plot: {one_line(error)}")
-    _say(f"answers: {file}")
+        say(f"no plot: {one_line(error)}")
+    say(f"answers: {file}")
     if not complete:
         raise typer.Exit(REFUSED)
 
 
 @app.command()
 @fails_in_one_line
-def report(
+def report(  # noqa: PLR0913 (one parameter is one option)
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench.")],
     *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="All of it as one page, FILE.html with plots, or as FILE.md."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="PNG, of one result file.")
     ] = None,
+    run_code: RUN_CODE = False,
     baseline: BASELINE = None,
     markdown: MARKDOWN = False,
     json: JSON = False,
 ) -> None:
-    """Print the tables of result files again."""
+    """Show result files of every suite again: tables here, or a page with plots.
+
+    Example: graft bench report results/*.jsonl --out page.html
+    """
+    if out is not None:
+        _write_page(files, out, baseline, run_code=run_code)
+        return
     if plot is not None and len(files) > 1:
         raise InputError("--plot takes one result file at a time")
-    from graft.bench.rag.records import is_rag
-
     for file in files:
-        if is_rag(file):
-            if plot is not None:
-                raise InputError("a result file of the suite rag has no plot")
-            show_rag(rag_report(file, baseline), markdown=markdown, json=json)
-            continue
-        told = _report(file, baseline, run_code=False)
+        _show_file(file, baseline, plot, run_code=run_code, markdown=markdown, json=json)
+
+
+def _show_file(
+    file: Path,
+    baseline: str | None,
+    plot: Path | None,
+    *,
+    run_code: bool,
+    markdown: bool,
+    json: bool,
+) -> None:
+    """One result file, whatever suite it is of."""
+    from graft.bench.page.sections import kind_of, section
+    from graft.bench.rag.records import is_rag
+    from graft.bench.task import COMMANDS
+
+    if plot is not None and (is_rag(file) or kind_of(file) in COMMANDS):
+        raise InputError(f"{file} has no --plot; graft bench report {file} --out page.html has")
+    if is_rag(file):
+        show_rag(rag_report(file, baseline), markdown=markdown, json=json)
+    elif kind_of(file) in COMMANDS:
+        print(section(file, baseline).markdown)
+    else:
+        told = _report(file, baseline, run_code=run_code)
         show(told, markdown=markdown, json=json)
         if plot is not None:
             _draw(told, plot)
+
+
+def _write_page(files: list[Path], out: Path, baseline: str | None, *, run_code: bool) -> None:
+    """Every file is a section."""
+    from graft.bench.page.html import write_markdown, write_page
+    from graft.bench.page.sections import section
+
+    if out.suffix not in (".html", ".md"):
+        raise InputError(f"--out is a page, FILE.html or FILE.md, not {out}")
+    sections = [section(file, baseline, run_code=run_code) for file in files]
+    (write_page if out.suffix == ".html" else write_markdown)(sections, out)
+    say(f"page: {out}")
 
 
 def _bench_rag(
@@ -239,7 +281,7 @@ def _bench_rag(
     file = out or rag_file(settings)
     complete = measure(partial(run, settings), file)
     show_rag(rag_report(file, baseline), markdown=markdown, json=json)
-    _say(f"answers: {file}")
+    say(f"answers: {file}")
     if not complete:
         raise typer.Exit(REFUSED)
 
@@ -252,7 +294,7 @@ def measure(run: Callable[..., bool], file: Path) -> bool:
         with sigterm_interrupts(), Progress() as progress:
             return run(file, progress)
     except KeyboardInterrupt:
-        _say(f"stopped; the same command goes on ({file})")
+        say(f"stopped; the same command goes on ({file})")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -331,8 +373,14 @@ def _draw(told: "Report", path: Path) -> None:
     from graft.bench.plot import plot
 
     plot(told, path)
-    _say(f"plot: {path}")
+    say(f"plot: {path}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """To stderr: tables go to stdout."""
     print(line, file=sys.stderr)
+
+
+def stopped(out: Path | None) -> None:
+    """How to go on."""
+    say(f"stopped; the same command goes on ({out})" if out else "stopped")

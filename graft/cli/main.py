@@ -7,7 +7,9 @@ import typer
 
 from graft.cli.ask import ask
 from graft.cli.bench import app as bench
+from graft.cli.bench_index import index as bench_index
 from graft.cli.bench_kernels import kernels
+from graft.cli.bench_serve import serve as bench_serve
 from graft.cli.cache import cache
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
@@ -29,7 +31,8 @@ app = typer.Typer(
 )
 for command in (run, chat, ask, serve, train, models, cache, doctor):
     app.command()(fails_in_one_line(command))
-bench.command()(fails_in_one_line(kernels))
+for suite in (kernels, bench_index, bench_serve):
+    bench.command()(fails_in_one_line(suite))
 app.add_typer(bench, name="bench")
 app.add_typer(index, name="index")
 

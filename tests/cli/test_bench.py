@@ -68,8 +68,8 @@ def test_what_cannot_be_run_is_one_line(cli, tmp_path, monkeypatch, words, line)
 def test_help_names_every_suite(cli):
     told = " ".join(cli("bench", "--help").stdout.split())
     assert (
-        "Of humaneval, leval, longbench_v2, medqa, multi_news, qmsum, spec_bench, spider, squad, "
-        "rag." in told
+        "Of dialogue, humaneval, leval, long, longbench_v2, medqa, multi_news, needle, qmsum, "
+        "reasoning, spec_bench, spider, squad, rag." in told
     )
 
 

@@ -28,7 +28,7 @@ def read(data: Path | None) -> list[Prompt]:
 
 
 def _questions(data: Path | None) -> Iterator[tuple[str, Asked, Gold | None]]:
-    """With their category and the right letter; a file alone is Medbullets' if its folder says so."""
+    """With category and right letter; a file alone is Medbullets' if its folder says so."""
     chosen = list(SOURCES)
     if data is not None and data.is_file():
         chosen = [data.parent.name if data.parent.name in SOURCES else "medqa"]
