@@ -44,6 +44,7 @@ class Asked:
     python_vllm: str | None = None
     python_llama: str | None = None
     gguf: Path | None = None
+    draft_gguf: Path | None = None
     peer_options: str | None = None
 
     def settings(self) -> Settings:
@@ -77,6 +78,7 @@ class Asked:
             "load_options": _load_options(self.load_options),
             "threads": self.threads,
             "gguf": self.gguf,
+            "draft_gguf": self.draft_gguf,
             "interpreters": {name: path for name, path in interpreters.items() if path},
             "peer_options": _peer_options(self.peer_options),
         }

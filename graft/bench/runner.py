@@ -106,6 +106,7 @@ def _header(
         "threads": settings.threads,
         **{f"{name} options": list(settings.peer_options.get(name, ())) for name in settings.peers},
         **({"gguf": settings.gguf.name} if settings.gguf else {}),
+        **({"draft gguf": settings.draft_gguf.name} if settings.draft_gguf else {}),
         "cpu": machine["cpu"],
         "cores": machine["cores"],
         "gpus": machine["gpus"],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graft.bench.suites import suite_names
+from graft.bench.systems import PEERS
 from graft.cli.bench_rag import rag_file, rag_report, rag_settings, show_rag
 from graft.cli.failures import INTERRUPTED, REFUSED, fails_in_one_line, one_line
 from graft.cli.options import takes_options
@@ -56,9 +57,7 @@ class BenchOptions:
     ] = None
     peers: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES", help="Of hf,hf-pld,hf-compile,vllm,vllm-ngram,llama,llama-pld."
-        ),
+        typer.Option(metavar="NAMES", help=f"Of {','.join(PEERS)}."),
     ] = None
     model: Annotated[str | None, typer.Option(help="Known name, hub id, folder or GGUF file.")] = (
         None
@@ -125,6 +124,9 @@ class BenchOptions:
     gguf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The model's weights for llama.")
     ] = None
+    draft_gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A smaller model's, for llama-draft.")
+    ] = None
     peer_options: Annotated[
         str | None,
         typer.Option(metavar="JSON", help="""Such as '{"vllm-ngram": "--lookup-max 4"}'."""),
@@ -185,7 +187,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     check_baseline(settings, baseline)
     file = out or default_file(settings)
     complete = measure(partial(run, settings), file)
-    told = _report(file, baseline, run_code=run_code)
+    told = load_report(file, baseline, run_code=run_code)
     show(told, markdown=markdown, json=json)
     try:
         _draw(told, plot or file.with_suffix(".png"))
@@ -251,7 +253,7 @@ def _show_file(
     elif kind_of(file) in COMMANDS:
         print(section(file, baseline).markdown)
     else:
-        told = _report(file, baseline, run_code=run_code)
+        told = load_report(file, baseline, run_code=run_code)
         show(told, markdown=markdown, json=json)
         if plot is not None:
             _draw(told, plot)
@@ -341,7 +343,8 @@ class Progress:
         self._bar.console.print(line, soft_wrap=True, markup=False)
 
 
-def _report(file: Path, baseline: str | None, *, run_code: bool) -> "Report":
+def load_report(file: Path, baseline: str | None, *, run_code: bool) -> "Report":
+    """The figures of a result file."""
     from graft.bench.records import read_results
     from graft.bench.report import report as tables
 

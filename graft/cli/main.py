@@ -9,6 +9,7 @@ from graft.cli.ask import ask
 from graft.cli.bench import app as bench
 from graft.cli.bench_index import index as bench_index
 from graft.cli.bench_kernels import kernels
+from graft.cli.bench_peers import peers
 from graft.cli.bench_serve import serve as bench_serve
 from graft.cli.cache import cache
 from graft.cli.chat import chat
@@ -31,7 +32,7 @@ app = typer.Typer(
 )
 for command in (run, chat, ask, serve, train, models, cache, doctor):
     app.command()(fails_in_one_line(command))
-for suite in (kernels, bench_index, bench_serve):
+for suite in (kernels, bench_index, bench_serve, peers):
     bench.command()(fails_in_one_line(suite))
 app.add_typer(bench, name="bench")
 app.add_typer(index, name="index")
