@@ -165,3 +165,16 @@ def test_what_cannot_be_asked_is_one_line(changes, line):
         ServeSettings(**changes)
     with pytest.raises(InputError, match="--concurrency takes numbers such as 1,4,16, not 'a'"):
         concurrencies("a")
+
+
+def test_grafts_own_server_stands_it():
+    from serving import serving
+    from tiny import tiny_engine
+
+    settings = {"concurrency": (3,), "requests": 12, "prompts": 3, "max_tokens": 4}
+    with serving(tiny_engine()) as running, open_journal(None, SERVE, KEY) as journal:
+        given = ServeSettings(url=running.url, check=True, leaving=0.2, invalid=0.3, **settings)
+        assert run(given, journal, Recorder()), journal.rows
+    [row] = journal.rows
+    assert row["completed"] + row["left"] + row["refused"] == 12
+    assert row["refused"] > 0
