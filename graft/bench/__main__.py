@@ -34,6 +34,7 @@ def main() -> int:
     """Measure, print the tables as Markdown; the exit code."""
     chosen = vars(_options().parse_args())
     out, source, baseline = (chosen.pop(name) for name in ("out", "source", "baseline"))
+    run_code = chosen.pop("run_code")
     code = 0
     try:
         if source is None:
@@ -42,7 +43,8 @@ def main() -> int:
             source = out or default_file(settings)
             with sigterm_interrupts():
                 code = 0 if run(settings, source, Lines()) else 1
-        sys.stdout.write(f"{as_markdown(report(read_results(source), baseline))}\n")
+        told = report(read_results(source), baseline, run_code=run_code)
+        sys.stdout.write(f"{as_markdown(told)}\n")
     except GraftError as error:
         sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
         return 1
@@ -60,6 +62,7 @@ def _options() -> argparse.ArgumentParser:
         options.add_argument(name, type=kind, help=HELP.get(each.name))
     options.add_argument("--out", type=Path, help="JSON lines; the same command goes on with them")
     options.add_argument("--from", type=Path, dest="source", help="print these, measure nothing")
+    options.add_argument("--run-code", action="store_true", help="run written programs: pass@1")
     options.add_argument("--baseline", help="ratios are against it; plain if measured")
     return options
 

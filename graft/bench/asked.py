@@ -9,6 +9,7 @@ from typing import Any
 
 from graft.bench.settings import Settings
 from graft.bench.sizes import size
+from graft.bench.suites import longest_answer
 from graft.errors import InputError
 from graft.models.stretch import check_context_length
 
@@ -43,6 +44,7 @@ class Asked:
     python_vllm: str | None = None
     python_llama: str | None = None
     gguf: Path | None = None
+    draft_gguf: Path | None = None
     peer_options: str | None = None
 
     def settings(self) -> Settings:
@@ -70,16 +72,23 @@ class Asked:
             "groups": self.groups,
             "split": self.split,
             "categories": listed(self.category),
-            "max_tokens": self.max_tokens,
+            "max_tokens": self._max_tokens(),
             "repeats": self.repeats,
             "quality": self.quality,
             "load_options": _load_options(self.load_options),
             "threads": self.threads,
             "gguf": self.gguf,
+            "draft_gguf": self.draft_gguf,
             "interpreters": {name: path for name, path in interpreters.items() if path},
             "peer_options": _peer_options(self.peer_options),
         }
         return Settings(**{name: value for name, value in given.items() if value is not None})
+
+    def _max_tokens(self) -> int | None:
+        """What is asked for, or what the suite's answers need."""
+        if self.max_tokens is None and self.suite is not None:
+            return longest_answer(self.suite)
+        return self.max_tokens
 
 
 def check_baseline(settings: Settings, baseline: str | None) -> None:

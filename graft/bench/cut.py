@@ -6,11 +6,12 @@ end mostly concludes, and the question that follows it is never touched.
 
 from typing import Any
 
-from graft.bench.task import Prompt
+from graft.bench.task import Planted, Prompt
 from graft.decode.text import Encoder
 from graft.errors import InputError
 
-GAP = "\n\n[...]\n\n"  # where the middle was
+BETWEEN = "\n\n"  # paragraphs
+GAP = f"{BETWEEN}[...]{BETWEEN}"  # where the middle was
 Content = str | list[dict[str, str]]
 
 
@@ -49,7 +50,7 @@ class Cutter:
         """Its token ids, `most` or a few less if it was longer; None if it cannot be so short."""
         fewest, whole = self.bounds(prompt)
         if whole <= most:
-            tokens = self.tokens(prompt.content)
+            tokens = self.tokens(_with_document(prompt, prompt.document))
             if len(tokens) <= most:
                 return tokens
         kept = min(most - fewest, len(self._spans(prompt.document)) - 1)
@@ -78,10 +79,26 @@ class Cutter:
         return self._known[text]
 
 
+def planted(document: str, plants: tuple[Planted, ...]) -> str:
+    """A document with every plant between the two paragraphs nearest to its share."""
+    if not plants:
+        return document
+    parts = document.split(BETWEEN)
+    borders = [0]
+    for part in parts:
+        borders.append(borders[-1] + len(part) + len(BETWEEN))
+    for plant in reversed(plants):
+        wanted = plant.share * borders[-1]
+        place = min(range(len(borders)), key=lambda i: abs(borders[i] - wanted))
+        parts.insert(place, plant.text)
+    return BETWEEN.join(parts)
+
+
 def _with_document(prompt: Prompt, document: str) -> Content:
-    """A prompt's content with another text in its document's place."""
+    """A prompt's content with another text in its document's place, and what is planted there."""
     if not prompt.document:
         return prompt.content
+    document = planted(document, prompt.planted)
     if isinstance(prompt.content, str):
         return prompt.content.replace(prompt.document, document, 1)
     return [

@@ -13,7 +13,11 @@ from graft.bench.settings import Settings
 from graft.bench.task import Gold
 
 # how suites ask for these answers
-SAID = {"choice": "The correct answer is ({})", "letters": "Answer: {}"}
+SAID = {
+    "choice": "The correct answer is ({})",
+    "letters": "Answer: {}",
+    "boxed": "\\boxed{{{}}}",
+}
 
 
 @dataclass(frozen=True, slots=True)

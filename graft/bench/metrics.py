@@ -65,6 +65,7 @@ class Run:
     drafted: int | None  # nodes, if the engine tells
     drafted_by: Counter[str] | None  # the same by source
     accepted: Counter[str]
+    positions: Counter[int] | None  # accepted by place in the draft, if the engine tells
     prefill: float | None
     decode: float | None
     total: float
@@ -99,11 +100,17 @@ def as_run(repeats: Sequence[Answer]) -> Run:
         drafted=first.drafted,
         drafted_by=None if first.drafted_by_source is None else Counter(first.drafted_by_source),
         accepted=Counter(first.accepted_by_source or {}),
+        positions=_positions(first.accepted_by_position),
         prefill=_median(answer.prefill_seconds for answer in repeats),
         decode=_median(answer.decode_seconds for answer in repeats),
         total=median(answer.total_seconds or 0.0 for answer in repeats),
         keeps=first.keeps,
     )
+
+
+def _positions(told: dict[str, int] | None) -> Counter[int] | None:
+    """Keys of JSON are text."""
+    return None if told is None else Counter({int(place): n for place, n in told.items()})
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -180,6 +187,21 @@ def shares(runs: Sequence[Run]) -> dict[str, float]:
     tokens = sum(run.tokens for run in runs)
     accepted = sum((run.accepted for run in runs), Counter())
     return {source: count / tokens for source, count in accepted.most_common() if count > 0}
+
+
+def kept_by_position(runs: Sequence[Run]) -> list[float]:
+    """Share of steps that kept the first token of their draft, the second, and so on."""
+    told = [run for run in runs if run.positions is not None and run.steps]
+    steps = sum(run.steps for run in told)
+    kept = sum((run.positions for run in told), Counter())
+    return [kept[place] / steps for place in range(1, max(kept, default=0) + 1)]
+
+
+def step_seconds(runs: Iterable[Run]) -> float | None:
+    """Of one step of one prompt; nobody can say what a prompt's share of a batch costs."""
+    timed = [run for run in runs if run.decode and run.steps and run.prompts == 1]
+    steps = sum(run.steps for run in timed)
+    return sum(run.decode for run in timed) / steps if steps else None
 
 
 def drafting(runs: Sequence[Run]) -> Drafting | None:

@@ -57,6 +57,7 @@ class Answer:
     drafted: int | None = None
     drafted_by_source: dict[str, int] | None = None
     accepted_by_source: dict[str, int] | None = None
+    accepted_by_position: dict[str, int] | None = None  # "1" is the first token of a draft
     finish_reasons: list[str] = field(default_factory=list)
     output: str = ""  # hash of the token ids
     replies: list[str] | None = None  # to follow-ups: what gold is compared with

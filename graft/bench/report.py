@@ -15,9 +15,11 @@ from graft.bench.metrics import (
     decode_speed,
     drafting,
     first_difference,
+    kept_by_position,
     mean_prefill,
     prefill_ratio,
     shares,
+    step_seconds,
     tokens_per_step,
     total_ratio,
     total_speed,
@@ -61,6 +63,8 @@ class Row:
     parted_at: float | None
     out_of_turn: int
     prefill_seconds: float | None = None  # until every prompt of a batch has its first token
+    step_seconds: float | None = None
+    kept_by_position: list[float] = field(default_factory=list)  # share of steps; see metrics
     keeps: str = ""  # what answers have in common with the model's own: see System
 
     @property
@@ -85,8 +89,11 @@ class Report:
         return asdict(self)
 
 
-def report(results: Results, baseline: str | None = None) -> Report:
-    """Everything the tables show; without a name the baseline is `plain`, or the first system."""
+def report(results: Results, baseline: str | None = None, *, run_code: bool = False) -> Report:
+    """Everything the tables show; without a name the baseline is `plain`, or the first system.
+
+    `run_code` lets programs that a model wrote be run, for pass@1.
+    """
     cells = _cells(results)
     systems = list(dict.fromkeys(system for cell in cells.values() for system in cell))
     if not systems:
@@ -101,7 +108,7 @@ def report(results: Results, baseline: str | None = None) -> Report:
         for category in _categories(by_system)
         for row in _rows(results, cell, by_system, baseline, category)
     ]
-    quality, missing = qualities(results, baseline)
+    quality, missing = qualities(results, baseline, run_code=run_code)
     notes = [*_notes(results, rows), *missing]
     return Report(baseline, results.sessions[-1], results.workers, rows, notes, quality)
 
@@ -171,6 +178,8 @@ def _rows(
             parted_at=median(places) if places else None,
             out_of_turn=sum(one.session != other.session for one, other in pairs),
             prefill_seconds=mean_prefill(measured),
+            step_seconds=step_seconds(measured),
+            kept_by_position=kept_by_position(measured),
             keeps=keeps,
         )
 

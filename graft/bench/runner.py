@@ -106,6 +106,7 @@ def _header(
         "threads": settings.threads,
         **{f"{name} options": list(settings.peer_options.get(name, ())) for name in settings.peers},
         **({"gguf": settings.gguf.name} if settings.gguf else {}),
+        **({"draft gguf": settings.draft_gguf.name} if settings.draft_gguf else {}),
         "cpu": machine["cpu"],
         "cores": machine["cores"],
         "gpus": machine["gpus"],
@@ -341,6 +342,7 @@ def _measured(turn: Turn, told: dict[str, Any]) -> dict[str, Any]:
         "drafted": told.get("drafted"),
         "drafted_by_source": told.get("drafted_by_source"),
         "accepted_by_source": accepted,
+        "accepted_by_position": told.get("accepted_by_position"),
         "finish_reasons": told["finish_reasons"],
         "output": output_hash(told["token_ids"]),
     }

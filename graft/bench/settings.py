@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from graft.assemble import VERIFIERS, check_draft, load
-from graft.bench.systems import PEERS, System, graft_system, preset_of
+from graft.bench.systems import PEERS, System, graft_system, lacks, preset_of
 from graft.errors import InputError
 from graft.machine import usable_cores
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
@@ -56,6 +56,7 @@ class Settings:
     load_options: Mapping[str, Any] = field(default_factory=dict)  # more of graft.load's
     threads: int = field(default_factory=usable_cores)
     gguf: Path | None = None
+    draft_gguf: Path | None = None
     interpreters: Mapping[str, str] = field(default_factory=dict)  # by engine: hf, vllm, llama
     peer_options: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by peer
 
@@ -108,13 +109,22 @@ class Settings:
             engine = PEERS[name].engine
             if engine != "hf" and not self.interpreters.get(engine):
                 raise InputError(f"{name} needs --python-{engine}: the python of its environment")
-            if engine == "llama" and self.gguf is None:
-                raise InputError(f"{name} needs --gguf: the model's weights as a GGUF file")
-        if self.gguf is not None and not self.gguf.is_file():
-            raise InputError(f"{self.gguf} does not exist; --gguf is a GGUF file")
+            if lacking := lacks(name, self.given):
+                raise InputError(f"{name} needs {lacking}")
+        for file in (self.gguf, self.draft_gguf):
+            if file is not None and not file.is_file():
+                raise InputError(f"{file} does not exist; it must be a GGUF file")
         for name in self.peer_options:
             if name not in self.peers:
                 raise InputError(f"--peer-options names {name!r}, which is not among --peers")
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Which of the options that peers may need are there."""
+        named = {
+            "gguf": self.gguf, "draft_gguf": self.draft_gguf, "draft_model": self.draft_model,
+        }  # fmt: skip
+        return frozenset(name for name, value in named.items() if value is not None)
 
     @property
     def systems(self) -> list[System]:

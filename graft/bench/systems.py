@@ -65,10 +65,32 @@ PEERS: dict[str, System] = {
     for peer in (
         System("hf", "hf", "plain", drafts=False),
         System("hf-pld", "hf", "pld", batches=False),
+        System("hf-assisted", "hf", "assisted", batches=False),
         System("hf-compile", "hf", "compile", drafts=False, per_request=False),
         System("vllm", "vllm", "plain", drafts=False, per_request=False),
         System("vllm-ngram", "vllm", "ngram", per_request=False),
+        System("vllm-suffix", "vllm", "suffix", per_request=False),
+        System("vllm-graft", "vllm", "graft", per_request=False),
         System("llama", "llama", "plain", drafts=False, per_request=False, batches=False),
         System("llama-pld", "llama", "pld", per_request=False, batches=False),
+        System("llama-draft", "llama", "draft", per_request=False, batches=False),
     )
 }
+
+# options without which a peer has nothing to run
+NEEDED = {
+    "hf-assisted": ("draft_model",),
+    "llama": ("gguf",),
+    "llama-pld": ("gguf",),
+    "llama-draft": ("gguf", "draft_gguf"),
+}
+OPTIONS = {
+    "gguf": "--gguf: the model's weights as a GGUF file",
+    "draft_gguf": "--draft-gguf: a smaller model's GGUF file",
+    "draft_model": "--draft-model: a smaller model with the same tokenizer",
+}
+
+
+def lacks(peer: str, given: frozenset[str]) -> str | None:
+    """What a peer needs and was not given, ready to be said."""
+    return next((OPTIONS[name] for name in NEEDED.get(peer, ()) if name not in given), None)

@@ -24,6 +24,7 @@ DRAFTING = {
     "accepted": 8,
     "by source": 43,
 }  # headings of `drafting_figures` and their widths: 100 with gaps of one
+SETTINGS = ["system", "versions", "settings"]
 QUALITY = {
     "category": 15,
     "system": 13,
@@ -33,7 +34,10 @@ QUALITY = {
     "difference": 22,
     "detectable": 10,
 }
-LEFT = ("category", "system", "measure", "draft model", "output", "guessed by", "by source")
+LEFT = (
+    "category", "system", "measure", "draft model", "output", "guessed by", "by source", "index",
+    "versions", "settings",
+)  # fmt: skip
 
 
 def heading(told: Report) -> str:
@@ -107,6 +111,21 @@ def by_context(told: Report) -> dict[str, list[list[str]]]:
             lines.setdefault((row.category, row.system), {})[row.context] = shown
     return {
         title: [[*names, *(shown.get(c, NOTHING) for c in contexts)] for names, shown in lines]
+        for title, lines in ((title, found.items()) for title, found in tables.items())
+    }
+
+
+def quality_by_context(told: Report) -> dict[str, list[list[str]]]:
+    """Every measure at every context, such as a grid of depths by lengths, by title."""
+    contexts = contexts_of(told)
+    tables: dict[str, dict[tuple[str, str], dict[int, str]]] = {}
+    for row in told.quality:
+        if row.context in contexts:
+            lines = tables.setdefault(f"{_way(row)}: {row.measure} by context", {})
+            mine = lines.setdefault((row.category, row.system), {})
+            mine[row.context] = f"{row.value.mean:.3f}"
+    return {
+        title: [[*names, *(mine.get(c, NOTHING) for c in contexts)] for names, mine in lines]
         for title, lines in ((title, found.items()) for title, found in tables.items())
     }
 
@@ -204,7 +223,7 @@ def as_tables(told: Report) -> "list[Table]":
         if drafting := drafters(rows):
             cells = map(drafting_figures, drafting)
             tables.append(_plain_table(f"{title}: drafting", DRAFTING, cells))
-    for title, cells in by_context(told).items():
+    for title, cells in (by_context(told) | quality_by_context(told)).items():
         tables.append(_plain_table(title, context_columns(told), cells))
     for title, cells in quality_by_cell(told).items():
         tables.append(_plain_table(title, QUALITY, cells))
@@ -261,12 +280,27 @@ def as_markdown(told: Report) -> str:
         if drafting := drafters(rows):
             cells = [drafting_figures(row) for row in drafting]
             parts.append(markdown_table(f"{title}: drafting", list(DRAFTING), cells))
-    for title, cells in by_context(told).items():
+    for title, cells in (by_context(told) | quality_by_context(told)).items():
         parts.append(markdown_table(title, list(context_columns(told)), cells))
     for title, cells in quality_by_cell(told).items():
         parts.append(markdown_table(title, list(QUALITY), cells))
+    if any(row.system in PEERS for row in told.rows):
+        parts.append(markdown_table("settings", SETTINGS, settings_rows(told)))
     parts += [f"- {note}" for note in told.notes]
     return "\n\n".join(parts)
+
+
+def settings_rows(told: Report) -> list[list[str]]:
+    """What every system ran with, so that a reader can judge whether that was fair."""
+    return [
+        [name, _listed(worker["versions"]), _listed(worker["settings"])]
+        for name, worker in told.workers.items()
+    ]
+
+
+def _listed(values: dict[str, object]) -> str:
+    known = {name: value for name, value in values.items() if value not in (None, {}, [])}
+    return ", ".join(f"{name} {value}" for name, value in known.items()) or NOTHING
 
 
 def markdown_table(title: str, names: list[str], rows: list[list[str]]) -> str:

@@ -12,6 +12,8 @@ from graft.bench.settings import Split
 from graft.bench.suites import suite_names
 from graft.errors import InputError
 
+COMMANDS = ("kernels", "index", "serve")  # suites without prompts
+
 
 @dataclass(frozen=True, slots=True)
 class Gold:
@@ -22,11 +24,20 @@ class Gold:
 
 
 @dataclass(frozen=True, slots=True)
+class Planted:
+    """A paragraph put into a document after it was cut, at that share of it (0 to 1)."""
+
+    share: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prompt:
     """One task of a suite. `content` is text, taken as it is, or chat messages.
 
     `number` is unique in the suite; it seeds the draws, and its parity decides the split.
-    `document` is the stretch of the content that may be shortened, empty where none may.
+    `document` is the stretch of the content that may be shortened, empty where none may, and
+    `planted` what is then put between its paragraphs, in this order, so that no cut can lose it.
     `follow_up` asks for the result of a long answer, which stands in it for {answer}; then the
     reply is what `gold` is compared with.
     """
@@ -37,6 +48,7 @@ class Prompt:
     document: str = field(default="", repr=False)  # content says it all
     gold: Gold | None = field(default=None, repr=False)  # no part of what is measured
     follow_up: str = field(default="", repr=False)
+    planted: tuple[Planted, ...] = field(default=(), repr=False)
 
 
 def chat(text: str) -> list[dict[str, str]]:
@@ -56,6 +68,8 @@ def numbers_by_group(groups: Iterable[Hashable]) -> list[int]:
 
 def read_suite(name: str, data: Path | None) -> list[Prompt]:
     """All prompts of a suite; `data` is the folder or file its questions are read from."""
+    if name in COMMANDS:
+        raise InputError(f"{name} is a command of its own: graft bench {name} --help")
     if name not in suite_names():
         raise InputError(f"unknown suite {name!r}; choose one of {', '.join(suite_names())}")
     return import_module(f"{suites.__name__}.{name}").read(data)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import graft
+from graft.bench.systems import System
 from graft.errors import GraftError
 
 PEERS = Path(__file__).parent / "peers"
@@ -118,9 +119,9 @@ def interpreter(engine: str, named: Mapping[str, str]) -> str:
     return sys.executable if engine == "graft" else named.get(engine) or sys.executable
 
 
-def environment(engine: str) -> dict[str, str]:
-    """Graft's worker imports the same Graft, also where it is not installed."""
-    if engine != "graft":
+def environment(system: System) -> dict[str, str]:
+    """Graft's worker, and vLLM with Graft in it, import the same Graft, installed or not."""
+    if "graft" not in (system.engine, system.method):
         return {}
     here = str(Path(graft.__file__).parents[1])
     return {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}

@@ -7,6 +7,7 @@ from pathlib import Path
 from graft.bench.settings import Settings
 from graft.bench.systems import WALK, System, preset_of
 from graft.bench.worker import PEERS, Worker, environment, interpreter
+from graft.models.checkpoints.pretrained import locate
 
 PEER_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
@@ -29,7 +30,7 @@ class Workers:
         name = system.process
         if name not in self.running:
             worker = Worker(self._command(system), self.log_of(name))
-            worker.start(environment(system.engine))
+            worker.start(environment(system))
             self.running[name] = worker
         return self.running[name]
 
@@ -74,6 +75,14 @@ class Workers:
             given |= {"--eta": strength} if strength else {}
         return given
 
+    def _peer_options(self, system: System) -> dict[str, object]:
+        """The smaller model of those that draft with one."""
+        if system.engine == "hf" and "hf-assisted" in self.settings.peers and system.per_request:
+            return {"--draft-model": locate(self.settings.draft_model).folder}
+        if system.name == "llama-draft":
+            return {"--draft-model": self.settings.draft_gguf}
+        return {}
+
     def _command(self, system: System) -> list[str]:
         settings, engine = self.settings, system.engine
         dtype = self.dtype if engine == "graft" else PEER_DTYPES[self.dtype]
@@ -86,8 +95,7 @@ class Workers:
             "--max-model-len": self.room,
             "--batch": max(settings.batches) if system.batches else 1,
         }
-        if engine == "graft":
-            given |= self._graft_options(system)
+        given |= self._graft_options(system) if engine == "graft" else self._peer_options(system)
         if not system.per_request:
             given["--method"] = system.method
         command = [interpreter(engine, settings.interpreters), str(PEERS / f"{engine}_peer.py")]

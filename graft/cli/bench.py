@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graft.bench.suites import suite_names
+from graft.bench.systems import PEERS
 from graft.cli.bench_rag import rag_file, rag_report, rag_settings, show_rag
 from graft.cli.failures import INTERRUPTED, REFUSED, fails_in_one_line, one_line
 from graft.cli.options import takes_options
@@ -31,6 +32,10 @@ app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_com
 
 MARKDOWN = Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+RUN_CODE = Annotated[
+    bool,
+    typer.Option("--run-code", help="Run the programs that a model wrote here, for pass@1."),
+]
 BASELINE = Annotated[
     str | None, typer.Option(metavar="NAME", help="Ratios are against it; plain if measured.")
 ]
@@ -52,9 +57,7 @@ class BenchOptions:
     ] = None
     peers: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAMES", help="Of hf,hf-pld,hf-compile,vllm,vllm-ngram,llama,llama-pld."
-        ),
+        typer.Option(metavar="NAMES", help=f"Of {','.join(PEERS)}."),
     ] = None
     model: Annotated[str | None, typer.Option(help="Known name, hub id, folder or GGUF file.")] = (
         None
@@ -121,6 +124,9 @@ class BenchOptions:
     gguf: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The model's weights for llama.")
     ] = None
+    draft_gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A smaller model's, for llama-draft.")
+    ] = None
     peer_options: Annotated[
         str | None,
         typer.Option(metavar="JSON", help="""Such as '{"vllm-ngram": "--lookup-max 4"}'."""),
@@ -158,6 +164,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
             "REUSE may say more, such as cics+all, blend+0.3, exact+reorder.",
         ),
     ] = None,
+    run_code: RUN_CODE = False,
     baseline: BASELINE = None,
     markdown: MARKDOWN = False,
     json: JSON = False,
@@ -180,46 +187,88 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     check_baseline(settings, baseline)
     file = out or default_file(settings)
     complete = measure(partial(run, settings), file)
-    told = _report(file, baseline)
+    told = load_report(file, baseline, run_code=run_code)
     show(told, markdown=markdown, json=json)
     try:
         _draw(told, plot or file.with_suffix(".png"))
     except InputError as error:
         if plot is not None:
             raise
-        _say(f"no plot: {one_line(error)}")
-    _say(f"answers: {file}")
+        say(f"no plot: {one_line(error)}")
+    say(f"answers: {file}")
     if not complete:
         raise typer.Exit(REFUSED)
 
 
 @app.command()
 @fails_in_one_line
-def report(
+def report(  # noqa: PLR0913 (one parameter is one option)
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench.")],
     *,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="All of it as one page, FILE.html with plots, or as FILE.md."
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="PNG, of one result file.")
     ] = None,
+    run_code: RUN_CODE = False,
     baseline: BASELINE = None,
     markdown: MARKDOWN = False,
     json: JSON = False,
 ) -> None:
-    """Print the tables of result files again."""
+    """Show result files of every suite again: tables here, or a page with plots.
+
+    Example: graft bench report results/*.jsonl --out page.html
+    """
+    if out is not None:
+        _write_page(files, out, baseline, run_code=run_code)
+        return
     if plot is not None and len(files) > 1:
         raise InputError("--plot takes one result file at a time")
-    from graft.bench.rag.records import is_rag
-
     for file in files:
-        if is_rag(file):
-            if plot is not None:
-                raise InputError("a result file of the suite rag has no plot")
-            show_rag(rag_report(file, baseline), markdown=markdown, json=json)
-            continue
-        told = _report(file, baseline)
+        _show_file(file, baseline, plot, run_code=run_code, markdown=markdown, json=json)
+
+
+def _show_file(
+    file: Path,
+    baseline: str | None,
+    plot: Path | None,
+    *,
+    run_code: bool,
+    markdown: bool,
+    json: bool,
+) -> None:
+    """One result file, whatever suite it is of."""
+    from graft.bench.page.sections import kind_of, section
+    from graft.bench.rag.records import is_rag
+    from graft.bench.task import COMMANDS
+
+    if plot is not None and (is_rag(file) or kind_of(file) in COMMANDS):
+        raise InputError(f"{file} has no --plot; graft bench report {file} --out page.html has")
+    if is_rag(file):
+        show_rag(rag_report(file, baseline), markdown=markdown, json=json)
+    elif kind_of(file) in COMMANDS:
+        print(section(file, baseline).markdown)
+    else:
+        told = load_report(file, baseline, run_code=run_code)
         show(told, markdown=markdown, json=json)
         if plot is not None:
             _draw(told, plot)
+
+
+def _write_page(files: list[Path], out: Path, baseline: str | None, *, run_code: bool) -> None:
+    """Every file is a section."""
+    from graft.bench.page.html import write_markdown, write_page
+    from graft.bench.page.sections import section
+
+    if out.suffix not in (".html", ".md"):
+        raise InputError(f"--out is a page, FILE.html or FILE.md, not {out}")
+    sections = [section(file, baseline, run_code=run_code) for file in files]
+    (write_page if out.suffix == ".html" else write_markdown)(sections, out)
+    say(f"page: {out}")
 
 
 def _bench_rag(
@@ -234,7 +283,7 @@ def _bench_rag(
     file = out or rag_file(settings)
     complete = measure(partial(run, settings), file)
     show_rag(rag_report(file, baseline), markdown=markdown, json=json)
-    _say(f"answers: {file}")
+    say(f"answers: {file}")
     if not complete:
         raise typer.Exit(REFUSED)
 
@@ -247,7 +296,7 @@ def measure(run: Callable[..., bool], file: Path) -> bool:
         with sigterm_interrupts(), Progress() as progress:
             return run(file, progress)
     except KeyboardInterrupt:
-        _say(f"stopped; the same command goes on ({file})")
+        say(f"stopped; the same command goes on ({file})")
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -294,11 +343,12 @@ class Progress:
         self._bar.console.print(line, soft_wrap=True, markup=False)
 
 
-def _report(file: Path, baseline: str | None) -> "Report":
+def load_report(file: Path, baseline: str | None, *, run_code: bool) -> "Report":
+    """The figures of a result file."""
     from graft.bench.records import read_results
     from graft.bench.report import report as tables
 
-    return tables(read_results(file), baseline)
+    return tables(read_results(file), baseline, run_code=run_code)
 
 
 def show(told: "Report", *, markdown: bool, json: bool) -> None:
@@ -326,8 +376,14 @@ def _draw(told: "Report", path: Path) -> None:
     from graft.bench.plot import plot
 
     plot(told, path)
-    _say(f"plot: {path}")
+    say(f"plot: {path}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """To stderr: tables go to stdout."""
     print(line, file=sys.stderr)
+
+
+def stopped(out: Path | None) -> None:
+    """How to go on."""
+    say(f"stopped; the same command goes on ({out})" if out else "stopped")

@@ -3,12 +3,14 @@ import json
 import pytest
 
 from graft.bench.suites.medqa import read
+from graft.bench.task import Gold
 from graft.errors import InputError
 
 
 def row(number, letters="ABCD"):
     options = {letter: f"drug {letter}" for letter in letters}
-    return {"realidx": number, "question": f"What helps {number}?", "options": options}
+    asked = {"realidx": number, "question": f"What helps {number}?", "options": options}
+    return asked | {"answer_idx": "B"}
 
 
 @pytest.fixture
@@ -29,6 +31,7 @@ def test_both_sets_are_categories_and_repeated_questions_are_dropped(folder):
     content = prompts[2].content[0]["content"]
     assert content.startswith("What helps 0?\n\nA. drug A\nB. drug B\n")
     assert "E. drug E\n\nThink briefly" in content
+    assert prompts[2].gold == Gold("letters", ("B",))
 
 
 def test_one_file_is_one_category(folder):

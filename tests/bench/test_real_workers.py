@@ -12,7 +12,9 @@ from graft.bench.runner import run
 from graft.bench.simulate.run import Simulation, simulate
 
 
-def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monkeypatch):
+def test_presets_and_transformers_write_the_same_tokens(
+    settings, tiny_folder, tmp_path, monkeypatch
+):
     monkeypatch.setenv("GRAFT_COSTS", "reference")
     out = tmp_path / "results.jsonl"
     watch = Recorder()
@@ -21,12 +23,16 @@ def test_presets_and_transformers_write_the_same_tokens(settings, tmp_path, monk
         categories=("rag", "qa"),
         max_tokens=20,
         drafts=("plain", "pld", "auto"),
-        peers=("hf", "hf-pld"),
+        peers=("hf", "hf-pld", "hf-assisted"),
+        draft_model=str(tiny_folder),
         temperatures=(0.0, 1.0),
         batches=(1, 2),
     )
     assert run(asked, out, watch)
-    assert watch.lines == ["hf-pld takes one prompt at a time: no batches"]
+    assert watch.lines == [
+        "hf-pld takes one prompt at a time: no batches",
+        "hf-assisted takes one prompt at a time: no batches",
+    ]
     results = read_results(out)
     assert results.workers["auto"]["settings"]["prefix_cache"] == 0
     told = report(results)

@@ -4,6 +4,7 @@ import re
 import pytest
 
 from graft.bench.suites.squad import read
+from graft.bench.task import Gold
 from graft.errors import InputError
 
 ROWS = [
@@ -53,8 +54,8 @@ def test_the_layout_of_squad_itself_gives_the_same(tmp_path):
         {
             "context": f"Passage {i} speaks.",
             "qas": [
-                {"question": f"What {2 * i}?", "answers": []},
-                {"question": f"What {2 * i + 1}?", "answers": []},
+                {"question": f"What {2 * i}?", "answers": [{"text": "it"}, {"text": "it"}]},
+                {"question": f"What {2 * i + 1}?", "answers": {"text": ["it"]}},
                 {"question": "What not?", "is_impossible": True},
             ],
         }
@@ -62,7 +63,9 @@ def test_the_layout_of_squad_itself_gives_the_same(tmp_path):
     ]
     articles = [{"title": "A", "paragraphs": paragraphs[:3]}, {"paragraphs": paragraphs[3:]}]
     (tmp_path / "dev-v1.1.json").write_text(json.dumps({"version": "1.1", "data": articles}))
-    assert read(tmp_path) == read(save(tmp_path, ROWS))
+    prompts = read(tmp_path)
+    assert prompts == read(save(tmp_path, ROWS))
+    assert {prompt.gold for prompt in prompts} == {Gold("passage", ("it",))}
 
 
 def test_too_few_passages_are_refused(tmp_path):

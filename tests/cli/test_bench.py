@@ -25,15 +25,17 @@ def results(tmp_path):
     [
         ("", "spec_bench needs --data: the folder with Spec-Bench's question.jsonl"),
         ("--data nowhere", "nowhere cannot be read; --data is the folder with question.jsonl"),
-        ("--suite poems", "unknown suite 'poems'; choose one of humaneval, leval, longbench_v2"),
+        ("--suite poems", "unknown suite 'poems'; choose one of dialogue, humaneval, leval"),
+        ("--suite serve", "serve is a command of its own: graft bench serve --help"),
         ("--draft magic", "unknown draft 'magic'; choose one of auto, plain, pld, copy, igpg"),
         ("--draft plain,sd", "draft 'sd' needs a draft model; name one (--draft-model)"),
         ("--draft plain,head --head none", "draft 'head' needs a draft head; name its folder"),
         ("--draft auto --head nowhere", "nowhere is not a draft head's folder"),
         ("--draft ,", "nothing to measure; name presets with --draft or peers with --peers"),
-        ("--peers sglang", "unknown peer 'sglang'; choose from hf, hf-pld, hf-compile, vllm"),
+        ("--peers sglang", "unknown peer 'sglang'; choose from hf, hf-pld, hf-assisted, hf-c"),
         ("--peers vllm", "vllm needs --python-vllm: the python of its environment"),
         ("--peers llama --python-llama x", "llama needs --gguf: the model's weights"),
+        ("--peers hf-assisted", "hf-assisted needs --draft-model: a smaller model"),
         ("--gguf nowhere.gguf", "nowhere.gguf does not exist"),
         ("--context-length much", "--context-length is a number of tokens such as 32k"),
         ("--context-length 32k --peers hf", "--context-length is for Graft alone"),
@@ -67,8 +69,8 @@ def test_what_cannot_be_run_is_one_line(cli, tmp_path, monkeypatch, words, line)
 def test_help_names_every_suite(cli):
     told = " ".join(cli("bench", "--help").stdout.split())
     assert (
-        "Of humaneval, leval, longbench_v2, medqa, multi_news, qmsum, spec_bench, spider, squad, "
-        "rag." in told
+        "Of dialogue, humaneval, leval, long, longbench_v2, medqa, multi_news, needle, qmsum, "
+        "reasoning, spec_bench, spider, squad, rag." in told
     )
 
 
@@ -126,3 +128,44 @@ def test_an_interruption_says_how_to_go_on(cli, results, monkeypatch):
     done = cli("bench", "--data", results.parent, "--out", results)
     assert done.exit_code == 130
     assert f"stopped; the same command goes on ({results})" in done.stderr
+
+
+def test_report_writes_one_page_or_a_document(cli, results, tmp_path):
+    pytest.importorskip("matplotlib")
+    done = cli("bench", "report", results, results, "--out", tmp_path / "page.html")
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "page.html").read_text()
+    assert text.count("<h2") == 2
+    assert "<svg" in text
+    assert cli("bench", "report", results, "--out", tmp_path / "page.md").exit_code == 0
+    assert "| qa | 1 | auto |" in (tmp_path / "page.md").read_text()
+    done = cli("bench", "report", results, "--out", tmp_path / "page.pdf")
+    assert done.stderr.startswith("error: --out is a page, FILE.html or FILE.md, not")
+
+
+def test_an_index_is_measured_and_shown_again(cli, tmp_path, monkeypatch):
+    from graft.bench.index import measure
+
+    monkeypatch.setattr(measure, "STEPS", 2)
+    out = tmp_path / "index.jsonl"
+    done = cli("bench", "index", "--sizes", "64", "--only", "ngram", "--repeats", "1", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "| ngram | 64 |" in done.stdout
+    assert "| ngram | 64 |" in cli("bench", "report", out).stdout
+    done = cli("bench", "report", out, "--plot", tmp_path / "plot.png")
+    assert done.stderr.startswith(f"error: {out} has no --plot")
+
+
+def test_a_server_that_is_not_there_is_one_line(cli):
+    done = cli("bench", "serve", "--url", "http://127.0.0.1:9")
+    assert done.exit_code == 1
+    assert "does not answer as an OpenAI server" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_peers_that_are_not_there_are_named_and_graft_is_measured_alone(cli, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(runner, "run", lambda settings, *_: asked.append(settings) or True)
+    done = cli("bench", "peers", "--peers", "vllm", "--out", tmp_path / "none.jsonl")
+    assert "vllm is left out: it needs --peer-python vllm=PATH" in done.stderr
+    assert [settings.peers for settings in asked] == [()]

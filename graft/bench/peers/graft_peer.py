@@ -123,9 +123,11 @@ def answer(engine: "Engine", request: dict) -> dict:
         results, clock = together(engine, request)
     drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
+    positions: Counter[int] = Counter()
     for result in results:
         drafted.update(result.stats.drafted_by_source)
         accepted.update(result.stats.accepted_by_source)
+        positions.update(result.stats.accepted_by_position)
     return {
         "token_ids": [list(result.token_ids) for result in results],
         "finish_reasons": [result.finish_reason for result in results],
@@ -134,6 +136,7 @@ def answer(engine: "Engine", request: dict) -> dict:
         "drafted": drafted.total(),
         "drafted_by_source": dict(drafted),
         "accepted_by_source": dict(accepted),
+        "accepted_by_position": dict(positions),
     }
 
 

@@ -1,4 +1,5 @@
-"""transformers worker: `generate`, plain, with prompt lookup (`pld`) or compiled (`compile`).
+"""transformers worker: `generate`, plain, with prompt lookup (`pld`), with a smaller model
+(`assisted`) or compiled (`compile`).
 
 A compiled model has a process of its own (`--method compile`); the others are chosen per request.
 """
@@ -9,12 +10,16 @@ import time
 import hf_compile
 import protocol
 
+DRAFTING = ("pld", "assisted")
+
 
 def main() -> None:
     """Load the model and answer until stdin closes."""
     options = protocol.parser(__doc__)
     options.add_argument("--attention", default="sdpa")
     options.add_argument("--lookup-tokens", type=int, default=10)
+    options.add_argument("--draft-model", help="folder of the model that assists")
+    options.add_argument("--assistant-tokens", type=int, help="at most; transformers' own default")
     options.add_argument("--method", choices=("compile",), help="compile the decoding steps")
     options.add_argument("--compile-mode", default="reduce-overhead", help="of torch.compile")
     chosen = options.parse_args()
@@ -25,16 +30,30 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(chosen.threads)
-    model = AutoModelForCausalLM.from_pretrained(
-        chosen.model, dtype=getattr(torch, chosen.dtype), attn_implementation=chosen.attention
-    )
-    model = model.to(chosen.device).eval()
+
+    def load(folder: str) -> object:
+        kind = {"dtype": getattr(torch, chosen.dtype), "attn_implementation": chosen.attention}
+        return AutoModelForCausalLM.from_pretrained(folder, **kind).to(chosen.device).eval()
+
+    model = load(chosen.model)
     names = ("dtype", "device", "threads", "attention")
     names += ("compile_mode",) if chosen.method else ("lookup_tokens",)
     settings = {name: getattr(chosen, name) for name in names}
+    chosen.assistant = load(chosen.draft_model) if chosen.draft_model else None
+    if chosen.assistant is not None:
+        set_assistant(chosen.assistant, chosen.assistant_tokens, settings)
     compiled = hf_compile.Compiled(model, chosen.compile_mode) if chosen.method else None
     ready = protocol.about(("transformers", "torch"), settings)
     protocol.serve(lambda request: answer(model, request, chosen, compiled), channel, ready)
+
+
+def set_assistant(assistant: object, tokens: int | None, settings: dict) -> None:
+    """How many tokens the smaller model drafts, and what is written down of it."""
+    config = assistant.generation_config
+    config.num_assistant_tokens = tokens or config.num_assistant_tokens
+    for name in ("num_assistant_tokens", "num_assistant_tokens_schedule"):
+        settings[name] = getattr(config, name, None)
+    settings["assistant_threshold"] = getattr(config, "assistant_confidence_threshold", None)
 
 
 class Clock:
@@ -87,7 +106,7 @@ def answer(
         "prefill_seconds": clock.times[1] - start,
         "total_seconds": total_seconds,
         "first_tokens": clock.first_tokens,
-        "steps": steps(token_ids, clock, plain=request["method"] != "pld"),
+        "steps": steps(token_ids, clock, plain=request["method"] not in DRAFTING),
     }
 
 
@@ -105,6 +124,8 @@ def generation_options(request: dict, chosen: argparse.Namespace) -> dict:
         options |= {"temperature": request["temperature"], "top_k": 0, "top_p": 1.0}
     if request["method"] == "pld":
         options["prompt_lookup_num_tokens"] = chosen.lookup_tokens
+    if request["method"] == "assisted":
+        options["assistant_model"] = chosen.assistant
     return options
 
 

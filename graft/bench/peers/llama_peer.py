@@ -17,7 +17,8 @@ FILE_TYPES = {"float32": "0", "float16": "1", "bfloat16": "32"}  # general.file_
 def main() -> None:
     """Load the GGUF file and answer until stdin closes."""
     options = protocol.parser(__doc__)
-    options.add_argument("--method", choices=("plain", "pld"), default="plain")
+    options.add_argument("--method", choices=("plain", "pld", "draft"), default="plain")
+    options.add_argument("--draft-model", help="a smaller model's GGUF file, for draft")
     options.add_argument("--num-pred-tokens", type=int, default=2)
     options.add_argument("--max-ngram-size", type=int, default=2)
     options.add_argument("--flash-attention", action="store_true")
@@ -52,6 +53,8 @@ def load(chosen: argparse.Namespace) -> object:
         drafter = LlamaPromptLookupDecoding(
             max_ngram_size=chosen.max_ngram_size, num_pred_tokens=chosen.num_pred_tokens
         )
+    elif chosen.method == "draft":
+        drafter = smaller_model(chosen)
     return Counting(
         model_path=chosen.model,
         n_ctx=chosen.max_model_len,
@@ -65,6 +68,34 @@ def load(chosen: argparse.Namespace) -> object:
     )
 
 
+def smaller_model(chosen: argparse.Namespace) -> object:
+    """Drafts greedily with another model, which keeps what it has read; the library has none."""
+    import numpy as np
+    from llama_cpp import Llama
+    from llama_cpp.llama_speculative import LlamaDraftModel
+
+    class SmallerModel(LlamaDraftModel):
+        """A chain of the smaller model's own."""
+
+        def __init__(self) -> None:
+            self.llm = Llama(
+                model_path=chosen.draft_model,
+                n_ctx=chosen.max_model_len,
+                n_threads=chosen.threads,
+                n_threads_batch=chosen.threads,
+                n_gpu_layers=-1 if chosen.device.startswith("cuda") else 0,
+                verbose=False,
+            )
+
+        def __call__(self, input_ids: object, /, **_: object) -> object:
+            room = chosen.max_model_len - len(input_ids) - 1
+            drafted = islice(self.llm.generate(input_ids.tolist(), temp=0.0), min(room, most))
+            return np.array(list(drafted), dtype=np.intc)
+
+    most = chosen.num_pred_tokens
+    return SmallerModel()
+
+
 def settings(llm: object, chosen: argparse.Namespace) -> dict:
     """What a reader needs to repeat the run; 32 bits are file type 0, 16 bits 1, Q4_1 is 3."""
     found = {
@@ -75,6 +106,9 @@ def settings(llm: object, chosen: argparse.Namespace) -> dict:
     }
     if chosen.method == "pld":
         found |= {name: getattr(chosen, name) for name in ("num_pred_tokens", "max_ngram_size")}
+    elif chosen.method == "draft":
+        found["draft_model"] = Path(chosen.draft_model).name
+        found["num_pred_tokens"] = chosen.num_pred_tokens
     return found
 
 

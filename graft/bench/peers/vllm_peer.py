@@ -13,14 +13,16 @@ from pathlib import Path
 
 import protocol
 
+TOKENS = {"ngram": 5, "suffix": 24, "graft": 16}  # drafted at most; suffix: vLLM's own default
+PROPOSER = "graft.integrations.vllm.Proposer"
 ONE_PROCESS = "scheduler and model in this process; else vLLM keeps three, which wait by spinning"
 
 
 def main() -> None:
     """Start the engine and answer until stdin closes."""
     options = protocol.parser(__doc__)
-    options.add_argument("--method", choices=("plain", "ngram"), default="plain")
-    options.add_argument("--num-speculative-tokens", type=int, default=5)
+    options.add_argument("--method", choices=("plain", *TOKENS), default="plain")
+    options.add_argument("--num-speculative-tokens", type=int, help=f"by method: {TOKENS}")
     options.add_argument("--lookup-min", type=int, default=2)
     options.add_argument("--lookup-max", type=int, default=5)
     options.add_argument("--kv-cache-gib", type=int, help="on a CPU; more with the batch")
@@ -29,6 +31,7 @@ def main() -> None:
     switch = argparse.BooleanOptionalAction
     options.add_argument("--one-process", action=switch, default=True, help=ONE_PROCESS)
     chosen = options.parse_args()
+    chosen.num_speculative_tokens = chosen.num_speculative_tokens or TOKENS.get(chosen.method)
     chosen.kv_cache_gib = chosen.kv_cache_gib or 1 + chosen.batch // 4
     preload_openmp()
     channel = protocol.private_stdout()
@@ -69,21 +72,24 @@ def settings(chosen: argparse.Namespace) -> dict:
     """What a reader needs to repeat the run."""
     names = ["dtype", "device", "threads", "batch", "max_model_len", "eager", "one_process"]
     names += ["gpu_memory" if chosen.device.startswith("cuda") else "kv_cache_gib"]
+    found = {name: getattr(chosen, name) for name in names}
+    return found | ({"speculation": speculation(chosen)} if chosen.method != "plain" else {})
+
+
+def speculation(chosen: argparse.Namespace) -> dict | None:
+    """vLLM's speculative config; `suffix` needs arctic-inference, `graft` Graft beside vLLM."""
+    config = {"method": chosen.method, "num_speculative_tokens": chosen.num_speculative_tokens}
     if chosen.method == "ngram":
-        names += ["num_speculative_tokens", "lookup_min", "lookup_max"]
-    return {name: getattr(chosen, name) for name in names}
+        config |= {"prompt_lookup_min": chosen.lookup_min, "prompt_lookup_max": chosen.lookup_max}
+    elif chosen.method == "graft":
+        config |= {"method": "custom_class", "model": PROPOSER}
+    return None if chosen.method == "plain" else config
 
 
 def start(chosen: argparse.Namespace) -> object:
     """The engine under `LLM`, for `batch` sequences at a time."""
     from vllm import LLM
 
-    speculation = {
-        "method": "ngram",
-        "num_speculative_tokens": chosen.num_speculative_tokens,
-        "prompt_lookup_min": chosen.lookup_min,
-        "prompt_lookup_max": chosen.lookup_max,
-    }
     llm = LLM(
         model=chosen.model,
         dtype=chosen.dtype,
@@ -93,7 +99,7 @@ def start(chosen: argparse.Namespace) -> object:
         enable_prefix_caching=False,
         enforce_eager=chosen.eager,
         gpu_memory_utilization=chosen.gpu_memory,
-        speculative_config=speculation if chosen.method == "ngram" else None,
+        speculative_config=speculation(chosen),
     )
     return llm.llm_engine
 

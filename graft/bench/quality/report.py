@@ -6,16 +6,19 @@ the model's distribution on the prompt it read, and to nobody else.
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graft.bench.quality.bootstrap import Estimate, detectable, difference, mean_of
 from graft.bench.quality.scores import SCORES
 from graft.bench.records import Answer, Results
 from graft.bench.systems import NOTHING_KEPT, graft_system
+from graft.bench.task import Gold
 from graft.errors import InputError
 
 ALL = "all"
 LIKELIHOOD = "gold log p"
+CODE = "code"
+NOT_RUN = "no pass@1: it runs the programs that the model wrote; --run-code allows that"
 Cell = tuple[int, int, float]  # context, batch, temperature
 Values = dict[int, float]  # by a prompt's number
 
@@ -41,9 +44,11 @@ class Quality:
         return self.context, self.batch, self.temperature
 
 
-def qualities(results: Results, baseline: str) -> tuple[list[Quality], list[str]]:
-    """All of a file, and what could not be scored."""
-    values, notes = _values(results)
+def qualities(
+    results: Results, baseline: str, *, run_code: bool = False
+) -> tuple[list[Quality], list[str]]:
+    """All of a file, and what could not be scored; programs are run only if that is allowed."""
+    values, notes = _values(results, run_code=run_code)
     rows = []
     for (cell, category, measure), by_system in values.items():
         base = by_system.get(baseline, {})
@@ -65,11 +70,14 @@ def qualities(results: Results, baseline: str) -> tuple[list[Quality], list[str]
 
 
 def _values(
-    results: Results,
+    results: Results, *, run_code: bool
 ) -> tuple[dict[tuple[Cell, str, str], dict[str, Values]], list[str]]:
     """Every item's values by cell, category and measure, then by system."""
     found: dict = defaultdict(lambda: defaultdict(dict))
     notes: dict[str, None] = {}
+    if not run_code and any(gold.kind == CODE for gold in results.gold.values()):
+        notes[NOT_RUN] = None
+        results = replace(results, gold=_not_code(results.gold))
     for answer in results.answers.values():
         if answer.error is None and answer.repeat == 0:
             cell = answer.context, answer.batch, answer.temperature
@@ -84,6 +92,10 @@ def _values(
                 for system, values in found[cell, name, measure].items():
                     found[cell, ALL, measure][system] |= values
     return found, list(notes)
+
+
+def _not_code(gold: dict[int, Gold]) -> dict[int, Gold]:
+    return {number: each for number, each in gold.items() if each.kind != CODE}
 
 
 def _scored(

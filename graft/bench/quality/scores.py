@@ -1,4 +1,4 @@
-"""Scores of one answer against its gold, from 0 to 1, each as its authors publish it.
+r"""Scores of one answer against its gold, from 0 to 1, each as its authors publish it.
 
 - f1, exact match: SQuAD's, over words without case, punctuation and articles.
 - rouge-l-sum: the package rouge-score, no stemming, a sentence per line (InfiniteBench, L-Eval).
@@ -6,6 +6,13 @@
 - letters: one or several letters behind the last "Answer:", as the suites that let a model
   reason ask for; without that word those that the answer begins with.
 - number: the last number of an answer (arithmetic).
+- mention: whether every reference stands in the answer, whatever its case (RULER's string match).
+- subspan: whether a reference stands in it, both without case, punctuation and articles (Lost in
+  the Middle): for answers that are sentences, of which F1 and exact match say little.
+- boxed: an integer in the last \boxed{}, else the last number (AIME).
+- pass@1: `quality/code.py`.
+- same query: ours, not Spider's: the first query of an answer equals the set's when both are in
+  lower case outside quotes, with the same blanks, quotes and no semicolon.
 """
 
 import re
@@ -15,6 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from graft.bench.quality.code import passed
 from graft.errors import InputError
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -24,6 +32,10 @@ SAID = re.compile(
     r"(?i:answers?)\W*(?i:is\b|are\b)?\W*([A-H]+\b(?:[\s)]*(?:,|&|/|and)[\s(]*[A-H]+\b)*)"
 )
 FIRST = re.compile(r"\W*([A-H]+)\b")
+BOXED = re.compile(r"\\boxed\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
+FENCED = re.compile(r"```(?:sql)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+QUERY = re.compile(r"\b(?:select|with)\b", re.IGNORECASE)
+SIGNS = re.compile(r"([<>!]=|[(),=<>*+/-])")
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -88,6 +100,39 @@ def _value(text: str) -> float:
     return float(text.replace(",", ""))
 
 
+def mention(answer: str, references: Sequence[str]) -> float:
+    """The share of references that it says."""
+    return sum(gold.lower() in answer.lower() for gold in references) / len(references)
+
+
+def subspan(answer: str, references: Sequence[str]) -> float:
+    """Whether it holds any of them."""
+    said = normalised(answer)
+    return float(any(normalised(gold) in said for gold in references))
+
+
+def boxed(answer: str, references: Sequence[str]) -> float:
+    """Whether the final answer is the right number."""
+    framed = BOXED.findall(answer)
+    return number(framed[-1] if framed else answer, references)
+
+
+def same_query(answer: str, references: Sequence[str]) -> float:
+    """Whether the SQL it begins with is any of them."""
+    fenced = FENCED.search(answer)
+    said = fenced[1] if fenced else answer
+    begins = QUERY.search(said)
+    query = said[begins.start() :].partition(";")[0] if begins else ""
+    return float(_written_alike(query) in map(_written_alike, references))
+
+
+def _written_alike(query: str) -> str:
+    """Single blanks around every sign, one kind of quotes, lower case outside of them."""
+    parts = re.split(r"('[^']*')", query.strip().rstrip(";").replace('"', "'"))
+    bare = [p if p.startswith("'") else SIGNS.sub(r" \1 ", p.lower()) for p in parts]
+    return " ".join(" ".join(bare).split())
+
+
 Score = Callable[[str, Sequence[str]], float]
 # what is reported of an answer whose gold is of that kind
 SCORES: dict[str, dict[str, Score]] = {
@@ -96,4 +141,9 @@ SCORES: dict[str, dict[str, Score]] = {
     "choice": {"accuracy": choice},
     "letters": {"accuracy": letters},
     "number": {"accuracy": number},
+    "passage": {"F1": f1, "exact match": exact_match, "holds answer": subspan},
+    "mention": {"accuracy": mention},
+    "boxed": {"accuracy": boxed},
+    "code": {"pass@1": passed},
+    "sql": {"same query": same_query},
 }

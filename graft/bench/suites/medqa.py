@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.source import Source, text
-from graft.bench.task import Prompt, chat
+from graft.bench.task import Gold, Prompt, chat
 
 ROW = "a MedQA question (question, options by letter)"
 SOURCES = {
@@ -18,28 +18,33 @@ Asked = tuple[str, tuple[tuple[str, str], ...]]  # question, options
 
 def read(data: Path | None) -> list[Prompt]:
     """The questions of medqa/test.jsonl and medbullets/test.jsonl, each once; or of one file."""
-    found = dict.fromkeys(_questions(data))
+    found: dict[tuple[str, Asked], Gold | None] = {}
+    for category, asked, gold in _questions(data):
+        found.setdefault((category, asked), gold)
     return [
-        Prompt(number, category, chat(_question(question, options)))
-        for number, (category, (question, options)) in enumerate(found, 1)
+        Prompt(number, category, chat(_question(*asked)), gold=gold)
+        for number, ((category, asked), gold) in enumerate(found.items(), 1)
     ]
 
 
-def _questions(data: Path | None) -> Iterator[tuple[str, Asked]]:
-    """With their category; a file alone is Medbullets' if its folder says so."""
+def _questions(data: Path | None) -> Iterator[tuple[str, Asked, Gold | None]]:
+    """With category and right letter; a file alone is Medbullets' if its folder says so."""
     chosen = list(SOURCES)
     if data is not None and data.is_file():
         chosen = [data.parent.name if data.parent.name in SOURCES else "medqa"]
     for category in chosen:
-        for asked in SOURCES[category].lines(data, _asked):
-            yield category, asked
+        for asked, gold in SOURCES[category].lines(data, _asked):
+            yield category, asked, gold
 
 
-def _asked(row: dict[str, Any]) -> Asked:
+def _asked(row: dict[str, Any]) -> tuple[Asked, Gold | None]:
     options = row["options"]
     if len(options) < 2:
         raise ValueError("options")
-    return text(row, "question"), tuple((letter, text(options, letter)) for letter in options)
+    right = row.get("answer_idx")
+    gold = Gold("letters", (right,)) if right in options else None
+    asked = text(row, "question"), tuple((letter, text(options, letter)) for letter in options)
+    return asked, gold
 
 
 def _question(question: str, options: tuple[tuple[str, str], ...]) -> str:

@@ -1,7 +1,8 @@
 """Spider (Yu et al. 2018), questions of the development set: SQL from a schema and a question.
 
 A prompt holds the whole schema of the question's database as CREATE TABLE statements. All questions
-of a database fall into one half, so nothing is tuned on a schema that is reported on.
+of a database fall into one half, so nothing is tuned on a schema that is reported on. Spider's own
+measures need its parser and databases; here a query is right if it equals the set's, written alike.
 """
 
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.source import Source, text
-from graft.bench.task import Prompt, chat, numbers_by_group
+from graft.bench.task import Gold, Prompt, chat, numbers_by_group
 from graft.errors import InputError
 
 QUESTIONS = Source(
@@ -36,24 +37,27 @@ PLAIN_NAME = re.compile(r"(?!(from|group|order|select|table|where)$)[a-z_]\w*", 
 
 def read(data: Path | None) -> list[Prompt]:
     """The questions in the file's order, each once; tables.json lies beside them."""
-    asked = list(dict.fromkeys(QUESTIONS.entries(data, _asked)))
+    asked: dict[tuple[str, str], Gold | None] = {}
+    for question, gold in QUESTIONS.entries(data, _asked):
+        asked.setdefault(question, gold)
     file = QUESTIONS.find(data)
     schemas = dict(TABLES.entries(file.parent, _schema))
     numbers = numbers_by_group(database for database, _ in asked)
     prompts = []
-    for number, (database, question) in zip(numbers, asked, strict=True):
+    for number, ((database, question), gold) in zip(numbers, asked.items(), strict=True):
         if database not in schemas:
             raise InputError(
                 f"{file} asks about the database {database!r}, which tables.json beside it lacks; "
                 "take both from one release"
             )
         content = chat(_question(question, schemas[database]))
-        prompts.append(Prompt(number, "sql", content))
+        prompts.append(Prompt(number, "sql", content, gold=gold))
     return prompts
 
 
-def _asked(row: dict[str, Any]) -> tuple[str, str]:
-    return text(row, "db_id"), text(row, "question")
+def _asked(row: dict[str, Any]) -> tuple[tuple[str, str], Gold | None]:
+    gold = Gold("sql", (text(row, "query"),)) if row.get("query") else None
+    return (text(row, "db_id"), text(row, "question")), gold
 
 
 def _question(question: str, schema: str) -> str:

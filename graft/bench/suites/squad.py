@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.source import Source, text
-from graft.bench.task import Prompt, chat, numbers_by_group
+from graft.bench.task import Gold, Prompt, chat, numbers_by_group
 from graft.errors import InputError
 
 SOURCE = Source(
@@ -21,11 +21,16 @@ SOURCE = Source(
 )
 PASSAGES = 3  # in a prompt
 Pair = tuple[str, str]  # passage, question
+Answers = tuple[str, ...]
 
 
 def read(data: Path | None) -> list[Prompt]:
     """The questions in the file's order, each once; rows of (context, question) or articles."""
-    pairs = list(dict.fromkeys(pair for row in SOURCE.entries(data, _pairs) for pair in row))
+    found: dict[Pair, Answers] = {}
+    for row in SOURCE.entries(data, _pairs):
+        for pair, answers in row:
+            found.setdefault(pair, answers)
+    pairs = list(found)
     passages = list(dict.fromkeys(passage for passage, _ in pairs))
     halves = passages[0::2], passages[1::2]  # as numbers_by_group parts them
     if len(halves[1]) < PASSAGES:
@@ -36,21 +41,34 @@ def read(data: Path | None) -> list[Prompt]:
     places = {passage: (half, i) for half in halves for i, passage in enumerate(half)}
     numbers = numbers_by_group(passage for passage, _ in pairs)
     return [
-        Prompt(number, "rag", chat(_question(question, _shown(question, *places[passage]))))
-        for number, (passage, question) in zip(numbers, pairs, strict=True)
+        Prompt(
+            number,
+            "rag",
+            chat(_question(question, _shown(question, *places[passage]))),
+            gold=Gold("passage", answers) if answers else None,
+        )
+        for number, ((passage, question), answers) in zip(numbers, found.items(), strict=True)
     ]
 
 
-def _pairs(row: dict[str, Any]) -> list[Pair]:
+def _pairs(row: dict[str, Any]) -> list[tuple[Pair, Answers]]:
     """Of a question, or of an article as SQuAD itself nests them; unanswerable ones left out."""
     if "paragraphs" not in row:
-        return [(text(row, "context"), text(row, "question"))]
+        return [((text(row, "context"), text(row, "question")), _answers(row))]
     return [
-        (text(paragraph, "context"), text(asked, "question"))
+        ((text(paragraph, "context"), text(asked, "question")), _answers(asked))
         for paragraph in row["paragraphs"]
         for asked in paragraph["qas"]
         if not asked.get("is_impossible")
     ]
+
+
+def _answers(asked: dict[str, Any]) -> Answers:
+    """Every different one: `answers` as SQuAD or as datasets write them, or one `answer`."""
+    told = asked.get("answers") or [asked.get("answer") or ""]
+    told = told["text"] if isinstance(told, dict) else told
+    texts = [each["text"] if isinstance(each, dict) else str(each) for each in told]
+    return tuple(dict.fromkeys(each for each in texts if each.strip()))
 
 
 def _shown(question: str, half: list[str], place: int) -> list[str]:
