@@ -124,9 +124,11 @@ def _run(
 ) -> Run:
     drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
+    positions: Counter[int] = Counter()
     for result in results:
         drafted.update(result.stats.drafted_by_source)
         accepted.update(result.stats.accepted_by_source)
+        positions.update(result.stats.accepted_by_position)
     categories = {each.category for each in group}
     return Run(
         category=categories.pop() if len(categories) == 1 else "mixed",
@@ -139,6 +141,7 @@ def _run(
         drafted=drafted.total(),
         drafted_by=drafted,
         accepted=accepted,
+        positions=positions,
         prefill=retelling.begun_at - start,
         decode=end - retelling.begun_at,
         total=end - start,
