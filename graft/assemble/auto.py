@@ -67,4 +67,4 @@ def _short(
         waits=helpers.chains.sampled,
     )
     named = replace(helper, source=SHORT_CONTEXT)
-    return ShortContextDrafter(helpers.chains.drafter(named, reward=reward), prompts)
+    return ShortContextDrafter(helpers.chains.drafter(named, reward=reward), prompts).get_ready()

@@ -66,10 +66,14 @@ class ShortContextDrafter:
     def __init__(self, drafter: ModelDrafter, prompts: Prompts) -> None:
         self._drafter, self._prompts = drafter, prompts
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft-shorten")
-        self._executor.submit(prompts.shorten, (), ())  # whatever it loads is loaded by then
         self._coming: dict[int, Future[Shortened | None]] = {}
         self._latest: tuple[list[int], Future[Shortened | None]] | None = None
         self._shown: dict[int, DraftContext] = {}  # what the draft model knows of a sequence
+
+    def get_ready(self) -> "ShortContextDrafter":
+        """Have everything loaded that shortening needs, while there is nothing to shorten yet."""
+        self._executor.submit(self._prompts.shorten, (), ())
+        return self
 
     def start(self, context: DraftContext) -> None:
         """See Drafter. Answers to one prompt have it shortened once."""

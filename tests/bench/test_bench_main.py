@@ -37,6 +37,7 @@ def bare(tmp_path):
     return python
 
 
+@pytest.mark.slow
 def test_a_whole_run_needs_no_more_than_torch_and_transformers(
     bare, tmp_path, tiny_folder, questions
 ):

@@ -56,6 +56,7 @@ def test_presets_and_transformers_write_the_same_tokens(
             assert answer.tokens_per_step is None or answer.tokens_per_step >= 1
 
 
+@pytest.mark.slow
 def test_a_simulation_counts_what_real_runs_count(settings, tmp_path, monkeypatch):
     monkeypatch.setenv("GRAFT_COSTS", "reference")
     out = tmp_path / "results.jsonl"

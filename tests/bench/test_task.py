@@ -79,5 +79,7 @@ def test_a_file_in_the_folder_is_a_suite(tmp_path, monkeypatch):
 
 
 def test_an_unknown_suite_is_refused():
-    with pytest.raises(InputError, match="unknown suite 'spek'; choose one of humaneval, leval, "):
+    with pytest.raises(
+        InputError, match="unknown suite 'spek'; choose one of dialogue, humaneval, "
+    ):
         read_suite("spek", None)

@@ -87,7 +87,7 @@ def assert_same(pool, other):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("unread", [4, 30])
+@pytest.mark.parametrize("unread", [4, pytest.param(30, marks=pytest.mark.slow)])
 def test_rounds_from_buffers_are_rounds(kind, device, unread):
     """Greedy ones, sampled ones beside them and a place left empty; few and many new tokens."""
     case = Case(kind, device, [130, 5, 47])
@@ -113,6 +113,7 @@ def test_the_papers_beams_are_captured(kind, layers):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.slow
 def test_rows_that_moved_are_found_again(device):
     case = Case("eagle2", device, [20])
     graphed = GraphedGrowth(case.runner)

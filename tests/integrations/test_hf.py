@@ -166,6 +166,7 @@ def test_statistics_of_a_call_come_with_its_output(model):
     assert "graft_stats" not in output.keys()  # noqa: SIM118  a ModelOutput's own fields
 
 
+@pytest.mark.slow
 def test_a_real_model_writes_the_same(smollm2):
     folder = smollm2.loaded.checkpoint.folder
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")

@@ -15,6 +15,8 @@ from graft.tree.draft_tree import chain, from_paths
 
 TEXT = np.random.default_rng(0).integers(5, 100, 700).tolist()
 FORWARDS = ["panels", "lean", "hook", "graphed", "invariant"]
+# Interpreted kernels take their time: one test of them is enough for every day.
+SLOWLY = [pytest.param(kind, marks=[pytest.mark.slow] * (kind == "graphed")) for kind in FORWARDS]
 TREE = from_paths(9, [[3, 4, 5], [3, 6], [7]])
 
 
@@ -50,7 +52,7 @@ def test_a_view_of_everything_sees_what_the_sequence_sees(kind):
     assert view.total == base.total == 40
 
 
-@pytest.mark.parametrize("kind", FORWARDS)
+@pytest.mark.parametrize("kind", SLOWLY)
 def test_a_view_stands_where_its_sequence_goes_on_behind_positions_left_out(kind):
     model = model_of(kind)
     base = read(model, TEXT[:90])
@@ -115,7 +117,7 @@ def test_segments_follow_a_base_that_builds_on_others_and_moves():
     assert model.arena.taken == 0
 
 
-@pytest.mark.parametrize("kind", FORWARDS)
+@pytest.mark.parametrize("kind", SLOWLY)
 def test_queries_give_the_weights_of_the_models_own_attention(kind):
     """As transformers' eager attention reports them, in every layer."""
     network = tiny_network(initializer_range=0.3)

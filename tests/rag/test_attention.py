@@ -20,7 +20,9 @@ def told_by(network, tokens):
     return told.attentions[-1][0].float().numpy()
 
 
-@pytest.mark.parametrize("forward", ["panels", "lean", "hook", "graphed"])
+@pytest.mark.parametrize(
+    "forward", ["panels", "lean", "hook", pytest.param("graphed", marks=pytest.mark.slow)]
+)
 def test_weights_are_those_of_the_network_itself(forward):
     if forward == "graphed":
         pytest.importorskip("triton", reason="Triton is not installed")

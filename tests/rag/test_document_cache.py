@@ -469,6 +469,7 @@ FACTS = [
 ]
 
 
+@pytest.mark.slow
 def test_on_the_real_model_blending_beats_chance_and_comes_closer_with_its_share(smollm2):
     encode = smollm2.encoder.text
     parts = [

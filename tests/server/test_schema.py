@@ -21,6 +21,7 @@ ROUTES = [
     ("GET", "/health"),
     ("GET", "/version"),
     ("GET", "/metrics"),
+    ("GET", "/server_info"),
 ]
 OPEN = ("/health", "/version", "/metrics")
 POLITE = {"timeout": 30}

@@ -137,6 +137,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bits(settings):
     assert all(torch.equal(ours[name], value) for name, value in theirs.items())
 
 
+@pytest.mark.slow
 def test_two_processes_learn_what_one_does(settings):
     pytest.importorskip("accelerate")
     alone = replace(settings, noise=0.0, steps=3)
