@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from late import Late
 from short_prompts import ends_only
 from tiny import END, VOCABULARY, tiny_engine, tiny_helper, tiny_network, tiny_tokenizer
@@ -172,7 +173,7 @@ def short_bench(request):
     return draft, Bench(shorten=ends_only, **options)
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", daily(OPTIONS, "greedy", "temperature", "filters", "everything"))
 def test_a_short_context_never_changes_the_output(short_bench, option):
     draft, bench = short_bench
     params = replace(OPTIONS[option], max_tokens=64, ignore_eos=True)
@@ -209,7 +210,13 @@ def head_bench(request):
 
 
 @pytest.mark.parametrize("draft", HEAD_PRESETS)
-@pytest.mark.parametrize("option", ["greedy", "temperature", "filters", "repetition", "everything"])
+@pytest.mark.parametrize(
+    "option",
+    daily(
+        ["greedy", "temperature", "filters", "repetition", "everything"],
+        "greedy", "temperature", "everything",
+    ),
+)  # fmt: skip
 def test_a_head_never_changes_the_output(head_bench, option, draft):
     head, bench = head_bench
     params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
@@ -421,7 +428,10 @@ def invariant_bench(request):
     return Bench(network=network, forward=request.param, invariant=True)
 
 
-@pytest.mark.parametrize(("option", "draft"), FORWARD_CASES)
+@pytest.mark.parametrize(
+    ("option", "draft"),
+    daily(FORWARD_CASES, ("greedy", "auto"), ("greedy", "adversary"), ("everything", "auto")),
+)
 def test_invariant_drafting_never_changes_the_output_in_bf16(invariant_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
     result = invariant_bench.check(PROMPTS[0], params, draft)
@@ -464,8 +474,13 @@ REAL_OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("option", REAL_OPTIONS)
-@pytest.mark.parametrize("model", ["smollm2", "smollm2_int8"])
+@pytest.mark.parametrize(
+    ("model", "option"),
+    daily(
+        [(model, option) for model in ("smollm2", "smollm2_int8") for option in REAL_OPTIONS],
+        ("smollm2", "greedy"), ("smollm2", "temperature"), ("smollm2_int8", "temperature"),
+    ),
+)  # fmt: skip
 def test_drafting_never_changes_what_a_real_model_writes(model, option, request):
     engine = request.getfixturevalue(model)
     section = (ROOT / "examples" / "service_agreement.md").read_text().split("\n## ")[2]

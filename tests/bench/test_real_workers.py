@@ -12,6 +12,7 @@ from graft.bench.runner import run
 from graft.bench.simulate.run import Simulation, simulate
 
 
+@pytest.mark.slow
 def test_presets_and_transformers_write_the_same_tokens(
     settings, tiny_folder, tmp_path, monkeypatch
 ):

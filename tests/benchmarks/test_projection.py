@@ -40,6 +40,7 @@ def call(script, monkeypatch, capsys, *words):
     return code, capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_toy_shapes_are_measured_printed_resumed_and_drawn(script, monkeypatch, capsys, tmp_path):
     out, image = tmp_path / "p.jsonl", tmp_path / "p.png"
     words = ["--shapes", f"{SMALL},{LARGE}", "--layers", "1,2", "--contexts", "24,40"]

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from tiny import tiny_network, tiny_tokenizer
 
 
@@ -13,6 +14,7 @@ def graft(*words):
     )
 
 
+@pytest.mark.slow
 def test_a_head_is_trained_and_goes_on(tmp_path):
     tiny_network().save_pretrained(tmp_path / "target")
     tiny_tokenizer().save_pretrained(tmp_path / "target")

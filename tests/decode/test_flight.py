@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from daily import daily
 from late import Counted, Device, Late
 from tiny import tiny_engine
 
@@ -55,7 +56,7 @@ def _counts(stats):
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", daily(OPTIONS, "ending", "penalties", "logprobs", "n answers"))
 def test_answers_events_statistics_and_steps_are_the_same(at_once, late, option, draft):
     for prompt in (RAGGED[4], LONG):
         request = Request(prompt, OPTIONS[option], draft)

@@ -133,6 +133,7 @@ def test_penalties_are_left_to_the_host():
     assert banned not in pool.tokens[0, 1:5]
 
 
+@pytest.mark.slow
 def test_what_was_read_on_the_device_is_known_to_the_next_round():
     """Two rounds with a token each, against one that reads both at once."""
     case = Case("eagle2", "cpu", [40])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from hf_cases import (
     PAD,
     SHAPES,
@@ -59,7 +60,7 @@ CASES = [("panels", option) for option in OPTIONS]
 CASES += [("hook", option) for option in ("plain", "both", "row ends", "no cache", "static cache")]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", daily(SHAPES, "ragged"))
 @pytest.mark.parametrize(("kind", "option"), CASES)
 def test_greedy_tokens_are_those_of_transformers(kind, option, shape, made):
     model = made[kind]

@@ -111,6 +111,7 @@ def test_rotations_have_names_of_their_own():
     assert first == second != other
 
 
+@pytest.mark.slow
 def test_the_real_model_keys_are_the_fresh_ones(smollm2):
     model = smollm2.model
     rotation = find_rotation(model)
