@@ -5,8 +5,8 @@ is refused, as JSON into the folder `results`, one file each.
 """
 
 import json
-import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from graft.errors import GraftError
 from graft.integrations import hf
 
 SEED = 5
+PATIENCE = timedelta(seconds=60)  # with each other: whoever is left waiting fails
 
 
 class Heard(BaseStreamer):
@@ -66,10 +67,13 @@ def streamed(model, rank, **options):
 def main(folder, results):
     """Every call that the test asks about."""
     torch.set_num_threads(1)
-    rank = int(os.environ["RANK"])
+    torch.distributed.init_process_group("gloo", timeout=PATIENCE)
+    rank = torch.distributed.get_rank()
     asked = json.loads((folder / "asked.json").read_text())
-    batch = {name: torch.tensor(rows) for name, rows in asked["ragged"].items()}
-    one = {name: torch.tensor(rows) for name, rows in asked["one"].items()}
+    batch, one, long = (
+        {name: torch.tensor(rows) for name, rows in asked[shape].items()}
+        for shape in ("ragged", "one", "long")
+    )
     different = {name: rows[:, rank:] for name, rows in one.items()}
     model = load(folder / "model")
     answers = {"share": len(model.lm_head.weight.to_local())}
@@ -77,10 +81,12 @@ def main(folder, results):
     torch.manual_seed(SEED + rank)  # the first process's counts
     answers["sampled"] = told(model, **batch, max_new_tokens=40, do_sample=True, draft="copy")
     answers["auto"] = told(model, **one, max_new_tokens=40)
+    answers["by itself"] = told(model, **long, max_new_tokens=20, draft="magicdec-snapkv")
     answers["streamed"] = streamed(model, rank, **one, max_new_tokens=20, draft="copy")
     answers["different prompts"] = told(model, **different, max_new_tokens=4)
     answers["max_time"] = told(model, **one, max_new_tokens=4, max_time=60.0)
     answers["still"] = told(model, **one, max_new_tokens=20, draft="copy")
+    answers["one head"] = told(load(folder / "one head"), **one, max_new_tokens=4)
     (results / f"{rank}.json").write_text(json.dumps(answers))
     torch.distributed.destroy_process_group()
 

@@ -23,7 +23,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from graft.assemble import Helpers, engine_around, machine_clock
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
-from graft.integrations.hf.split import shared_costs
+from graft.integrations.hf.split import heads_blamed, shared_costs
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
@@ -123,7 +123,8 @@ def _prepare(model: PreTrainedModel, look: tuple) -> _Kept:
             f"{name} cannot be used: its weights lie on {', '.join(devices)}; "
             "load it onto one device"
         )
-    forward, kind = build_forward(model, name=name, kind="hook" if is_split(model) else None)
+    with heads_blamed(model):
+        forward, kind = build_forward(model, name=name, kind="hook" if is_split(model) else None)
     packed = _engine(model, forward, kind, costs=None)
     if kind == "hook":
         return _Kept(look, (), None, packed.costs)

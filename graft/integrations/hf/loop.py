@@ -72,7 +72,7 @@ def generate(  # noqa: PLR0913  transformers' contract, and our three
     asked = asked_of_transformers(model, input_ids)
     streamer = streamer if streamer is not None else asked.get("streamer")
     refuse(model, generation_config, logits_processor, model_kwargs, asked)
-    refuse_on_split(model, draft, stopping_criteria)
+    refuse_on_split(model, stopping_criteria)
     if streamer is not None and len(input_ids) > 1:
         raise InputError("a streamer shows one answer; generate from one prompt at a time")
     rows, ends = _rows(

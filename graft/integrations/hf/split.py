@@ -7,22 +7,20 @@ same it is compared before anything runs.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch.distributed as distributed
 from transformers import MaxTimeCriteria, PreTrainedModel, StoppingCriteriaList
 
-from graft.assemble.presets import runs_network
-from graft.errors import InputError
+from graft.errors import InputError, UnsupportedModelError
 from graft.models.forward_hook import is_split
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts, given_costs, measure
 
 
-def refuse_on_split(
-    model: PreTrainedModel, draft: str | None, criteria: StoppingCriteriaList
-) -> None:
+def refuse_on_split(model: PreTrainedModel, criteria: StoppingCriteriaList) -> None:
     """Raise for what several processes cannot do together."""
     mesh = _mesh(model)
     if mesh is not None and mesh.size() != (model.tp_size or 1):
@@ -39,11 +37,22 @@ def refuse_on_split(
             "max_time is not supported on a model that is split over processes: their clocks "
             "differ; use max_new_tokens"
         )
-    if any(runs_network(part) for part in (draft or "").split("+")):
-        raise InputError(
-            f"draft {draft!r} runs a network, which a model split over processes does not; use "
-            "auto, plain, pld, copy or igpg"
-        )
+
+
+@contextmanager
+def heads_blamed(model: PreTrainedModel) -> Iterator[None]:
+    """A refusal inside the block says so where heads cannot be shared out evenly."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    try:
+        yield
+    except UnsupportedModelError as error:
+        if not is_split(model) or heads % model.tp_size == 0:
+            raise
+        raise UnsupportedModelError(
+            f"{error}; {heads} key-value heads cannot be shared out among {model.tp_size} "
+            "processes: start as many as divide them"
+        ) from error
 
 
 def agreed_seeds(
