@@ -119,17 +119,13 @@ def test_a_limit_by_the_clock_is_refused(ranks):
         assert rank["max_time"]["error"].startswith("InputError: max_time is not supported")
 
 
-def pretend_split(monkeypatch, *, over):
-    """A network that says it is split in two, over so many processes."""
+@pytest.mark.parametrize(("over", "reason"), [(4, "FSDP"), (None, "by other means")])
+def test_a_model_split_in_other_ways_is_refused(monkeypatch, over, reason):
     network = tiny_network()
     monkeypatch.setattr(network, "_tp_size", 2)
-    monkeypatch.setattr(network, "_device_mesh", SimpleNamespace(size=lambda: over))
-    return network
-
-
-def test_a_model_split_in_other_ways_too_is_refused(monkeypatch):
-    network = pretend_split(monkeypatch, over=4)
-    with pytest.raises(InputError, match="FSDP"):
+    if over:
+        monkeypatch.setattr(network, "_device_mesh", SimpleNamespace(size=lambda: over))
+    with pytest.raises(InputError, match=reason):
         drafted(network, **SHAPES["one"], max_new_tokens=3)
 
 

@@ -68,6 +68,9 @@ def generate(  # noqa: PLR0913  transformers' contract, and our three
     processors may already have seen some positions beyond. The model runs as in eval mode and is
     left as it was; on the CPU a packed copy of a Llama-shaped model's weights is kept until they
     change, the model is gone or `release(model)` is called.
+
+    On a model that transformers split over several processes (tensor parallel) every process makes
+    the same call; the seed is the first one's, and one of them alone may have a streamer.
     """
     asked = asked_of_transformers(model, input_ids)
     streamer = streamer if streamer is not None else asked.get("streamer")

@@ -31,7 +31,9 @@ def refuse_on_split(model: PreTrainedModel, criteria: StoppingCriteriaList) -> N
     if not is_split(model):
         return
     if mesh is None:
-        raise InputError("the model is split by other means than transformers' from_pretrained")
+        raise InputError(
+            "the model is split by other means than transformers' from_pretrained; load it with that"
+        )
     if any(isinstance(each, MaxTimeCriteria) for each in criteria):
         raise InputError(
             "max_time is not supported on a model that is split over processes: their clocks "
