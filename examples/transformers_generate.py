@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer
 
 from graft.documents import document_messages, read_document
 from graft.integrations import hf
-from graft.models.pretrained import locate
+from graft.models.checkpoints.pretrained import locate
 
 DOCUMENT = Path(__file__).with_name("service_agreement.md")
 folder = locate("smollm2-135m").folder  # any transformers decoder will do

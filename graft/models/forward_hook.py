@@ -26,6 +26,7 @@ from graft.models.storage import RowStorage
 from graft.sampling import upload
 
 NAME = "graft"
+COUNTING = "graft_heads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,21 @@ def attend(  # noqa: PLR0913  transformers' contract
     return attended[None], None
 
 
+class CountedError(Exception):
+    """A layer has shown how many key-value heads it has in this process."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__(heads)
+        self.heads = heads
+
+
+def count_heads(module: nn.Module, query: Tensor, key: Tensor, *_: Any, **__: Any) -> None:  # noqa: ANN401, ARG001
+    """transformers' attention contract, for a look at key [1, K, N, D] alone."""
+    raise CountedError(key.shape[1])
+
+
 AttentionInterface.register(NAME, attend)
+AttentionInterface.register(COUNTING, count_heads)
 
 
 class HookedAttention:
@@ -99,7 +114,7 @@ class HookedAttention:
     step runs: between steps, and after any exception, the model is as its owner left it.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, name: str = NAME) -> None:
         self._modules = [
             module
             for module in model.modules()
@@ -108,7 +123,7 @@ class HookedAttention:
         known: dict[int, Any] = {}
         self._copies = [copy.deepcopy(module.config, known) for module in self._modules]
         with self.used():
-            model.set_attn_implementation(NAME)
+            model.set_attn_implementation(name)
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -146,6 +161,8 @@ class HookForward:
             reason = str(error).splitlines()[0][:200]
             raise UnsupportedModelError(f"its attention cannot be replaced ({reason})") from error
         kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        if is_split(model):
+            kv_heads = heads_here(model)
         self.storage = RowStorage(self.layers, kv_heads, size, model.dtype, model.device)
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
@@ -241,6 +258,23 @@ class HookForward:
         """See Forward."""
         weight = self.model.get_output_embeddings().weight.detach()
         return weight if tokens is None else weight[tokens]
+
+
+def is_split(model: PreTrainedModel) -> bool:
+    """Whether transformers split the model over several processes (tensor parallel)."""
+    return (getattr(model, "tp_size", None) or 1) > 1
+
+
+@torch.no_grad()
+def heads_here(model: PreTrainedModel) -> int:
+    """Key-value heads that this process has of a model that is split over several."""
+    token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
+    try:
+        with HookedAttention(model, COUNTING).used():
+            model(input_ids=token, use_cache=False)
+    except CountedError as found:
+        return found.heads
+    raise UnsupportedModelError("its layers do not use replaceable attention")
 
 
 def window_of(config: PretrainedConfig) -> int | None:

@@ -185,11 +185,10 @@ def kept_costs(
 ) -> StepCosts:
     """A table that depends on `parts`, the device the third of them, and on the machine; where
     $GRAFT_COSTS names one, `share` of its times."""
-    chosen = os.environ.get(CHOSEN)
-    if chosen:
-        costs = StepCosts.read(REFERENCE if chosen == "reference" else Path(chosen))
-        seconds = tuple(tuple(share * second for second in row) for row in costs.seconds)
-        return replace(costs, seconds=seconds)
+    given = given_costs()
+    if given:
+        seconds = tuple(tuple(share * second for second in row) for row in given.seconds)
+        return replace(given, seconds=seconds)
     path = home() / "costs" / f"{_key(parts)}.json"
     if path.exists():
         try:
@@ -199,6 +198,14 @@ def kept_costs(
     costs = measured()
     costs.save(path)
     return costs
+
+
+def given_costs() -> StepCosts | None:
+    """The table that $GRAFT_COSTS names ("reference" or a file), if it does."""
+    chosen = os.environ.get(CHOSEN)
+    if not chosen:
+        return None
+    return StepCosts.read(REFERENCE if chosen == "reference" else Path(chosen))
 
 
 def costs_are_given() -> bool:

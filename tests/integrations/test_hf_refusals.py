@@ -65,10 +65,3 @@ def test_models_graft_cannot_score_are_refused_in_one_line_and_left_alone(name):
         drafted(model, input_ids=torch.tensor([[3, 4, 5]]), max_new_tokens=3)
     assert "\n" not in str(error.value)
     assert snapshot(model) == before
-
-
-def test_a_model_split_over_processes_is_refused(monkeypatch):
-    network = tiny_network()
-    monkeypatch.setattr(network, "_tp_size", 2)
-    with pytest.raises(InputError, match="tensor parallel"):
-        drafted(network, **SHAPES["one"], max_new_tokens=3)

@@ -2,8 +2,9 @@
 
 The forwards for Llama-shaped models copy weights (on the CPU all of them, packed), and a stale copy
 would answer for weights that are gone. Counters of changes miss what is written through `.data`,
-so every call reads all weights once and compares sums: about the time of one step. Other models
-are run by their own modules and need nothing of this.
+so every call reads all weights once and compares sums: about the time of one step. Other models,
+and those that are split over several processes, are run by their own modules and need nothing of
+this.
 """
 
 import hashlib
@@ -22,8 +23,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from graft.assemble import Helpers, engine_around, machine_clock
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
+from graft.integrations.hf.split import heads_blamed, shared_costs
 from graft.models.checkpoints.pretrained import Checkpoint
-from graft.models.forward_hook import HookForward
+from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, name_of
 from graft.models.llama_shape import STATIC_ROTARY
@@ -121,7 +123,8 @@ def _prepare(model: PreTrainedModel, look: tuple) -> _Kept:
             f"{name} cannot be used: its weights lie on {', '.join(devices)}; "
             "load it onto one device"
         )
-    forward, kind = build_forward(model, name=name)
+    with heads_blamed(model):
+        forward, kind = build_forward(model, name=name, kind="hook" if is_split(model) else None)
     packed = _engine(model, forward, kind, costs=None)
     if kind == "hook":
         return _Kept(look, (), None, packed.costs)
@@ -142,6 +145,8 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
     checkpoint = Checkpoint(_name(model), Path(model.config.name_or_path), fingerprint)
     dtype, device = name_of(model.dtype), str(model.device)
     helpers = Helpers(clock=None if costs else machine_clock())
+    if costs is None and is_split(model):
+        costs = shared_costs(model, target)
     costs = costs or costs_for(target, fingerprint, dtype, device)
     loaded = LoadedModel(target, None, checkpoint, frozenset(), dtype, device, kind)
     return engine_around(loaded, costs, helpers=helpers, max_batch=MOST_ROWS)
@@ -183,13 +188,14 @@ def _tensors(model: PreTrainedModel) -> Iterator[Tensor]:
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The plain tensors that a quantised one is made of, or itself."""
+    """The plain tensors that a quantised one is made of, or this process has of one; or itself."""
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor
         return
     names, _ = tensor.__tensor_flatten__()
-    for name in names:
-        yield from _parts(getattr(tensor, name))
+    for part in (getattr(tensor, name) for name in names):
+        if isinstance(part, Tensor):
+            yield from _parts(part)
 
 
 def _sum(tensor: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from graft.errors import ContextLengthError, InputError
 from graft.integrations.hf.engines import engine_for
 from graft.integrations.hf.refusals import asked_of_transformers, refuse, unpadded
 from graft.integrations.hf.rows import Ends, Row, Wishes
+from graft.integrations.hf.split import agreed_seeds, refuse_on_split
 from graft.sampling import SamplingParams
 
 _stats: weakref.WeakKeyDictionary[PreTrainedModel, list[Stats]] = weakref.WeakKeyDictionary()
@@ -67,10 +68,14 @@ def generate(  # noqa: PLR0913  transformers' contract, and our three
     processors may already have seen some positions beyond. The model runs as in eval mode and is
     left as it was; on the CPU a packed copy of a Llama-shaped model's weights is kept until they
     change, the model is gone or `release(model)` is called.
+
+    On a model that transformers split over several processes (tensor parallel) every process makes
+    the same call; the seed is the first one's, and one of them alone may have a streamer.
     """
     asked = asked_of_transformers(model, input_ids)
     streamer = streamer if streamer is not None else asked.get("streamer")
     refuse(model, generation_config, logits_processor, model_kwargs, asked)
+    refuse_on_split(model, stopping_criteria)
     if streamer is not None and len(input_ids) > 1:
         raise InputError("a streamer shows one answer; generate from one prompt at a time")
     rows, ends = _rows(
@@ -79,11 +84,13 @@ def generate(  # noqa: PLR0913  transformers' contract, and our three
         (logits_processor, stopping_criteria),
         generation_config,
     )
+    texts = [each.tolist() if isinstance(each, Tensor) else each for each in documents]
+    guess = prediction.tolist() if isinstance(prediction, Tensor) else prediction
+    seeds = _seeds(rows, sampled=generation_config.do_sample)
+    asked_for = ([row.prompt for row in rows], stopping_criteria.max_length, draft, texts, guess)
+    seeds = agreed_seeds(model, seeds, asked_for)
     with engine_for(model) as engine:
         most = _room(engine, rows, input_ids.shape[1], stopping_criteria.max_length)
-        texts = [each.tolist() if isinstance(each, Tensor) else each for each in documents]
-        guess = prediction.tolist() if isinstance(prediction, Tensor) else prediction
-        seeds = _seeds(rows, sampled=generation_config.do_sample)
         requests = [
             Request(
                 row.prompt,

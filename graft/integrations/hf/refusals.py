@@ -42,7 +42,6 @@ def refuse(
     asked: dict[str, Any],
 ) -> None:
     """Raise for what cannot be honoured; `given` are the arguments for the model's forward."""
-    _refuse_split(model)
     if model.config.is_encoder_decoder:
         raise InputError("encoder-decoder models are not supported; Graft runs decoders")
     mode = config.get_generation_mode(asked.get("assistant_model"))
@@ -99,11 +98,3 @@ def unpadded(input_ids: Tensor, given: dict[str, Any]) -> list[list[int]]:
         raise InputError("position_ids of your own are not supported; leave them out")
     rows = zip(input_ids.tolist(), mask.tolist(), strict=True)
     return [[token for token, seen in zip(*row, strict=True) if seen] for row in rows]
-
-
-def _refuse_split(model: PreTrainedModel) -> None:
-    if (model.tp_size or 1) > 1:
-        raise InputError(
-            "the model is split over several processes (tensor parallel): load it whole, or use "
-            "vLLM or SGLang with Graft's plug-in (docs/engines.md)"
-        )
