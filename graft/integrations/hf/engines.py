@@ -144,7 +144,7 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()
     checkpoint = Checkpoint(_name(model), Path(model.config.name_or_path), fingerprint)
     dtype, device = name_of(model.dtype), str(model.device)
-    helpers = Helpers(clock=None if costs else machine_clock())
+    helpers = Helpers(clock=None if costs or is_split(model) else machine_clock())
     if costs is None and is_split(model):
         costs = shared_costs(model, target)
     costs = costs or costs_for(target, fingerprint, dtype, device)
