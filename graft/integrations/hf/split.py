@@ -32,7 +32,7 @@ def refuse_on_split(model: PreTrainedModel, criteria: StoppingCriteriaList) -> N
         return
     if mesh is None:
         raise InputError(
-            "the model is split by other means than transformers' from_pretrained; load it with that"
+            "the model is split by other means than transformers' from_pretrained; load it so"
         )
     if any(isinstance(each, MaxTimeCriteria) for each in criteria):
         raise InputError(
