@@ -51,7 +51,8 @@ class Part:
     @property
     def begins(self) -> bool:
         """Whether the first token of an answer comes after it, and somebody may wait for that."""
-        return self.reads and self._ends_prompt and self.sequence.heard
+        waited_for = self.sequence.heard and not self.sequence.over  # who left has no rows
+        return self.reads and waited_for and self._ends_prompt
 
     @property
     def _ends_prompt(self) -> bool:

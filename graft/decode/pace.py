@@ -5,18 +5,21 @@ import numpy as np
 from graft.decode.sequence import Sequence
 from graft.models.step_costs import StepCosts
 
-READING_SLOWS = 3  # a streamed step that also reads prompts may take so many times as long
-LEAST_PIECE = 16  # prompt tokens that are read in it all the same
+READING_SLOWS = 3  # a streamed token may take so many times as long where prompts are read too
+LEAST_PIECE = 8  # prompt tokens that are read in a step all the same
 LEAST_SHARE = 0.02  # of such a step's time that counts as the writers'
 
 
 def readable_tokens(costs: StepCosts, writing: list[Sequence], most: int) -> int:
     """How many prompt tokens, `most` at most, the next step may read without keeping those who
-    stream."""
-    if all(sequence.patience is None for sequence in writing):
+    stream. They count tokens, not steps: the more of them a step brings, the sooner it must end."""
+    streaming = [sequence.stats for sequence in writing if sequence.patience is not None]
+    if not streaming:
         return most
     seconds = costs.beyond(_mean_length(writing), len(writing), most, len(writing))
-    return max(LEAST_PIECE, int((seconds <= READING_SLOWS * seconds[0]).sum()) - 1)
+    usual = sum(max(stats.tokens_per_step, 1.0) for stats in streaming) / len(streaming)
+    longest = max(READING_SLOWS / usual, 1.0) * seconds[0]
+    return max(LEAST_PIECE, int((seconds <= longest).sum()) - 1)
 
 
 def seconds_by_nodes(
