@@ -95,7 +95,7 @@ def test_the_presets_over_a_long_prompt(bench, option, draft):
 
 
 @pytest.mark.parametrize("option", ["greedy", "temperature"])
-@pytest.mark.parametrize("draft", DRAFTERS)
+@pytest.mark.parametrize("draft", daily(DRAFTERS, "window tree", "snapkv", "triforce"))
 def test_batches_on_shared_prefixes_while_extents_move(draft, option):
     """Several at once, begun alike, with little room at first; again with what was read before;
     several answers to one prompt."""

@@ -96,6 +96,7 @@ def test_rounds_from_buffers_are_rounds(kind, device, unread):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.slow
 def test_rounds_look_at_several_layers(device):
     case = Case("longspec", device, [130, 5], cross_layers=2)
     assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, unread=4))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from scipy.stats import chisquare
 from short_prompts import HEAD, TAIL, Ends, ends_only
 from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
@@ -466,11 +467,16 @@ def test_a_prompt_that_a_drafter_read_in_part_keeps_to_the_salt():
     assert set(model.prefixes._texts) == {"one"}
 
 
-ADAPTIVE = Chains(sampled=True, confidence=0.3)
+THREE, ADAPTIVE = Chains(gamma=3, sampled=True), Chains(sampled=True, confidence=0.3)
 
 
-@pytest.mark.parametrize("chains", [Chains(gamma=3, sampled=True), ADAPTIVE], ids=["3", "paying"])
-@pytest.mark.parametrize("draft", ["rapid", "sd"])
+@pytest.mark.parametrize(
+    ("draft", "chains"),
+    daily(
+        [(draft, chains) for draft in ("rapid", "sd") for chains in (THREE, ADAPTIVE)],
+        ("rapid", THREE), ("sd", ADAPTIVE),
+    ),
+)  # fmt: skip
 def test_rejection_has_the_targets_distribution_with_a_real_sampled_chain(draft, chains):
     check_second_and_third_token(draft, chains)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from tiny import tiny_engine, tiny_network
 
 from graft.tree.draft_tree import chain, from_paths
@@ -12,8 +13,12 @@ TREE = from_paths(9, [[10, 11, 12], [10, 13], [14]])
 
 
 @pytest.fixture(
-    scope="module", params=["panels", "lean", "hook", "graphed", "invariant lean", "invariant hook"]
-)
+    scope="module",
+    params=daily(
+        ["panels", "lean", "hook", "graphed", "invariant lean", "invariant hook"],
+        "panels", "lean", "hook", "invariant lean", "invariant hook",
+    ),
+)  # fmt: skip
 def forward(request):
     return request.param
 

@@ -46,6 +46,7 @@ def test_all_wrong_rows_computed_anew_are_right(model):
     assert extent.total == LAST
 
 
+@pytest.mark.slow
 def test_the_forward_for_gpus_with_interpreted_kernels():
     pytest.importorskip("triton", reason="Triton is not installed")
     if torch.cuda.is_available():

@@ -71,7 +71,7 @@ def test_a_stretched_model_computes_what_transformers_does(folder):
     [
         *((name, kind) for name in ("llama", "qwen2", "qwen3") for kind in ("panels", "lean")),
         ("llama", "hook"),
-        ("llama", "graphed"),  # interpreted: one will do
+        pytest.param("llama", "graphed", marks=pytest.mark.slow),  # interpreted: one will do
     ],
 )
 def test_every_forward_knows_of_it(name, kind):

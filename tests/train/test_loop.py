@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from daily import daily
 from safetensors.torch import load_file
 from tiny import tiny_network
 
@@ -65,13 +66,17 @@ def test_a_run_lowers_the_loss_and_leaves_a_head(settings, kind):
 
 @pytest.mark.parametrize(
     ("kind", "micro_batch", "layers"),
-    [
+    daily(
+        [
+            ("eagle2", 0, 1),
+            ("eagle2", 3, 1),
+            ("longspec", 0, 1),
+            ("longspec", 3, 1),
+            ("longspec", 3, 2),
+        ],
         ("eagle2", 0, 1),
-        ("eagle2", 3, 1),
-        ("longspec", 0, 1),
-        ("longspec", 3, 1),
         ("longspec", 3, 2),
-    ],
+    ),
 )
 def test_going_on_gives_the_same_bits(settings, kind, micro_batch, layers):
     settings = replace(settings, kind=kind, micro_batch=micro_batch, cross_layers=layers)
