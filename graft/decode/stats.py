@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,6 +46,18 @@ class Stats:
             for name, count in zip(tree.source_names, counts, strict=True):
                 if count:
                     self.drafted_by_source[name] += count
+
+    @classmethod
+    def together(cls, every: "Iterable[Stats]") -> "Stats":
+        """The steps of several answers, counted as if they were one's."""
+        whole = cls()
+        for stats in every:
+            whole.per_step_drafted += stats.per_step_drafted
+            whole.per_step_accepted += stats.per_step_accepted
+            whole.accepted_by_source.update(stats.accepted_by_source)
+            whole.drafted_by_source.update(stats.drafted_by_source)
+            whole.accepted_by_position.update(stats.accepted_by_position)
+        return whole
 
     @property
     def steps(self) -> int:

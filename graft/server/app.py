@@ -1,7 +1,7 @@
 """The routes."""
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,10 +32,11 @@ from graft.server.schema import (
     TokenizeRequest,
 )
 from graft.server.settings import ServerSettings
-from graft.server.sse import Events, JobResponse, finished
+from graft.server.sse import JobResponse, finished
 from graft.server.tenants import Tenants
-from graft.server.worker import Job, Worker
+from graft.server.worker import Worker
 
+Answer = chat.ChatAnswer | completions.CompletionAnswer | ResponseAnswer
 CLOSED_BY_CLIENT = 499  # nginx's number; nobody is there to read it
 
 
@@ -54,20 +55,20 @@ class Server:
         )
         self.since = int(time.time())
 
-    async def answer(
-        self,
-        request: Request,
-        job: Job,
-        whole: Callable[[Job, list], dict[str, Any]],
-        events: Callable[[Job], Events] | None,
-        *,
-        named: bool = False,
-    ) -> Any:  # noqa: ANN401 (a response, or what becomes one)
-        """A job's answer: its events where they are asked for, else the whole at the end."""
-        if events:
-            return JobResponse(self.worker, job, events(job), named=named)
+    async def answer(self, request: Request, answer: Answer, places: int = 1) -> Any:  # noqa: ANN401
+        """Its events where a stream is asked for, else the whole at the end."""
+        job = await self.worker.open(
+            lambda: answer.prepare(self.asking, _tenant(request)),
+            places=places,
+            heard=answer.heard,
+        )
+        if answer.asked.stream:
+            named = isinstance(answer, ResponseAnswer)
+            return JobResponse(self.worker, job, answer.events(job), named=named)
         told = await finished(self.worker, job, request)
-        return Response(status_code=CLOSED_BY_CLIENT) if told is None else whole(job, told)
+        if told is None:
+            return Response(status_code=CLOSED_BY_CLIENT)
+        return answer.whole(job.results, told)
 
 
 def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
@@ -114,51 +115,21 @@ def _add_texts(app: FastAPI, server: Server) -> None:
         """Answer a chat."""
         asking.check_model(asked.model)
         answer = chat.ChatAnswer(asked, name, server.texts)
-        job = await server.worker.open(
-            lambda: answer.prepare(asking, _tenant(request)),
-            places=asking.check_choices(asked),
-            heard=answer.heard,
-        )
-        return await server.answer(
-            request,
-            job,
-            lambda job, told: answer.whole(job.results, told),
-            answer.chunks if asked.stream else None,
-        )
+        return await server.answer(request, answer, asking.check_choices(asked))
 
     @app.post("/v1/completions")
     async def complete(asked: CompletionRequest, request: Request) -> Any:  # noqa: ANN401
         """Continue texts."""
         asking.check_model(asked.model)
-        prompts = completions.prompts_of(asked)
+        places = asking.check_choices(asked, len(completions.prompts_of(asked)))
         answer = completions.CompletionAnswer(asked, name, server.texts)
-        job = await server.worker.open(
-            lambda: answer.prepare(asking, _tenant(request)),
-            places=asking.check_choices(asked, len(prompts)),
-            heard=answer.heard,
-        )
-        return await server.answer(
-            request,
-            job,
-            lambda job, told: answer.whole(job.results, told),
-            answer.chunks if asked.stream else None,
-        )
+        return await server.answer(request, answer, places)
 
     @app.post("/v1/responses")
     async def respond(asked: ResponsesRequest, request: Request) -> Any:  # noqa: ANN401
         """Answer a text or a chat, the newer way."""
         asking.check_model(asked.model)
-        answer = ResponseAnswer(asked, name)
-        job = await server.worker.open(
-            lambda: answer.prepare(asking, _tenant(request)), places=1, heard=answer.heard
-        )
-        return await server.answer(
-            request,
-            job,
-            lambda job, told: answer.whole(job.results, told),
-            answer.events if asked.stream else None,
-            named=True,
-        )
+        return await server.answer(request, ResponseAnswer(asked, name))
 
 
 def _add_tokens(app: FastAPI, server: Server) -> None:

@@ -74,7 +74,7 @@ class ChatAnswer:
             "metrics": metrics_block(results, steps=is_traced(self.asked)),
         }
 
-    async def chunks(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
         """The answer as it is written: a chunk for every token, its end, what it cost."""
         readers = [self._reader() for _ in range(self.asked.n)]
         begun: set[int] = set()

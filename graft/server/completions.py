@@ -109,7 +109,7 @@ class CompletionAnswer:
             "metrics": metrics_block(results, steps=is_traced(self.asked)),
         }
 
-    async def chunks(self, job: Job) -> AsyncIterator[dict[str, Any]]:
+    async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
         """The answer as it is written."""
         shown: dict[int, int] = {}  # characters of each choice
         if self.asked.echo:

@@ -1,6 +1,5 @@
 """What an answer cost, in OpenAI's and vLLM's words."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ def metrics_block(results: Sequence[Sequence[Result]], *, steps: bool = False) -
     answers have in common with plain decoding's: a rule or a reuse that changes what the model
     says is never silent."""
     answers = [answer for several in results for answer in several]
-    together = _together([answer.stats for answer in answers]).as_dict()
+    together = Stats.together(answer.stats for answer in answers).as_dict()
     block = together["speculative_decoding"]
     if not steps:
         for name in ("per_step_accepted", "per_step_drafted"):
@@ -48,13 +47,3 @@ def metrics_block(results: Sequence[Sequence[Result]], *, steps: bool = False) -
         },
         "accepted_by_source": together["accepted_by_source"],
     }
-
-
-def _together(every: Sequence[Stats]) -> Stats:
-    """The counts of several answers as if they were one."""
-    whole = Stats(accepted_by_source=Counter())
-    for stats in every:
-        whole.per_step_drafted += stats.per_step_drafted
-        whole.per_step_accepted += stats.per_step_accepted
-        whole.accepted_by_source.update(stats.accepted_by_source)
-    return whole

@@ -6,7 +6,6 @@ One prompt is streamed and timed from outside, like the other engines. Several g
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -120,26 +119,22 @@ def likelihoods(engine: "Engine", request: dict) -> dict:
 
 def answer(engine: "Engine", request: dict) -> dict:
     """Times are a caller's; counts are the engine's own."""
+    from graft.decode.stats import Stats
+
     if len(request["prompts"]) == 1:
         results, clock = one(engine, request)
     else:
         results, clock = together(engine, request)
-    drafted: Counter[str] = Counter()
-    accepted: Counter[str] = Counter()
-    positions: Counter[int] = Counter()
-    for result in results:
-        drafted.update(result.stats.drafted_by_source)
-        accepted.update(result.stats.accepted_by_source)
-        positions.update(result.stats.accepted_by_position)
+    counts = Stats.together(result.stats for result in results)
     return {
         "token_ids": [list(result.token_ids) for result in results],
         "finish_reasons": [result.finish_reason for result in results],
         **clock,
-        "steps": sum(result.stats.steps for result in results),
-        "drafted": drafted.total(),
-        "drafted_by_source": dict(drafted),
-        "accepted_by_source": dict(accepted),
-        "accepted_by_position": dict(positions),
+        "steps": counts.steps,
+        "drafted": counts.num_draft_tokens,
+        "drafted_by_source": dict(counts.drafted_by_source),
+        "accepted_by_source": dict(counts.accepted_by_source),
+        "accepted_by_position": dict(counts.accepted_by_position),
     }
 
 

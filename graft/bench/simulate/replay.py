@@ -1,7 +1,6 @@
 """Replay recorded answers through a drafter: the real loop around a model that knows them."""
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from graft.bench.simulate.recordings import Recording, groups
 from graft.decode.engine import Engine
 from graft.decode.request import Request
 from graft.decode.sequence import Result
+from graft.decode.stats import Stats
 from graft.draft.drafter import Drafter
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.language_model import CHUNKS, LanguageModel
@@ -122,13 +122,7 @@ def _replayed(
 def _run(
     results: list[Result], group: list[Recording], retelling: Retelling, start: float, end: float
 ) -> Run:
-    drafted: Counter[str] = Counter()
-    accepted: Counter[str] = Counter()
-    positions: Counter[int] = Counter()
-    for result in results:
-        drafted.update(result.stats.drafted_by_source)
-        accepted.update(result.stats.accepted_by_source)
-        positions.update(result.stats.accepted_by_position)
+    counts = Stats.together(result.stats for result in results)
     categories = {each.category for each in group}
     return Run(
         category=categories.pop() if len(categories) == 1 else "mixed",
@@ -137,11 +131,11 @@ def _run(
         prompts=len(group),
         tokens=sum(len(each.output) for each in group),
         first_tokens=retelling.first_tokens,
-        steps=sum(result.stats.steps for result in results),
-        drafted=drafted.total(),
-        drafted_by=drafted,
-        accepted=accepted,
-        positions=positions,
+        steps=counts.steps,
+        drafted=counts.num_draft_tokens,
+        drafted_by=counts.drafted_by_source,
+        accepted=counts.accepted_by_source,
+        positions=counts.accepted_by_position,
         prefill=retelling.begun_at - start,
         decode=end - retelling.begun_at,
         total=end - start,
