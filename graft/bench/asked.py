@@ -75,7 +75,7 @@ class Asked:
             "max_tokens": self._max_tokens(),
             "repeats": self.repeats,
             "quality": self.quality,
-            "load_options": _load_options(self.load_options),
+            "load_options": as_load_options(self.load_options),
             "threads": self.threads,
             "gguf": self.gguf,
             "draft_gguf": self.draft_gguf,
@@ -138,7 +138,8 @@ def _peer_options(text: str | None) -> dict[str, list[str]] | None:
         ) from None
 
 
-def _load_options(text: str | None) -> dict[str, Any] | None:
+def as_load_options(text: str | None) -> dict[str, Any] | None:
+    """What --load-options means."""
     if text is None:
         return None
     try:

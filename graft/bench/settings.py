@@ -76,16 +76,9 @@ class Settings:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         if self.quality not in get_args(Quality):
             raise InputError(f"--quality is one of {', '.join(get_args(Quality))}")
-        self._check_load_options()
+        check_load_options(self.load_options)
         self._check_systems()
         self._check_peers()
-
-    def _check_load_options(self) -> None:
-        for name in self.load_options:
-            if name not in inspect.signature(load).parameters:
-                raise InputError(f"--load-options names {name!r}, which graft.load does not take")
-            if name in SET_OTHERWISE:
-                raise InputError(f"--load-options names {name!r}, which is set by other options")
 
     def _check_systems(self) -> None:
         if not self.drafts and not self.peers:
@@ -130,6 +123,15 @@ class Settings:
     def systems(self) -> list[System]:
         """Everything that takes its turn: Graft's presets, then the peers."""
         return [graft_system(name) for name in self.drafts] + [PEERS[name] for name in self.peers]
+
+
+def check_load_options(options: Mapping[str, Any]) -> None:
+    """Refuse what graft.load does not take, or what other options say."""
+    for name in options:
+        if name not in inspect.signature(load).parameters:
+            raise InputError(f"--load-options names {name!r}, which graft.load does not take")
+        if name in SET_OTHERWISE:
+            raise InputError(f"--load-options names {name!r}, which is set by other options")
 
 
 def _check_verifier(system: System) -> None:

@@ -2,6 +2,7 @@
 
 import json as json_module
 import sys
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,39 +14,19 @@ if TYPE_CHECKING:
     from graft.cli.bench import BenchOptions
 
 WIDTH = 140  # of the tables, where there is no terminal
-NOT_HERE = (
-    "draft", "peers", "temperature", "batch", "context", "groups", "quality", "load_options",
-    "gguf", "peer_options",
-)  # fmt: skip
 
 
 def rag_settings(options: "BenchOptions", policy: str | None, ways: str | None) -> "RagSettings":
     """What the options of `graft bench` mean here; InputError for those that mean nothing."""
-    from graft.bench.asked import context_tokens
-    from graft.bench.rag.settings import RagSettings, as_way
+    from graft.bench.rag.asked import RagAsked
 
-    for name in NOT_HERE:
-        if getattr(options, name) is not None:
-            other = "--way REUSE:DRAFT" if name == "draft" else "nothing in its place"
-            raise InputError(f"the suite rag has no --{name.replace('_', '-')}; use {other}")
-    given = {
-        "sets": _listed(options.category),
-        "policies": _listed(policy),
-        "ways": tuple(map(as_way, _listed(ways) or ())) or None,
-        "model": options.model,
-        "draft_model": options.draft_model,
-        "head": options.head,
-        "dtype": options.dtype,
-        "device": options.device,
-        "context_length": context_tokens(options.context_length),
-        "threads": options.threads,
-        "limit": options.limit,
-        "split": options.split,
-        "repeats": options.repeats,
-        "max_tokens": options.max_tokens,
-    }
-    known = {name: value for name, value in given.items() if value is not None}
-    return RagSettings(data=options.data, **known)
+    known = {each.name for each in fields(RagAsked)}
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    del given["suite"]
+    for name in given.keys() - known:
+        other = "--way REUSE:DRAFT" if name == "draft" else "nothing in its place"
+        raise InputError(f"the suite rag has no --{name.replace('_', '-')}; use {other}")
+    return RagAsked(**given, policy=policy, way=ways).settings()
 
 
 def rag_file(settings: "RagSettings") -> Path:
@@ -80,7 +61,3 @@ def show_rag(told: "RagReport", *, markdown: bool, json: bool) -> None:
     for note in told.notes:
         console.print(f"note: {note}", markup=False)
     console.print(legend(told), style="dim")
-
-
-def _listed(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(p.strip() for p in text.split(",") if p.strip())

@@ -8,6 +8,7 @@ from tiny import tiny_engine, tiny_network
 
 import graft
 from graft.bench.lines import Lines
+from graft.bench.rag import __main__ as entry
 from graft.bench.rag import run as runner
 from graft.bench.rag.records import Asked, RagResults, is_rag, read_rag_results
 from graft.bench.rag.report import report
@@ -172,3 +173,14 @@ def test_ways_are_written_as_reuse_and_draft():
 def test_settings_are_checked(tmp_path, wrong):
     with pytest.raises(InputError):
         RagSettings(data=tmp_path, **wrong)
+
+
+def test_the_bare_command_measures_and_prints(settings, tmp_path, monkeypatch, capsys):
+    words = ["--data", tmp_path, "--policy", "fl", "--way", "off:plain,exact:igpg", "--limit", "1"]
+    words += ["--max-tokens", "12", "--threads", "1", "--out", tmp_path / "out.jsonl"]
+    monkeypatch.setattr("sys.argv", ["graft.bench.rag", *map(str, words)])
+    assert entry.main() == 0
+    assert "| hotpotqa | fl | exact:igpg | 1 |" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["graft.bench.rag", "--way", "off"])
+    assert entry.main() == 1
+    assert capsys.readouterr().err.startswith("error: 'off' is no way to make rounds")

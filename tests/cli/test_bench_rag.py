@@ -12,7 +12,7 @@ import pytest
         (["--suite", "rag", "--draft", "pld"], "no --draft; use --way REUSE:DRAFT"),
         (["--suite", "rag", "--batch", "4"], "no --batch"),
         (["--suite", "rag", "--quality", "likelihood"], "no --quality"),
-        (["--suite", "rag", "--load-options", "{}"], "no --load-options"),
+        (["--suite", "rag", "--load-options", '{"x": 1}'], "graft.load does not take"),
         (["--suite", "rag", "--groups", "2"], "no --groups"),
         (["--suite", "rag", "--way", "cics+some:igpg"], "'some' in reuse"),
         (["--suite", "rag", "--policy", "x"], "unknown policy 'x'"),

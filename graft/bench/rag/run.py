@@ -97,7 +97,7 @@ def _load(settings: RagSettings) -> Engine:
         dtype=settings.dtype,
         device=settings.device,
         context_length=settings.context_length,
-        max_batch=1,
+        **{"max_batch": 1, **settings.load_options},
     )
 
 
@@ -255,6 +255,7 @@ def _header(settings: RagSettings, engine: Engine, sets: list[QuestionSet]) -> d
         "device": engine.device,
         "context length": settings.context_length or "the model's own",
         "max_tokens": settings.max_tokens or "of the set",
+        "load options": dict(settings.load_options),
         "threads": settings.threads or usable_cores(),
         "cpu": machine["cpu"],
         "cores": machine["cores"],

@@ -1,11 +1,12 @@
 """What a run over questions is asked to do, checked before anything slow begins."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from graft.assemble import check_draft
-from graft.bench.settings import Split
+from graft.bench.settings import Split, check_load_options
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.heads.load import AUTO_HEAD, may_have_head, named_head
@@ -55,6 +56,7 @@ class RagSettings:
     dtype: str = "auto"
     device: str = "auto"
     context_length: int | None = None  # None: the model's own
+    load_options: Mapping[str, Any] = field(default_factory=dict)  # more of graft.load's
     threads: int | None = None
     limit: int | None = None
     split: Split = "report"
@@ -68,6 +70,7 @@ class RagSettings:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
+        check_load_options(self.load_options)
         for policy in self.policies:
             check_policy(policy)
         head = may_have_head(named_head(self.head))
