@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from graft.documents.records import read_texts
-from graft.draft.calibration import STORE_PRIOR, Calibration
+from graft.draft.copies.calibration import STORE_PRIOR, Calibration
 from graft.match.matches import TokenIndex
 from graft.match.rest import CHOICES, RestIndex
 from graft.match.store_build import MOST_TOKENS, StoreWriter, begin_store

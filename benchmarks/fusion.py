@@ -27,12 +27,12 @@ import graft
 from graft import SamplingParams
 from graft.assemble import EAGLE_TREE, make_drafter
 from graft.bench.task import read_suite, select
-from graft.draft.budget import as_many_as_fit
 from graft.draft.combined import AtOnce, Combined, Prune, everything
+from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, Drafter
-from graft.draft.head import EAGLE_NODES
-from graft.draft.lookup import LookupDrafter
-from graft.draft.model import ModelDrafter
+from graft.draft.heads.head import EAGLE_NODES
+from graft.draft.models.model import ModelDrafter
+from graft.draft.pacing.budget import as_many_as_fit
 from graft.match.ngram import CopyIndex
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from graft.draft.head import BEAMS, growth_for
-from graft.draft.head_costs import read_text, text_of
-from graft.draft.head_growth import Asked, Growth
+from graft.draft.heads.costs import read_text, text_of
+from graft.draft.heads.growth import Asked, Growth
+from graft.draft.heads.head import BEAMS, growth_for
 from graft.models.arena import Extent
 from graft.models.gpu import hold_rows
 from graft.models.heads.load import load_head

@@ -28,7 +28,7 @@ def shortened_at_once():
     from short_prompts import Inline
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graft.draft.short_context.ThreadPoolExecutor", Inline)
+        patch.setattr("graft.draft.short_context.short_prompt.ThreadPoolExecutor", Inline)
         yield
 
 

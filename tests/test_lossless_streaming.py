@@ -17,9 +17,9 @@ from tiny_heads import tiny_head
 from tiny_int8 import quantised
 
 from graft.assemble import triforce
-from graft.draft.growth import ChainGrowth, TreeGrowth
-from graft.draft.sight import Chunks, SnapKV, Window
-from graft.draft.streaming import SelfDrafter
+from graft.draft.models.growth import ChainGrowth, TreeGrowth
+from graft.draft.short_context.sight import Chunks, SnapKV, Window
+from graft.draft.short_context.streaming import SelfDrafter
 
 WINDOW, SNAPKV = Window(sinks=2, latest=6), SnapKV(budget=12, observed=4, kernel=3)
 CHUNKS = Chunks(budget=8, size=4)

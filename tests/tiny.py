@@ -23,11 +23,11 @@ from transformers import (
 
 from graft.assemble import Drafters, Helpers
 from graft.decode.engine import Engine
-from graft.draft.chains import Chains
 from graft.draft.drafter import Drafter
-from graft.draft.head import HeadHelper, growth_for
-from graft.draft.model import Helper
-from graft.draft.short_context import Shorten
+from graft.draft.heads.head import HeadHelper, growth_for
+from graft.draft.models.chains import Chains
+from graft.draft.models.model import Helper
+from graft.draft.short_context.short_prompt import Shorten
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.heads.files import Head
 from graft.models.heads.load import run_head

@@ -5,19 +5,19 @@ from dataclasses import replace
 from graft.assemble.copies import Makers, paying_copies
 from graft.assemble.helpers import Helpers
 from graft.assemble.verifiers import GAMMA
-from graft.draft.chains import DEPTH, Chains
 from graft.draft.combined import Combined, what_pays
 from graft.draft.drafter import Drafter
-from graft.draft.model import UNCERTAIN, Helper
-from graft.draft.paced import Paced
-from graft.draft.short_context import (
+from graft.draft.models.chains import DEPTH, Chains
+from graft.draft.models.model import UNCERTAIN, Helper
+from graft.draft.pacing.paced import Paced
+from graft.draft.short_context.short_prompt import (
     LEAST_PROMPT,
     ByPrompt,
     Prompts,
     ShortContextDrafter,
     pays_from,
 )
-from graft.draft.short_context import SOURCE as SHORT_CONTEXT
+from graft.draft.short_context.short_prompt import SOURCE as SHORT_CONTEXT
 
 
 def auto(helpers: Helpers, *networks: Drafter) -> Drafter:

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from graft.draft.budget import as_many_as_fit, as_many_as_pay
-from graft.draft.calibration import STORE_PRIOR
+from graft.draft.copies.calibration import STORE_PRIOR
+from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Drafter, NoDraft
-from graft.draft.lookup import LookupDrafter
+from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
 from graft.match.matches import TokenIndex
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from graft.draft.head import HeadHelper, growth_for
-from graft.draft.head_costs import head_costs
-from graft.draft.head_overhead import with_overhead
-from graft.draft.head_warm import warm_shapes
+from graft.draft.heads.costs import head_costs
+from graft.draft.heads.head import HeadHelper, growth_for
+from graft.draft.heads.overhead import with_overhead
+from graft.draft.heads.warm import warm_shapes
 from graft.models.heads.load import load_head
 from graft.models.load import LoadedModel
 from graft.models.step_costs import costs_are_given

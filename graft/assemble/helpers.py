@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from graft.assemble.presets import RETRIEVING, SELF_PRESETS, presets_with
-from graft.draft.chains import Chains
 from graft.draft.combined import Guide
-from graft.draft.head import HeadHelper
-from graft.draft.model import Helper
-from graft.draft.short_context import Shorten
+from graft.draft.heads.head import HeadHelper
+from graft.draft.models.chains import Chains
+from graft.draft.models.model import Helper
+from graft.draft.short_context.short_prompt import Shorten
 from graft.models.heads.config import KINDS
 
 

@@ -12,9 +12,9 @@ from graft.assemble.helpers import Helpers
 from graft.assemble.presets import check_draft, retrieves
 from graft.assemble.verifiers import chains_for, check_verifier, make_verifier
 from graft.decode.engine import Engine
-from graft.draft.model import Helper
-from graft.draft.overhead import with_overhead
-from graft.draft.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
+from graft.draft.models.model import Helper
+from graft.draft.models.overhead import with_overhead
+from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.gpu import hold_rows

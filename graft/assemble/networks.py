@@ -6,15 +6,15 @@ from functools import partial
 from graft.assemble.auto import auto
 from graft.assemble.copies import COPIED, Makers, lookups, rasd_copies
 from graft.assemble.helpers import Helpers
-from graft.draft.chains import DEPTH, Chains
 from graft.draft.combined import AtOnce, Combined, Guide, GuidedByModel, everything
+from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Drafter
-from graft.draft.growth import ChainGrowth, TreeGrowth
-from graft.draft.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper
-from graft.draft.head_growth import Beam
-from graft.draft.lookup import LookupDrafter
-from graft.draft.model import UNCERTAIN, Helper, ModelDrafter
-from graft.draft.sight import (
+from graft.draft.heads.growth import Beam
+from graft.draft.heads.head import BEAMS, EAGLE_NODES, HeadDrafter, HeadHelper
+from graft.draft.models.chains import DEPTH, Chains
+from graft.draft.models.growth import ChainGrowth, TreeGrowth
+from graft.draft.models.model import UNCERTAIN, Helper, ModelDrafter
+from graft.draft.short_context.sight import (
     LONGSPEC_WINDOW,
     MAGICDEC,
     MAGICDEC_SNAPKV,
@@ -22,8 +22,8 @@ from graft.draft.sight import (
     TRIFORCE,
     Sight,
 )
-from graft.draft.streaming import SelfDrafter
-from graft.draft.tiers import CheckedGrowth, Tiered, copies_after, no_guess
+from graft.draft.short_context.streaming import SelfDrafter
+from graft.draft.short_context.tiers import CheckedGrowth, Tiered, copies_after, no_guess
 
 MAGICDEC_CHAIN = ChainGrowth(depth=3)
 TRIFORCE_DEPTH = 6

@@ -1,7 +1,7 @@
 """Verifiers by their names, and the chains that suit them."""
 
 from graft.assemble.presets import SAMPLED_PRESETS
-from graft.draft.chains import Chains
+from graft.draft.models.chains import Chains
 from graft.errors import InputError
 from graft.verify.rapid import Shift, rapid, rapid_phat
 from graft.verify.rejection import rejection

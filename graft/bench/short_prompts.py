@@ -4,8 +4,8 @@ all but what a long context is measured against. Retrieval's time counts as read
 from collections.abc import Sequence
 from typing import Any
 
-from graft.draft.retrieved import Retrieval
-from graft.draft.short_context import Shorten
+from graft.draft.short_context.retrieved import Retrieval
+from graft.draft.short_context.short_prompt import Shorten
 from graft.errors import InputError
 
 

@@ -282,7 +282,7 @@ def _answer(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, 
     """The draft after a text, each node with its path, and how long looking it up took."""
     import numpy as np
 
-    from graft.draft.calibration import STORE_PRIOR, Calibration
+    from graft.draft.copies.calibration import STORE_PRIOR, Calibration
     from graft.match.suffix_array import SAMPLE
 
     index, confidence = store.index(), Calibration(STORE_PRIOR).confidence()

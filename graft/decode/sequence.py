@@ -11,8 +11,8 @@ from torch import Tensor
 from graft.decode.request import Constraint, PreparedRows, StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
+from graft.draft.copies.texts import NOWHERE, Layout, Origin, stretches
 from graft.draft.drafter import DraftContext, Drafter
-from graft.draft.texts import NOWHERE, Layout, Origin, stretches
 from graft.errors import ContextLengthError, GraftError
 from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
 
-from graft.draft.budget import as_many_as_pay, best_of
+from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, Drafter
-from graft.draft.lookup import LookupDrafter
+from graft.draft.pacing.budget import as_many_as_pay, best_of
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union

@@ -14,8 +14,8 @@ from statistics import median
 
 import numpy as np
 
-from graft.draft.budget import Choose, best_of
 from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.pacing.budget import Choose, best_of
 from graft.errors import InputError
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only

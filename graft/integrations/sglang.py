@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from graft.draft.budget import as_many_as_fit
+from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.lookup import LookupDrafter
+from graft.draft.pacing.budget import as_many_as_fit
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree

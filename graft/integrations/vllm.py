@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from graft.draft.calibration import STORE_PRIOR, Calibration
-from graft.draft.chain_lookup import ChainLookup
-from graft.draft.step_clock import StepClock
+from graft.draft.copies.calibration import STORE_PRIOR, Calibration
+from graft.draft.copies.chain_lookup import ChainLookup
+from graft.draft.pacing.step_clock import StepClock
 from graft.errors import InputError
 from graft.match.matches import Matches
 from graft.match.suffix_array import Store, StoreIndex, open_store

@@ -23,7 +23,7 @@ from typing import Any
 from graft.decode.engine import Engine
 from graft.decode.sequence import TokenEvent
 from graft.decode.text import Prompt
-from graft.draft.texts import Origin
+from graft.draft.copies.texts import Origin
 from graft.server.messages import chat_characters, plain_text
 from graft.server.schema import ChatRequest, CompletionRequest, ResponsesRequest, Sampled
 from graft.server.tools import offered

@@ -20,7 +20,7 @@ class DraftTree:
 
     `sources` index into `source_names`. `probs` are the drafter's distributions at the nodes the
     children were drawn from; only sampled chains have them, for the rejection rule. `places` say
-    where copied nodes stand among a sequence's texts (`draft/texts.py`), -1 for all others.
+    where copied nodes stand among a sequence's texts (`draft/copies/texts.py`), -1 for all others.
     """
 
     tokens: np.ndarray  # [N] int64

@@ -9,7 +9,6 @@ import pytest
 from tiny import tiny_engine, tiny_helper
 
 from graft.assemble import Helpers, make_drafter
-from graft.draft.budget import as_many_as_fit
 from graft.draft.combined import (
     AtOnce,
     Combined,
@@ -18,10 +17,11 @@ from graft.draft.combined import (
     in_turn,
     what_pays,
 )
+from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
-from graft.draft.growth import TreeGrowth
-from graft.draft.lookup import LookupDrafter
-from graft.draft.model import ModelDrafter
+from graft.draft.models.growth import TreeGrowth
+from graft.draft.models.model import ModelDrafter
+from graft.draft.pacing.budget import as_many_as_fit
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex
 from graft.models.language_model import TargetStep

@@ -8,7 +8,7 @@ from tiny import tiny_engine, tiny_helper, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.assemble import EITHER_PRESETS, PRESETS, make_verifier
-from graft.draft.chains import Chains
+from graft.draft.models.chains import Chains
 from graft.integrations import hf
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths

@@ -10,7 +10,7 @@ from serving import serving
 from tiny import tiny_engine
 
 from graft.cli.show import SOURCE_COLORS
-from graft.draft.lookup import SOURCES
+from graft.draft.copies.lookup import SOURCES
 from graft.server.hosts import host_name
 from graft.server.pages import FOLDER
 

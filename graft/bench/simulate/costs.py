@@ -19,8 +19,8 @@ RECORDED, REFERENCE_NAME = "recorded", "reference"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A table, and whether drafts are held against the clock where it holds (`draft/paced.py`): not
-    where `GRAFT_COSTS` names a table."""
+    """A table, and whether drafts are held against the clock where it holds
+    (`draft/pacing/paced.py`): not where `GRAFT_COSTS` names a table."""
 
     costs: StepCosts
     paced: bool

@@ -16,7 +16,7 @@ from graft.assemble import Drafters
 from graft.bench.records import output_hash
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.decode.engine import Engine
-from graft.draft.budget import Choose, as_many_as_fit, as_many_as_pay
+from graft.draft.pacing.budget import Choose, as_many_as_fit, as_many_as_pay
 from graft.draft.traced import Trace, Traced, Tracing, key_of
 from graft.errors import InputError
 from graft.home import atomic_file

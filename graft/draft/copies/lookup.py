@@ -1,0 +1,136 @@
+"""Drafts copied from text that is already there: one drafter for every kind of index.
+
+PLD, CASD's copier and IGPG differ in the index and its numbers alone; `auto` adds calibration and
+the rule of what pays. What they copy from, and in which order it is indexed, says `texts.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from graft.draft.copies.calibration import PRIOR, Calibration
+from graft.draft.copies.texts import NOWHERE, Layout, stretches
+from graft.draft.drafter import Budget, DraftContext
+from graft.draft.pacing.budget import Choose
+from graft.match.matches import Matches, TokenIndex
+from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import DraftTree, in_level_order, root_only
+
+COPYING = 6  # tokens at a text's end that stood somewhere before: it looks like a copy
+SOURCES = ("", "document", "prediction", "prompt", "output", "store")
+
+
+@dataclass(slots=True)
+class _Text:
+    """A sequence's indexed text: which stretch came from where, and the last proposal."""
+
+    index: TokenIndex
+    calibration: Calibration
+    layout: Layout
+    names: list[int]  # of the stretches' sources
+    matches: Matches | None = None
+
+    def sources(self, positions: np.ndarray) -> list[int]:
+        return [self._source(place) for place in positions.tolist()]
+
+    def _source(self, place: int) -> int:
+        """What stands at a place of the indexed text; what stands in none is from a datastore."""
+        if place <= NOWHERE:
+            return SOURCES.index("store")
+        return self.names[self.layout.number(place)]
+
+
+class LookupDrafter:
+    """Guesses what followed the end of the text before.
+
+    Matches are trusted by `prior` at first and, if `calibrated`, by what comes true.
+    """
+
+    def __init__(
+        self,
+        make_index: Callable[[], TokenIndex],
+        choose: Choose,
+        *,
+        nodes: int,
+        calibrated: bool,
+        prior: np.ndarray = PRIOR,
+    ) -> None:
+        self._make_index, self._choose = make_index, choose
+        self._nodes, self._calibrated, self._prior = nodes, calibrated, prior
+        self._texts: dict[int, _Text] = {}
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        parts, index = stretches(context), self._make_index()
+        for part in parts:
+            index.extend(np.array(part.tokens, np.int32))
+            if part.bordered:
+                index.border()
+        names = [SOURCES.index(part.source) for part in parts]
+        calibration = Calibration(self._prior)
+        self._texts[context.sequence] = _Text(index, calibration, Layout(parts), names)
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        limit = min(self._nodes, budget.nodes)
+        texts = [self._texts[context.sequence] for context in contexts]
+        for text in texts:
+            text.matches = text.index.lookup(limit, text.calibration.confidence())
+        counts = self._choose([text.matches.scores for text in texts], budget)
+        return [
+            _as_tree(context.root, text, kept)
+            for context, text, kept in zip(contexts, texts, counts, strict=True)
+        ]
+
+    def propose_after(
+        self, context: DraftContext, path: list[int], scores: Sequence[float], nodes: int
+    ) -> DraftTree:
+        """What followed before, if `path` (accepted with these probabilities) came next: a tree of
+        the path and at most `nodes` continuations of it. The index must be far-sighted."""
+        text = self._texts[context.sequence]
+        limit = min(self._nodes, nodes)
+        matches = text.index.lookup_after(path, limit, text.calibration.confidence())
+        if not len(matches):
+            return root_only(context.root)
+        count = len(path)
+        return in_level_order(
+            np.concatenate([[context.root], path, matches.tokens]),
+            np.concatenate([np.arange(-1, count), matches.parents + 1 + count]),
+            np.concatenate([[1.0], scores, scores[-1] * matches.scores]),
+            np.array([0] * (count + 1) + text.sources(matches.positions)),
+            SOURCES,
+            np.concatenate([[NOWHERE] * (count + 1), matches.positions]),
+        )
+
+    def is_copying(self, sequence: int) -> bool:
+        """Whether the end of the text stood there before, as far as a suffix automaton sees."""
+        return self._texts[sequence].index.match_length >= COPYING
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+        for step in steps:
+            text = self._texts[step.sequence]
+            if text.matches is not None and self._calibrated:
+                text.calibration.observe(text.matches, step.tokens)
+            text.matches = None
+            text.index.extend(np.array(step.tokens, np.int32))
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        self._texts.pop(sequence, None)
+
+
+def _as_tree(root: int, text: _Text, kept: int) -> DraftTree:
+    """The first (and best) `kept` continuations hung under the root."""
+    if kept == 0:
+        return root_only(root)
+    matches = text.matches
+    return in_level_order(
+        np.concatenate([[root], matches.tokens[:kept]]),
+        np.concatenate([[-1], matches.parents[:kept] + 1]),
+        np.concatenate([[1.0], matches.scores[:kept]]),
+        np.array([0, *text.sources(matches.positions[:kept])]),
+        SOURCES,
+        np.concatenate([[NOWHERE], matches.positions[:kept]]),
+    )

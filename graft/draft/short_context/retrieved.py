@@ -1,0 +1,70 @@
+"""Short prompts made of retrieved passages, for drafters with a short context."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from graft.draft.short_context.short_prompt import Shorten, Shortened
+from graft.errors import InputError
+
+DEFAULT_RETRIEVER, DEFAULT_BUDGET = "bm25", "capped"
+BUDGETS = ("capped", "rapid")  # by name; others are a number of tokens
+LEAST_BUDGET = 64
+
+
+class Retrieval:
+    """How passages are found (bm25, static, dense, hybrid), and how many tokens of them are taken.
+
+    What finds them is loaded when it is first needed: it may need packages of its own.
+    """
+
+    def __init__(self, name: str = DEFAULT_RETRIEVER, budget: int | str = DEFAULT_BUDGET) -> None:
+        known = budget in BUDGETS if isinstance(budget, str) else budget >= LEAST_BUDGET
+        if not known:
+            raise InputError(
+                f"retrieved must be a number of tokens from {LEAST_BUDGET} on, or one of "
+                f"{', '.join(BUDGETS)}, not {budget!r}"
+            )
+        self._name, self._budget = name, budget
+
+    def check(self, *, needed: bool) -> None:
+        """InputError, now rather than later, where what was asked for cannot be had."""
+        if needed or self._name != DEFAULT_RETRIEVER:
+            assert self.retriever
+
+    @cached_property
+    def retriever(self) -> Any:  # noqa: ANN401
+        """What finds passages."""
+        from graft.retrieval.named import retriever
+
+        return retriever(self._name)
+
+    def budget(self, length: int) -> int:
+        """Tokens of the short version of a prompt with so many."""
+        if not isinstance(self._budget, str):
+            return self._budget
+        from graft.retrieval import budget
+
+        return getattr(budget, self._budget)(length)
+
+    def with_tokenizer(self, tokenizer: Any) -> Shorten | None:  # noqa: ANN401
+        """Who shortens a model's prompts; nobody where they cannot be taken apart."""
+        return _Shortening(self, tokenizer) if getattr(tokenizer, "is_fast", False) else None
+
+
+class _Shortening:
+    """See Shorten."""
+
+    def __init__(self, retrieval: Retrieval, tokenizer: Any) -> None:  # noqa: ANN401
+        self._retrieval, self._tokenizer = retrieval, tokenizer
+
+    def __call__(
+        self, tokens: Sequence[int], quotable: Sequence[tuple[int, int]]
+    ) -> Shortened | None:
+        return self._shortener.shorten(tokens, quotable)
+
+    @cached_property
+    def _shortener(self) -> Any:  # noqa: ANN401
+        from graft.retrieval.shorten import Shortener
+
+        return Shortener(self._tokenizer, self._retrieval.retriever, self._retrieval.budget)

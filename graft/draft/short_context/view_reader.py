@@ -1,0 +1,74 @@
+"""A text that the target itself drafts for, through a view of its own rows.
+
+There is nothing to read but the root: the rows of all that was written are the target's exact ones,
+and those of guesses are forgotten when the next round begins.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from graft.draft.models.reader import Reader
+from graft.draft.short_context.sight import Sight
+from graft.models.arena import Extent, OutOfRowsError
+
+
+@dataclass(slots=True)
+class ViewReader(Reader):
+    """See Reader; `base` are the target's rows of the sequence, once it has shown them."""
+
+    sight: Sight | None = None
+    base: Extent | None = None
+    chosen: Extent | None = None  # rows gathered of the prompt
+
+    @property
+    def seen(self) -> int:
+        """See Reader."""
+        return self.extent.sees
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the view would leave nothing out: guesses would cost what the target costs."""
+        return not self.sight.leaves_out(len(self.context.prompt), self.length - 1)
+
+    def prepare(self, depth: int, scratch: int) -> bool:
+        """See Reader."""
+        if self.base is None or self.base.total != self.length - 1 or self.sees_all:
+            return False
+        if self.length + depth > self.model.context_length:
+            self.close()
+            return False
+        try:
+            self._open()
+            self.extent.length = 0
+            self.model.prefixes.ensure(self.extent, 1 + scratch)
+        except OutOfRowsError:
+            return False
+        self.extent.look(*self.sight.spans(len(self.context.prompt), self.base.total))
+        self.sure, self.guessed = self.base.total, []
+        return True
+
+    def close(self) -> None:
+        """See Reader."""
+        for each in (self.extent, self.chosen):
+            if each is not None:
+                self.model.close(each)
+        self.extent, self.chosen, self.sure, self.guessed = None, None, 0, []
+
+    def _open(self) -> None:
+        if self.extent is None:
+            self.extent = self.model.look(self.base, 1)
+        if self.sight.gathered and self.chosen is None:
+            self.chosen = self.model.prefixes.reserve(self.sight.gathered)
+            self._gather()
+            self.extent.chosen = self.chosen
+
+    def _gather(self) -> None:
+        """Copy the rows that are chosen by layer and head; all at once, when the prompt has been
+        read."""
+        count, storage = self.sight.gathered, self.model.arena.storage
+        tokens = self.sight.choose(self.model, self.base, self.context.prompt)
+        rows = torch.from_numpy(self.base.rows).to(tokens.device)
+        storage.gather(rows[tokens], self.chosen.start + np.arange(count))
+        self.chosen.length = count

@@ -1,0 +1,86 @@
+"""Trust in matches follows what came true, for this sequence only."""
+
+import numpy as np
+import pytest
+
+from graft.draft.copies.calibration import LONGEST, PRIOR, STORE_PRIOR, Calibration
+from graft.match.matches import Matches
+
+
+def matches(*nodes):
+    """(token, parent, match length) of each."""
+    tokens, parents, lengths = (np.array(column, np.int32) for column in zip(*nodes, strict=True))
+    ones = np.ones(len(nodes), np.int32)
+    return Matches(tokens, parents, lengths, ones, ones, ones.astype(np.float32), ones)
+
+
+GUESS = matches((7, -1, 5), (8, 0, 6), (9, -1, 2))
+
+
+def test_a_new_sequence_starts_from_the_priors():
+    assert Calibration().confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)
+    assert len(Calibration().confidence()) == LONGEST + 1
+
+
+def test_a_sequence_may_start_from_other_priors():
+    one = Calibration(STORE_PRIOR)
+    assert one.confidence()[1:] == pytest.approx(STORE_PRIOR[1:], abs=1e-6)
+    for _ in range(20):
+        one.observe(GUESS, [7, 8, 1])
+    assert one.confidence()[5] > STORE_PRIOR[5]
+    assert Calibration().confidence()[5] == pytest.approx(PRIOR[5])
+
+
+@pytest.mark.parametrize("prior", [PRIOR, STORE_PRIOR])
+def test_longer_matches_are_not_trusted_less(prior):
+    assert len(prior) == LONGEST + 1
+    assert (np.diff(prior) >= 0).all()
+    assert 0 < prior[1] < prior[-1] < 1
+
+
+def test_hits_raise_and_misses_lower_the_trust():
+    good, bad = Calibration(), Calibration()
+    for _ in range(20):
+        good.observe(GUESS, [7, 8, 1])
+        bad.observe(GUESS, [3])
+    assert good.confidence()[5] > PRIOR[5] > bad.confidence()[5]
+    assert good.confidence()[6] > PRIOR[6]
+    assert bad.confidence()[5] < 0.2
+
+
+def test_a_hit_by_a_shorter_match_is_a_miss_of_the_longest():
+    one = Calibration()
+    one.observe(GUESS, [9])
+    assert one.confidence()[5] < PRIOR[5]
+
+
+def test_lengths_far_from_what_was_tried_keep_their_trust():
+    one = Calibration()
+    for _ in range(20):
+        one.observe(GUESS, [3])
+    assert one.confidence()[12:] == pytest.approx(PRIOR[12:], abs=1e-6)
+
+
+def test_recent_outcomes_count_more():
+    one = Calibration()
+    for _ in range(30):
+        one.observe(GUESS, [3])
+    low = one.confidence()[5]
+    for _ in range(10):
+        one.observe(GUESS, [7, 1])
+    assert one.confidence()[5] > low + 0.2
+
+
+def test_trust_stays_between_never_and_always():
+    one = Calibration()
+    for _ in range(500):
+        one.observe(matches((7, -1, 40)), [7])
+    assert 0 < one.confidence().min()
+    assert one.confidence().max() < 1
+
+
+def test_nothing_proposed_teaches_nothing():
+    one = Calibration()
+    empty = np.zeros(0, np.int32)
+    one.observe(Matches(*([empty] * 5), empty.astype(np.float32), empty), [1, 2])
+    assert one.confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)

@@ -1,0 +1,67 @@
+"""The compiled chain against the plain search and calibration that it stands for."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graft.draft.copies.chain_lookup import ChainLookup
+from graft.match.suffix_automaton import SuffixAutomaton
+
+TEXT = st.lists(st.integers(0, 3), min_size=1, max_size=60)
+
+
+def ids(tokens):
+    return np.array(tokens, dtype=np.int32)
+
+
+@pytest.mark.parametrize(
+    ("text", "chain"),
+    [
+        ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2]),  # on to the end of the text, and no further
+        ([1, 2, 3, 9, 1, 2, 3, 9, 1, 2, 4, 1, 2], [3, 9, 1, 2]),  # twice against once
+        ([1, 2, 3], []),  # nothing stood there before
+    ],
+)
+def test_the_likeliest_continuation_is_followed(text, chain):
+    lookup = ChainLookup(4)
+    scores = lookup.extend(ids(text))
+    assert lookup.tokens(4) == chain
+    assert len(scores) == len(chain)
+    assert all(np.diff(scores) < 0)
+
+
+@given(TEXT)
+def test_the_first_guess_is_the_best_of_the_best_first_search(text):
+    lookup, index = ChainLookup(4), SuffixAutomaton(min_score=0.02)
+    scores = lookup.extend(ids(text))
+    index.extend(ids(text))
+    found = index.lookup(16, lookup.hit_rates())
+    top = [
+        float(score)
+        for score, parent in zip(found.scores, found.parents, strict=True)
+        if parent < 0
+    ]
+    assert len(scores) == 0 if not top else scores[0] == pytest.approx(top[0], abs=1e-6)
+
+
+def test_trust_falls_when_guesses_fail_and_returns():
+    lookup = ChainLookup(1)
+    lookup.extend(ids([1, 2, 3, 1, 2]))
+    trusted = lookup.hit_rates()[2]
+    lookup.extend(ids([7]))
+    failed = lookup.hit_rates()[2]
+    assert failed < trusted
+    for _ in range(40):
+        lookup.extend(ids([1]))
+        lookup.extend(ids([2]))
+        lookup.extend(ids([3]))
+    assert lookup.hit_rates()[2] > failed
+
+
+@given(TEXT, TEXT)
+def test_only_its_own_text_begins_a_row(text, other):
+    lookup = ChainLookup(4)
+    lookup.extend(ids(text))
+    assert lookup.begins(ids(text + other))
+    assert lookup.begins(ids(other)) == (other[: len(text)] == text)

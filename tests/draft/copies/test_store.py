@@ -1,0 +1,81 @@
+"""Drafts from a datastore: right in an engine, and marked as what they are."""
+
+import numpy as np
+import pytest
+from tiny import VOCABULARY, tiny_engine
+
+from graft import SamplingParams
+from graft.assemble import make_drafter
+from graft.draft.combined import AtOnce, Combined, GuidedByModel
+from graft.draft.copies.lookup import LookupDrafter
+from graft.draft.drafter import Budget, DraftContext, NoDraft
+from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
+from graft.match.rest import RestIndex
+from graft.match.store_build import StoreWriter, begin_store
+from graft.match.store_files import Manifest, writing
+from graft.match.suffix_array import StoreIndex, open_store
+from graft.tree.draft_tree import from_paths
+
+
+def store_of(folder, tokens):
+    with writing(folder):
+        writer = StoreWriter(folder, begin_store(folder, Manifest("tok", "tiny", VOCABULARY)))
+        writer.add(["answer"], lambda _: [np.array(tokens, np.uint32)], lambda _: None)
+        writer.finish()
+    return open_store(folder, "tok")
+
+
+class Guide(NoDraft):
+    """A model with two guesses at the next token."""
+
+    def propose(self, contexts, budget):
+        return [from_paths(context.root, [[2], [3]], "model") for context in contexts]
+
+    def first_tokens(self, sequence):
+        return [2, 3]
+
+
+@pytest.mark.parametrize("kind", [StoreIndex, RestIndex])
+def test_a_store_that_has_nothing_is_asked_again_behind_a_models_guesses(kind, tmp_path):
+    """61 alone is no match of two tokens; 61 and a guess are."""
+    store, guide = store_of(tmp_path / "store", [61, 3, 4, 5]), Guide()
+    retrieval = LookupDrafter(lambda: kind(store), as_many_as_fit, nodes=64, calibrated=False)
+    combined = Combined([retrieval, guide], prune=GuidedByModel([retrieval], guide), ask=AtOnce())
+    context = DraftContext(0, [], [], tokens=[99, 61])
+    combined.start(context)
+    (tree,) = combined.propose([context], Budget(63, np.linspace(1, 1.1, 64)))
+    assert {tuple(path): tree.source(i) for i, path in enumerate(tree.paths()) if path} == {
+        **{(2,): "model", (3,): "model"},
+        **{(3, 4): "store", (3, 4, 5): "store"},
+    }
+
+
+def test_a_foreign_match_is_trusted_less_than_a_copy(tmp_path):
+    """Of the same length: what a store says of a request that has just begun."""
+    store = store_of(tmp_path / "store", [40, 41, 42, 43, 44, 45])
+    costs = Budget(63, np.linspace(1, 1.1, 64))
+    context = DraftContext(0, [40, 41, 42, 43, 44, 45], [(0, 6)], tokens=[1, 40, 41, 42])
+    scores = []
+    for name in ("auto", "store:x"):
+        drafter = make_drafter(name, find_store=lambda _: store)
+        drafter.start(context)
+        (tree,) = drafter.propose([context], costs)
+        assert tree.tokens[1] == 43
+        scores.append(tree.scores[1])
+    assert scores[0] > scores[1] > 0
+
+
+def test_an_answer_in_the_store_is_written_faster_and_the_same(tmp_path):
+    params = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
+    plain = tiny_engine().generate("the rain in the plain", params, draft="plain")
+    store = store_of(tmp_path / "store", plain.token_ids)
+    drafters = {
+        "store": LookupDrafter(store.index, as_many_as_pay, nodes=48, calibrated=True),
+        "rest": LookupDrafter(lambda: RestIndex(store), as_many_as_fit, nodes=64, calibrated=False),
+    }
+    engine = tiny_engine(drafters=drafters)
+    for name in drafters:
+        drafted = engine.generate("the rain in the plain", params, draft=name)
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.stats.steps < plain.stats.steps / 2
+        assert set(drafted.stats.accepted_by_source) == {"store"}

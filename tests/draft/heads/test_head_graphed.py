@@ -1,0 +1,163 @@
+"""Rounds from buffers, as a graph runs them, against rounds launched one operation at a time."""
+
+import numpy as np
+import pytest
+import torch
+from tiny import VOCABULARY, tiny_engine, tiny_network
+from tiny_heads import KINDS, tiny_head
+
+from graft.draft.heads.graphed import GraphedGrowth
+from graft.draft.heads.growth import Asked, Beam, LaunchedGrowth
+from graft.draft.heads.head import BEAMS
+from graft.models.heads.load import run_head
+from graft.models.heads.runner import Text
+from graft.sampling import Sampler, SamplingParams
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+SAMPLED = SamplingParams(temperature=0.8, seed=4)
+SMALL, NARROW = Beam((3, 2), 4, keeps_all=True), Beam((1, 1), 2, keeps_all=True)
+
+
+class Case:
+    """Texts of several lengths that a target and its head have read."""
+
+    def __init__(self, kind, device, lengths, **options):
+        network = tiny_network().to(device)
+        self.model = tiny_engine(network, forward="lean" if device == "cpu" else "graphed").model
+        more = options | ({"window": 48} if kind == "longspec" else {})
+        head = tiny_head(kind, network, knows=False, draft_vocabulary=60, **more)
+        self.runner = run_head(head, self.model)
+        self.lengths, self.texts, self.extents = [], [], []
+        self.add(lengths)
+
+    def add(self, lengths):
+        random = np.random.default_rng(len(self.texts))
+        for length in lengths:
+            text = random.integers(3, 120, length + 1).tolist()
+            extent = self.model.open(length)
+            self.model.forward.keeps_features = True
+            features = []
+            for first in range(0, length, self.model.chunk):
+                piece = text[first : min(first + self.model.chunk, length)]
+                self.model.prefill_chunk(extent, piece)
+                features.append(self.model.features(range(len(piece))))
+            self.texts.append((text, torch.cat(features)))
+            self.extents.append(extent)
+
+    def asked(self, samplers, unread=1):
+        """The first texts, read anew but for the last tokens."""
+        found = []
+        for sampler, (text, features), extent in zip(
+            samplers, self.texts, self.extents, strict=False
+        ):
+            memory, left = self.runner.open(), min(unread, len(features))
+            if self.runner.window is None:
+                self.read(memory, text[1 : len(text) - left], features[: len(features) - left])
+                last = Text(memory, text[-left:], features[-left:])
+            else:
+                memory.begin(max(0, len(text) - self.runner.window))
+                left = min(left, len(text) - memory.end)
+                self.read(memory, text[memory.end : len(text) - left], None)
+                last = Text(memory, text[-left:])
+            found.append(Asked(last, extent, sampler))
+        return found
+
+    def read(self, memory, tokens, features):
+        if tokens:
+            self.runner.read([Text(memory, tokens, features)])
+
+    def both(self, samplers, beam, graphed=None, unread=1):
+        """Pools from buffers and from single launches."""
+        graphed = graphed or GraphedGrowth(self.runner)
+        return (
+            growth.begin(self.asked(samplers, unread), beam)()
+            for growth in (graphed, LaunchedGrowth(self.runner))
+        )
+
+
+def sampler_of(params):
+    return Sampler(params, [5], VOCABULARY)
+
+
+def assert_same(pool, other):
+    np.testing.assert_array_equal(pool.tokens, other.tokens)
+    np.testing.assert_array_equal(pool.parents, other.parents)
+    np.testing.assert_allclose(pool.logs, other.logs, atol=2e-3, rtol=2e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("unread", [4, pytest.param(30, marks=pytest.mark.slow)])
+def test_rounds_from_buffers_are_rounds(kind, device, unread):
+    """Greedy ones, sampled ones beside them and a place left empty; few and many new tokens."""
+    case = Case(kind, device, [130, 5, 47])
+    samplers = [sampler_of(SamplingParams()), sampler_of(SAMPLED), None]
+    assert_same(*case.both(samplers, SMALL, unread=unread))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.slow
+def test_rounds_look_at_several_layers(device):
+    case = Case("longspec", device, [130, 5], cross_layers=2)
+    assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, unread=4))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("kind", "layers"), [("eagle2", 1), ("longspec", 1), ("longspec", 2)])
+def test_the_papers_beams_are_captured(kind, layers):
+    case = Case(kind, "cuda", [5, 700, 300], cross_layers=layers)
+    graphed = GraphedGrowth(case.runner)
+    beam, _ = BEAMS[kind]
+    for count in (1, 2, 3):
+        assert_same(*case.both([None] * count, beam, graphed))
+    assert graphed.capturing
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.slow
+def test_rows_that_moved_are_found_again(device):
+    case = Case("eagle2", device, [20])
+    graphed = GraphedGrowth(case.runner)
+    for _ in range(2):
+        assert_same(*case.both([None], NARROW, graphed))
+        case.add([60, 60])  # the storages grow
+        case.asked([None] * len(case.texts))
+    assert case.runner.storage.rows > 128
+
+
+def test_penalties_are_left_to_the_host():
+    case = Case("eagle2", "cpu", [20])
+    banned = int(case.runner.tokens[0])
+    params = SamplingParams(presence_penalty=1.0, logit_bias={banned: -50.0})
+    pool, other = case.both([sampler_of(params)], SMALL)
+    assert_same(pool, other)
+    assert banned not in pool.tokens[0, 1:5]
+
+
+@pytest.mark.slow
+def test_what_was_read_on_the_device_is_known_to_the_next_round():
+    """Two rounds with a token each, against one that reads both at once."""
+    case = Case("eagle2", "cpu", [40])
+    graphed = GraphedGrowth(case.runner)
+    (asked,) = case.asked([None], unread=2)
+    for part in (slice(0, 1), slice(1, 2)):
+        text = Text(asked.text.memory, asked.text.tokens[part], asked.text.features[part])
+        pool = graphed.begin([Asked(text, asked.extent, None)], NARROW)()
+    assert_same(pool, LaunchedGrowth(case.runner).begin(case.asked([None]), NARROW)())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_waits_for_the_device_only_at_its_end(kind):
+    case = Case(kind, "cuda", [20, 40])
+    graphed = GraphedGrowth(case.runner)
+    samplers = [sampler_of(SAMPLED), None]
+    expected = graphed.begin(case.asked(samplers), SMALL)()
+    asked = case.asked(samplers)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        waiting = graphed.begin(asked, SMALL)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert_same(waiting(), expected)

@@ -1,0 +1,161 @@
+"""Drafts are made as long as they pay by the clock."""
+
+import numpy as np
+import pytest
+
+from graft.draft.drafter import Budget, DraftContext
+from graft.draft.pacing.paced import EVERY, FIRST, REFRESH, Paced
+from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import chain
+
+BUDGET = Budget(8, np.linspace(1.0, 1.5, 9))
+
+
+class Asked:
+    """Counts how often it is asked, and by whom it was told what; may see a copy."""
+
+    def __init__(self):
+        self.rounds, self.told, self.copying = 0, [], False
+
+    def is_copying(self, sequence):
+        return self.copying
+
+    def start(self, context):
+        self.told.append(("start", context.sequence))
+
+    def propose(self, contexts, budget):
+        self.rounds += 1
+        return [chain([context.root, 9]) for context in contexts]
+
+    def observe(self, steps):
+        self.told += [("step", step.sequence) for step in steps]
+
+    def finish(self, sequence):
+        self.told.append(("finish", sequence))
+
+
+class Life:
+    """An engine's rounds on a clock of our own."""
+
+    def __init__(self, *, plain=1.0):
+        self.now, self.plain = 0.0, plain
+        self.inner, self.copies = Asked(), Asked()
+        self.paced = Paced(self.inner, lambda: self.now, self.copies)
+        self.drafted = []
+
+    def rounds(self, count, *, seconds, tokens, whose=(0,)):
+        """Rounds with drafts take so long and bring so many tokens to each sequence."""
+        contexts = [DraftContext(each, [1, 2], [], tokens=[3]) for each in whose]
+        before = len(self.drafted)
+        for _ in range(count):
+            trees = self.paced.propose(contexts, BUDGET)
+            drafted = len(trees[0]) > 1
+            self.drafted.append(drafted)
+            self.now += seconds if drafted else self.plain
+            steps = [TargetStep(each, [5] * (tokens if drafted else 1)) for each in whose]
+            self.paced.observe(steps)
+        return sum(self.drafted[before:]) / count
+
+    @property
+    def tokens_per_second(self):
+        return sum(self.drafted) / self.now
+
+
+def test_the_first_rounds_show_what_plain_decoding_takes():
+    life = Life()
+    life.rounds(20, seconds=1.2, tokens=2)
+    assert life.drafted == [False] * FIRST + [True] * 16
+
+
+def test_drafts_that_pay_go_on_but_for_a_look_at_plain_decoding():
+    life = Life()
+    life.rounds(FIRST, seconds=1.2, tokens=2)
+    share = life.rounds(10 * EVERY, seconds=1.2, tokens=2)
+    assert share == pytest.approx(1 - REFRESH / (EVERY + REFRESH), abs=0.01)
+
+
+@pytest.mark.parametrize("seconds", [1.2, 2.0, 6.0])
+def test_drafts_that_do_not_pay_cost_little(seconds):
+    life = Life()
+    life.rounds(3000, seconds=seconds, tokens=1)
+    lost = life.now / 3000 - 1
+    assert 0 < lost < 0.03 * seconds
+
+
+def test_a_slower_machine_slows_both_down():
+    """All rounds take three times what was measured: drafts still pay."""
+    life = Life(plain=3.0)
+    life.rounds(FIRST, seconds=4.0, tokens=2)
+    assert life.rounds(200, seconds=4.0, tokens=2) > 0.9
+
+
+def test_a_text_that_can_be_copied_later_is_noticed():
+    life = Life()
+    life.rounds(300, seconds=1.5, tokens=1)
+    life.rounds(600, seconds=1.5, tokens=4)
+    assert life.rounds(200, seconds=1.5, tokens=4) > 0.9
+
+
+def test_while_the_others_rest_copies_in_sight_are_asked_for_alone():
+    life = Life()
+    life.rounds(300, seconds=1.5, tokens=1)
+    assert life.rounds(10, seconds=1.5, tokens=1) == 0  # they rest
+    asked = life.inner.rounds
+    life.copies.copying = True
+    assert life.rounds(30, seconds=1.5, tokens=4) == 1
+    assert (life.inner.rounds, life.copies.rounds) == (asked, 30)
+
+
+def test_copies_that_do_not_come_true_rest_too():
+    life = Life()
+    life.rounds(300, seconds=1.5, tokens=1)
+    life.copies.copying = True
+    begun = life.now
+    life.rounds(3000, seconds=1.5, tokens=1)
+    assert 0 < (life.now - begun) / 3000 - 1 < 0.05
+    assert life.copies.rounds > 8
+
+
+@pytest.mark.parametrize("sequences", [1, 8])
+def test_what_adds_nothing_to_copies_rests_however_good_they_are(sequences):
+    """Copies bring four tokens, and so do all together, which takes longer."""
+    life = Life()
+    life.copies.copying = True
+    life.rounds(FIRST, seconds=1.0, tokens=1, whose=range(sequences))
+    contexts = [DraftContext(each, [1, 2], [], tokens=[3]) for each in range(sequences)]
+    for number in range(3000):
+        if number == 1000:
+            life.inner.rounds = life.copies.rounds = 0
+        asked = life.inner.rounds
+        life.paced.propose(contexts, BUDGET)
+        life.now += 2.0 if life.inner.rounds > asked else 1.1
+        life.paced.observe([TargetStep(context.sequence, [5] * 4) for context in contexts])
+    assert life.copies.rounds > 0.95 * 2000
+    assert life.inner.rounds < 0.03 * 2000
+
+
+def test_batches_of_different_sizes_are_told_apart():
+    life = Life()
+    life.rounds(400, seconds=1.5, tokens=1, whose=range(8))
+    assert life.rounds(8, seconds=1.5, tokens=1, whose=range(8)) == 0
+    life.rounds(FIRST, seconds=1.2, tokens=3)
+    assert life.rounds(50, seconds=1.2, tokens=3) == 1
+
+
+def test_others_rounds_and_pauses_do_not_count():
+    """What happened between rounds of different sequences is not known."""
+    life = Life()
+    life.rounds(FIRST + 1, seconds=1.2, tokens=2)
+    for sequence in range(1, 40):
+        life.now += 1000
+        life.rounds(1, seconds=1.2, tokens=1, whose=[sequence])
+    assert life.rounds(40, seconds=1.2, tokens=2) == 1
+
+
+def test_the_drafter_is_told_everything():
+    life = Life()
+    life.paced.start(DraftContext(0, [1], []))
+    life.rounds(2, seconds=1.0, tokens=1)
+    life.paced.finish(0)
+    assert life.inner.told == [("start", 0), ("step", 0), ("step", 0), ("finish", 0)]
+    assert life.inner.rounds == 0
