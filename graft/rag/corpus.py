@@ -12,6 +12,7 @@ import numpy as np
 
 from graft.errors import InputError
 from graft.retrieval.bm25 import question_words, words
+from graft.retrieval.bm25s_alone import load_bm25s
 
 K1, B = 1.2, 0.75  # of Lucene and Elasticsearch, which the papers searched with
 
@@ -47,8 +48,6 @@ class Bm25Corpus:
     """Passages in memory, ranked by BM25 over title and text. Equal scores: the earlier first."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
-        import bm25s
-
         if not passages:
             raise InputError("the corpus has no passages; name files that hold some")
         self.passages = list(passages)
@@ -61,7 +60,7 @@ class Bm25Corpus:
         if not columns:
             raise InputError("the corpus has no words; its passages are empty")
         self._columns = columns
-        self._index = bm25s.BM25(k1=K1, b=B, method="lucene")
+        self._index = load_bm25s().BM25(k1=K1, b=B, method="lucene")
         self._index.index((counted, columns), show_progress=False)
 
     def __len__(self) -> int:

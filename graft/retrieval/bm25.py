@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graft.retrieval.bm25s_alone import load_bm25s
 from graft.retrieval.retriever import Nearness
 
 # Hiragana, Katakana, Han (also beyond the basic plane), Thai, Lao, Burmese, Khmer.
@@ -39,9 +40,8 @@ def words(text: str) -> list[str]:
 
 def telling_words(text: str) -> list[str]:
     """Each word once, without what, is, the and the like."""
-    from bm25s.stopwords import STOPWORDS_EN_PLUS
-
-    return [word for word in dict.fromkeys(words(text)) if word not in STOPWORDS_EN_PLUS]
+    common = load_bm25s().stopwords.STOPWORDS_EN_PLUS
+    return [word for word in dict.fromkeys(words(text)) if word not in common]
 
 
 def question_words(question: str) -> list[str]:
@@ -51,15 +51,13 @@ def question_words(question: str) -> list[str]:
 
 def scores(question: str, texts: Sequence[str]) -> np.ndarray:
     """One score per text, float [texts]; 0 where the text has no word of the question."""
-    import bm25s
-
     asked = question_words(question)
     columns = {word: column for column, word in enumerate([*asked, OTHER])}
     other = columns[OTHER]
     counted = [[columns.get(word, other) for word in words(text)] for text in texts]
     if not asked or not any(counted):
         return np.zeros(len(texts), np.float32)
-    index = bm25s.BM25()
+    index = load_bm25s().BM25()
     index.index((counted, columns), show_progress=False)
     return index.get_scores(asked)
 

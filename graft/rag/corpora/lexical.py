@@ -10,6 +10,7 @@ from graft.errors import InputError
 from graft.rag.corpora.ranking import Ranked, best
 from graft.rag.corpus import K1, B
 from graft.retrieval.bm25 import question_words, words
+from graft.retrieval.bm25s_alone import load_bm25s
 
 
 class LexicalWriter:
@@ -29,11 +30,9 @@ class LexicalWriter:
 
     def finish(self) -> None:
         """Write the index."""
-        import bm25s
-
         if not self._columns:
             raise InputError("the corpus has no words; its passages are empty")
-        index = bm25s.BM25(k1=K1, b=B, method="lucene")
+        index = load_bm25s().BM25(k1=K1, b=B, method="lucene")
         index.index((self._counted, self._columns), show_progress=False)
         index.save(self._folder, show_progress=False)
 
@@ -42,10 +41,8 @@ class LexicalRanker:
     """Ranks by BM25 what has a word of the question."""
 
     def __init__(self, folder: Path) -> None:
-        import bm25s
-
         try:
-            self._index = bm25s.BM25.load(folder, mmap=True, show_progress=False)
+            self._index = load_bm25s().BM25.load(folder, mmap=True, show_progress=False)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"{folder} is damaged ({type(error).__name__}): build the corpus anew"
