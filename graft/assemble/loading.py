@@ -12,6 +12,7 @@ from graft.assemble.helpers import Helpers
 from graft.assemble.presets import check_draft, retrieves
 from graft.assemble.verifiers import chains_for, check_verifier, make_verifier
 from graft.decode.engine import Engine
+from graft.draft.copies.calibration import Calibration
 from graft.draft.models.model import Helper
 from graft.draft.models.overhead import with_overhead
 from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
@@ -167,8 +168,8 @@ def engine_around(
     max_batch: int = 16,
 ) -> Engine:
     """An engine with every preset around a model, and those who help it, that are there already."""
-    for index in INDEXES:
-        index.warm_up()
+    for each in (*INDEXES, Calibration):
+        each.warm_up()
     helpers = helpers or Helpers()
     if helpers.target is None:
         itself = Helper(loaded.model, costs, loaded.model.vocabulary)

@@ -8,7 +8,7 @@ several texts, the counts are the same.
 import numpy as np
 
 from graft.match.hash_table import compiled, pair_slot
-from graft.match.matches import Matches, as_matches
+from graft.match.matches import Matches
 
 UNSEEN = 0.05  # what continuations not seen yet count for
 MIN_SCORE = 0.01  # nodes less probable than this are never offered
@@ -145,4 +145,4 @@ class Continuations:
         trust = np.array(confidence, dtype=np.float64)
         size = _best(self.arrays, matched, trust, self._work, fields)
         scores, listed, _ = self._work
-        return as_matches(fields, scores[listed[:size]].astype(np.float32), size)
+        return Matches(fields, scores[listed[:size]].astype(np.float32))

@@ -22,7 +22,7 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.matches import Matches, as_matches
+from graft.match.matches import Matches
 from graft.match.text_index import TextIndex
 
 MAX_PLACES = 1024
@@ -243,7 +243,7 @@ class CopyIndex(TextIndex):
         chained = (self._text.tokens, self._text.size, self._previous, end, latest)
         trust = np.array(confidence, dtype=np.float64)
         size = _lookup(chained, self._options, trust, self._work, (fields, scores))
-        return as_matches(fields, scores, size)
+        return Matches(fields, scores[:size])
 
     def _make_tables(self, room: int) -> None:
         slots = slots_for(room)

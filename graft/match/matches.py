@@ -9,29 +9,48 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Continuations of the text so far, as parallel arrays; parents come before their children.
+    """Continuations of the text so far, as parallel rows; parents come before their children.
 
     A node says: after `match_lengths` tokens of context (its own branch included) that stood in
     the index before, `counts` of the `totals` known continuations were this token.
     `scores` is the estimated probability that the whole path down to the node comes true.
     """
 
-    tokens: np.ndarray  # [M] int32
-    parents: np.ndarray  # [M] int32, -1 hangs under the last token of the text
-    match_lengths: np.ndarray  # [M] int32
-    counts: np.ndarray  # [M] int32
-    totals: np.ndarray  # [M] int32
+    fields: np.ndarray  # [6, M or more] int32: the rows below, in order
     scores: np.ndarray  # [M] float32
-    positions: np.ndarray  # [M] int32, where in the indexed text the token stands; -1: elsewhere
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """[M] what may come."""
+        return self.fields[0, : len(self.scores)]
+
+    @property
+    def parents(self) -> np.ndarray:
+        """[M] -1 hangs under the last token of the text."""
+        return self.fields[1, : len(self.scores)]
+
+    @property
+    def match_lengths(self) -> np.ndarray:
+        """[M] tokens of context that stood in the index before."""
+        return self.fields[2, : len(self.scores)]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """[M] how often this token came then."""
+        return self.fields[3, : len(self.scores)]
+
+    @property
+    def totals(self) -> np.ndarray:
+        """[M] how often any did."""
+        return self.fields[4, : len(self.scores)]
+
+    @property
+    def positions(self) -> np.ndarray:
+        """[M] where in the indexed text the token stands; -1: elsewhere."""
+        return self.fields[5, : len(self.scores)]
 
     def __len__(self) -> int:
-        return len(self.tokens)
-
-
-def as_matches(fields: np.ndarray, scores: np.ndarray, size: int) -> Matches:
-    """The first `size` columns of fields [6, limit]: Matches' arrays in order, but scores."""
-    tokens, parents, lengths, counts, totals, positions = fields[:, :size]
-    return Matches(tokens, parents, lengths, counts, totals, scores[:size], positions)
+        return len(self.scores)
 
 
 class TokenIndex(Protocol):

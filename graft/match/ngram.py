@@ -23,7 +23,7 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.matches import Matches, as_matches
+from graft.match.matches import Matches
 from graft.match.text_index import TextIndex
 
 __all__ = ["CopyIndex", "NgramCounts", "NgramIndex"]
@@ -124,7 +124,7 @@ class NgramIndex(TextIndex):
             np.array(confidence, dtype=np.float64),
             (fields, scores),
         )
-        return as_matches(fields, scores, size)
+        return Matches(fields, scores[:size])
 
     def _make_tables(self, room: int) -> None:
         slots = slots_for(self.max_ngram * room)
@@ -214,7 +214,7 @@ class NgramCounts(TextIndex):
             np.array(confidence, dtype=np.float64),
             (fields, scores),
         )
-        return as_matches(fields, scores, size)
+        return Matches(fields, scores[:size])
 
     def _make_tables(self, room: int) -> None:
         slots = slots_for((self.order - 1) * room)

@@ -12,7 +12,7 @@ import numpy as np
 
 from graft.match.continuations import COUNT, DEPTH, ELSEWHERE, PARENT, TOKEN, TOTAL, Continuations
 from graft.match.hash_table import compiled
-from graft.match.matches import Matches, as_matches
+from graft.match.matches import Matches
 from graft.match.suffix_array import RecentTokens, Store
 
 PLACES = 5000
@@ -42,7 +42,7 @@ class RestIndex(RecentTokens):
         fields = np.empty((6, min(limit, CHOICES)), dtype=np.int32)
         scores = np.empty(min(limit, CHOICES), dtype=np.float32)
         size = _choose(self._trie.arrays, hits.length, self._work, fields, scores)
-        return as_matches(fields, scores, size)
+        return Matches(fields, scores[:size])
 
 
 @compiled

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graft.match.hash_table import Text, compiled
-from graft.match.matches import Matches, as_matches
+from graft.match.matches import Matches
 from graft.match.suffix_states import (
     BY,
     COUNT,
@@ -232,6 +232,9 @@ def _lookup(
     return size
 
 
+NOTHING = np.empty(0, np.int32)
+
+
 class SuffixAutomaton:
     """The index of choice: exact longest match, branches by evidence, microseconds a step."""
 
@@ -294,11 +297,11 @@ class SuffixAutomaton:
             self._frontier = self._make_frontier(limit)
         fields = np.empty((6, limit), dtype=np.int32)
         scores = np.empty(limit, dtype=np.float32)
-        trust = np.array(confidence, dtype=np.float64)
-        after = np.array(tokens, dtype=np.int32)
+        trust = np.asarray(confidence, dtype=np.float64)
+        after = np.array(tokens, dtype=np.int32) if len(tokens) else NOTHING
         found = (fields, scores)
         size = _lookup(self._arrays, self._frontier, trust, self._limits, after, found)
-        return as_matches(fields, scores, size)
+        return Matches(fields, scores[:size])
 
     @classmethod
     def warm_up(cls) -> None:

@@ -5,8 +5,11 @@ A guess made on m matching tokens comes true with a probability that differs fro
 counts its own hits and misses, recent ones more, so that one request never changes another's.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from graft.match.hash_table import compiled
 from graft.match.matches import Matches
 
 LONGEST = 16  # matches of this length and more share an entry
@@ -24,54 +27,93 @@ STORE_PRIOR = np.array([
 PRIOR_WEIGHT = 3.0  # observations the prior is worth
 DECAY = 0.96  # weight of an observation one step later
 SPREAD = 0.35  # how much a hit at one length says about its neighbours
+_HITS, _TRIES = range(2)
+
+
+@compiled
+def fade(counts: np.ndarray) -> None:
+    """A step later everything counts for a little less."""
+    for row in range(2):
+        for length in range(LONGEST + 1):
+            counts[row, length] *= DECAY
+
+
+@compiled
+def count(counts: np.ndarray, length: int, share: float, hit: int) -> None:
+    """A guess made on so many matching tokens was tried; its neighbours learn from it too."""
+    length = min(length, LONGEST)
+    for near in range(max(1, length - 2), min(LONGEST, length + 2) + 1):
+        weight = SPREAD ** abs(near - length)
+        counts[_TRIES, near] += weight * share
+        counts[_HITS, near] += weight * hit
+
+
+@compiled
+def hit_rate(counts: np.ndarray, prior: np.ndarray, length: int) -> float:
+    """What a guess made on so many matching tokens is trusted to come true."""
+    length = min(length, LONGEST)
+    hits = prior[length] * PRIOR_WEIGHT + counts[_HITS, length]
+    return min(max(hits / (counts[_TRIES, length] + PRIOR_WEIGHT), 0.01), 0.995)
+
+
+@compiled
+def _rate_all(counts: np.ndarray, prior: np.ndarray, rates: np.ndarray) -> None:
+    for length in range(LONGEST + 1):
+        rates[length] = hit_rate(counts, prior, length)
+
+
+@compiled
+def _judge(counts: np.ndarray, fields: np.ndarray, size: int, emitted: np.ndarray) -> None:
+    """At each position the guesses of the longest match, the first among siblings, stand trial."""
+    tokens, parents, lengths = fields[0], fields[1], fields[2]  # as in Matches
+    fade(counts)
+    node = -1
+    for token in emitted:
+        longest, taken = -1, -1
+        for child in range(size):
+            if parents[child] == node:
+                if longest < 0:
+                    longest = lengths[child]
+                if tokens[child] == token:
+                    taken = child
+        if longest < 0:
+            return
+        hit = taken >= 0 and lengths[taken] == longest
+        count(counts, longest, 1.0, 1 if hit else 0)
+        if taken < 0:
+            return
+        node = taken
 
 
 class Calibration:
     """Hit rates by match length for one sequence, and those it starts from."""
 
     def __init__(self, prior: np.ndarray = PRIOR) -> None:
-        self._prior_hits = prior * PRIOR_WEIGHT
-        self._hits = [0.0] * (LONGEST + 1)  # lists: a few numbers change at a time
-        self._tries = [0.0] * (LONGEST + 1)
+        self._prior = prior
+        self._counts = np.zeros((2, LONGEST + 1))
+        self._rates = np.empty(LONGEST + 1, np.float32)
+        self._stale = True
 
     def confidence(self) -> np.ndarray:
-        """[LONGEST + 1] float32: estimated hit rate by match length, not falling with length."""
-        rate = (self._prior_hits + self._hits) / (np.array(self._tries) + PRIOR_WEIGHT)
-        return np.minimum(np.maximum(rate, 0.01), 0.995).astype(np.float32)
+        """[LONGEST + 1] float32: estimated hit rate by match length, until the next `observe`."""
+        if self._stale:
+            _rate_all(self._counts, self._prior, self._rates)
+            self._stale = False
+        return self._rates
 
-    def observe(self, matches: Matches, emitted: list[int]) -> None:
+    def observe(self, matches: Matches, emitted: Sequence[int] | np.ndarray) -> None:
         """Hold a proposal, as it was before any cutting, against the tokens that came.
 
         So guesses are tested whether or not the target was shown them, and trust returns as soon
-        as copying would pay again. At each position the guesses of the longest match stand trial.
+        as copying would pay again.
         """
-        self._hits = [DECAY * count for count in self._hits]
-        self._tries = [DECAY * count for count in self._tries]
-        children = _children(matches)
-        node = -1
-        for token in emitted:
-            tried = children.get(node)
-            if not tried:
-                return
-            length = int(matches.match_lengths[next(iter(tried.values()))])
-            node = tried.get(token, -1)
-            hit = node >= 0 and int(matches.match_lengths[node]) == length
-            self._count(min(length, LONGEST), hit=hit)
-            if node < 0:
-                return
+        came = np.asarray(emitted, np.int32)
+        _judge(self._counts, matches.fields, len(matches), came)
+        self._stale = True
 
-    def _count(self, length: int, *, hit: bool) -> None:
-        for near in range(max(1, length - 2), min(LONGEST, length + 2) + 1):
-            weight = SPREAD ** abs(near - length)
-            self._tries[near] += weight
-            self._hits[near] += weight * hit
-
-
-def _children(matches: Matches) -> dict[int, dict[int, int]]:
-    """Children of every node, token -> node, the best first; -1 is the root."""
-    children: dict[int, dict[int, int]] = {}
-    for node, (parent, token) in enumerate(
-        zip(matches.parents.tolist(), matches.tokens.tolist(), strict=True)
-    ):
-        children.setdefault(parent, {})[token] = node
-    return children
+    @classmethod
+    def warm_up(cls) -> None:
+        """Compile all of it, or load it from the cache, so that the first request need not."""
+        one = cls()
+        one.observe(Matches(np.empty((6, 1), np.int32), np.empty(0, np.float32)), [0])
+        one.confidence()

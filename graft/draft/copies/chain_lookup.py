@@ -9,7 +9,7 @@ the best child of every node left out.
 
 import numpy as np
 
-from graft.draft.copies.calibration import DECAY, LONGEST, PRIOR, PRIOR_WEIGHT, SPREAD
+from graft.draft.copies.calibration import LONGEST, PRIOR, count, fade, hit_rate
 from graft.match.hash_table import compiled
 from graft.match.suffix_automaton import LISTED_EDGES, UNSEEN, SuffixAutomaton
 from graft.match.suffix_states import (
@@ -30,16 +30,7 @@ from graft.match.suffix_states import (
 
 MAX_BACKOFF = 4
 MIN_SCORE = 0.02  # a guess less likely than this pays nowhere
-_HITS, _TRIES = range(2)
 _NODE_TOKEN, _MATCH = range(2)
-
-
-@compiled
-def _count(trust: np.ndarray, length: int, share: float, hit: int) -> None:
-    for near in range(max(1, length - 2), min(LONGEST, length + 2) + 1):
-        weight = SPREAD ** abs(near - length)
-        trust[_TRIES, near] += weight * share
-        trust[_HITS, near] += weight * hit
 
 
 @compiled
@@ -47,21 +38,12 @@ def _judge(
     trust: np.ndarray, chain: np.ndarray, shares: np.ndarray, size: int, came: np.ndarray
 ) -> None:
     """Count which guesses of the last chain came true, down to the first that did not."""
-    for row in range(2):
-        for length in range(LONGEST + 1):
-            trust[row, length] *= DECAY
+    fade(trust)
     for at in range(min(size, len(came))):
         hit = chain[_NODE_TOKEN, at] == came[at]
-        _count(trust, min(chain[_MATCH, at], LONGEST), shares[at], 1 if hit else 0)
+        count(trust, chain[_MATCH, at], shares[at], 1 if hit else 0)
         if not hit:
             return
-
-
-@compiled
-def _hit_rate(trust: np.ndarray, prior: np.ndarray, length: int) -> float:
-    length = min(length, LONGEST)
-    hits = prior[length] * PRIOR_WEIGHT + trust[_HITS, length]
-    return min(max(hits / (trust[_TRIES, length] + PRIOR_WEIGHT), 0.01), 0.995)
 
 
 @compiled
@@ -97,7 +79,7 @@ def _walk(automaton: Automaton, trust: np.ndarray, prior: np.ndarray, guess: tup
                 break
             total = continued(automaton, state)
             if total > 0:
-                share = rest * _hit_rate(trust, prior, matched) / (total + UNSEEN)
+                share = rest * hit_rate(trust, prior, matched) / (total + UNSEEN)
                 count, offered, to = _most_frequent(automaton, state)
                 if share * min(count, total) > best:
                     best, token, target = share * min(count, total), offered, to
@@ -175,7 +157,7 @@ class ChainLookup:
     def hit_rates(self) -> np.ndarray:
         """[LONGEST + 1] how often guesses come true, by the length of their match."""
         return np.array(
-            [_hit_rate(self._trust, self._prior, length) for length in range(LONGEST + 1)]
+            [hit_rate(self._trust, self._prior, length) for length in range(LONGEST + 1)]
         )
 
     @classmethod

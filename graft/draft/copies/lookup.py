@@ -111,10 +111,11 @@ class LookupDrafter:
         """See Drafter."""
         for step in steps:
             text = self._texts[step.sequence]
+            tokens = np.array(step.tokens, np.int32)
             if text.matches is not None and self._calibrated:
-                text.calibration.observe(text.matches, step.tokens)
+                text.calibration.observe(text.matches, tokens)
             text.matches = None
-            text.index.extend(np.array(step.tokens, np.int32))
+            text.index.extend(tokens)
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""

@@ -20,6 +20,7 @@ from graft.tree.draft_tree import DraftTree, root_only
 
 FADE = 0.97  # weight of a round one round later
 KNOWN = 8.0  # rounds from which a speed is believed
+SOON, HOPELESS = 2.9, 0.6  # after so many rounds already, where it is this part of the other's
 FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
 SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
 
@@ -57,8 +58,8 @@ class _Speed:
     def known(self) -> bool:
         return self.rounds >= KNOWN
 
-    def beats(self, other: "_Speed") -> bool:
-        return self.tokens * other.time >= other.tokens * self.time
+    def beats(self, other: "_Speed", part: float = 1.0) -> bool:
+        return self.tokens * other.time >= part * other.tokens * self.time
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class _Trial:
         """A round is over. A rest is twice the last one, unless it had paid for longer than that
         to be asked."""
         (self.asked if asked else self.without).add(tokens, time)
-        if not asked or not self.asked.known:
+        if not asked or not self._can_be_judged():
             return
         if self.asked.beats(self.without):
             self.paid += 1
@@ -95,6 +96,12 @@ class _Trial:
             self.resting = self.rest = SHORTEST_REST if self.paid > self.rest else longer
             self.paid = self.since_without = 0
             self.asked = _Speed()  # what comes after the rest is another text
+
+    def _can_be_judged(self) -> bool:
+        """Few rounds will do where they took far longer than those without for what they brought:
+        a trial that loses should be short."""
+        soon = self.asked.rounds >= SOON and not self.asked.beats(self.without, HOPELESS)
+        return self.asked.known or soon
 
 
 class _Pace:

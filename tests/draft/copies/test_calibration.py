@@ -11,7 +11,8 @@ def matches(*nodes):
     """(token, parent, match length) of each."""
     tokens, parents, lengths = (np.array(column, np.int32) for column in zip(*nodes, strict=True))
     ones = np.ones(len(nodes), np.int32)
-    return Matches(tokens, parents, lengths, ones, ones, ones.astype(np.float32), ones)
+    fields = np.stack([tokens, parents, lengths, ones, ones, ones])
+    return Matches(fields, ones.astype(np.float32))
 
 
 GUESS = matches((7, -1, 5), (8, 0, 6), (9, -1, 2))
@@ -81,6 +82,5 @@ def test_trust_stays_between_never_and_always():
 
 def test_nothing_proposed_teaches_nothing():
     one = Calibration()
-    empty = np.zeros(0, np.int32)
-    one.observe(Matches(*([empty] * 5), empty.astype(np.float32), empty), [1, 2])
+    one.observe(Matches(np.empty((6, 3), np.int32), np.empty(0, np.float32)), [1, 2])
     assert one.confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)

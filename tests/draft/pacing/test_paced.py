@@ -74,6 +74,13 @@ def test_drafts_that_pay_go_on_but_for_a_look_at_plain_decoding():
     assert share == pytest.approx(1 - REFRESH / (EVERY + REFRESH), abs=0.01)
 
 
+@pytest.mark.parametrize(("seconds", "tokens", "most"), [(2.5, 1, 3), (2.5, 2, 10), (1.3, 1, 10)])
+def test_a_hopeless_trial_is_short(seconds, tokens, most):
+    life = Life()
+    life.rounds(FIRST + 12, seconds=seconds, tokens=tokens)
+    assert sum(life.drafted) == most
+
+
 @pytest.mark.parametrize("seconds", [1.2, 2.0, 6.0])
 def test_drafts_that_do_not_pay_cost_little(seconds):
     life = Life()
