@@ -90,7 +90,7 @@ def lines_of(monkeypatch, script, out, *options):
 def test_load_on_a_server_finds_nothing_wrong(script, server, monkeypatch, tmp_path):
     lines, status = lines_of(
         monkeypatch, script("serve_load"), tmp_path / "load.jsonl",
-        "--url", server.url, "--minutes", 0.05, "--clients", 6, "--prompts", 4, "--every", 1,
+        "--url", server.url, "--minutes", 0.02, "--clients", 6, "--prompts", 4, "--every", 1,
         "--pid", os.getpid(),
     )  # fmt: skip
     assert status == 0, lines[-1]
