@@ -26,9 +26,10 @@ from pathlib import Path
 
 import httpx
 from safetensors import SafetensorError, safe_open
-from serve_throughput import DOCUMENT, make_requests
-from served import connect, free_port, stream, wait_until_ready
+from serve_throughput import DOCUMENT, Way, answer_all, make_requests
+from served import free_port, say, wait_until_ready
 
+from graft.bench.serve.client import http_client, stream
 from graft.home import TEMPORARY, home
 from graft.models.prefix_files import checksum
 
@@ -107,13 +108,13 @@ async def load_until_dead(
 
     async def work(client: httpx.AsyncClient, draw: random.Random) -> None:
         nonlocal under_way
-        with contextlib.suppress(httpx.HTTPError):
-            while True:
-                under_way += 1
-                await stream(client, draw.choice(bodies))
-                under_way -= 1
+        broken = None
+        while broken is None:
+            under_way += 1
+            broken = (await stream(client, draw.choice(bodies))).error
+            under_way -= 1
 
-    async with connect(url, None) as client:
+    async with http_client(url, None) as client:
         clients = [asyncio.create_task(work(client, random.Random(i))) for i in range(8)]
         await asyncio.sleep(kill_after)
         before = under_way
@@ -124,10 +125,8 @@ async def load_until_dead(
 
 async def ask(url: str, bodies: list[dict]) -> list[str]:
     """The answers one after the other."""
-    async with connect(url, None) as client:
-        answers = [await stream(client, body) for body in bodies]
-    if wrong := next((each for each in answers if each.status != 200), None):
-        raise SystemExit(f"the server failed with {wrong.status}: {wrong.error}")
+    async with http_client(url, None) as client:
+        _, answers = await answer_all(Way("the server", client, {}), bodies, 1)
     return [each.text for each in answers]
 
 
@@ -186,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
         for number in range(options.kills + 1):  # the last start shows what the last kill left
             options.seed = number
             lines.append({"kill": number, **killed_once(options, folder, environment)})
-            say(lines[-1], options)
+            say(lines[-1], options.out)
     hurt = {
         "damaged_files": sum(line["files"]["damaged"] for line in lines),
         "store_changed": len({line["store"] for line in lines}) - 1,
@@ -196,17 +195,8 @@ def run(options: argparse.Namespace) -> int:
     say({"summary": True, "kills": len(lines), "sound_files": lines[-1]["files"]["sound"],
          "under_way_when_killed": [line["under_way_when_killed"] for line in lines],
          "seconds_to_start": [line["seconds_to_start"] for line in lines], **hurt},
-        options)  # fmt: skip
+        options.out)  # fmt: skip
     return int(any(hurt.values()) or not lines[-1]["files"]["sound"])
-
-
-def say(line: dict, options: argparse.Namespace) -> None:
-    """Print a line, and keep it."""
-    text = json.dumps(line)
-    print(text, flush=True)
-    if options.out:
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ status is 0 if nothing differed, failed, got stuck or stayed behind.
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import statistics
 import sys
@@ -21,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from served import Answer, Served, connect, gauges, settled, started, stream
+from served import Served, gauges, say, settled, started
 
-WORDS = (
-    "the contractor shall maintain every lift of the hospital within four hours of a report and "
-    "keep a record of each visit which the client may read at any time without a fee "
-).split()
+from graft.bench.serve.client import Streamed, http_client, is_refused, stream
+from graft.bench.serve.load import percentiles
+from graft.bench.serve.prompts import made_up
+
 INVALID = (
     {"temperature": -1},
     {"temperature": "warm"},
@@ -40,7 +39,6 @@ INVALID = (
     {"logit_bias": {"1": 1000}},
 )
 LENGTHS = (8, 16, 32, 64, 128)
-REFUSED = (400, 404, 413)
 
 
 @dataclass(slots=True)
@@ -54,17 +52,15 @@ class Tally:
     megabytes: list[float] = field(default_factory=list)
     tokens: int = 0
 
-    def count(self, answer: Answer, expected: str) -> None:
+    def count(self, answer: Streamed, expected: str) -> None:
         """A request that was meant to be answered, to the end or until the client left."""
-        self.between += answer.between
-        self.tokens += len(answer.between)
-        if answer.first is not None:
-            self.first.append(answer.first)
-            self.tokens += 1
-        if answer.status == 429:
+        self.between += answer.gaps
+        self.first += answer.pieces[:1]
+        self.tokens += len(answer.pieces)
+        if answer.busy is not None:
             self.outcomes["queue_full"] += 1
-        elif answer.status != 200:
-            self.fail(f"{answer.status}: {answer.error}")
+        elif answer.error is not None:
+            self.fail(answer.error)
         elif answer.left:
             self.outcomes["left"] += 1
         else:
@@ -77,21 +73,12 @@ class Tally:
 
 
 def make_requests(count: int, seed: int) -> list[dict]:
-    """Greedy chats of mixed lengths; some begin alike, as questions about one document do."""
+    """Greedy chats whose answers have mixed lengths."""
     draw = random.Random(seed)
-    document = " ".join(draw.choices(WORDS, k=300))
-    requests = []
-    for number in range(count):
-        text = " ".join(draw.choices(WORDS, k=draw.choice((5, 20, 60, 200))))
-        content = f"{document}\nRepeat the beginning." if number % 3 == 0 else f"Continue: {text}"
-        requests.append(
-            {
-                "messages": [{"role": "user", "content": content}],
-                "temperature": 0,
-                "max_tokens": draw.choice(LENGTHS),
-            }
-        )
-    return requests
+    return [
+        {"messages": messages, "temperature": 0, "max_tokens": draw.choice(LENGTHS)}
+        for messages in made_up(count, seed)
+    ]
 
 
 @dataclass(slots=True)
@@ -120,7 +107,7 @@ class Load:
         clients = [self._work(random.Random(i)) for i in range(self.options.clients)]
         await asyncio.gather(self._watch(), *clients)
         behind = await settled(self.client, 30)
-        self._say(self._summary(behind))
+        say(self._summary(behind), self.options.out)
         found = self.tally.outcomes
         bad = sum(found[each] for each in ("different", "wrongly_answered", "failed", "stuck"))
         return int(bool(bad or behind) or not found["completed"])
@@ -138,7 +125,7 @@ class Load:
                     leaving = fate < self.options.invalid + self.options.leaving
                     answer = await stream(self.client, body, draw.randrange(6) if leaving else None)
                     self.tally.count(answer, text)
-                    await asyncio.sleep(answer.retry_after)
+                    await asyncio.sleep(answer.busy or 0)
             except TimeoutError:
                 self.tally.outcomes["stuck"] += 1
             except httpx.HTTPError as error:
@@ -146,9 +133,8 @@ class Load:
 
     async def _nonsense(self, body: dict, wrong: dict) -> None:
         """A request that has to be refused."""
-        answer = await self.client.post("/v1/chat/completions", json={**body, **wrong})
-        kinds = {429: "queue_full", **dict.fromkeys(REFUSED, "refused")}
-        self.tally.outcomes[kinds.get(answer.status_code, "wrongly_answered")] += 1
+        kinds = {None: "queue_full", True: "refused", False: "wrongly_answered"}
+        self.tally.outcomes[kinds[await is_refused(self.client, body | wrong)]] += 1
 
     async def _watch(self) -> None:
         """A line every few seconds."""
@@ -157,14 +143,15 @@ class Load:
             megabytes, now = self.served.megabytes, await gauges(self.client)
             if megabytes:
                 self.tally.megabytes.append(megabytes)
-            self._say(
+            say(
                 {
                     "seconds": round(time.perf_counter() - self.since, 1),
                     "server_mb": megabytes,
                     "running": now["vllm:num_requests_running"],
                     "waiting": now["vllm:num_requests_waiting"],
                     **self.tally.outcomes,
-                }
+                },
+                self.options.out,
             )
 
     def _summary(self, behind: float) -> dict:
@@ -179,31 +166,14 @@ class Load:
                "wrongly_answered", "queue_full", "stuck", "failed")},
             "failures": tally.failures[:5],
             "still_running_afterwards": behind,
-            "first_token": percentiles(tally.first),
-            "between_tokens": between,
-            "between_tokens_p99_by_p50": ratio(between["p99_ms"], between["p50_ms"]),
-            "alone_first_token": percentiles(self.alone.first),
-            "alone_between_tokens": percentiles(self.alone.between),
+            "first_token_ms": percentiles(tally.first),
+            "between_tokens_ms": between,
+            "between_tokens_p99_by_p50": between and ratio(between["p99"], between["p50"]),
+            "alone_first_token_ms": percentiles(self.alone.first),
+            "alone_between_tokens_ms": percentiles(self.alone.between),
             "tokens_per_second": round(tally.tokens / seconds, 1),
             "server_mb": memory(tally.megabytes),
         }  # fmt: skip
-
-    def _say(self, line: dict) -> None:
-        """Print a line, and keep it."""
-        text = json.dumps(line)
-        print(text, flush=True)
-        if self.options.out:
-            with self.options.out.open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
-
-
-def percentiles(seconds: list[float]) -> dict[str, float]:
-    """In milliseconds."""
-    ordered = sorted(seconds) or [0.0]
-    return {
-        f"p{share}_ms": round(1000 * ordered[min(len(ordered) - 1, len(ordered) * share // 100)], 1)
-        for share in (50, 90, 99)
-    }
 
 
 def memory(megabytes: list[float]) -> dict[str, float] | None:
@@ -229,7 +199,7 @@ async def run(options: argparse.Namespace) -> int:
             served = Served(options.url, options.pid)
         else:
             served = stack.enter_context(started(options.serve.split()))
-        async with connect(served.url, options.api_key) as client:
+        async with http_client(served.url, options.api_key) as client:
             return await Load(served, client, options).run()
 
 

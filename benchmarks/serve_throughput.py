@@ -11,7 +11,6 @@ paired by round. Greedy answers of one server, plain and drafted, must be the sa
 import argparse
 import asyncio
 import contextlib
-import json
 import random
 import statistics
 import time
@@ -20,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from served import Answer, connect, model_of, started, stream
+from served import say, started
+
+from graft.bench.serve.client import Streamed, http_client, served_model, stream
 
 DOCUMENT = Path(__file__).parents[1] / "examples" / "service_agreement.md"
 QUESTIONS = (
@@ -62,20 +63,20 @@ def make_requests(count: int, seed: int, max_tokens: int) -> list[dict]:
     return requests
 
 
-async def answer_all(way: Way, requests: list[dict], at_once: int) -> tuple[float, list[Answer]]:
+async def answer_all(way: Way, requests: list[dict], at_once: int) -> tuple[float, list[Streamed]]:
     """Tokens per second with so many requests at once, and the answers in order."""
     places = asyncio.Semaphore(at_once)
 
-    async def answer(body: dict) -> Answer:
+    async def answer(body: dict) -> Streamed:
         async with places:
             return await stream(way.client, {**body, **way.fields})
 
     began = time.perf_counter()
     answers = await asyncio.gather(*map(answer, requests))
     seconds = time.perf_counter() - began
-    wrong = next((each for each in answers if each.status != 200), None)
-    if wrong:
-        raise SystemExit(f"{way.name} failed with {wrong.status}: {wrong.error}")
+    for each in answers:
+        if each.error is not None or each.busy is not None:
+            raise SystemExit(f"{way.name} failed: {each.error or 'too many requests'}")
     return sum(each.tokens for each in answers) / seconds, answers
 
 
@@ -92,14 +93,16 @@ async def compare(ways: list[Way], options: argparse.Namespace) -> None:
                 speed, answers = await answer_all(way, requests, at_once)
                 speeds[way.name].append(speed)
                 texts[way.name] = [each.text for each in answers]
-                first = statistics.median(each.first or 0.0 for each in answers)
+                first = statistics.median(
+                    each.pieces[0] if each.pieces else 0.0 for each in answers
+                )
                 say({"at_once": at_once, "round": turn, "way": way.name,
                      "tokens_per_second": round(speed, 1), "median_first_token_s": round(first, 3),
-                     "tokens": sum(each.tokens for each in answers)}, options)  # fmt: skip
+                     "tokens": sum(each.tokens for each in answers)}, options.out)  # fmt: skip
             same = sum(a == b for a, b in zip(texts["plain"], texts["drafting"], strict=True))
             if same < len(requests):
                 raise SystemExit(f"{len(requests) - same} drafted answers differ from plain ones")
-        say(summary(at_once, speeds), options)
+        say(summary(at_once, speeds), options.out)
 
 
 def summary(at_once: int, speeds: dict[str, list[float]]) -> dict:
@@ -117,30 +120,21 @@ def summary(at_once: int, speeds: dict[str, list[float]]) -> dict:
     return {"summary": True, "at_once": at_once, "tokens_per_second": medians, "ratios": ratios}
 
 
-def say(line: dict, options: argparse.Namespace) -> None:
-    """Print a line, and keep it."""
-    text = json.dumps(line)
-    print(text, flush=True)
-    if options.out:
-        with options.out.open("a", encoding="utf-8") as file:
-            file.write(text + "\n")
-
-
 async def run(options: argparse.Namespace) -> None:
     """Our server in two ways, and others as they are."""
     async with contextlib.AsyncExitStack() as stack:
         url = options.url
         if not url:
             url = stack.enter_context(started(options.serve.split())).url
-        own = await stack.enter_async_context(connect(url, options.api_key))
+        own = await stack.enter_async_context(http_client(url, options.api_key))
         ways = [
             # A salt each: nobody finds the prompts that the other has read
             Way("plain", own, {"speculative": {"enabled": False}, "cache_salt": "plain"}),
             Way("drafting", own, {"cache_salt": "drafting"}),
         ]
         for other in options.against:
-            client = await stack.enter_async_context(connect(other, options.api_key))
-            ways.append(Way(other, client, {"model": await model_of(client)}))
+            client = await stack.enter_async_context(http_client(other, options.api_key))
+            ways.append(Way(other, client, {"model": await served_model(client, None)}))
         for way in ways:  # nobody is measured cold
             await answer_all(way, make_requests(1, 0, 8), 1)
         await compare(ways, options)

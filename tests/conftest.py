@@ -22,6 +22,16 @@ def own_home(tmp_path, monkeypatch):
     monkeypatch.setenv("GRAFT_HOME", str(tmp_path / "graft-home"))
 
 
+@pytest.fixture
+def files(tmp_path, request):
+    """A folder with the test module's TEXTS, by the names of files."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name, text in request.module.TEXTS.items():
+        (folder / name).write_text(text)
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shortened_at_once():
     """When drafts from a short prompt begin depends on a thread: in tests they begin at once."""

@@ -5,6 +5,7 @@ are three tiers, by the middle one.
 """
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -94,8 +95,13 @@ def test_the_presets_over_a_long_prompt(bench, option, draft):
         assert {"window", "SnapKV", "both"} & result.stats.accepted_by_source.keys()
 
 
-@pytest.mark.parametrize("option", ["greedy", "temperature"])
-@pytest.mark.parametrize("draft", daily(DRAFTERS, "window tree", "snapkv", "triforce"))
+@pytest.mark.parametrize(
+    ("draft", "option"),
+    daily(
+        product(DRAFTERS, ["greedy", "temperature"]),
+        *(("window tree", "greedy"), ("snapkv", "temperature"), ("triforce", "temperature")),
+    ),
+)
 def test_batches_on_shared_prefixes_while_extents_move(draft, option):
     """Several at once, begun alike, with little room at first; again with what was read before;
     several answers to one prompt."""

@@ -38,11 +38,6 @@ class Heads(Mapping[str, HeadHelper]):
     def __len__(self) -> int:
         return len(self._folders)
 
-    def warm_up(self) -> None:
-        """Put all of them to work now."""
-        for kind in self:
-            self[kind]
-
     def _start(self, folder: Path) -> HeadHelper:
         runner = load_head(folder, self._target)
         on_gpu = runner.device.type == "cuda"

@@ -78,8 +78,8 @@ def load(  # noqa: PLR0913  every option by its name
     none, None for a tenth of the memory. `disk_cache` is how many bytes of those that
     `Engine.remember` is told to keep may lie on disk.
 
-    `warm` captures a GPU's graphs of every size and puts all heads to work now, not when a request
-    first needs one.
+    `warm` captures a GPU's graphs of every size now, not when a request first needs one. Of the
+    heads those are put to work now that `draft` uses, others when a request first does.
     """
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)
@@ -113,17 +113,14 @@ def load(  # noqa: PLR0913  every option by its name
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     _keep_prefixes(both, most_bytes=kept, disk_bytes=disk_cache)
     vocabulary = loaded.model.vocabulary
-    heads = Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1)
     helpers = Helpers(
         model=drafting and with_overhead(Helper(drafting.model, _costs(drafting), vocabulary)),
-        heads=heads,
+        heads=Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1),
         target=with_overhead(Helper(loaded.model, costs, vocabulary)),
         shorten=retrieval.with_tokenizer(loaded.tokenizer),
         chains=chains,
         clock=machine_clock(),
     )
-    if warm:
-        heads.warm_up()
     verify = make_verifier(verifier, shift or Shift())
     return engine_around(
         loaded, costs, helpers=helpers, draft=draft, verify=verify, max_batch=max_batch

@@ -15,6 +15,7 @@ from graft.bench.systems import PEERS
 if TYPE_CHECKING:
     from rich.table import Table
 
+WIDTH = 100  # where there is no terminal
 NOTHING = "–"
 DRAFTING = {
     "category": 15,

@@ -15,18 +15,20 @@ import typer
 
 from graft.bench.suites import suite_names
 from graft.bench.systems import PEERS
-from graft.cli.bench_rag import rag_file, rag_report, rag_settings, show_rag
+from graft.cli.bench_rag import rag_file, rag_report, rag_settings
 from graft.cli.failures import INTERRUPTED, REFUSED, fails_in_one_line, one_line
 from graft.cli.options import takes_options
 from graft.errors import InputError
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from graft.bench.rag.report import RagReport
     from graft.bench.rag.settings import RagSettings
     from graft.bench.report import Report
     from graft.bench.settings import Settings
 
 RAG = "rag"  # questions over a corpus: graft/bench/rag
-WIDTH = 100  # of the tables, where there is no terminal
 
 app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
 
@@ -180,6 +182,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
         return
     if policy is not None or way is not None:
         raise InputError("--policy and --way belong to --suite rag")
+    from graft.bench import tables
     from graft.bench.asked import check_baseline, default_file
     from graft.bench.runner import run
 
@@ -188,7 +191,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     file = out or default_file(settings)
     complete = measure(partial(run, settings), file)
     told = load_report(file, baseline, run_code=run_code)
-    show(told, markdown=markdown, json=json)
+    show(told, tables, markdown=markdown, json=json)
     try:
         _draw(told, plot or file.with_suffix(".png"))
     except InputError as error:
@@ -242,19 +245,21 @@ def _show_file(
     json: bool,
 ) -> None:
     """One result file, whatever suite it is of."""
+    from graft.bench import tables
     from graft.bench.page.sections import kind_of, section
+    from graft.bench.rag import tables as rag_tables
     from graft.bench.rag.records import is_rag
     from graft.bench.task import COMMANDS
 
     if plot is not None and (is_rag(file) or kind_of(file) in COMMANDS):
         raise InputError(f"{file} has no --plot; graft bench report {file} --out page.html has")
     if is_rag(file):
-        show_rag(rag_report(file, baseline), markdown=markdown, json=json)
+        show(rag_report(file, baseline), rag_tables, markdown=markdown, json=json)
     elif kind_of(file) in COMMANDS:
         print(section(file, baseline).markdown)
     else:
         told = load_report(file, baseline, run_code=run_code)
-        show(told, markdown=markdown, json=json)
+        show(told, tables, markdown=markdown, json=json)
         if plot is not None:
             _draw(told, plot)
 
@@ -275,6 +280,7 @@ def _bench_rag(
     settings: "RagSettings", out: Path | None, baseline: str | None, *, markdown: bool, json: bool
 ) -> None:
     """The suite rag has settings, records and tables of its own."""
+    from graft.bench.rag import tables
     from graft.bench.rag.run import run
 
     ways = [way.name for way in settings.ways]
@@ -282,7 +288,7 @@ def _bench_rag(
         raise InputError(f"--baseline {baseline!r} is not among --way: {', '.join(ways)}")
     file = out or rag_file(settings)
     complete = measure(partial(run, settings), file)
-    show_rag(rag_report(file, baseline), markdown=markdown, json=json)
+    show(rag_report(file, baseline), tables, markdown=markdown, json=json)
     say(f"answers: {file}")
     if not complete:
         raise typer.Exit(REFUSED)
@@ -296,8 +302,7 @@ def measure(run: Callable[..., bool], file: Path) -> bool:
         with sigterm_interrupts(), Progress() as progress:
             return run(file, progress)
     except KeyboardInterrupt:
-        say(f"stopped; the same command goes on ({file})")
-        raise typer.Exit(INTERRUPTED) from None
+        raise stopped(file) from None
 
 
 class Progress:
@@ -351,25 +356,24 @@ def load_report(file: Path, baseline: str | None, *, run_code: bool) -> "Report"
     return tables(read_results(file), baseline, run_code=run_code)
 
 
-def show(told: "Report", *, markdown: bool, json: bool) -> None:
-    """A report as tables, as Markdown or as one JSON object."""
-    from graft.bench.tables import as_markdown, as_tables, heading, legend
-
+def show(told: "Report | RagReport", tables: "ModuleType", *, markdown: bool, json: bool) -> None:
+    """A report as `tables`, the module for its kind, lays it out; as Markdown; or as one JSON
+    object."""
     if json:
         print(json_module.dumps(told.as_dict()))
         return
     if markdown:
-        print(as_markdown(told))
+        print(tables.as_markdown(told))
         return
     from rich.console import Console
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    console.print(heading(told), style="dim")
-    for table in as_tables(told):
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else tables.WIDTH)
+    console.print(tables.heading(told), style="dim")
+    for table in tables.as_tables(told):
         console.print(table)
     for note in told.notes:
         console.print(f"note: {note}", markup=False)
-    console.print(legend(told), style="dim")
+    console.print(tables.legend(told), style="dim")
 
 
 def _draw(told: "Report", path: Path) -> None:
@@ -379,11 +383,12 @@ def _draw(told: "Report", path: Path) -> None:
     say(f"plot: {path}")
 
 
+def stopped(out: Path | None) -> typer.Exit:
+    """Says how to go on."""
+    say(f"stopped; the same command goes on ({out})" if out else "stopped")
+    return typer.Exit(INTERRUPTED)
+
+
 def say(line: str) -> None:
     """To stderr: tables go to stdout."""
     print(line, file=sys.stderr)
-
-
-def stopped(out: Path | None) -> None:
-    """How to go on."""
-    say(f"stopped; the same command goes on ({out})" if out else "stopped")

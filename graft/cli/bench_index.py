@@ -1,13 +1,13 @@
 """`graft bench index`: how fast indexes are built and asked."""
 
-import json as json_module
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from graft.cli.bench import JSON, Progress, say, stopped
-from graft.cli.failures import INTERRUPTED
+from graft.cli.bench import JSON
+from graft.cli.bench_journal import measure_into
 
 
 def index(
@@ -34,20 +34,6 @@ def index(
     """
     from graft.bench.index.report import as_markdown
     from graft.bench.index.run import INDEX, KEY, index_settings, run
-    from graft.bench.interrupts import sigterm_interrupts
-    from graft.bench.journal import open_journal
 
-    settings, complete = index_settings(sizes, only, text, repeats), True
-    with sigterm_interrupts(), open_journal(out, INDEX, KEY) as journal:
-        try:
-            with Progress() as progress:
-                run(settings, journal, progress)
-        except KeyboardInterrupt:
-            complete = False
-    if journal.sessions:
-        print(json_module.dumps(journal.rows) if json else as_markdown(journal))
-    if out is not None:
-        say(f"figures: {out}")
-    if not complete:
-        stopped(out)
-        raise typer.Exit(INTERRUPTED)
+    settings = index_settings(sizes, only, text, repeats)
+    measure_into(out, (INDEX, KEY), partial(run, settings), as_markdown, json=json)

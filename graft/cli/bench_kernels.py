@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graft.cli.bench import JSON, MARKDOWN, WIDTH, Progress
-from graft.cli.failures import INTERRUPTED
+from graft.cli.bench import JSON, MARKDOWN, Progress, say, stopped
 from graft.cli.options import takes_options
 from graft.errors import InputError
 
@@ -76,10 +75,9 @@ def kernels(  # noqa: PLR0913 (one parameter is one option)
         from graft.bench.kernels.plot import plot as draw
 
         draw(found, plot)
-        _say(f"plot: {plot}")
+        say(f"plot: {plot}")
     if not complete:
-        _say(f"stopped; the same command goes on ({out})" if out else "stopped")
-        raise typer.Exit(INTERRUPTED)
+        raise stopped(out)
 
 
 def _read(source: Path) -> "Figures":
@@ -107,6 +105,7 @@ def _measure(options: KernelOptions, out: Path | None) -> "tuple[Figures, bool]"
 def _show(found: "Figures", *, markdown: bool, json: bool) -> None:
     """Tables, Markdown or one JSON object."""
     from graft.bench.kernels.report import LEGEND, as_dict, as_markdown, as_table, heading, sheets
+    from graft.bench.tables import WIDTH
 
     if json:
         print(json_module.dumps(as_dict(found)))
@@ -123,7 +122,3 @@ def _show(found: "Figures", *, markdown: bool, json: bool) -> None:
         for note in sheet.notes:
             console.print(f"note: {note}", markup=False)
     console.print(LEGEND, style="dim")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

@@ -35,6 +35,7 @@ def peers(
 
     Example: graft bench peers --data SPEC_BENCH --dtype fp32 --peer-python vllm=VLLM/bin/python
     """
+    from graft.bench import tables
     from graft.bench.asked import Asked, check_baseline, default_file
     from graft.bench.installed import choose, interpreters
     from graft.bench.runner import run
@@ -48,7 +49,7 @@ def peers(
     file = out or default.with_name(f"peers-{default.name}")
     complete = measure(partial(run, settings), file)
     told = load_report(file, baseline, run_code=False)
-    show(told, markdown=markdown, json=json)
+    show(told, tables, markdown=markdown, json=json)
     if not (markdown or json):
         _show_settings(told)
     say(f"answers: {file}")

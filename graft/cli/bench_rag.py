@@ -1,7 +1,5 @@
 """`graft bench --suite rag`: questions over a corpus, every policy and way by turns."""
 
-import json as json_module
-import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +10,6 @@ if TYPE_CHECKING:
     from graft.bench.rag.report import RagReport
     from graft.bench.rag.settings import RagSettings
     from graft.cli.bench import BenchOptions
-
-WIDTH = 140  # of the tables, where there is no terminal
 
 
 def rag_settings(options: "BenchOptions", policy: str | None, ways: str | None) -> "RagSettings":
@@ -40,24 +36,3 @@ def rag_report(file: Path, baseline: str | None) -> "RagReport":
     from graft.bench.rag.report import report
 
     return report(read_rag_results(file), baseline)
-
-
-def show_rag(told: "RagReport", *, markdown: bool, json: bool) -> None:
-    """A report as tables, as Markdown or as one JSON object."""
-    from graft.bench.rag.tables import as_markdown, as_tables, heading, legend
-
-    if json:
-        print(json_module.dumps(told.as_dict()))
-        return
-    if markdown:
-        print(as_markdown(told))
-        return
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    console.print(heading(told), style="dim")
-    for table in as_tables(told):
-        console.print(table)
-    for note in told.notes:
-        console.print(f"note: {note}", markup=False)
-    console.print(legend(told), style="dim")

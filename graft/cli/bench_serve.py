@@ -1,14 +1,15 @@
 """`graft bench serve`: load on a running server, `graft serve` or any other of OpenAI's kind."""
 
-import json as json_module
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from graft.cli.bench import JSON, Progress, say, stopped
-from graft.cli.failures import INTERRUPTED, REFUSED
+from graft.cli.bench import JSON
+from graft.cli.bench_journal import measure_into
+from graft.cli.failures import REFUSED
 from graft.cli.options import takes_options
 
 
@@ -59,27 +60,12 @@ def serve(
 
     Example: graft bench serve --url http://127.0.0.1:8000 --concurrency 1,8,32 --out serve.jsonl
     """
-    from graft.bench.interrupts import sigterm_interrupts
-    from graft.bench.journal import open_journal
     from graft.bench.serve.report import as_markdown
     from graft.bench.serve.run import run
     from graft.bench.serve.settings import KEY, SERVE, ServeSettings, concurrencies
 
     given = asdict(options) | {"concurrency": concurrencies(options.concurrency)}
     given = {name: value for name, value in given.items() if value is not None}
-    settings, complete, well = ServeSettings(**given), True, True
-    with sigterm_interrupts(), open_journal(out, SERVE, KEY) as journal:
-        try:
-            with Progress() as progress:
-                well = run(settings, journal, progress)
-        except KeyboardInterrupt:
-            complete = False
-    if journal.rows:
-        print(json_module.dumps(journal.rows) if json else as_markdown(journal))
-    if out is not None:
-        say(f"figures: {out}")
-    if not complete:
-        stopped(out)
-        raise typer.Exit(INTERRUPTED)
-    if not well:
+    run_all = partial(run, ServeSettings(**given))
+    if not measure_into(out, (SERVE, KEY), run_all, as_markdown, json=json):
         raise typer.Exit(REFUSED)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MEGABYTE = 1 << 20
-AUTO_HEAD, NO_HEAD = "auto", "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +113,6 @@ def serve(
         raise InputError(
             f"the server needs {error.name}; install it: pip install 'graftlm[server]'"
         ) from None
-    if options.draft == "plain" and options.head == AUTO_HEAD:
-        options = replace(options, head=NO_HEAD)  # nobody would use what takes time to load
     settings = options.settings()
     if not is_loopback(options.host) and not settings.api_keys:
         print("warning: everybody who reaches this machine is let in; set an API key",

@@ -17,16 +17,11 @@ from graft.server.schema import (
     ResponseFormat,
     ResponsesRequest,
     TextFormat,
+    TextRequest,
 )
 from graft.server.trace import Trace, is_traced, trace_chat
 from graft.server.usage import metrics_block, usage
 from graft.server.worker import Job, Told
-
-SHARED = (
-    *("model", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos", "stream"),
-    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
-    *("documents", "prediction", "speculative", "cache_salt"),
-)
 
 
 def as_chat(asked: ResponsesRequest) -> ChatRequest:
@@ -38,7 +33,7 @@ def as_chat(asked: ResponsesRequest) -> ChatRequest:
         messages.append(Message(role="user", content=asked.input))
     else:
         messages += [Message(role=item.role, content=item.content) for item in asked.input]
-    fields = {name: getattr(asked, name) for name in SHARED}
+    fields = {name: getattr(asked, name) for name in TextRequest.model_fields}
     wanted = asked.text.format if asked.text else None
     return ChatRequest(
         messages=messages,

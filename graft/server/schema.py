@@ -112,7 +112,7 @@ class ResponseFormat(Strict):
     pattern: str | None = None
 
 
-class Sampled(Body):
+class TextRequest(Body):
     """What all requests for text have in common."""
 
     model: str | None = None
@@ -123,14 +123,24 @@ class Sampled(Body):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
     seed: int | None = None
     stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
-    stop_token_ids: list[int] | None = Field(None, max_length=MOST_STOPS)
     ignore_eos: bool = False
+    stream: bool = False
+    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
+    prediction: Prediction | None = None
+    speculative: Speculative | None = None
+    cache_salt: str | None = Field(None, max_length=256)
+    user: str | None = None
+
+
+class Sampled(TextRequest):
+    """What chats and completions have besides."""
+
+    logit_bias: dict[int, float] | None = None
+    stop_token_ids: list[int] | None = Field(None, max_length=MOST_STOPS)
     n: int = Field(1, ge=1)
     max_tokens: int | None = Field(None, ge=1)
-    stream: bool = False
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
@@ -138,11 +148,6 @@ class Sampled(Body):
     guided_regex: str | None = None
     guided_choice: list[str] | None = Field(None, min_length=1)
     guided_grammar: str | None = None
-    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
-    prediction: Prediction | None = None
-    speculative: Speculative | None = None
-    cache_salt: str | None = Field(None, max_length=256)
-    user: str | None = None
 
 
 class FunctionCall(Strict):
@@ -263,24 +268,12 @@ class TextOptions(Strict):
     verbosity: Literal["medium"] | None = None
 
 
-class ResponsesRequest(Body):
+class ResponsesRequest(TextRequest):
     """`POST /v1/responses`, text in and text out; nothing is stored."""
 
-    model: str | None = None
     input: str | list[ResponseItem] = Field(min_length=1)
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
-    ignore_eos: bool = False
-    stream: bool = False
     text: TextOptions | None = None
     truncation: Literal["disabled"] | None = None
     tools: list[Any] = Field(default_factory=list, max_length=0)
@@ -288,14 +281,9 @@ class ResponsesRequest(Body):
     parallel_tool_calls: bool | None = None
     metadata: dict[str, Any] | None = None
     store: Literal[False] | None = None
-    user: str | None = None
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
-    prediction: Prediction | None = None
-    speculative: Speculative | None = None
-    cache_salt: str | None = Field(None, max_length=256)
 
 
 class TokenizeRequest(Body):

@@ -25,7 +25,7 @@ from graft.decode.sequence import TokenEvent
 from graft.decode.text import Prompt
 from graft.draft.copies.texts import Origin
 from graft.server.messages import chat_characters, plain_text
-from graft.server.schema import ChatRequest, CompletionRequest, ResponsesRequest, Sampled
+from graft.server.schema import ChatRequest, CompletionRequest, Sampled, TextRequest
 from graft.server.tools import offered
 
 Characters = list[tuple[int, int]]  # of each token of a text, from and to
@@ -82,7 +82,7 @@ class Trace:
         return Place(origin.source, origin.text, *texts[origin.text][origin.token])
 
 
-def is_traced(asked: Sampled | ResponsesRequest) -> bool:
+def is_traced(asked: TextRequest) -> bool:
     """Whether a client wants to know."""
     return bool(asked.speculative and asked.speculative.trace)
 

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from serving import serving
 from tiny import tiny_engine, tiny_network
 
+from graft.bench.serve.client import Streamed
 from graft.home import TEMPORARY
 from graft.models.prefix_files import checksum
 
@@ -26,23 +27,21 @@ def beside(monkeypatch):
 
 def test_load_counts_what_came_of_requests(script):
     load = script("serve_load")
-    tally, answer = load.Tally(), load.Answer
-    tally.count(answer(text="same", first=0.5, between=[0.1, 0.2]), "same")
-    tally.count(answer(text="other", first=0.5), "same")
-    tally.count(answer(status=429), "same")
-    tally.count(answer(status=0, error="broken"), "same")
-    tally.count(answer(left=True, first=0.1), "same")
+    tally = load.Tally()
+    tally.count(Streamed(text="same", pieces=[0.5, 0.75, 1.0]), "same")
+    tally.count(Streamed(text="other", pieces=[0.5]), "same")
+    tally.count(Streamed(busy=1.0), "same")
+    tally.count(Streamed(error="broken"), "same")
+    tally.count(Streamed(left=True, pieces=[0.125]), "same")
     assert tally.outcomes == {
         "completed": 1, "different": 1, "queue_full": 1, "failed": 1, "left": 1,
     }  # fmt: skip
-    assert (tally.tokens, tally.failures) == (5, ["0: broken"])
+    assert (tally.tokens, tally.failures) == (5, ["broken"])
+    assert (tally.first, tally.between) == ([0.5, 0.5, 0.125], [0.25, 0.25])
 
 
-def test_percentiles_and_growth_of_memory(script):
+def test_growth_of_memory(script):
     load = script("serve_load")
-    assert load.percentiles([0.001 * each for each in range(100)]) == {
-        "p50_ms": 50.0, "p90_ms": 90.0, "p99_ms": 99.0,
-    }  # fmt: skip
     grown = load.memory([50.0, 60.0, 100.0, 100.0, 120.0, 120.0, 150.0, 150.0])
     assert (grown["second_quarter"], grown["last_quarter"], grown["growth"]) == (100, 150, 1.5)
     assert load.memory([]) is None
@@ -91,7 +90,7 @@ def lines_of(monkeypatch, script, out, *options):
 def test_load_on_a_server_finds_nothing_wrong(script, server, monkeypatch, tmp_path):
     lines, status = lines_of(
         monkeypatch, script("serve_load"), tmp_path / "load.jsonl",
-        "--url", server.url, "--minutes", 0.05, "--clients", 6, "--prompts", 4, "--every", 1,
+        "--url", server.url, "--minutes", 0.02, "--clients", 6, "--prompts", 4, "--every", 1,
         "--pid", os.getpid(),
     )  # fmt: skip
     assert status == 0, lines[-1]

@@ -11,15 +11,6 @@ TEXTS = {
 
 
 @pytest.fixture
-def files(tmp_path):
-    folder = tmp_path / "files"
-    folder.mkdir()
-    for name, text in TEXTS.items():
-        (folder / name).write_text(text)
-    return folder
-
-
-@pytest.fixture
 def run(cli):
     """Runs `graft index passages ... --json` and returns what it printed."""
 

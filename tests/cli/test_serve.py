@@ -6,7 +6,6 @@ import pytest
 
 import graft.server.run
 from graft.cli.serve import LOOPBACK, ServeOptions
-from graft.models.heads.load import CONFIG
 from graft.server.settings import ServerSettings
 
 
@@ -140,14 +139,3 @@ def test_a_taken_port_is_refused_before_a_model_is_loaded(cli, engine, served):
     assert done.exit_code == 1
     assert "choose another" in done.stderr
     assert not engine.loaded
-
-
-@pytest.mark.parametrize("named", [True, False])
-def test_a_server_that_does_not_draft_loads_no_head_unless_it_is_named(
-    cli, engine, served, named, tmp_path
-):
-    (tmp_path / CONFIG).touch()
-    done = cli("serve", "--port", 0, "--draft", "plain", *(["--head", tmp_path] if named else []))
-    assert done.exit_code == 0, done.output
-    assert engine.loaded[0][1]["head"] == (str(tmp_path) if named else None)
-    settings_of(served)

@@ -72,7 +72,7 @@ def test_greedy_tokens_are_those_of_transformers(kind, option, shape, made):
         assert max(stats.tokens_per_step for stats in hf.last_stats(model)) > 1.5
 
 
-@pytest.mark.parametrize("draft", ["auto", "plain", "pld", "igpg"])
+@pytest.mark.parametrize("draft", daily(["auto", "plain", "pld", "igpg"], "auto", "plain"))
 def test_every_draft_writes_the_same(unchanged, draft):
     options = {**SHAPES["ragged"], "max_new_tokens": 60, "do_sample": False, "eos_token_id": None}
     expected = unchanged.generate(**options)
@@ -114,7 +114,7 @@ def test_no_inputs_start_from_the_beginning_of_text(unchanged):
 SCORED = [("panels", option) for option in ("plain", "repetition", "row ends", "many end tokens")]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", daily(SHAPES, "ragged"))
 @pytest.mark.parametrize(("kind", "option"), [*SCORED, ("lean", "plain"), ("hook", "row ends")])
 def test_scores_and_logits_are_those_of_transformers(kind, option, shape, made):
     model = made[kind]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from daily import daily
 from hf_cases import SHAPES, WORDS, drafted, make
 from scipy.stats import chisquare
 from tiny import VOCABULARY
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SAMPLED = {"do_sample": True, "max_new_tokens": 40, "temperature": 0.8, "top_k": 20}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", daily(SHAPES, "ragged"))
 def test_samples_repeat_with_the_seed_whoever_drafts(unchanged, shape):
     texts = []
     for seed, draft in [(1, "plain"), (1, "copy"), (1, "auto"), (2, "plain")]:

@@ -1,8 +1,11 @@
 """The Triton kernel against brute force: interpreted here, compiled on a GPU (tests/gpu)."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_steps import SIZE, Step, brute_force, lay_out, random_step, random_tree
@@ -86,8 +89,10 @@ def test_a_star_and_a_chain_across_tiles():
     assert_agrees(random_step(lay_out([([20], star), ([40], chain(range(150)))]), 2, 1, rng))
 
 
-@pytest.mark.parametrize("window", [1, 8, 100, 300])
-@pytest.mark.parametrize("context", [0, 255, 520])
+@pytest.mark.parametrize(
+    ("context", "window"),
+    daily(product([0, 255, 520], [1, 8, 100, 300]), (0, 8), (255, 1), (255, 300), (520, 100)),
+)
 def test_windows_count_positions_not_rows(context, window):
     rng = np.random.default_rng(context + window)
     tree = random_tree(20, rng)
@@ -96,9 +101,15 @@ def test_windows_count_positions_not_rows(context, window):
     assert_agrees(random_step(layout, 2, 1, rng), window=window)
 
 
-@pytest.mark.parametrize("window", [None, 30])
-@pytest.mark.parametrize("softcap", [None, 2.0])
-@pytest.mark.parametrize("context", [0, 700])
+@pytest.mark.parametrize(
+    ("window", "softcap", "context"),
+    daily(
+        product([None, 30], [None, 2.0], [0, 700]),
+        (None, None, 0),
+        (None, 2.0, 700),
+        (30, None, 700),
+    ),
+)
 def test_softcap_and_sinks(window, softcap, context):
     rng = np.random.default_rng(5)
     layout = lay_out([([context], random_tree(10, rng)), ([3], random_tree(3, rng))])
@@ -119,8 +130,10 @@ def test_a_shared_prefix_is_read_once_for_all():
     assert_agrees(step, window=50)
 
 
-@pytest.mark.parametrize("window", [None, 60])
-@pytest.mark.parametrize("lengths", [[4, 50, 0], [16, 600, 3]])
+@pytest.mark.parametrize(
+    ("lengths", "window"),
+    daily(product([[4, 50, 0], [16, 600, 3]], [None, 60]), ([4, 50, 0], None), ([16, 600, 3], 60)),
+)
 def test_parts_of_a_text_are_seen_at_their_own_positions(lengths, window):
     rng = np.random.default_rng(len(lengths))
     layout = lay_out(

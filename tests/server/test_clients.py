@@ -2,9 +2,11 @@
 
 import json
 import subprocess
+from itertools import product
 
 import openai
 import pytest
+from daily import daily
 from serving import serving
 
 from graft.sampling import SamplingParams
@@ -20,6 +22,7 @@ WEATHER = {
     "type": "function",
     "function": {"name": "weather", "description": "The weather of a city", "parameters": CITY},
 }
+NAMED = {"type": "function", "function": {"name": "weather"}}
 
 
 @pytest.fixture(scope="module")
@@ -99,9 +102,9 @@ def test_openai_json_schema_and_regex(client):
     assert numbered.choices[0].message.content.isdecimal()
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    "choice", ["required", {"type": "function", "function": {"name": "weather"}}]
+    ("choice", "stream"),
+    daily(product(["required", NAMED], [True, False]), ("required", True), (NAMED, False)),
 )
 def test_openai_tools_are_called_when_they_must_be(client, choice, stream):
     answer = ask(client, tools=[WEATHER], tool_choice=choice, stream=stream,

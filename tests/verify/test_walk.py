@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from daily import daily
 from scipy.stats import chisquare
 
 from graft.sampling import Sampler, SamplingParams
@@ -91,7 +92,7 @@ TREES = {
 }
 
 
-@pytest.mark.parametrize("name", TREES)
+@pytest.mark.parametrize("name", daily(TREES, "chain", "fused"))
 def test_the_joint_distribution_of_three_tokens_is_the_targets(name):
     tree, target, draws = TREES[name], Target(3), 1200
     logits = torch.stack([target.logits(prefix_of(tree, n)) for n in range(len(tree))])

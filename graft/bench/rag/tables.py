@@ -7,6 +7,7 @@ from graft.bench.rag.report import RagReport, Row, Speedup
 if TYPE_CHECKING:
     from rich.table import Table
 
+WIDTH = 140  # where there is no terminal
 NOTHING = "–"
 QUALITY = ("set", "policy", "way", "n", "EM", "F1", "acc", "F1 change", "rounds", "overlap", "same")
 TIME = (

@@ -3,6 +3,7 @@
 import json
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import httpx
 
 PATH = "/v1/chat/completions"
+STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 PATIENCE = 600.0  # seconds
 TOO_MANY = 429
 REFUSED = (400, 404, 422)
@@ -27,6 +29,11 @@ class Streamed:
     left: bool = False
     busy: float | None = None  # seconds to wait, where the server is full
     error: str | None = None
+
+    @property
+    def gaps(self) -> list[float]:
+        """Seconds from one piece to the next."""
+        return [later - earlier for earlier, later in pairwise(self.pieces)]
 
 
 def http_client(url: str, api_key: str | None) -> "httpx.AsyncClient":
@@ -53,7 +60,7 @@ async def stream(
 
     told, began = Streamed(), time.perf_counter()
     try:
-        async with client.stream("POST", PATH, json=body) as answer:
+        async with client.stream("POST", PATH, json=body | STREAMED) as answer:
             if answer.status_code == TOO_MANY:
                 told.busy = float(answer.headers.get("retry-after", 1))
                 return told
@@ -90,7 +97,7 @@ def _take(told: Streamed, line: str, now: float) -> None:
 
 async def is_refused(client: "httpx.AsyncClient", body: dict[str, Any]) -> bool | None:
     """Whether a request that makes no sense is refused; None where the server is full."""
-    answer = await client.post(PATH, json={**body, "stream": False, "stream_options": None})
+    answer = await client.post(PATH, json=body)
     return None if answer.status_code == TOO_MANY else answer.status_code in REFUSED
 
 

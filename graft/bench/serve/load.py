@@ -113,11 +113,6 @@ def figures(tally: Tally, seconds: float) -> dict[str, Any]:
     paces = [
         (each.seconds - each.pieces[0]) / (each.tokens - 1) for each in answers if each.tokens > 1
     ]
-    gaps = [
-        later - earlier
-        for each in answers
-        for earlier, later in zip(each.pieces, each.pieces[1:], strict=False)
-    ]
     tokens = sum(each.tokens for each in answers)
     return {
         "completed": len(tally.answers),
@@ -127,7 +122,7 @@ def figures(tally: Tally, seconds: float) -> dict[str, Any]:
         "requests_per_second": round(len(tally.answers) / seconds, 3),
         "first_token_ms": percentiles(each.pieces[0] for each in answers),
         "per_token_ms": percentiles(paces),
-        "between_pieces_ms": percentiles(gaps),
+        "between_pieces_ms": percentiles(gap for each in answers for gap in each.gaps),
         "request_ms": percentiles(each.seconds for each in answers),
         "different": tally.different,
         "left": tally.left,

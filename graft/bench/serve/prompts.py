@@ -20,21 +20,19 @@ INVALID: tuple[dict[str, Any], ...] = (
 
 
 def bodies(settings: ServeSettings, model: str) -> list[dict[str, Any]]:
-    """Streaming chat requests, always the same for the same settings."""
+    """Chat requests, always the same for the same settings."""
     shared = {
         "model": model,
         "temperature": settings.temperature,
         "max_tokens": settings.max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
     }
     chosen = made_up(settings.prompts) if settings.suite is None else _asked(settings)
     return [{"messages": messages, **shared} for messages in chosen]
 
 
-def made_up(count: int) -> list[list[dict[str, str]]]:
+def made_up(count: int, seed: int = 0) -> list[list[dict[str, str]]]:
     """Some begin alike, as questions about one document do."""
-    draw = random.Random(0)
+    draw = random.Random(seed)
     document = " ".join(draw.choices(WORDS, k=300))
     found = []
     for number in range(count):

@@ -4,6 +4,7 @@ Heads that are installed for a model (`shelf.py`) are found by the fingerprint o
 they were trained for.
 """
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,5 +69,5 @@ def _head_for(target: LoadedModel, folder: Path) -> Head:
 
 
 def run_head(head: Head, model: LanguageModel, *, packed: bool = False) -> HeadRunner:
-    """A head at work for a target, which takes its weights over and changes them."""
-    return RUNNERS[head.config.kind](head, model, packed=packed)
+    """A head at work for a target: a copy of it, whose weights are changed to what work needs."""
+    return RUNNERS[head.config.kind](deepcopy(head), model, packed=packed)

@@ -268,16 +268,14 @@ def test_a_budget_without_nodes_gives_no_draft(kind):
 @every_kind
 def test_sampled_drafts_are_drawn_with_the_targets_noise(kind):
     """The first guess is what the sampler draws from the head's own logits."""
-    hits = 0
+    target, hits = Target(kind, draft_vocabulary=60), 0
+    runner = target.helper.runner
     for seed in range(20):
-        target = Target(kind, draft_vocabulary=60)
         params = SamplingParams(temperature=1.0, seed=seed)
-        context = target.begin(0, PROMPT, params=params)
-        (tree,) = target.propose(0)
-        runner, memory = target.helper.runner, target.drafter._followed[0].memory
-        logits = runner.logits(Round(runner, Known(runner, [memory], [target.extents[0]])).root())[
-            0, 0
-        ]
+        context = target.begin(seed, PROMPT, params=params)
+        (tree,) = target.propose(seed)
+        known = Known(runner, [target.drafter._followed[seed].memory], [target.extents[seed]])
+        logits = runner.logits(Round(runner, known).root())[0, 0]
         whole = torch.full((VOCABULARY,), -torch.inf).index_copy(0, runner.tokens, logits)
         children = np.flatnonzero(tree.parents == 0)
         best = children[np.argmax(tree.scores[children])]

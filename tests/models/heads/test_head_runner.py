@@ -1,5 +1,7 @@
 """Heads at work against their own training forward over the plain sequence."""
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -30,6 +32,10 @@ def runner(request, model):
     more = {"window": WINDOW} if kind == "longspec" else {}
     more |= {"cross_layers": 2} if layers else {}
     head = tiny_head(kind, tiny_network(), knows=False, draft_vocabulary=50, **more)
+    return at_work(head, model)
+
+
+def at_work(head, model):
     return run_head(head, model, packed=type(model.forward).__name__ == "PanelForward")
 
 
@@ -121,6 +127,21 @@ def swapped(head):
     """The same head with the layers it looks at in the opposite order."""
     into_cache_order(head)
     return head
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_head_makes_two_runners_that_agree_and_stays_as_it_is(kind, model, target):
+    more = {"window": WINDOW, "cross_layers": 2} if kind == "longspec" else {}
+    head = tiny_head(kind, tiny_network(), knows=False, **more)
+    before, roots = deepcopy(head.state_dict()), []
+    for runner in (at_work(head, model), at_work(head, model)):
+        memory = read(runner, target[1], pieces_of(runner))
+        roots.append(runner.round([memory], [target[0]]).root())
+        runner.close(memory)
+    assert torch.equal(*roots)
+    after = head.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
 
 
 def test_a_chain_may_be_long(runner, target):

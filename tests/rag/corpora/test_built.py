@@ -24,40 +24,6 @@ TEXTS = {
 }
 
 
-class Letters:
-    """An encoder that counts letters."""
-
-    near = 0.1
-
-    def __init__(self, shift=0):
-        self.shift = shift
-
-    def encode_passages(self, texts):
-        counts = np.array([[t.lower().count(chr(97 + i)) for i in range(26)] for t in texts])
-        vectors = np.roll(counts, self.shift, axis=1).astype(np.float32) + 1e-3
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-    def encode_question(self, question):
-        return self.encode_passages([question])[0]
-
-
-@pytest.fixture(autouse=True)
-def letters(monkeypatch):
-    """Instead of encoders that take seconds to load."""
-    made = {"shift": 0}
-    monkeypatch.setattr(engines, "find_encoder", lambda name: Letters(made["shift"]))
-    return made
-
-
-@pytest.fixture
-def files(tmp_path):
-    folder = tmp_path / "files"
-    folder.mkdir()
-    for name, text in TEXTS.items():
-        (folder / name).write_text(text)
-    return folder
-
-
 def make(folder, files, engine="bm25s", words=100):
     return build(folder, [str(files)], engine_parts(engine), words, lambda *_: None)
 
@@ -92,7 +58,7 @@ def test_without_a_word_in_common_bm25_finds_nothing(tmp_path, files, question):
 def test_vectors_rank_by_cosine_and_leave_out_what_is_not_near(tmp_path, files):
     make(tmp_path / "corpus", files, "static")
     corpus = BuiltCorpus(tmp_path / "corpus")
-    encoder = Letters()
+    encoder = engines.find_encoder("static")
     passages = list(read_passages([files]))
     texts = [f"{each.title}\n{each.text}" for each in passages]
     cosines = encoder.encode_passages(texts) @ encoder.encode_question("surgical wing")

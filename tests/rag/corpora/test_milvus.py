@@ -2,11 +2,10 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from graft.errors import InputError
-from graft.rag.corpora import engines, milvus
+from graft.rag.corpora import milvus
 from graft.rag.corpora.engines import engine_parts
 from graft.rag.corpora.milvus import Address, MilvusCorpus, as_address
 from graft.rag.corpora.named import open_corpus
@@ -19,30 +18,6 @@ ROWS = [
     {"id": "b", "title": "Surgical wing", "text": "A bed lift since 2016."},
     {"id": "c", "title": "Payment", "text": "It is due within thirty days of the invoice."},
 ]
-
-
-class Letters:
-    """An encoder that counts letters; one whose `shift` differs is another one."""
-
-    near = 0.1
-
-    def __init__(self, shift=0):
-        self.shift = shift
-
-    def encode_passages(self, texts):
-        counts = np.array([[t.lower().count(chr(97 + i)) for i in range(26)] for t in texts])
-        vectors = np.roll(counts, self.shift, axis=1).astype(np.float32) + 1e-3
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-
-    def encode_question(self, question):
-        return self.encode_passages([question])[0]
-
-
-@pytest.fixture(autouse=True)
-def letters(monkeypatch):
-    made = {"shift": 0}
-    monkeypatch.setattr(engines, "find_encoder", lambda name: Letters(made["shift"]))
-    return made
 
 
 @pytest.fixture
