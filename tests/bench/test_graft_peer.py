@@ -61,14 +61,16 @@ def test_gold_is_weighed_behind_the_prompt_that_is_read(answers, monkeypatch):
         assert found == pytest.approx(sum(log_likelihood(engine, read, gold)))
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_known_prompts_are_read_before_they_are_timed(answers, known):
+@pytest.mark.parametrize(("method", "known"), [("plain", True), ("copy", True), ("copy", False)])
+def test_known_prompts_are_read_before_they_are_timed(answers, method, known):
+    """A draft model reads along with the first tokens."""
     ask, engine = answers
     engine.model.prefixes.use(most_rows=4096)
     ask = type(ask)(engine, prompts_are_known=known)
     begun, taken = [], engine._begin
     engine._begin = lambda request: begun.append(request.params.max_tokens) or taken(request)
     prompts = [PROMPT * 11, PROMPT[::-1] * 11]
-    told = ask(request("copy", prompts))
-    assert begun == ([1, 1, 12, 12] if known else [12, 12])
+    told = ask(request(method, prompts))
+    rounds = 1 if method == "plain" else 3 + 2 * len(prompts[0]) // engine.model.chunk
+    assert begun == [*([rounds] * 2 if known else []), 12, 12]
     assert [len(tokens) for tokens in told["token_ids"]] == [12, 12]
