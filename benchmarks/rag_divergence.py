@@ -98,7 +98,13 @@ def main() -> int:
 
 
 def _measure(asked: argparse.Namespace) -> list[dict]:
-    engine = graft.load(asked.model, dtype=asked.dtype, device=asked.device, max_batch=1)
+    engine = graft.load(
+        asked.model,
+        dtype=asked.dtype,
+        device=asked.device,
+        max_batch=1,
+        kv_cache=asked.kv_cache,
+    )
     sets = find_sets(asked.data, tuple(asked.sets.split(",")))
     by_key = {(each.name, one.number): (each, one) for each, one in all_questions(sets)}
     prompts = [Prompt(number, name, one.text) for (name, number), (_, one) in by_key.items()]
@@ -131,6 +137,7 @@ def _options() -> argparse.ArgumentParser:
     options.add_argument("--model", default="smollm2-135m")
     options.add_argument("--dtype", default="fp32")
     options.add_argument("--device", default="auto")
+    options.add_argument("--kv-cache", type=int, help="bytes; a GPU's free memory if not given")
     options.add_argument("--policy", default="dragin")
     options.add_argument("--reuse", default=MODES)
     options.add_argument("--guided", action="store_true")
