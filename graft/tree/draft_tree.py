@@ -108,18 +108,23 @@ def in_level_order(
     places: np.ndarray | None = None,
 ) -> DraftTree:
     """A tree from nodes in any order in which parents come first; node 0 is the root."""
-    order = np.argsort(depths(parents), kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    moved = parents[order]
-    moved[1:] = place[moved[1:]]
+    level = depths(parents)
+    if (level[1:] < level[:-1]).any():
+        order = np.argsort(level, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        tokens, parents, scores, sources = (
+            each[order] for each in (tokens, parents, scores, sources)
+        )
+        parents[1:] = place[parents[1:]]
+        places = None if places is None else places[order]
     return DraftTree(
-        tokens[order].astype(np.int64),
-        moved.astype(np.int32),
-        scores[order].astype(np.float32),
-        sources[order].astype(np.int16),
+        tokens.astype(np.int64),
+        parents.astype(np.int32),
+        scores.astype(np.float32),
+        sources.astype(np.int16),
         source_names,
-        places=None if places is None else places[order].astype(np.int32),
+        places=None if places is None else places.astype(np.int32),
     )
 
 

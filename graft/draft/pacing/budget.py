@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from graft.draft.drafter import Budget
+from graft.match.hash_table import compiled
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import strongest
 
@@ -22,11 +23,21 @@ def paying_nodes(scores: np.ndarray, budget: Budget) -> int:
     probabilities in expectation and costs seconds[n]. The best rate wins; of equal ones the
     smaller tree.
     """
-    most = min(len(scores), len(budget.seconds) - 1)
-    gained = np.concatenate([[0.0], np.cumsum(scores[:most], dtype=np.float64)])
-    rates = (budget.certain + gained) / budget.seconds[: most + 1]
-    best = int(np.argmax(rates))
-    return best if rates[best] > MARGIN * rates[0] else 0
+    chances = np.ascontiguousarray(scores, np.float64)
+    seconds = np.ascontiguousarray(budget.seconds, np.float64)
+    return _best_count(chances, seconds, float(budget.certain))
+
+
+@compiled
+def _best_count(chances: np.ndarray, seconds: np.ndarray, certain: float) -> int:
+    plain = certain / seconds[0]
+    tokens, best, highest = certain, 0, plain
+    for count in range(1, min(len(chances), len(seconds) - 1) + 1):
+        tokens += chances[count - 1]
+        rate = tokens / seconds[count]
+        if rate > highest:
+            best, highest = count, rate
+    return best if highest > MARGIN * plain else 0
 
 
 def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
