@@ -16,12 +16,10 @@ Presets that this version does not know, or that need a draft model, are left ou
 
 import argparse
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import get_args
 
 from graft.bench.asked import Asked
-from graft.bench.interrupts import sigterm_interrupts
+from graft.bench.bare import add_fields, exit_code
 from graft.bench.lines import Lines
 from graft.bench.long_table import long_table
 from graft.bench.records import read_results
@@ -36,29 +34,23 @@ USUAL = {
     "suite": "qmsum", "context": "8k,16k,32k", "batch": "1,4,16", "limit": 16, "groups": 4,
     "quality": "likelihood", "head": "none",
 }  # fmt: skip
-INTERRUPTED = 130
 
 
 def main() -> int:
     """Measure and print the table; the exit code."""
     chosen = vars(_options().parse_args())
     out, sources = chosen.pop("out"), chosen.pop("sources")
-    complete = True
-    try:
-        if not sources:
-            chosen = {**USUAL, **{name: each for name, each in chosen.items() if each is not None}}
-            chosen["draft"] = chosen.get("draft") or ",".join(_possible(chosen))
-            with sigterm_interrupts():
-                complete = run(Asked(**chosen).settings(), out, Lines())
-            sources = [out]
-        print(long_table([report(read_results(source)) for source in sources]))
-    except GraftError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"stopped; the same command goes on ({out})\n")
-        return INTERRUPTED
-    return 0 if complete else 1
+
+    def measured() -> bool:
+        complete, files = True, sources
+        if not files:
+            asked = {**USUAL, **{name: each for name, each in chosen.items() if each is not None}}
+            asked["draft"] = asked.get("draft") or ",".join(_possible(asked))
+            complete, files = run(Asked(**asked).settings(), out, Lines()), [out]
+        print(long_table([report(read_results(file)) for file in files]))
+        return complete
+
+    return exit_code(measured, lambda: out)
 
 
 def _possible(chosen: dict[str, object]) -> list[str]:
@@ -78,10 +70,7 @@ def _options() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for each in fields(Asked):
-        kind = get_args(each.type)[0]
-        usual = f"{USUAL[each.name]} if not given" if each.name in USUAL else None
-        options.add_argument(f"--{each.name.replace('_', '-')}", type=kind, help=usual)
+    add_fields(options, Asked, {name: f"{value} if not given" for name, value in USUAL.items()})
     options.add_argument("--out", type=Path, default=Path("results/long_context.jsonl"))
     options.add_argument("--from", type=Path, nargs="+", dest="sources", help="print, do not run")
     return options

@@ -3,19 +3,16 @@ matplotlib nor scipy, for machines that have little more than torch and transfor
 
 import argparse
 import sys
-from dataclasses import fields
 from pathlib import Path
-from typing import get_args
 
 from graft.bench.asked import Asked, check_baseline, default_file
-from graft.bench.interrupts import sigterm_interrupts
+from graft.bench.bare import add_fields, exit_code
 from graft.bench.lines import Lines
 from graft.bench.records import read_results
 from graft.bench.report import report
 from graft.bench.runner import run
 from graft.bench.suites import suite_names
 from graft.bench.tables import as_markdown
-from graft.errors import GraftError
 
 HELP = {
     "suite": f"of {', '.join(suite_names())}",
@@ -27,7 +24,6 @@ HELP = {
     "load_options": "JSON: more of graft.load's",
     "split": "report, tune or all",
 }
-INTERRUPTED = 130
 
 
 def main() -> int:
@@ -35,31 +31,27 @@ def main() -> int:
     chosen = vars(_options().parse_args())
     out, source, baseline = (chosen.pop(name) for name in ("out", "source", "baseline"))
     run_code = chosen.pop("run_code")
-    code = 0
-    try:
+    file = source or out
+
+    def measured() -> bool:
+        nonlocal file
+        complete = True
         if source is None:
             settings = Asked(**chosen).settings()
             check_baseline(settings, baseline)
-            source = out or default_file(settings)
-            with sigterm_interrupts():
-                code = 0 if run(settings, source, Lines()) else 1
-        told = report(read_results(source), baseline, run_code=run_code)
+            file = out or default_file(settings)
+            complete = run(settings, file, Lines())
+        told = report(read_results(file), baseline, run_code=run_code)
         sys.stdout.write(f"{as_markdown(told)}\n")
-    except GraftError as error:
-        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write(f"stopped; the same command goes on ({source})\n")
-        return INTERRUPTED
-    sys.stderr.write(f"answers: {source}\n")
-    return code
+        sys.stderr.write(f"answers: {file}\n")
+        return complete
+
+    return exit_code(measured, lambda: file)
 
 
 def _options() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="python -m graft.bench", description=__doc__)
-    for each in fields(Asked):
-        name, kind = f"--{each.name.replace('_', '-')}", get_args(each.type)[0]
-        options.add_argument(name, type=kind, help=HELP.get(each.name))
+    add_fields(options, Asked, HELP)
     options.add_argument("--out", type=Path, help="JSON lines; the same command goes on with them")
     options.add_argument("--from", type=Path, dest="source", help="print these, measure nothing")
     options.add_argument("--run-code", action="store_true", help="run written programs: pass@1")
