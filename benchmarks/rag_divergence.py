@@ -4,8 +4,8 @@
 
 Every question is answered with every reuse, guided as usual. Before each call of the model its
 prompt is read twice, all of it and with what is reused, and both go on with the tokens that plain
-decoding would write: the mean divergence of their distributions, over tokens and calls that reuse
-anything.
+decoding would write: the mean divergence of their distributions, over tokens and all calls, those
+with nothing to reuse among them.
 """
 
 import argparse
