@@ -11,16 +11,15 @@ with nothing to reuse among them.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import graft
-from graft.bench.rag.sets import all_questions, find_sets
-from graft.bench.task import Prompt, select
+from graft.bench.bare import exit_code
+from graft.bench.rag.sets import choose, find_sets
+from graft.bench.records import held, write_row
 from graft.decode.engine import Engine
 from graft.decode.request import Request
-from graft.errors import GraftError
 from graft.rag.corpus import Bm25Corpus
 from graft.rag.divergence import continuation_logits, mean_divergence
 from graft.rag.parts import Part
@@ -32,29 +31,14 @@ from graft.sampling import SamplingParams
 MODES = "exact,blend+0.5,blend+0.3,blend+0.15,cics,keep"
 
 
-@dataclass(slots=True)
 class Compared:
     """A reuse that also tells how far each of its prompts is from exact reading."""
 
-    inner: RoundReuse
-    engine: Engine
-    tokens: int
-    found: list[dict] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """Of what is compared."""
-        return self.inner.name
-
-    @property
-    def approximate(self) -> bool:
-        """Of what is compared."""
-        return self.inner.approximate
-
-    @property
-    def keeps_head(self) -> bool:
-        """Of what is compared."""
-        return self.inner.keeps_head
+    def __init__(self, inner: RoundReuse, engine: Engine, tokens: int) -> None:
+        self.inner, self.engine, self.tokens = inner, engine, tokens
+        self.name, self.approximate = inner.name, inner.approximate
+        self.keeps_head = inner.keeps_head
+        self.found: list[dict] = []
 
     def hand(self, parts: Sequence[Part], question: str) -> Handed:
         """What the inner reuse hands over; measured first, by reading it on the side."""
@@ -82,22 +66,29 @@ class Compared:
 def main() -> int:
     """Measure and print a table; the exit code."""
     asked = _options().parse_args()
-    try:
-        rows = _measure(asked)
-    except GraftError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    if asked.out:
-        asked.out.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return exit_code(lambda: _measured(asked), lambda: asked.out)
+
+
+def _measured(asked: argparse.Namespace) -> bool:
+    modes = asked.reuse.split(",")
+    with held(asked.out) as file:
+        file.seek(0)
+        rows = [json.loads(line) for line in file]
+        done = {(row["set"], row["question"], row["reuse"]) for row in rows}
+        for row in _rows(asked, modes, done):
+            write_row(file, asked.out, row)
+            rows.append(row)
     print("| reuse | calls | mean KL (nats) | largest |\n|---|--:|--:|--:|")
-    for mode in asked.reuse.split(","):
+    for mode in modes:
         mine = [each["divergence"] for each in rows if each["reuse"] == mode]
-        if mine:
-            print(f"| {mode} | {len(mine)} | {sum(mine) / len(mine):.2g} | {max(mine):.2g} |")
-    return 0
+        print(f"| {mode} | {len(mine)} | {sum(mine) / len(mine):.2g} | {max(mine):.2g} |")
+    return True
 
 
-def _measure(asked: argparse.Namespace) -> list[dict]:
+def _rows(
+    asked: argparse.Namespace, modes: Sequence[str], done: set[tuple[str, int, str]]
+) -> Iterator[dict]:
+    """A line for every call, question by question, of those that are not done."""
     engine = graft.load(
         asked.model,
         dtype=asked.dtype,
@@ -106,28 +97,26 @@ def _measure(asked: argparse.Namespace) -> list[dict]:
         kv_cache=asked.kv_cache,
     )
     sets = find_sets(asked.data, tuple(asked.sets.split(",")))
-    by_key = {(each.name, one.number): (each, one) for each, one in all_questions(sets)}
-    prompts = [Prompt(number, name, one.text) for (name, number), (_, one) in by_key.items()]
     corpora = {each.name: Bm25Corpus(each.passages) for each in sets}
-    rows = []
-    for prompt in select(prompts, limit=asked.limit, split="report"):
-        for mode in asked.reuse.split(","):
+    for chosen, question in choose(sets, limit=asked.limit, split="report"):
+        for mode in modes:
+            if (chosen.name, question.number, mode) in done:
+                continue
             compared = Compared(reuse_for(engine, as_reuse(mode)), engine, asked.tokens)
             session = Session(
                 engine,
-                corpora[prompt.category],
+                corpora[chosen.name],
                 policy=asked.policy,
                 reuse=compared,
                 draft="plain",
                 guided=asked.guided,
-                family=prompt.category,
+                family=chosen.name,
             )
-            question = by_key[prompt.category, prompt.number][1]
             session.ask(question.text, SamplingParams(max_tokens=asked.max_tokens))
-            about = {"set": prompt.category, "question": prompt.number, "reuse": mode}
-            rows += [{**about, "call": place, **each} for place, each in enumerate(compared.found)]
-            sys.stderr.write(f"{prompt.category} {prompt.number} {mode}: {len(compared.found)}\n")
-    return rows
+            about = {"set": chosen.name, "question": question.number, "reuse": mode}
+            for place, each in enumerate(compared.found):
+                yield {**about, "call": place, **each}
+            sys.stderr.write(f"{chosen.name} {question.number} {mode}: {len(compared.found)}\n")
 
 
 def _options() -> argparse.ArgumentParser:
@@ -144,7 +133,7 @@ def _options() -> argparse.ArgumentParser:
     options.add_argument("--limit", type=int, default=10, help="questions of a set")
     options.add_argument("--tokens", type=int, default=24, help="compared after each prompt")
     options.add_argument("--max-tokens", type=int, default=100)
-    options.add_argument("--out", type=Path)
+    options.add_argument("--out", type=Path, default=Path("results/rag_divergence.jsonl"))
     return options
 
 

@@ -15,6 +15,7 @@ from graft.decode.engine import Engine
 from graft.draft.copies.calibration import Calibration
 from graft.draft.models.model import Helper
 from graft.draft.models.overhead import with_overhead
+from graft.draft.pacing import budget
 from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
@@ -165,7 +166,7 @@ def engine_around(
     max_batch: int = 16,
 ) -> Engine:
     """An engine with every preset around a model, and those who help it, that are there already."""
-    for each in (*INDEXES, Calibration):
+    for each in (*INDEXES, Calibration, budget):
         each.warm_up()
     helpers = helpers or Helpers()
     if helpers.target is None:

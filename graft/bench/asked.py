@@ -15,31 +15,37 @@ from graft.models.stretch import check_context_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Lists are separated by commas; what is left out (None) is `Settings`' default."""
+class AskedOfModels:
+    """What every suite takes that asks a model questions."""
 
-    suite: str | None = None
     data: Path | None = None
-    draft: str | None = None
-    peers: str | None = None
     model: str | None = None
     draft_model: str | None = None
     head: str | None = None
     dtype: str | None = None
     device: str | None = None
     context_length: str | None = None
-    temperature: str | None = None
-    batch: str | None = None
-    context: str | None = None
     limit: int | None = None
-    groups: int | None = None
     split: str | None = None
     category: str | None = None
     max_tokens: int | None = None
     repeats: int | None = None
-    quality: str | None = None
     load_options: str | None = None
     threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(AskedOfModels):
+    """Lists are separated by commas; what is left out (None) is `Settings`' default."""
+
+    suite: str | None = None
+    draft: str | None = None
+    peers: str | None = None
+    temperature: str | None = None
+    batch: str | None = None
+    context: str | None = None
+    groups: int | None = None
+    quality: str | None = None
     python_hf: str | None = None
     python_vllm: str | None = None
     python_llama: str | None = None

@@ -281,11 +281,10 @@ def _bench_rag(
 ) -> None:
     """The suite rag has settings, records and tables of its own."""
     from graft.bench.rag import tables
+    from graft.bench.rag.asked import check_baseline
     from graft.bench.rag.run import run
 
-    ways = [way.name for way in settings.ways]
-    if baseline is not None and baseline not in ways:
-        raise InputError(f"--baseline {baseline!r} is not among --way: {', '.join(ways)}")
+    check_baseline(settings, baseline)
     file = out or rag_file(settings)
     complete = measure(partial(run, settings), file)
     show(rag_report(file, baseline), tables, markdown=markdown, json=json)

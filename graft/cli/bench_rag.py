@@ -19,7 +19,7 @@ def rag_settings(options: "BenchOptions", policy: str | None, ways: str | None) 
     known = {each.name for each in fields(RagAsked)}
     given = {name: value for name, value in asdict(options).items() if value is not None}
     del given["suite"]
-    for name in given.keys() - known:
+    for name in sorted(given.keys() - known):
         other = "--way REUSE:DRAFT" if name == "draft" else "nothing in its place"
         raise InputError(f"the suite rag has no --{name.replace('_', '-')}; use {other}")
     return RagAsked(**given, policy=policy, way=ways).settings()

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from graft.draft.copies.calibration import Calibration
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import as_many_as_fit
@@ -52,6 +53,7 @@ class Trees:
         self._contexts: dict[str, DraftContext] = {}
         self._numbers = itertools.count()
         SuffixAutomaton.warm_up()
+        Calibration.warm_up()
 
     def draft(self, requests: Sequence[Running]) -> tuple[np.ndarray, np.ndarray]:
         """Tokens [B * N] and, row by row, who is whose ancestor [B * N * N], as SGLang wants it."""

@@ -5,11 +5,13 @@ quarters of a GPU's memory for as long as the process lives. Graft ranks with nu
 """
 
 import sys
+from functools import cache
 from types import ModuleType
 
 JAX = "jax"
 
 
+@cache  # so that JAX is hidden once, for a moment
 def load_bm25s() -> ModuleType:
     """The package; whoever imports JAX later still finds it."""
     if JAX in sys.modules:

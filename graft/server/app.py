@@ -63,8 +63,7 @@ class Server:
             heard=answer.heard,
         )
         if answer.asked.stream:
-            named = isinstance(answer, ResponseAnswer)
-            return JobResponse(self.worker, job, answer.events(job), named=named)
+            return JobResponse(self.worker, job, answer.events(job), named=answer.named)
         told = await finished(self.worker, job, request)
         if told is None:
             return Response(status_code=CLOSED_BY_CLIENT)

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from graft.decode.request import Request
 from graft.decode.sequence import Result, TokenEvent
@@ -37,6 +37,7 @@ def prepare(asked: ChatRequest, asking: Asking, tenant: str) -> list[Request]:
 class ChatAnswer:
     """Makes OpenAI's objects of a job."""
 
+    named: ClassVar[bool] = False  # its events
     asked: ChatRequest
     model: str
     texts: TokenTexts

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from graft.decode.engine import Engine
 from graft.decode.request import Request
@@ -61,6 +61,7 @@ def _as_text(engine: Engine, prompt: str | list[int]) -> str:
 class CompletionAnswer:
     """Makes OpenAI's objects of a job. Choices are numbered prompt by prompt."""
 
+    named: ClassVar[bool] = False  # its events
     asked: CompletionRequest
     model: str
     texts: TokenTexts

@@ -4,7 +4,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from graft.decode.request import Request
 from graft.decode.sequence import Result, TokenEvent
@@ -54,6 +54,7 @@ def _response_format(wanted: TextFormat) -> ResponseFormat:
 class ResponseAnswer:
     """Makes OpenAI's objects of a job."""
 
+    named: ClassVar[bool] = True  # its events
     asked: ResponsesRequest
     model: str
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(16)}")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from graft.bench.bare import add_fields, exit_code
 from graft.bench.lines import Lines
-from graft.bench.rag.asked import RagAsked
+from graft.bench.rag.asked import RagAsked, check_baseline
 from graft.bench.rag.records import read_rag_results
 from graft.bench.rag.report import report
 from graft.bench.rag.run import run
@@ -20,7 +20,9 @@ def main() -> int:
     out, baseline = chosen.pop("out"), chosen.pop("baseline")
 
     def measured() -> bool:
-        complete = run(RagAsked(**chosen).settings(), out, Lines())
+        settings = RagAsked(**chosen).settings()
+        check_baseline(settings, baseline)
+        complete = run(settings, out, Lines())
         sys.stdout.write(f"{as_markdown(report(read_rag_results(out), baseline))}\n")
         return complete
 

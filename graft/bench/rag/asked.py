@@ -1,32 +1,25 @@
 """The options of `graft bench --suite rag` as they are typed, and what they mean."""
 
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
-from graft.bench.asked import as_load_options, context_tokens, listed
+from graft.bench.asked import AskedOfModels, as_load_options, context_tokens, listed
 from graft.bench.rag.settings import RagSettings, as_way
+from graft.errors import InputError
+
+
+def check_baseline(settings: RagSettings, baseline: str | None) -> None:
+    """Refuse one that will not be measured."""
+    ways = [way.name for way in settings.ways]
+    if baseline is not None and baseline not in ways:
+        raise InputError(f"--baseline {baseline!r} is not among --way: {', '.join(ways)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RagAsked:
+class RagAsked(AskedOfModels):
     """Lists are separated by commas; what is left out (None) is `RagSettings`' default."""
 
-    data: Path | None = None
-    category: str | None = None
     policy: str | None = None
     way: str | None = None
-    model: str | None = None
-    draft_model: str | None = None
-    head: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    context_length: str | None = None
-    limit: int | None = None
-    split: str | None = None
-    max_tokens: int | None = None
-    repeats: int | None = None
-    load_options: str | None = None
-    threads: int | None = None
 
     def settings(self) -> RagSettings:
         """Checked; InputError for what cannot be run."""

@@ -16,11 +16,10 @@ from typing import IO, Any
 from graft.bench import about
 from graft.bench.rag.records import FORMAT, Asked, Key, RagResults, read_rag_results
 from graft.bench.rag.scores import predicted, score
-from graft.bench.rag.sets import Question, QuestionSet, all_questions, find_sets
+from graft.bench.rag.sets import Question, QuestionSet, choose, find_sets
 from graft.bench.rag.settings import SUITE, RagSettings, Way
 from graft.bench.records import held, output_hash, write_row
 from graft.bench.runner import Watch, refuse_mixing
-from graft.bench.task import Prompt, select
 from graft.decode.engine import Engine
 from graft.errors import GraftError
 from graft.machine import usable_cores
@@ -71,15 +70,13 @@ def run(settings: RagSettings, out: Path, watch: Watch) -> bool:
 
 def turns(settings: RagSettings, sets: list[QuestionSet]) -> Iterator[Turn]:
     """Question by question all ways; who begins changes with every question and repeat."""
-    by_key = {(each.name, one.number): (each, one) for each, one in all_questions(sets)}
-    prompts = [Prompt(number, name, one.text) for (name, number), (_, one) in by_key.items()]
-    chosen = select(prompts, limit=settings.limit, split=settings.split)
+    questions = choose(sets, limit=settings.limit, split=settings.split)
     pairs = list(product(settings.policies, settings.ways))
     for repeat in range(settings.repeats):
-        for place, prompt in enumerate(chosen):
+        for place, chosen in enumerate(questions):
             shift = (place + repeat) % len(pairs)
             for policy, way in pairs[shift:] + pairs[:shift]:
-                yield Turn(*by_key[prompt.category, prompt.number], policy, way, repeat)
+                yield Turn(*chosen, policy, way, repeat)
 
 
 def _load(settings: RagSettings) -> Engine:

@@ -6,12 +6,14 @@ paragraph of its file, gold and distractors of all questions together: far small
 and figures say so. Questions without paragraphs are left out.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from graft.bench.settings import Split
 from graft.bench.source import Source, text
+from graft.bench.task import Prompt, select
 from graft.errors import InputError
 from graft.rag.corpus import Passage
 
@@ -132,6 +134,13 @@ _READERS: dict[str, Callable[[dict[str, Any]], _Row]] = {
 }
 
 
-def all_questions(sets: list[QuestionSet]) -> Iterator[tuple[QuestionSet, Question]]:
-    """Every question with its set."""
-    return ((each, question) for each in sets for question in each.questions)
+def choose(
+    sets: list[QuestionSet], *, limit: int | None, split: Split
+) -> list[tuple[QuestionSet, Question]]:
+    """At most `limit` questions of each set, each with its set; the sets take turns."""
+    known = {(each.name, one.number): (each, one) for each in sets for one in each.questions}
+    prompts = [Prompt(number, name, one.text) for (name, number), (_, one) in known.items()]
+    return [
+        known[prompt.category, prompt.number]
+        for prompt in select(prompts, limit=limit, split=split)
+    ]

@@ -39,7 +39,7 @@ def fade(counts: np.ndarray) -> None:
 
 
 @compiled
-def count(counts: np.ndarray, length: int, share: float, hit: int) -> None:
+def count_guess(counts: np.ndarray, length: int, share: float, hit: int) -> None:
     """A guess made on so many matching tokens was tried; its neighbours learn from it too."""
     length = min(length, LONGEST)
     for near in range(max(1, length - 2), min(LONGEST, length + 2) + 1):
@@ -79,7 +79,7 @@ def _judge(counts: np.ndarray, fields: np.ndarray, size: int, emitted: np.ndarra
         if longest < 0:
             return
         hit = taken >= 0 and lengths[taken] == longest
-        count(counts, longest, 1.0, 1 if hit else 0)
+        count_guess(counts, longest, 1.0, 1 if hit else 0)
         if taken < 0:
             return
         node = taken

@@ -9,7 +9,7 @@ the best child of every node left out.
 
 import numpy as np
 
-from graft.draft.copies.calibration import LONGEST, PRIOR, count, fade, hit_rate
+from graft.draft.copies.calibration import LONGEST, PRIOR, count_guess, fade, hit_rate
 from graft.match.hash_table import compiled
 from graft.match.suffix_automaton import LISTED_EDGES, UNSEEN, SuffixAutomaton
 from graft.match.suffix_states import (
@@ -41,7 +41,7 @@ def _judge(
     fade(trust)
     for at in range(min(size, len(came))):
         hit = chain[_NODE_TOKEN, at] == came[at]
-        count(trust, chain[_MATCH, at], shares[at], 1 if hit else 0)
+        count_guess(trust, chain[_MATCH, at], shares[at], 1 if hit else 0)
         if not hit:
             return
 

@@ -40,6 +40,11 @@ def _best_count(chances: np.ndarray, seconds: np.ndarray, certain: float) -> int
     return best if highest > MARGIN * plain else 0
 
 
+def warm_up() -> None:
+    """Compile the rule, or load it from the cache, so that the first request need not."""
+    paying_nodes(np.zeros(0), Budget(0, np.ones(1)))
+
+
 def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
     """For each tree how many of its nodes (best first) are worth their time, all trees weighed
     together: in a batch a node of one sequence costs time that all of them wait."""

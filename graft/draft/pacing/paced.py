@@ -20,7 +20,7 @@ from graft.tree.draft_tree import DraftTree, root_only
 
 FADE = 0.97  # weight of a round one round later
 KNOWN = 8.0  # rounds from which a speed is believed
-SOON, HOPELESS = 2.9, 0.6  # after so many rounds already, where it is this part of the other's
+SOON, HOPELESS = 2.9, 0.6  # or from three, faded, where it is below this part of the other's
 FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
 SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
 
