@@ -27,7 +27,7 @@ from graft.assemble import engine_around
 from graft.decode import engine as engine_module
 from graft.decode.flight import Flight
 from graft.models.device_step import DeviceStep
-from graft.models.forward_graphed import BUCKETS, GraphedForward
+from graft.models.forward_graphed import GraphedForward
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import REFERENCE, StepCosts
 from graft.models.storage import LazyRowStorage
@@ -54,7 +54,7 @@ class Table:
         cpu = torch.device("cpu")
         self.storage = LazyRowStorage(1, 3, 16, torch.bfloat16, cpu)
         generator = torch.Generator().manual_seed(0)
-        self.logits = torch.randn(1021, VOCABULARY, generator=generator)
+        self.table = torch.randn(1021, VOCABULARY, generator=generator)
         self.weights = argparse.Namespace(head=torch.zeros(VOCABULARY, 1))
         self.sizes: list[int] = []  # nodes of each step
 
@@ -62,11 +62,14 @@ class Table:
         """Tables of angles there are none."""
         return False
 
-    def compute(self, step: DeviceStep, outputs: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Logits [M, V] and no features."""
+    def features(self, step: DeviceStep) -> Tensor:
+        """[N] which row of the table each node gets."""
         self.sizes.append(len(step.tokens))
-        rows = (step.positions * 7 + step.tokens) % len(self.logits)
-        return self.logits[rows if outputs is None else rows[outputs]], self.weights.head
+        return (step.positions * 7 + step.tokens) % len(self.table)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """[M, V] of the table."""
+        return self.table[features]
 
 
 def main() -> None:
@@ -82,7 +85,7 @@ def main() -> None:
     results = engine.generate(requests)
     seconds = time.process_time() - start
     tokens = sum(len(result.token_ids) for result in results)
-    large = sum(size > BUCKETS[-1] for size in table.sizes)
+    large = sum(size > GraphedForward.sizes[-1] for size in table.sizes)
     print(f"{tokens} tokens, {len(table.sizes)} steps, {large} of them too large for a graph")
     for name, value in [("all", seconds), *spent.items()]:
         print(f"{name:8}{1e6 * value / tokens:8.1f} µs a token")

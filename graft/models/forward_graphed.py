@@ -3,8 +3,8 @@
 Launching the kernels of a step one by one takes several times as long as running them. A graph
 runs them all, but always on the same addresses and with the same sizes. So a step is padded to
 the next of a few sizes, whatever changes is read from one buffer, and a graph is captured when a
-size is met for the first time. Large steps (prompts being read) are launched one by one: there
-the kernels take long enough.
+size is met for the first time. Large steps (prompts being read) make no logits in their graph: of
+thousands of nodes one is asked for.
 """
 
 import logging
@@ -29,22 +29,26 @@ log = logging.getLogger(__name__)
 
 # Five to sixteen rows cost the same: the matrix units take sixteen at a time.
 BUCKETS = (1, 2, 4, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
+# Pieces of prompts: the library's products take 128 rows at a time, so padding costs them nothing.
+PIECES = tuple(range(384, 2048 + 1, 128))
+PIECE_PARTS = 4  # partial results of a node that their graphs have room for
 
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A step of some shape: fill its buffer, then replay its graph, which makes its logits [N, V]
-    and features [N, E]; without a graph its kernels are launched."""
+    """A step of some shape: fill its buffer, then replay its graph, which makes its features
+    [N, E] and, if it is no large one, its logits [N, V]; without a graph its kernels are launched.
+    """
 
     step: DeviceStep
     graph: torch.cuda.CUDAGraph | None = None
-    outcome: tuple[Tensor, Tensor] | None = None
+    outcome: tuple[Tensor, Tensor | None] | None = None
 
 
 class GraphedForward:
     """Runs a network by graphs where it can; logits are good until the next run."""
 
-    sizes = BUCKETS
+    sizes = (*BUCKETS, *PIECES)
 
     def __init__(self, layers: TritonLayers) -> None:
         self.layers, self.storage = layers, layers.storage
@@ -61,27 +65,24 @@ class GraphedForward:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         self._keep_valid(int(layout.positions.max()) + 1)
         plan = plan_for(layout, self.layers.group, self._keys)
-        count = len(tokens)
-        wanted = None
-        if len(outputs) < count:
+        wanted = slice(len(tokens))
+        if len(outputs) < len(tokens):
             wanted = upload(torch.from_numpy(outputs), self.device)
-        if count > BUCKETS[-1]:
-            step = self._filled(tokens, layout, plan)
-            logits, self._features = self.layers.compute(step, wanted)
-            return logits
         shape = self._shape(plan)
+        if shape is None:
+            self._features = self.layers.features(self._filled(tokens, layout, plan))
+            return self.layers.logits(self._features[wanted])
         prepared = self._prepared.get(shape) or self._prepare(shape)
         prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
-        logits, self._features = self._compute(prepared)
-        return logits[:count] if wanted is None else logits[wanted]
+        self._features, logits = self._compute(prepared)
+        return self.layers.logits(self._features[wanted]) if logits is None else logits[wanted]
 
     @torch.inference_mode()
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """See Forward. No graph gives them: the step's kernels are launched one by one."""
         self.layers.queries = found = []
         try:
-            step = self._alone(tokens, layout)
-            self.layers.compute(step, torch.tensor([len(tokens) - 1], device=self.device))
+            self.layers.features(self._alone(tokens, layout))
         finally:
             self.layers.queries = None
         return torch.stack(found)
@@ -127,16 +128,23 @@ class GraphedForward:
         weight = self.layers.weights.head
         return weight if tokens is None else weight[tokens]
 
-    def _shape(self, plan: TreePlan) -> StepShape:
+    def _shape(self, plan: TreePlan) -> StepShape | None:
         """Few shapes for many steps: the next of some numbers of nodes; room for the tasks of one
-        sequence of any length, then for twice as many again and again."""
-        nodes = next(size for size in BUCKETS if size >= len(plan.parts))
-        kv_heads, _, size = self._keys.shape
-        wanted = tasks_wanted(plan.tile, kv_heads, size, self._keys.dtype, self.device) + 8
-        tasks = wanted
+        sequence of any length, then for twice as many again and again. None for those that nothing
+        is captured for: larger ones, large ones with large trees or many segments."""
+        count, kv_heads = len(plan.parts), len(self._keys)
+        large = count > BUCKETS[-1]
+        if large and (count > self.sizes[-1] or _is_rare(plan)):
+            return None
+        nodes = next(size for size in (PIECES if large else BUCKETS) if size >= count)
+        size, dtype = self._keys.shape[2], self._keys.dtype
+        tasks = tasks_wanted(plan.tile, kv_heads, size, dtype, self.device) + 8
+        parts = PIECE_PARTS if large else tasks
+        if large:
+            tasks += PIECE_PARTS * -(-nodes * self.layers.group // plan.tile)
         while tasks < len(plan.tasks):
             tasks *= 2
-        return fit(plan, nodes, tasks=tasks, parts=wanted)
+        return fit(plan, nodes, tasks=tasks, parts=parts)
 
     def _keep_valid(self, positions: int) -> None:
         """Forget the graphs if what they read lies elsewhere now."""
@@ -147,11 +155,16 @@ class GraphedForward:
             self._pool = None  # it went with the last graph
             self._keys = self.storage.kv[0, 0]
 
-    def _compute(self, prepared: _Prepared) -> tuple[Tensor, Tensor]:
+    def _compute(self, prepared: _Prepared) -> tuple[Tensor, Tensor | None]:
         if prepared.graph is None:
-            return self.layers.compute(prepared.step, None)
+            return self._launch(prepared.step)
         prepared.graph.replay()
         return prepared.outcome
+
+    def _launch(self, step: DeviceStep) -> tuple[Tensor, Tensor | None]:
+        """Features and, if the step is no large one, logits of all its nodes."""
+        features = self.layers.features(step)
+        return features, None if len(features) > BUCKETS[-1] else self.layers.logits(features)
 
     def _prepare(self, shape: StepShape) -> _Prepared:
         """The graph of a shape, captured over padding alone; none if it cannot be."""
@@ -160,8 +173,7 @@ class GraphedForward:
         prepared = _Prepared(step)
         if self.capturing:
             try:
-                compute = partial(self.layers.compute, step, None)
-                graph, outcome = captured(compute, self.device, self._pool)
+                graph, outcome = captured(partial(self._launch, step), self.device, self._pool)
             except RuntimeError as error:
                 self.capturing = False
                 why = reason(error)
@@ -171,3 +183,8 @@ class GraphedForward:
                 prepared = _Prepared(step, graph, outcome)
         self._prepared[shape] = prepared
         return prepared
+
+
+def _is_rare(plan: TreePlan) -> bool:
+    """Whether a large step is of a kind that is not worth a graph of its own."""
+    return plan.bits.shape[1] > 1 or int(plan.parts.max()) > PIECE_PARTS

@@ -44,16 +44,17 @@ class TritonLayers:
         self._rotary = tuple(table.to(self.weights.head.device) for table in tables)
         return True
 
-    def compute(self, step: DeviceStep, outputs: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Move the rows that are due, write keys and values, and give the logits [M, V] float32
-        of the nodes `outputs`, None for all, and the features [N, E] of all of them."""
+    def features(self, step: DeviceStep) -> Tensor:
+        """Move the rows that are due, write keys and values, and give [N, E]: what the output
+        layer is applied to."""
         move_rows(self.storage.kv, step.moves, step.moved)
         hidden = F.embedding(step.tokens, self.weights.embedding)  # [N, E]
         few = len(hidden) <= FEW and hidden.dtype != torch.float16
-        run_layers = self._run_fused if few else self._run_apart
-        normed = run_layers(step, hidden)
-        wanted = normed if outputs is None else normed[outputs]
-        return F.linear(wanted, self.weights.head).float(), normed
+        return self._run_fused(step, hidden) if few else self._run_apart(step, hidden)
+
+    def logits(self, features: Tensor) -> Tensor:
+        """[M, V] float32 of features [M, E]."""
+        return F.linear(features, self.weights.head).float()
 
     def compute_first(self, step: DeviceStep, layers: int) -> None:
         """Move the rows that are due, write keys and values of the first `layers` alone."""

@@ -186,16 +186,17 @@ class LanguageModel:
     def warm_up(self, sequences: int = 1) -> None:
         """Make now what the forward otherwise makes when it meets a step's size first: of one
         sequence, and of up to so many with trees of several sizes."""
-        sizes = [each for each in self.forward.sizes if each < self.context_length]
+        most = self.arena.most_rows
+        room = self.context_length if most is None else min(self.context_length, most)
+        sizes = [each for each in self.forward.sizes if each < room]
         if not sizes:
             return
-        rows = max(sizes) + (sequences - 1) * max(TREES)
-        if self.arena.most_rows is not None and rows > self.arena.most_rows:
+        if most is not None and max(sizes) + (sequences - 1) * max(TREES) > most:
             sequences = 1
         extents = [self.open(max(TREES) if i else max(sizes)) for i in range(sequences)]
         try:
             for size in sizes:
-                self.score(extents[:1], [chain([0] * size)])
+                self.score(extents[:1], [chain([0] * size)], last_only=[True])
                 for nodes in TREES:
                     count = size // nodes
                     if 1 < count <= sequences:

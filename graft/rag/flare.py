@@ -59,9 +59,13 @@ class Flare:
         return any(doubt_of(new[each.first : each.last]) > self.threshold for each in over)
 
     def _query(self, tokens: Tokens) -> str:
-        """The sentence without its unlikely tokens; empty if all of them are."""
-        likely = [token.text for token in tokens if doubt_of([token]) <= self.threshold]
-        return " ".join("".join(likely).split())
+        """The sentence without its unlikely tokens; empty if all of them are. The space before one
+        stays: what is left of a word does not become part of the word before."""
+        kept = [
+            token.text if doubt_of([token]) <= self.threshold else _space_before(token.text)
+            for token in tokens
+        ]
+        return " ".join("".join(kept).split())
 
 
 def doubt_of(tokens: Tokens) -> float:
@@ -73,3 +77,7 @@ def probability(token: Token) -> float:
     """As the model wrote it."""
     assert token.probability is not None, "the call was made without scores"
     return token.probability
+
+
+def _space_before(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]

@@ -59,10 +59,10 @@ def test_after_hundreds_of_steps_the_cache_equals_a_fresh_prefill(kind):
 def test_a_captured_step_equals_a_launched_one(dtype):
     rng, model = np.random.default_rng(2), model_of("graphed", dtype)
     forward = model.forward
-    extents = [model.open(700) for _ in range(2)]
+    extents = [model.open(2600) for _ in range(2)]
     for extent, count in zip(extents, (500, 30), strict=True):
         model.prefill(extent, random_tokens(count, rng))
-    for nodes in (1, 2, 3, 7, 20, 60):
+    for nodes in (1, 2, 3, 7, 20, 60, 300, 700, 2000):
         trees = [chain(random_tokens(nodes, rng)), random_tree(5, rng)]
         captured = torch.cat(model.score(extents, trees)).clone()
         forward.capturing = False
@@ -71,6 +71,22 @@ def test_a_captured_step_equals_a_launched_one(dtype):
         forward.capturing = True
         forward._prepared.clear()
         assert torch.equal(captured, launched)
+
+
+@pytest.mark.parametrize("count", [257, 640, 1000, 2048])
+def test_a_prompt_read_by_a_graph_leaves_what_a_launched_step_leaves(count, monkeypatch):
+    rng, model = np.random.default_rng(4), model_of("graphed")
+    text = random_tokens(count, rng)
+    found = []
+    for _ in range(2):
+        base = model.open(count)
+        model.prefill(base, text[:100])
+        extent = model.open(count, base, 64)  # what it sees lies in two places
+        logits = model.prefill(extent, text[64:])
+        found.append((logits.clone(), model.arena.storage.read(extent.rows[64:])))
+        monkeypatch.setattr(type(model.forward), "sizes", (256,))  # nothing larger is captured
+    for captured, launched in zip(*found, strict=True):
+        torch.testing.assert_close(captured, launched, rtol=1e-4, atol=1e-4)
 
 
 def test_graphs_are_captured_once_and_serve_every_length():

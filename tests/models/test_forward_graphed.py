@@ -29,6 +29,8 @@ TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
 def small_buckets(monkeypatch):
     """Interpreted kernels take long over padding."""
     monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
+    monkeypatch.setattr(forward_graphed, "PIECES", (12,))
+    monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 
 def models(name: str) -> tuple[LanguageModel, LanguageModel]:
@@ -74,24 +76,56 @@ def test_few_shapes_serve_all_steps_and_growing_forgets_them():
     model, _ = models("llama")
     extent = model.open(40)
     seen = model.forward._prepared
-    model.prefill(extent, tokens(9))
-    assert not seen  # a large step is not padded
+    model.prefill(extent, tokens(13))
+    assert not seen  # a step larger than any size is not padded
     for nodes in (5, 8):
         model.score([extent], [chain(tokens(nodes))])
     assert [shape.nodes for shape in seen] == [8]
+    for nodes in (9, 11):  # pieces of prompts
+        model.prefill_chunk(extent, tokens(nodes))
     model.score([extent], [root_only(3)])
-    assert [shape.nodes for shape in seen] == [8, 1]
+    assert [shape.nodes for shape in seen] == [8, 12, 1]
     model.open(400)
     model.score([extent], [root_only(3)])
     assert [shape.nodes for shape in seen] == [1]
 
 
-def test_padding_leaves_the_cache_alone():
+@pytest.mark.parametrize("nodes", [5, 10])  # padded to eight and to twelve
+def test_padding_leaves_the_cache_alone(nodes):
     model, _ = models("llama")
     extent = model.open(100)
     model.prefill(extent, tokens(20))
     storage = model.arena.storage
     storage.kv[:, :, :, 20:] = 7.0
-    model.score([extent], [chain(tokens(5))])  # padded to eight
-    assert (storage.kv[:, :, :, 25:] == 7.0).all()
-    assert (storage.kv[:, :, :, 20:25] != 7.0).all()
+    model.score([extent], [chain(tokens(nodes))])
+    assert (storage.kv[:, :, :, 20 + nodes :] == 7.0).all()
+    assert (storage.kv[:, :, :, 20 : 20 + nodes] != 7.0).all()
+
+
+@pytest.mark.parametrize("every", [True, False])
+def test_large_steps_give_the_logits_asked_for_and_all_features(every):
+    results = []
+    for model in models("llama"):
+        first, second = model.open(64), model.open(16)
+        model.prefill(first, tokens(3))
+        prefix = model.open(30, first, 2)  # two segments
+        trees = [chain(tokens(5, 1)), TREE]
+        last = None if every else [True, False]
+        model.forward.keeps_features = True
+        logits = model.score([prefix, second], trees, last_only=last)
+        results.append([*logits, model.features(range(11))])
+    assert_close(results)
+
+
+def test_a_large_step_of_many_segments_is_launched(monkeypatch):
+    monkeypatch.setattr(forward_graphed, "PIECE_PARTS", 1)
+    results = []
+    for model in models("llama"):
+        first = model.open(64)
+        model.prefill(first, tokens(3))
+        second = model.open(30, first, 2)
+        results.append([model.prefill(second, tokens(10))])
+        assert not getattr(model.forward, "_prepared", {}) or {
+            shape.nodes for shape in model.forward._prepared
+        } == {4}
+    assert_close(results)

@@ -26,9 +26,14 @@ def test_it_begins_without_documents_and_with_scores():
 def test_an_unsure_sentence_is_dropped_and_asked_about_without_its_unlikely_tokens():
     plan = POLICY.next(written(*SURE, *UNSURE, (" More", 0.1)))
     assert plan.keep == 4
-    assert plan.query == "was born in."
+    assert plan.query == "was born in ."
     assert plan.certain
     assert "0.23" in plan.reason
+
+
+def test_what_is_left_of_a_word_stays_apart_from_the_word_before():
+    plan = POLICY.next(written((" the", 1.0), (" cod", 0.1), ("e", 1.0), ("s", 0.1), (".", 1.0)))
+    assert plan.query == "the e."
 
 
 def test_a_sentence_of_unlikely_tokens_alone_is_asked_about_as_it_is():
