@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from graft.errors import InputError
 from graft.home import atomic_file, home
@@ -62,20 +63,11 @@ class StepCosts:
         of its own to read, for its share of the rows.
         """
         lines = self._lines(rows + nodes + 1)
-        short = lines[0, rows : rows + nodes + 1]
-        if length <= self.lengths[0] or len(self.lengths) == 1:
-            return short
-        context = self._between(lines, length) - lines[0]
-        if sequences == 1:
-            return short + context[rows : rows + nodes + 1]
-        shares = np.arange(rows, rows + nodes + 1) / sequences
-        return short + sequences * np.interp(shares, np.arange(len(context)), context)
-
-    def _between(self, lines: np.ndarray, length: int) -> np.ndarray:
-        """The line of a length, from those of the measured lengths around it."""
         i = min(bisect_right(self.lengths, length), len(self.lengths) - 1)
-        share = (length - self.lengths[i - 1]) / (self.lengths[i] - self.lengths[i - 1])
-        return lines[i - 1] + share * (lines[i] - lines[i - 1])
+        share = 0.0  # of the way from one measured length to the next
+        if i and length > self.lengths[0]:
+            share = (length - self.lengths[i - 1]) / (self.lengths[i] - self.lengths[i - 1])
+        return _beyond(lines, max(i, 1) - 1, i, share, rows, nodes, sequences)
 
     def _lines(self, count: int) -> np.ndarray:
         """[lengths, at least count]: seconds by nodes at the measured lengths."""
@@ -137,6 +129,22 @@ class StepCosts:
         if not costs._is_sound():
             raise InputError(f"{name} is not a table of step costs: sizes or values do not fit")
         return costs
+
+
+@njit(cache=True)
+def _beyond(lines, before, after, share, rows, nodes, sequences):  # noqa: ANN001, ANN202, PLR0913
+    """See `StepCosts.beyond`; the length lies between those of two lines. Asked for every step."""
+    seconds = np.empty(nodes + 1)
+    for n in range(nodes + 1):
+        mine = (rows + n) / sequences  # rows of each sequence
+        low = int(mine)
+        high = min(low + 1, lines.shape[1] - 1)
+        context = 0.0
+        for row, weight in ((low, 1 - (mine - low)), (high, mine - low)):
+            line = lines[before, row] + share * (lines[after, row] - lines[before, row])
+            context += weight * (line - lines[0, row])
+        seconds[n] = lines[0, rows + n] + sequences * context
+    return seconds
 
 
 def _extended(lines: np.ndarray, count: int) -> np.ndarray:

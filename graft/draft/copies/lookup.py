@@ -5,7 +5,7 @@ the rule of what pays. What they copy from, and in which order it is indexed, sa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,13 +23,23 @@ SOURCES = ("", "document", "prediction", "prompt", "output", "store")
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence's indexed text: which stretch came from where, and the last proposal."""
+    """A sequence's indexed text: which stretch came from where, and the last proposal. What came
+    in rounds without one is indexed when somebody asks."""
 
-    index: TokenIndex
+    indexed: TokenIndex
     calibration: Calibration
     layout: Layout
     names: list[int]  # of the stretches' sources
     matches: Matches | None = None
+    late: list[int] = field(default_factory=list)
+
+    @property
+    def index(self) -> TokenIndex:
+        """Of everything that came so far."""
+        if self.late:
+            self.indexed.extend(np.array(self.late, np.int32))
+            self.late.clear()
+        return self.indexed
 
     def sources(self, positions: np.ndarray) -> list[int]:
         return [self._source(place) for place in positions.tolist()]
@@ -111,11 +121,11 @@ class LookupDrafter:
         """See Drafter."""
         for step in steps:
             text = self._texts[step.sequence]
-            tokens = np.array(step.tokens, np.int32)
-            if text.matches is not None and self._calibrated:
-                text.calibration.observe(text.matches, tokens)
-            text.matches = None
-            text.index.extend(tokens)
+            text.late += step.tokens
+            if text.matches is not None:
+                if self._calibrated:
+                    text.calibration.observe(text.matches, step.tokens)
+                text.matches = None
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""

@@ -23,6 +23,7 @@ KNOWN = 8.0  # rounds from which a speed is believed
 SOON, HOPELESS = 2.9, 0.6  # or from three, faded, where it is below this part of the other's
 FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
 SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
+LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
 
 
 class Copies(Drafter, Protocol):
@@ -109,12 +110,18 @@ class _Pace:
 
     def __init__(self) -> None:
         self._everybody, self._copies = _Trial(FIRST), _Trial(0)
+        self._unseen = 0  # rounds since it was looked for copies
 
-    def kind(self, *, copying: bool) -> Kind:
+    def kind(self, copying: Callable[[], bool]) -> Kind:
+        """Looking takes time too: while no copy is in sight, only every few rounds."""
         if self._everybody.asks():
+            self._unseen = 0
             return Kind.EVERYBODY
-        if copying and self._copies.without.rounds and self._copies.asks():
-            return Kind.COPIES
+        self._unseen += 1
+        if self._unseen >= LOOK and self._copies.without.rounds:
+            if copying():  # and again in the next round
+                return Kind.COPIES if self._copies.asks() else Kind.NOBODY
+            self._unseen = 0
         return Kind.NOBODY
 
     def ended(self, kind: Kind, tokens: int, time: float) -> None:
@@ -154,13 +161,16 @@ class Paced:
         last = self._rounds.begin(whose)
         if last:
             pace.ended(self._asked.kind, last.tokens, last.seconds / self._asked.expected)
-        copying = self._copies is not None and any(map(self._copies.is_copying, whose))
-        kind = pace.kind(copying=copying)
+        kind = pace.kind(lambda: self._are_copying(whose))
         self._asked = _Asked(kind, float(budget.seconds[0]))
         if kind is Kind.NOBODY:
             return [root_only(context.root) for context in contexts]
         asked = self._drafter if kind is Kind.EVERYBODY else self._copies
         return asked.propose(contexts, budget)
+
+    def _are_copying(self, whose: list[int]) -> bool:
+        """Whether a copy is in sight for any of these sequences."""
+        return self._copies is not None and any(map(self._copies.is_copying, whose))
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

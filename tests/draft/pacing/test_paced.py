@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.paced import EVERY, FIRST, REFRESH, Paced
+from graft.draft.pacing.paced import EVERY, FIRST, LOOK, REFRESH, Paced
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import chain
 
@@ -109,8 +109,19 @@ def test_while_the_others_rest_copies_in_sight_are_asked_for_alone():
     assert life.rounds(10, seconds=1.5, tokens=1) == 0  # they rest
     asked = life.inner.rounds
     life.copies.copying = True
+    life.rounds(LOOK, seconds=1.5, tokens=4)  # they are seen soon
+    seen = life.copies.rounds
+    assert seen > 0
     assert life.rounds(30, seconds=1.5, tokens=4) == 1
-    assert (life.inner.rounds, life.copies.rounds) == (asked, 30)
+    assert (life.inner.rounds, life.copies.rounds) == (asked, seen + 30)
+
+
+def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
+    life, looked = Life(), []
+    monkeypatch.setattr(life.copies, "is_copying", looked.append)
+    life.rounds(300, seconds=1.5, tokens=1)
+    resting = life.drafted.count(False)
+    assert resting / LOOK - 10 < len(looked) <= resting / LOOK
 
 
 def test_copies_that_do_not_come_true_rest_too():
