@@ -22,8 +22,8 @@ FADE = 0.97  # weight of a round one round later
 KNOWN = 8.0  # rounds from which a speed is believed
 SOON, HOPELESS = 2.9, 0.6  # or from three, faded, where it is below this part of the other's
 FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
-SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
-LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
+SHORTEST_REST, LONGEST_REST, LONGER = 16, 512, 4  # rounds; so many times the last one
+LOOK = 8  # rounds of rest after which it is looked whether a copy is in sight
 
 
 class Copies(Drafter, Protocol):
@@ -70,7 +70,7 @@ class _Trial:
     resting: int  # rounds to go
     asked: _Speed = field(default_factory=_Speed)
     without: _Speed = field(default_factory=_Speed)
-    rest: int = SHORTEST_REST // 2  # the last one
+    rest: int = SHORTEST_REST // LONGER  # the last one
     paid: int = 0  # rounds since the last rest that did
     since_without: int = 0
 
@@ -85,15 +85,15 @@ class _Trial:
         return True
 
     def ended(self, tokens: int, time: float, *, asked: bool) -> None:
-        """A round is over. A rest is twice the last one, unless it had paid for longer than that
-        to be asked."""
+        """A round is over. A rest is several times the last one, unless it had paid for longer than
+        that to be asked."""
         (self.asked if asked else self.without).add(tokens, time)
         if not asked or not self._can_be_judged():
             return
         if self.asked.beats(self.without):
             self.paid += 1
         elif not self.resting:
-            longer = min(2 * self.rest, LONGEST_REST)
+            longer = min(LONGER * self.rest, LONGEST_REST)
             self.resting = self.rest = SHORTEST_REST if self.paid > self.rest else longer
             self.paid = self.since_without = 0
             self.asked = _Speed()  # what comes after the rest is another text
