@@ -32,7 +32,9 @@ def auto(helpers: Helpers, *networks: Drafter) -> Drafter:
         short = _short(replace(helpers, chains=Chains()), target, least=least, reward=UNCERTAIN)
         long = Combined([copies, *networks, short], prune=what_pays)
         drafter = ByPrompt(long, drafter, least=least)
-    return Paced(drafter, helpers.clock, copies) if helpers.clock else drafter
+    if helpers.clock is None:
+        return drafter
+    return Paced(copies, helpers.clock, None if drafter is copies else drafter)
 
 
 def with_short(helpers: Helpers) -> Makers:

@@ -1,15 +1,16 @@
-"""A drafter that is asked as long as that pays by the clock.
+"""Copies, and networks besides, each asked as long as that pays by the clock.
 
 The budget rule weighs guesses by what steps were measured to take. What it cannot know is what
 drafting takes besides: the host's work for every guess and every sequence, on a machine that may
-be busy with other things. So rounds are timed. Where those with drafts bring fewer tokens per
-second than those without, the drafter rests for a while, longer each time it happens again, and
-costs next to nothing. Copies are nearly free to find, so where one is in sight they are asked for
-alone while the rest rests; and they too rest where they do not pay.
+be busy with other things. So rounds are timed. What rounds with guesses take beyond the table is
+added to what guesses cost. Where somebody brings fewer tokens per second when he is asked than when
+he is not, he rests for a while, longer each time it happens again, and costs next to nothing:
+networks are not even told of sequences that begin meanwhile. While copies rest, they are asked
+where one is in sight.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Protocol
 
@@ -22,8 +23,10 @@ FADE = 0.97  # weight of a round one round later
 KNOWN = 8.0  # rounds from which a speed is believed
 SOON, HOPELESS = 2.9, 0.6  # or from three, faded, where it is below this part of the other's
 FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
-SHORTEST_REST, LONGEST_REST, LONGER = 16, 512, 4  # rounds; so many times the last one
-LOOK = 8  # rounds of rest after which it is looked whether a copy is in sight
+SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
+LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
+LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
+LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
 
 
 class Copies(Drafter, Protocol):
@@ -38,6 +41,7 @@ class Kind(Enum):
 
     EVERYBODY = auto()
     COPIES = auto()
+    SIGHTED = auto()  # copies that otherwise rest
     NOBODY = auto()
 
 
@@ -70,7 +74,7 @@ class _Trial:
     resting: int  # rounds to go
     asked: _Speed = field(default_factory=_Speed)
     without: _Speed = field(default_factory=_Speed)
-    rest: int = SHORTEST_REST // LONGER  # the last one
+    rest: int = SHORTEST_REST // 2  # the last one
     paid: int = 0  # rounds since the last rest that did
     since_without: int = 0
 
@@ -85,15 +89,15 @@ class _Trial:
         return True
 
     def ended(self, tokens: int, time: float, *, asked: bool) -> None:
-        """A round is over. A rest is several times the last one, unless it had paid for longer than
-        that to be asked."""
+        """A round is over. A rest is twice the last one, unless it had paid for longer than that
+        to be asked."""
         (self.asked if asked else self.without).add(tokens, time)
         if not asked or not self._can_be_judged():
             return
         if self.asked.beats(self.without):
             self.paid += 1
         elif not self.resting:
-            longer = min(LONGER * self.rest, LONGEST_REST)
+            longer = min(2 * self.rest, LONGEST_REST)
             self.resting = self.rest = SHORTEST_REST if self.paid > self.rest else longer
             self.paid = self.since_without = 0
             self.asked = _Speed()  # what comes after the rest is another text
@@ -105,78 +109,161 @@ class _Trial:
         return self.asked.known or soon
 
 
+@dataclass(slots=True)
+class _Besides:
+    """What a round with guesses takes beyond what the table says of its nodes, in the table's
+    seconds: the table is held against rounds without guesses."""
+
+    pace: float = 0.0  # seconds that rounds without guesses take, in the table's; 0: none yet
+    seconds: float = 0.0
+
+    def ended(self, took: float, plain: float, expected: float, *, guessed: bool) -> None:
+        if not guessed:
+            share = min(took / plain, LONGEST)
+            self.pace += (share - self.pace) * (LEARN if self.pace else 1.0)
+            self.seconds *= FORGET
+        elif self.pace:
+            besides = min(max(took / self.pace - expected, -plain), plain)
+            self.seconds += LEARN * (besides - self.seconds)
+
+    def added_to(self, budget: Budget) -> Budget:
+        """The same budget, guesses as dear as they are."""
+        if self.seconds <= 0:
+            return budget
+        seconds = budget.seconds + self.seconds
+        seconds[0] = budget.seconds[0]
+        return replace(budget, seconds=seconds)
+
+
 class _Pace:
     """Of rounds with about the same number of sequences: who is asked in the next one."""
 
     def __init__(self) -> None:
-        self._everybody, self._copies = _Trial(FIRST), _Trial(0)
+        self.networks, self.copies, self.sighted = _Trial(2 * FIRST), _Trial(FIRST), _Trial(0)
+        self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
 
-    def kind(self, copying: Callable[[], bool]) -> Kind:
-        """Looking takes time too: while no copy is in sight, only every few rounds."""
-        if self._everybody.asks():
-            self._unseen = 0
+    def kind(self, copying: Callable[[], bool], *, networks: bool) -> Kind:
+        if networks and self.networks.asks():
             return Kind.EVERYBODY
+        if not networks:
+            self.networks.resting = max(0, self.networks.resting - 1)
+        if self.copies.asks():
+            return Kind.COPIES
         self._unseen += 1
-        if self._unseen >= LOOK and self._copies.without.rounds:
+        if self._unseen >= LOOK and self.sighted.without.rounds:
             if copying():  # and again in the next round
-                return Kind.COPIES if self._copies.asks() else Kind.NOBODY
+                return Kind.SIGHTED if self.sighted.asks() else Kind.NOBODY
             self._unseen = 0
         return Kind.NOBODY
 
     def ended(self, kind: Kind, tokens: int, time: float) -> None:
-        """A round is over: the others' use is what they add to copies, that of copies what they
-        add to nothing."""
-        self._everybody.ended(tokens, time, asked=kind is Kind.EVERYBODY)
-        if kind is not Kind.EVERYBODY:
-            self._copies.ended(tokens, time, asked=kind is Kind.COPIES)
+        """A round is over: networks' use is what they add to copies, that of copies what they add
+        to nothing."""
+        self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY)
+        if kind in (Kind.COPIES, Kind.NOBODY):
+            self.copies.ended(tokens, time, asked=kind is Kind.COPIES)
+        if kind in (Kind.SIGHTED, Kind.NOBODY):
+            self.sighted.ended(tokens, time, asked=kind is Kind.SIGHTED)
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of the round under way: who is asked, and the seconds it would take without drafts."""
+    """Of the round under way: who is asked; the seconds it would take without guesses, and with
+    those that were made, if any were."""
 
     kind: Kind
+    plain: float
     expected: float
+    guessed: bool
 
 
 class Paced:
-    """Asks `drafter` where that pays; of its members, `copies` can be asked alone."""
+    """Asks `copies` where that pays, and `everybody`, who asks them among others, where that pays
+    more."""
 
     def __init__(
-        self, drafter: Drafter, clock: Callable[[], float], copies: Copies | None = None
+        self, copies: Copies, clock: Callable[[], float], everybody: Drafter | None = None
     ) -> None:
-        self._drafter, self._rounds, self._copies = drafter, Rounds(clock), copies
+        self._copies, self._rounds, self._everybody = copies, Rounds(clock), everybody
         self._paces: dict[int, _Pace] = {}
         self._asked: _Asked | None = None
+        self._told: set[int] = set()  # sequences that everybody knows of
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        self._drafter.start(context)
+        if self._everybody is None or self._is_left():
+            self._copies.start(context)
+        else:
+            self._told.add(context.sequence)
+            self._everybody.start(context)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         whose = [context.sequence for context in contexts]
-        pace = self._paces.setdefault(len(whose).bit_length(), _Pace())
-        last = self._rounds.begin(whose)
+        pace = self._pace(len(whose))
+        last, asked = self._rounds.begin(whose), self._asked
         if last:
-            pace.ended(self._asked.kind, last.tokens, last.seconds / self._asked.expected)
-        kind = pace.kind(lambda: self._are_copying(whose))
-        self._asked = _Asked(kind, float(budget.seconds[0]))
-        if kind is Kind.NOBODY:
-            return [root_only(context.root) for context in contexts]
-        asked = self._drafter if kind is Kind.EVERYBODY else self._copies
-        return asked.propose(contexts, budget)
-
-    def _are_copying(self, whose: list[int]) -> bool:
-        """Whether a copy is in sight for any of these sequences."""
-        return self._copies is not None and any(map(self._copies.is_copying, whose))
+            pace.ended(asked.kind, last.tokens, last.seconds / asked.plain)
+            if asked.kind is not Kind.EVERYBODY:
+                pace.besides.ended(last.seconds, asked.plain, asked.expected, guessed=asked.guessed)
+        kind = pace.kind(lambda: self._are_copying(whose), networks=self._knows(whose))
+        dear = pace.besides.added_to(budget) if kind is not Kind.NOBODY else budget
+        trees = self._trees(kind, contexts, dear)
+        nodes = sum(map(len, trees)) - len(trees)
+        expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
+        self._asked = _Asked(kind, float(budget.seconds[0]), float(expected), nodes > 0)
+        return trees
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
         self._rounds.came(sum(len(step.tokens) for step in steps))
-        self._drafter.observe(steps)
+        told = [step for step in steps if step.sequence in self._told]
+        if told:
+            self._everybody.observe(told)
+        if len(told) < len(steps):
+            self._copies.observe([step for step in steps if step.sequence not in self._told])
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
-        self._drafter.finish(sequence)
+        told = sequence in self._told
+        (self._everybody if told else self._copies).finish(sequence)
+        self._told.discard(sequence)
+
+    def _trees(self, kind: Kind, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        if kind is Kind.NOBODY:
+            return [root_only(context.root) for context in contexts]
+        if kind is not Kind.EVERYBODY:
+            return self._copies.propose(contexts, budget)
+        known = [context.sequence in self._told for context in contexts]
+        if all(known):
+            return self._everybody.propose(contexts, budget)
+        found = {
+            told: iter(drafter.propose(_where(contexts, known, told=told), budget))
+            for told, drafter in ((True, self._everybody), (False, self._copies))
+        }
+        return [next(found[told]) for told in known]
+
+    def _pace(self, sequences: int) -> _Pace:
+        """Of rounds of so many sequences, or about as many."""
+        size = sequences.bit_length()
+        if size not in self._paces:
+            self._paces[size] = _Pace()
+        return self._paces[size]
+
+    def _knows(self, whose: list[int]) -> bool:
+        """Whether networks know of any of these sequences."""
+        return not self._told.isdisjoint(whose)
+
+    def _is_left(self) -> bool:
+        """Whether networks rest for so long that they need not know of one that begins."""
+        resting = [pace.networks.resting for pace in self._paces.values()]
+        return bool(resting) and min(resting) >= LEAVE
+
+    def _are_copying(self, whose: list[int]) -> bool:
+        """Whether a copy is in sight for any of these sequences."""
+        return any(map(self._copies.is_copying, whose))
+
+
+def _where(contexts: list[DraftContext], known: list[bool], *, told: bool) -> list[DraftContext]:
+    return [context for context, each in zip(contexts, known, strict=True) if each is told]

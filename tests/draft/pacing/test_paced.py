@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.paced import EVERY, FIRST, LOOK, REFRESH, Paced
+from graft.draft.pacing.paced import EVERY, FIRST, LEAVE, LOOK, REFRESH, Paced
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import chain
 
@@ -24,7 +24,7 @@ class Asked:
         self.told.append(("start", context.sequence))
 
     def propose(self, contexts, budget):
-        self.rounds += 1
+        self.rounds, self.budget = self.rounds + 1, budget
         return [chain([context.root, 9]) for context in contexts]
 
     def observe(self, steps):
@@ -37,10 +37,10 @@ class Asked:
 class Life:
     """An engine's rounds on a clock of our own."""
 
-    def __init__(self, *, plain=1.0):
+    def __init__(self, *, plain=1.0, networks=False):
         self.now, self.plain = 0.0, plain
-        self.inner, self.copies = Asked(), Asked()
-        self.paced = Paced(self.inner, lambda: self.now, self.copies)
+        self.copies, self.everybody = Asked(), Asked()
+        self.paced = Paced(self.copies, lambda: self.now, self.everybody if networks else None)
         self.drafted = []
 
     def rounds(self, count, *, seconds, tokens, whose=(0,)):
@@ -103,17 +103,13 @@ def test_a_text_that_can_be_copied_later_is_noticed():
     assert life.rounds(200, seconds=1.5, tokens=4) > 0.9
 
 
-def test_while_the_others_rest_copies_in_sight_are_asked_for_alone():
+def test_while_copies_rest_those_in_sight_are_asked_for():
     life = Life()
     life.rounds(300, seconds=1.5, tokens=1)
     assert life.rounds(10, seconds=1.5, tokens=1) == 0  # they rest
-    asked = life.inner.rounds
     life.copies.copying = True
     life.rounds(LOOK, seconds=1.5, tokens=4)  # they are seen soon
-    seen = life.copies.rounds
-    assert seen > 0
     assert life.rounds(30, seconds=1.5, tokens=4) == 1
-    assert (life.inner.rounds, life.copies.rounds) == (asked, seen + 30)
 
 
 def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
@@ -124,7 +120,7 @@ def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
     assert resting / LOOK - 10 < len(looked) <= resting / LOOK
 
 
-def test_copies_that_do_not_come_true_rest_too():
+def test_copies_in_sight_that_do_not_come_true_rest_too():
     life = Life()
     life.rounds(300, seconds=1.5, tokens=1)
     life.copies.copying = True
@@ -134,22 +130,70 @@ def test_copies_that_do_not_come_true_rest_too():
     assert life.copies.rounds > 8
 
 
-@pytest.mark.parametrize("sequences", [1, 8])
-def test_what_adds_nothing_to_copies_rests_however_good_they_are(sequences):
-    """Copies bring four tokens, and so do all together, which takes longer."""
+@pytest.mark.parametrize("besides", [0.0, 0.3])
+def test_guesses_cost_what_their_rounds_take_besides(besides):
+    """The table says that a node takes a sixteenth of a step."""
     life = Life()
-    life.copies.copying = True
-    life.rounds(FIRST, seconds=1.0, tokens=1, whose=range(sequences))
+    seconds = BUDGET.seconds[1] + besides
+    life.rounds(300, seconds=seconds, tokens=2)
+    dear = life.copies.budget.seconds
+    assert dear[0] == 1.0
+    assert dear[1:] == pytest.approx(BUDGET.seconds[1:] + besides, abs=0.02)
+
+
+@pytest.mark.parametrize("sequences", [1, 8])
+def test_networks_that_add_nothing_to_copies_rest_however_good_they_are(sequences):
+    """Copies bring four tokens, and so do all together, which takes longer."""
+    life = Life(networks=True)
     contexts = [DraftContext(each, [1, 2], [], tokens=[3]) for each in range(sequences)]
+    for context in contexts:
+        life.paced.start(context)
+    life.rounds(FIRST, seconds=1.0, tokens=1, whose=range(sequences))
     for number in range(3000):
         if number == 1000:
-            life.inner.rounds = life.copies.rounds = 0
-        asked = life.inner.rounds
+            life.everybody.rounds = life.copies.rounds = 0
+        asked = life.everybody.rounds
         life.paced.propose(contexts, BUDGET)
-        life.now += 2.0 if life.inner.rounds > asked else 1.1
+        life.now += 2.0 if life.everybody.rounds > asked else 1.1
         life.paced.observe([TargetStep(context.sequence, [5] * 4) for context in contexts])
     assert life.copies.rounds > 0.95 * 2000
-    assert life.inner.rounds < 0.03 * 2000
+    assert life.everybody.rounds < 0.03 * 2000
+
+
+def networks_that_rest() -> Life:
+    life = Life(networks=True)
+    life.paced.start(DraftContext(0, [1], []))
+    life.rounds(300, seconds=5.0, tokens=1)
+    while min(pace.networks.resting for pace in life.paced._paces.values()) < LEAVE:
+        life.rounds(1, seconds=5.0, tokens=1)
+    return life
+
+
+def test_networks_are_not_told_of_sequences_that_begin_while_they_rest():
+    life = networks_that_rest()
+    life.everybody.told.clear()
+    life.paced.start(DraftContext(1, [1], []))
+    life.rounds(1000, seconds=5.0, tokens=1, whose=[1])
+    life.paced.finish(1)
+    assert not life.everybody.told
+    assert {sequence for _, sequence in life.copies.told} == {1}
+    life.paced.start(DraftContext(2, [1], []))  # it is time to try again
+    assert life.everybody.told == [("start", 2)]
+
+
+def test_in_a_round_of_both_everybody_guesses_for_those_he_knows_of():
+    life = networks_that_rest()
+    life.paced.start(DraftContext(1, [1], []))
+    contexts = [DraftContext(each, [1, 2], [], tokens=[each]) for each in (1, 0)]
+    both = set()
+    for _ in range(50):
+        before = life.copies.rounds, life.everybody.rounds
+        trees = life.paced.propose(contexts, BUDGET)
+        both.add((life.copies.rounds - before[0], life.everybody.rounds - before[1]))
+        assert [tree.tokens[0] for tree in trees] == [1, 0]
+        life.now += 1.0
+        life.paced.observe([TargetStep(each, [5]) for each in (1, 0)])
+    assert (1, 1) in both
 
 
 def test_batches_of_different_sizes_are_told_apart():
@@ -170,10 +214,12 @@ def test_others_rounds_and_pauses_do_not_count():
     assert life.rounds(40, seconds=1.2, tokens=2) == 1
 
 
-def test_the_drafter_is_told_everything():
-    life = Life()
+@pytest.mark.parametrize("networks", [True, False])
+def test_drafters_are_told_everything(networks):
+    life = Life(networks=networks)
     life.paced.start(DraftContext(0, [1], []))
     life.rounds(2, seconds=1.0, tokens=1)
     life.paced.finish(0)
-    assert life.inner.told == [("start", 0), ("step", 0), ("step", 0), ("finish", 0)]
-    assert life.inner.rounds == 0
+    told = life.everybody if networks else life.copies
+    assert told.told == [("start", 0), ("step", 0), ("step", 0), ("finish", 0)]
+    assert life.copies.rounds == life.everybody.rounds == 0
