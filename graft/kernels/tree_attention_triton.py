@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import COLUMNS, TreePlan, plan_tree, tile_of
+from graft.kernels.tree_plan import COLUMNS, WORD, TreePlan, plan_tree, tile_of
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -143,6 +143,7 @@ def attend(
     assert keys.stride() == values.stride(), "keys and values must lie alike"
     assert keys.stride()[1:] == (size, 1), "a cache row must lie in order"
     tiles = tiles or tiles_for(plan.tile, size, query.dtype)
+    assert WORD % tiles.keys == 0, "keys of a turn must share a word of the tree's bits"
     result = torch.empty_like(query)
     parts = plan.most_parts if plan.most_parts > 1 else 0
     mixed = query.new_empty((parts, nodes, heads, size), dtype=torch.float32)
@@ -231,7 +232,7 @@ def _attend(
     last = tl.where((tree > 0) & ~is_chain, tl.max(tl.where(is_row, node, 0), 0) - first + 1, 0)
     for key in tl.range(0, last, KEYS, num_stages=1):
         index = key + offset
-        visible = _ancestors(bits, words, node, index, is_row[:, None] & (index < last)[None, :])
+        visible = _ancestors(bits, words, node, key, offset, is_row) & (index < last)[None, :]
         if HAS_WINDOW:
             other = tl.load(positions + first + index, mask=index < last, other=0)
             visible &= position[:, None] - other.to(tl.int32)[None, :] < window
@@ -298,10 +299,12 @@ def _take_in_some(
 
 
 @triton.jit
-def _ancestors(bits, words, node, index, inside):
-    """[TILE, KEYS] bool: whether tree node `index` is an ancestor of a row's node, or itself."""
-    place = node[:, None].to(tl.int64) * words + (index // 64)[None, :]
-    return ((tl.load(bits + place, mask=inside, other=0) >> (index % 64)[None, :]) & 1) != 0
+def _ancestors(bits, words, node, key, offset, is_row):
+    """[TILE, KEYS] bool: whether tree node key + offset is an ancestor of a row's node, or itself.
+    Keys of a turn share a word of 64 bits: a row reads one."""
+    place = node.to(tl.int64) * words + key // 64
+    word = tl.load(bits + place, mask=is_row, other=0)
+    return ((word[:, None] >> (key % 64 + offset)[None, :]) & 1) != 0
 
 
 @triton.jit

@@ -24,7 +24,7 @@ from numba import njit
 from graft.errors import InputError
 from graft.home import atomic_file, home
 from graft.models.language_model import LanguageModel
-from graft.tree.draft_tree import chain
+from graft.tree.draft_tree import DraftTree, chain
 
 NODES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (128, 2048)
@@ -171,13 +171,25 @@ def measure(model: LanguageModel) -> StepCosts:
                 extent.length = length
                 for j, nodes in enumerate(counts):
                     start = time.perf_counter()
-                    reading = [nodes > MOST_GUESSED]
-                    model.score([extent], [chain([1] * nodes)], last_only=reading)[0][0, 0].item()
+                    reading, tree = [nodes > MOST_GUESSED], _like_guesses(nodes)
+                    model.score([extent], [tree], last_only=reading)[0][0, 0].item()
                     best[i, j] = min(best[i, j], time.perf_counter() - start)
     finally:
         extent.length = 0
         model.close(extent)
     return StepCosts(lengths, counts, tuple(tuple(row) for row in best.tolist()))
+
+
+def _like_guesses(nodes: int) -> DraftTree:
+    """A chain with a second branch, as attention computes trees in another way than chains; a
+    prompt is a chain."""
+    tree = chain([1] * nodes)
+    if 2 < nodes <= MOST_GUESSED:
+        parents = tree.parents.copy()
+        parents[2] = 0  # beside the first guess, which everything else follows
+        parents[3:4] = 1
+        tree = replace(tree, parents=parents)
+    return tree
 
 
 def costs_for(model: LanguageModel, identity: str, dtype: str, device: str) -> StepCosts:
