@@ -106,7 +106,7 @@ def tilings(rows: int) -> Iterator[tuple[int, Tiles]]:
     for tile in (16, 32, 64, 128):
         if tile >= 4 * rows or (tile < 64 and tile < rows):
             continue
-        shapes = itertools.product((64, 128), (4, 8), (2, 3, 4), (1, 2, 3))
+        shapes = itertools.product((32, 64), (4, 8), (2, 3, 4), (1, 2, 3))
         for keys, warps, stages, programs in shapes:
             held = stages * keys * SIZE * 4 * min(programs, 2)
             if held <= MEMORY and (warps == 8) == (tile == 128):

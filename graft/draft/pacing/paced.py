@@ -187,6 +187,7 @@ class Paced:
     ) -> None:
         self._copies, self._rounds, self._everybody = copies, Rounds(clock), everybody
         self._paces: dict[int, _Pace] = {}
+        self._latest: _Pace | None = None
         self._asked: _Asked | None = None
         self._told: set[int] = set()  # sequences that everybody knows of
 
@@ -201,7 +202,7 @@ class Paced:
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         whose = [context.sequence for context in contexts]
-        pace = self._pace(len(whose))
+        pace = self._latest = self._pace(len(whose))
         last, asked = self._rounds.begin(whose), self._asked
         if last:
             pace.ended(asked.kind, last.tokens, last.seconds / asked.plain)
@@ -256,9 +257,9 @@ class Paced:
         return not self._told.isdisjoint(whose)
 
     def _is_left(self) -> bool:
-        """Whether networks rest for so long that they need not know of one that begins."""
-        resting = [pace.networks.resting for pace in self._paces.values()]
-        return bool(resting) and min(resting) >= LEAVE
+        """Whether networks rest for so long, in rounds like the last one, that they need not know
+        of a sequence that begins."""
+        return self._latest is not None and self._latest.networks.resting >= LEAVE
 
     def _are_copying(self, whose: list[int]) -> bool:
         """Whether a copy is in sight for any of these sequences."""

@@ -163,8 +163,9 @@ def test_networks_that_add_nothing_to_copies_rest_however_good_they_are(sequence
 def networks_that_rest() -> Life:
     life = Life(networks=True)
     life.paced.start(DraftContext(0, [1], []))
+    life.rounds(2, seconds=5.0, tokens=1, whose=range(3))  # what others did does not matter
     life.rounds(300, seconds=5.0, tokens=1)
-    while min(pace.networks.resting for pace in life.paced._paces.values()) < LEAVE:
+    while life.paced._latest.networks.resting < LEAVE:
         life.rounds(1, seconds=5.0, tokens=1)
     return life
 
@@ -172,6 +173,7 @@ def networks_that_rest() -> Life:
 def test_networks_are_not_told_of_sequences_that_begin_while_they_rest():
     life = networks_that_rest()
     life.everybody.told.clear()
+    life.copies.told.clear()
     life.paced.start(DraftContext(1, [1], []))
     life.rounds(1000, seconds=5.0, tokens=1, whose=[1])
     life.paced.finish(1)
