@@ -22,8 +22,20 @@ REFUSALS = {
 }
 
 
+def makes_streams() -> bool:
+    """A torch built for CUDA cannot where there is no driver, and transformers' offloaded cache
+    begins with one, before anybody is asked."""
+    try:
+        torch.Stream()
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_cannot_be_honoured_is_refused_by_name(unchanged, name):
+    if "offloaded" in name and not makes_streams():
+        pytest.skip("transformers cannot offload here")
     with pytest.raises(InputError) as error:
         drafted(unchanged, **SHAPES["one"], max_new_tokens=3, **REFUSALS[name])
     assert str(error.value).startswith(name)
