@@ -81,7 +81,8 @@ def _measured(asked: argparse.Namespace) -> bool:
     print("| reuse | calls | mean KL (nats) | largest |\n|---|--:|--:|--:|")
     for mode in modes:
         mine = [each["divergence"] for each in rows if each["reuse"] == mode]
-        print(f"| {mode} | {len(mine)} | {sum(mine) / len(mine):.2g} | {max(mine):.2g} |")
+        if mine:
+            print(f"| {mode} | {len(mine)} | {sum(mine) / len(mine):.2g} | {max(mine):.2g} |")
     return True
 
 

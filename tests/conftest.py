@@ -94,8 +94,3 @@ def use_all_threads():
 
     torch.set_num_threads(os.cpu_count() or 1)
     use_threads()
-
-
-def pytest_collection_modifyitems(items):
-    """The longest file first: at the end it would keep one of two workers busy alone."""
-    items.sort(key=lambda item: "test_lossless.py" not in item.nodeid)

@@ -133,10 +133,10 @@ class GraphedForward:
         sequence of any length, then for twice as many again and again. None for those that nothing
         is captured for: larger ones, large ones with large trees or many segments."""
         count, kv_heads = len(plan.parts), len(self._keys)
+        nodes = next((size for size in self.sizes if size >= count), None)
         large = count > BUCKETS[-1]
-        if large and (count > self.sizes[-1] or _is_rare(plan)):
+        if nodes is None or (large and _is_rare(plan)):
             return None
-        nodes = next(size for size in (PIECES if large else BUCKETS) if size >= count)
         size, dtype = self._keys.shape[2], self._keys.dtype
         tasks = tasks_wanted(plan.tile, kv_heads, size, dtype, self.device) + 8
         parts = PIECE_PARTS if large else tasks

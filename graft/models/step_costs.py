@@ -24,7 +24,7 @@ from numba import njit
 from graft.errors import InputError
 from graft.home import atomic_file, home
 from graft.models.language_model import LanguageModel
-from graft.tree.draft_tree import DraftTree, chain
+from graft.tree.draft_tree import DraftTree, chain, from_paths
 
 NODES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (128, 2048)
@@ -67,7 +67,7 @@ class StepCosts:
         share = 0.0  # of the way from one measured length to the next
         if i and length > self.lengths[0]:
             share = (length - self.lengths[i - 1]) / (self.lengths[i] - self.lengths[i - 1])
-        return _beyond(lines, max(i, 1) - 1, i, share, rows, nodes, sequences)
+        return _beyond(lines, max(i - 1, 0), i, share, rows, nodes, sequences)
 
     def _lines(self, count: int) -> np.ndarray:
         """[lengths, at least count]: seconds by nodes at the measured lengths."""
@@ -163,15 +163,16 @@ def measure(model: LanguageModel) -> StepCosts:
     known = GPU_LENGTHS if model.asynchronous else LENGTHS
     lengths = tuple(length for length in known if length <= room) or (0,)
     best = np.full((len(lengths), len(counts)), np.inf)
+    trees = [_like_guesses(nodes) for nodes in counts]
     extent = model.open(lengths[-1] + counts[-1] + 1)
     try:
         model.arena.ensure(extent, lengths[-1] + counts[-1])
         for _ in range(_ROUNDS):
             for i, length in enumerate(lengths):
                 extent.length = length
-                for j, nodes in enumerate(counts):
+                for j, tree in enumerate(trees):
+                    reading = [len(tree) > MOST_GUESSED]
                     start = time.perf_counter()
-                    reading, tree = [nodes > MOST_GUESSED], _like_guesses(nodes)
                     model.score([extent], [tree], last_only=reading)[0][0, 0].item()
                     best[i, j] = min(best[i, j], time.perf_counter() - start)
     finally:
@@ -183,13 +184,9 @@ def measure(model: LanguageModel) -> StepCosts:
 def _like_guesses(nodes: int) -> DraftTree:
     """A chain with a second branch, as attention computes trees in another way than chains; a
     prompt is a chain."""
-    tree = chain([1] * nodes)
     if 2 < nodes <= MOST_GUESSED:
-        parents = tree.parents.copy()
-        parents[2] = 0  # beside the first guess, which everything else follows
-        parents[3:4] = 1
-        tree = replace(tree, parents=parents)
-    return tree
+        return from_paths(1, [[1] * (nodes - 2), [2]])
+    return chain([1] * nodes)
 
 
 def costs_for(model: LanguageModel, identity: str, dtype: str, device: str) -> StepCosts:

@@ -29,7 +29,6 @@ TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
 def small_buckets(monkeypatch):
     """Interpreted kernels take long over padding."""
     monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
-    monkeypatch.setattr(forward_graphed, "PIECES", (12,))
     monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 

@@ -9,10 +9,10 @@ networks are not even told of sequences that begin meanwhile. While copies rest,
 where one is in sight.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.pacing.rounds import LONGEST, Rounds
@@ -27,6 +27,9 @@ SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
 LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
 LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
+
+
+Whose = TypeVar("Whose", DraftContext, TargetStep)
 
 
 class Copies(Drafter, Protocol):
@@ -144,10 +147,8 @@ class _Pace:
         self._unseen = 0  # rounds since it was looked for copies
 
     def kind(self, copying: Callable[[], bool], *, networks: bool) -> Kind:
-        if networks and self.networks.asks():
+        if (networks or self.networks.resting) and self.networks.asks():
             return Kind.EVERYBODY
-        if not networks:
-            self.networks.resting = max(0, self.networks.resting - 1)
         if self.copies.asks():
             return Kind.COPIES
         self._unseen += 1
@@ -219,11 +220,8 @@ class Paced:
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
         self._rounds.came(sum(len(step.tokens) for step in steps))
-        told = [step for step in steps if step.sequence in self._told]
-        if told:
-            self._everybody.observe(told)
-        if len(told) < len(steps):
-            self._copies.observe([step for step in steps if step.sequence not in self._told])
+        for drafter, mine in self._by_drafter(steps):
+            drafter.observe(mine)
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
@@ -236,14 +234,19 @@ class Paced:
             return [root_only(context.root) for context in contexts]
         if kind is not Kind.EVERYBODY:
             return self._copies.propose(contexts, budget)
-        known = [context.sequence in self._told for context in contexts]
-        if all(known):
-            return self._everybody.propose(contexts, budget)
-        found = {
-            told: iter(drafter.propose(_where(contexts, known, told=told), budget))
-            for told, drafter in ((True, self._everybody), (False, self._copies))
-        }
-        return [next(found[told]) for told in known]
+        found: dict[int, DraftTree] = {}
+        for drafter, mine in self._by_drafter(contexts):
+            trees = drafter.propose(mine, budget)
+            found |= zip((context.sequence for context in mine), trees, strict=True)
+        return [found[context.sequence] for context in contexts]
+
+    def _by_drafter(self, each: list[Whose]) -> Iterator[tuple[Drafter, list[Whose]]]:
+        """Those whose sequences everybody knows of, and the others, with who drafts for them."""
+        told = [one for one in each if one.sequence in self._told]
+        if told:
+            yield self._everybody, told
+        if len(told) < len(each):
+            yield self._copies, [one for one in each if one.sequence not in self._told]
 
     def _pace(self, sequences: int) -> _Pace:
         """Of rounds of so many sequences, or about as many."""
@@ -264,7 +267,3 @@ class Paced:
     def _are_copying(self, whose: list[int]) -> bool:
         """Whether a copy is in sight for any of these sequences."""
         return any(map(self._copies.is_copying, whose))
-
-
-def _where(contexts: list[DraftContext], known: list[bool], *, told: bool) -> list[DraftContext]:
-    return [context for context, each in zip(contexts, known, strict=True) if each is told]
