@@ -34,7 +34,8 @@ def auto(helpers: Helpers, *networks: Drafter) -> Drafter:
         drafter = ByPrompt(long, drafter, least=least)
     if helpers.clock is None:
         return drafter
-    return Paced(copies, helpers.clock, None if drafter is copies else drafter)
+    everybody = None if drafter is copies else drafter
+    return Paced(copies, helpers.clock, everybody, least=0 if networks else least or 0)
 
 
 def with_short(helpers: Helpers) -> Makers:

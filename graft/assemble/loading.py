@@ -12,6 +12,7 @@ from graft.assemble.helpers import Helpers
 from graft.assemble.presets import check_draft, retrieves
 from graft.assemble.verifiers import chains_for, check_verifier, make_verifier
 from graft.decode.engine import Engine
+from graft.draft.copies import hanging
 from graft.draft.copies.calibration import Calibration
 from graft.draft.models.model import Helper
 from graft.draft.models.overhead import with_overhead
@@ -166,7 +167,7 @@ def engine_around(
     max_batch: int = 16,
 ) -> Engine:
     """An engine with every preset around a model, and those who help it, that are there already."""
-    for each in (*INDEXES, Calibration, budget):
+    for each in (*INDEXES, Calibration, hanging, budget):
         each.warm_up()
     helpers = helpers or Helpers()
     if helpers.target is None:

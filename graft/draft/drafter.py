@@ -35,7 +35,7 @@ class DraftContext:
         return self.tokens[-1]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Budget:
     """What a step may cost: most nodes of a tree besides its root; the seconds [n] of the step
     with n of them in all its trees; the tokens it yields without any."""

@@ -260,6 +260,8 @@ def tree_slack(tree: DraftTree) -> int:
 
 def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout:
     """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
+    if len(trees) == 1:
+        return _alone(extents[0], trees[0])
     counts = [len(tree) for tree in trees]
     first = list(accumulate(counts, initial=0))
     rows = np.array([extent.start + extent.length for extent in extents])
@@ -276,6 +278,20 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
         assert all(extent.starts is not None for extent in extents), "views go by themselves"
         starts = [extent.starts for extent in extents]
     return TreeLayout(np.array(first), segments, rows, positions, parents, starts)
+
+
+def _alone(extent: Extent, tree: DraftTree) -> TreeLayout:
+    """The same of one sequence, sooner."""
+    count, row = len(tree), extent.start + extent.length
+    starts = None if extent.starts is None else [extent.starts]
+    return TreeLayout(
+        np.array([0, count]),
+        [extent.segments],
+        np.arange(row, row + count),
+        tree.depths + extent.position,
+        tree.parents.astype(np.int64),
+        starts,
+    )
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

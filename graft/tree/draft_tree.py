@@ -14,9 +14,10 @@ from torch import Tensor
 from graft.tree.relations import ancestors, depths
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # frozen ones take three times as long to make
 class DraftTree:
-    """`scores` estimate the probability that a node's whole path is accepted; the root's is 1.
+    """Not to be changed. `scores` estimate the probability that a node's whole path is accepted;
+    the root's is 1.
 
     `sources` index into `source_names`. `probs` are the drafter's distributions at the nodes the
     children were drawn from; only sampled chains have them, for the rejection rule. `places` say
@@ -75,6 +76,12 @@ class DraftTree:
         return [-1] * len(self) if self.places is None else self.places.tolist()
 
 
+def with_depths(tree: DraftTree, known: np.ndarray) -> DraftTree:
+    """The same tree, whose depths need not be found again."""
+    tree.__dict__["depths"] = known
+    return tree
+
+
 _NO_PARENT = np.array([-1], np.int32)
 _CERTAIN = np.ones(1, np.float32)
 _NO_SOURCE = np.zeros(1, np.int16)
@@ -111,6 +118,7 @@ def in_level_order(
     level = depths(parents)
     if (level[1:] < level[:-1]).any():
         order = np.argsort(level, kind="stable")
+        level = level[order]
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
         tokens, parents, scores, sources = (
@@ -118,7 +126,7 @@ def in_level_order(
         )
         parents[1:] = place[parents[1:]]
         places = None if places is None else places[order]
-    return DraftTree(
+    tree = DraftTree(
         tokens.astype(np.int64),
         parents.astype(np.int32),
         scores.astype(np.float32),
@@ -126,6 +134,7 @@ def in_level_order(
         source_names,
         places=None if places is None else places.astype(np.int32),
     )
+    return with_depths(tree, level)
 
 
 def from_paths(root: int, paths: Iterable[Sequence[int]], source: str = "") -> DraftTree:

@@ -77,10 +77,9 @@ def below(tree: DraftTree, node: int) -> DraftTree:
 
 def shallow(tree: DraftTree, depth: int) -> DraftTree:
     """The nodes at most `depth` below the root."""
-    if len(tree) == 1:
+    if len(tree) == 1 or tree.depths[-1] <= depth:  # level order: depths never fall
         return tree
-    count = int(np.searchsorted(tree.depths, depth, side="right"))  # level order: depths never fall
-    return tree if count == len(tree) else keep(tree, list(range(count)))
+    return keep(tree, list(range(int(np.searchsorted(tree.depths, depth, side="right")))))
 
 
 def cut(tree: DraftTree, budget: int) -> DraftTree:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graft.draft.copies.calibration import PRIOR, Calibration
+from graft.draft.copies.hanging import SOURCES, hung, source_at
 from graft.draft.copies.texts import NOWHERE, Layout, stretches
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import Choose
@@ -18,18 +19,17 @@ from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
 COPYING = 6  # tokens at a text's end that stood somewhere before: it looks like a copy
-SOURCES = ("", "document", "prediction", "prompt", "output", "store")
 
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence's indexed text: which stretch came from where, and the last proposal. What came
-    in rounds without one is indexed when somebody asks."""
+    """A sequence's indexed text: where its stretches begin and what they are (`hanging.py`), and
+    the last proposal. What came in rounds without one is indexed when somebody asks."""
 
     indexed: TokenIndex
     calibration: Calibration
-    layout: Layout
-    names: list[int]  # of the stretches' sources
+    starts: np.ndarray  # [S] int64
+    kinds: np.ndarray  # [S] int16
     matches: Matches | None = None
     late: list[int] = field(default_factory=list)
 
@@ -41,14 +41,14 @@ class _Text:
             self.late.clear()
         return self.indexed
 
-    def sources(self, positions: np.ndarray) -> list[int]:
-        return [self._source(place) for place in positions.tolist()]
+    def tree(self, root: int, kept: int) -> DraftTree:
+        """The best of the last proposal."""
+        if kept == 0:
+            return root_only(root)
+        return hung(root, self.matches, kept, self.starts, self.kinds)
 
-    def _source(self, place: int) -> int:
-        """What stands at a place of the indexed text; what stands in none is from a datastore."""
-        if place <= NOWHERE:
-            return SOURCES.index("store")
-        return self.names[self.layout.number(place)]
+    def sources(self, positions: np.ndarray) -> list[int]:
+        return [source_at(place, self.starts, self.kinds) for place in positions.tolist()]
 
 
 class LookupDrafter:
@@ -77,9 +77,10 @@ class LookupDrafter:
             index.extend(np.array(part.tokens, np.int32))
             if part.bordered:
                 index.border()
-        names = [SOURCES.index(part.source) for part in parts]
-        calibration = Calibration(self._prior)
-        self._texts[context.sequence] = _Text(index, calibration, Layout(parts), names)
+        kinds = np.array([SOURCES.index(part.source) for part in parts], np.int16)
+        starts = np.array(Layout(parts).starts, np.int64)
+        text = _Text(index, Calibration(self._prior), starts, kinds)
+        self._texts[context.sequence] = text
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -89,7 +90,7 @@ class LookupDrafter:
             text.matches = text.index.lookup(limit, text.calibration.confidence())
         counts = self._choose([text.matches.scores for text in texts], budget)
         return [
-            _as_tree(context.root, text, kept)
+            text.tree(context.root, kept)
             for context, text, kept in zip(contexts, texts, counts, strict=True)
         ]
 
@@ -130,18 +131,3 @@ class LookupDrafter:
     def finish(self, sequence: int) -> None:
         """See Drafter."""
         self._texts.pop(sequence, None)
-
-
-def _as_tree(root: int, text: _Text, kept: int) -> DraftTree:
-    """The first (and best) `kept` continuations hung under the root."""
-    if kept == 0:
-        return root_only(root)
-    matches = text.matches
-    return in_level_order(
-        np.concatenate([[root], matches.tokens[:kept]]),
-        np.concatenate([[-1], matches.parents[:kept] + 1]),
-        np.concatenate([[1.0], matches.scores[:kept]]),
-        np.array([0, *text.sources(matches.positions[:kept])]),
-        SOURCES,
-        np.concatenate([[NOWHERE], matches.positions[:kept]]),
-    )

@@ -52,15 +52,15 @@ class Layout:
 
     def __init__(self, parts: list[Stretch]) -> None:
         self._texts = [(part.source, part.text, part.first) for part in parts]
-        self._starts: list[int] = []
+        self.starts: list[int] = []
         length = 0
         for part in parts:
-            self._starts.append(length)
+            self.starts.append(length)
             length += len(part.tokens) + part.bordered
 
     def number(self, place: int) -> int:
         """Of the stretch with this place."""
-        return bisect_right(self._starts, place) - 1
+        return bisect_right(self.starts, place) - 1
 
     def origin(self, place: int) -> Origin | None:
         """What stands at a place; None for what stands elsewhere."""
@@ -68,4 +68,4 @@ class Layout:
             return None
         number = self.number(place)
         source, text, first = self._texts[number]
-        return Origin(source, text, first + place - self._starts[number])
+        return Origin(source, text, first + place - self.starts[number])

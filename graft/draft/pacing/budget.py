@@ -42,7 +42,7 @@ def _best_count(chances: np.ndarray, seconds: np.ndarray, certain: float) -> int
 
 def warm_up() -> None:
     """Compile the rule, or load it from the cache, so that the first request need not."""
-    paying_nodes(np.zeros(0), Budget(0, np.ones(1)))
+    as_many_as_pay([np.zeros(0), np.zeros(0)], Budget(0, np.ones(1)))
 
 
 def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
@@ -51,11 +51,33 @@ def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
     capped = [each[: budget.nodes] for each in scores]
     if len(capped) == 1:
         return [paying_nodes(capped[0], budget)]
-    pooled = np.concatenate(capped)
-    order = np.argsort(-pooled, kind="stable")
-    owners = np.repeat(np.arange(len(capped)), [len(each) for each in capped])[order]
-    paying = paying_nodes(pooled[order], budget)
-    return np.bincount(owners[:paying], minlength=len(capped)).tolist()
+    ends = np.cumsum([len(each) for each in capped])
+    pooled, owners = np.empty(ends[-1]), np.empty(ends[-1], np.int64)
+    following = np.array([0, *ends[:-1]])
+    _merge(np.concatenate(capped, dtype=np.float64), following, ends, pooled, owners)
+    return np.bincount(owners[: paying_nodes(pooled, budget)], minlength=len(capped)).tolist()
+
+
+@compiled
+def _merge(
+    scores: np.ndarray,
+    following: np.ndarray,
+    ends: np.ndarray,
+    pooled: np.ndarray,
+    owners: np.ndarray,
+) -> None:
+    """Several lists of falling scores, side by side, into one, and whose each is; of equal ones the
+    first list's comes first. `following` are where the lists begin, and after this where they end.
+    """
+    for place in range(len(pooled)):
+        best = -1
+        for owner in range(len(ends)):
+            if following[owner] < ends[owner] and (
+                best < 0 or scores[following[owner]] > scores[following[best]]
+            ):
+                best = owner
+        pooled[place], owners[place] = scores[following[best]], best
+        following[best] += 1
 
 
 def as_many_as_fit(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:

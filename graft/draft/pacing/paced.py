@@ -10,21 +10,19 @@ where one is in sight.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol, TypeVar
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.pacing.rounds import LONGEST, Rounds
+from graft.draft.pacing.trial import Trial
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 
-FADE = 0.97  # weight of a round one round later
-KNOWN = 8.0  # rounds from which a speed is believed
-SOON, HOPELESS = 2.9, 0.6  # or from three, faded, where it is below this part of the other's
-FIRST, REFRESH, EVERY = 4, 2, 128  # rounds without drafts: at first, and again every so often
-SHORTEST_REST, LONGEST_REST = 16, 512  # rounds
+FIRST = 4  # rounds without drafts, at first
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
+WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
 LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
 LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
 
@@ -49,85 +47,24 @@ class Kind(Enum):
 
 
 @dataclass(slots=True)
-class _Speed:
-    """Tokens per time, recent rounds counting more; times are in parts of what was expected of a
-    step without drafts, so that neither context nor prompts in the same step matter."""
-
-    rounds: float = 0.0
-    tokens: float = 0.0
-    time: float = 0.0
-
-    def add(self, tokens: int, time: float) -> None:
-        self.rounds = FADE * self.rounds + 1
-        self.tokens = FADE * self.tokens + tokens
-        self.time = FADE * self.time + min(time, LONGEST)
-
-    @property
-    def known(self) -> bool:
-        return self.rounds >= KNOWN
-
-    def beats(self, other: "_Speed", part: float = 1.0) -> bool:
-        return self.tokens * other.time >= part * other.tokens * self.time
-
-
-@dataclass(slots=True)
-class _Trial:
-    """Somebody who is asked in some rounds and not in others: whether he is in the next one."""
-
-    resting: int  # rounds to go
-    asked: _Speed = field(default_factory=_Speed)
-    without: _Speed = field(default_factory=_Speed)
-    rest: int = SHORTEST_REST // 2  # the last one
-    paid: int = 0  # rounds since the last rest that did
-    since_without: int = 0
-
-    def asks(self) -> bool:
-        if self.resting:
-            self.resting -= 1
-            return False
-        self.since_without += 1
-        if self.since_without > EVERY:
-            self.since_without, self.resting = 0, REFRESH - 1
-            return False
-        return True
-
-    def ended(self, tokens: int, time: float, *, asked: bool) -> None:
-        """A round is over. A rest is twice the last one, unless it had paid for longer than that
-        to be asked."""
-        (self.asked if asked else self.without).add(tokens, time)
-        if not asked or not self._can_be_judged():
-            return
-        if self.asked.beats(self.without):
-            self.paid += 1
-        elif not self.resting:
-            longer = min(2 * self.rest, LONGEST_REST)
-            self.resting = self.rest = SHORTEST_REST if self.paid > self.rest else longer
-            self.paid = self.since_without = 0
-            self.asked = _Speed()  # what comes after the rest is another text
-
-    def _can_be_judged(self) -> bool:
-        """Few rounds will do where they took far longer than those without for what they brought:
-        a trial that loses should be short."""
-        soon = self.asked.rounds >= SOON and not self.asked.beats(self.without, HOPELESS)
-        return self.asked.known or soon
-
-
-@dataclass(slots=True)
 class _Besides:
     """What a round with guesses takes beyond what the table says of its nodes, in the table's
     seconds: the table is held against rounds without guesses."""
 
     pace: float = 0.0  # seconds that rounds without guesses take, in the table's; 0: none yet
     seconds: float = 0.0
+    rounds: int = 0  # with guesses
 
     def ended(self, took: float, plain: float, expected: float, *, guessed: bool) -> None:
+        """A round is over. The first ones count as much as all before them."""
         if not guessed:
             share = min(took / plain, LONGEST)
             self.pace += (share - self.pace) * (LEARN if self.pace else 1.0)
             self.seconds *= FORGET
         elif self.pace:
+            self.rounds += 1
             besides = min(max(took / self.pace - expected, -plain), plain)
-            self.seconds += LEARN * (besides - self.seconds)
+            self.seconds += max(LEARN, 1 / self.rounds) * (besides - self.seconds)
 
     def added_to(self, budget: Budget) -> Budget:
         """The same budget, guesses as dear as they are."""
@@ -135,14 +72,16 @@ class _Besides:
             return budget
         seconds = budget.seconds + self.seconds
         seconds[0] = budget.seconds[0]
-        return replace(budget, seconds=seconds)
+        return Budget(budget.nodes, seconds, budget.certain)
 
 
 class _Pace:
     """Of rounds with about the same number of sequences: who is asked in the next one."""
 
     def __init__(self) -> None:
-        self.networks, self.copies, self.sighted = _Trial(2 * FIRST), _Trial(FIRST), _Trial(0)
+        self.networks = Trial(known=8, longest=2048, resting=2 * FIRST)
+        self.copies = Trial(known=24, longest=256, resting=FIRST)
+        self.sighted = Trial(known=8, longest=256)
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
 
@@ -166,9 +105,12 @@ class _Pace:
             self.copies.ended(tokens, time, asked=kind is Kind.COPIES)
         if kind in (Kind.SIGHTED, Kind.NOBODY):
             self.sighted.ended(tokens, time, asked=kind is Kind.SIGHTED)
+            if self.sighted.paid >= WOKEN:
+                self.copies.wake()
+                self.sighted.paid = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Asked:
     """Of the round under way: who is asked; the seconds it would take without guesses, and with
     those that were made, if any were."""
@@ -181,12 +123,18 @@ class _Asked:
 
 class Paced:
     """Asks `copies` where that pays, and `everybody`, who asks them among others, where that pays
-    more."""
+    more; but not for prompts of fewer than `least` tokens, which networks have no say in."""
 
     def __init__(
-        self, copies: Copies, clock: Callable[[], float], everybody: Drafter | None = None
+        self,
+        copies: Copies,
+        clock: Callable[[], float],
+        everybody: Drafter | None = None,
+        *,
+        least: int = 0,
     ) -> None:
-        self._copies, self._rounds, self._everybody = copies, Rounds(clock), everybody
+        self._copies, self._rounds = copies, Rounds(clock)
+        self._everybody, self._least = everybody, least
         self._paces: dict[int, _Pace] = {}
         self._latest: _Pace | None = None
         self._asked: _Asked | None = None
@@ -194,7 +142,8 @@ class Paced:
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        if self._everybody is None or self._is_left():
+        short = len(context.prompt) < self._least
+        if self._everybody is None or short or self._is_left():
             self._copies.start(context)
         else:
             self._told.add(context.sequence)

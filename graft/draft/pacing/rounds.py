@@ -6,7 +6,7 @@ from dataclasses import dataclass
 LONGEST = 8.0  # times what was expected: a round that takes longer was held up by something else
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Round:
     """What it brought, in tokens, and took."""
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.paced import EVERY, FIRST, LEAVE, LOOK, REFRESH, Paced
+from graft.draft.pacing.paced import FIRST, LEAVE, LOOK, WOKEN, Paced
+from graft.draft.pacing.trial import EVERY, REFRESH
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import chain
 
@@ -56,10 +57,6 @@ class Life:
             self.paced.observe(steps)
         return sum(self.drafted[before:]) / count
 
-    @property
-    def tokens_per_second(self):
-        return sum(self.drafted) / self.now
-
 
 def test_the_first_rounds_show_what_plain_decoding_takes():
     life = Life()
@@ -74,10 +71,10 @@ def test_drafts_that_pay_go_on_but_for_a_look_at_plain_decoding():
     assert share == pytest.approx(1 - REFRESH / (EVERY + REFRESH), abs=0.01)
 
 
-@pytest.mark.parametrize(("seconds", "tokens", "most"), [(2.5, 1, 3), (2.5, 2, 10), (1.3, 1, 10)])
+@pytest.mark.parametrize(("seconds", "tokens", "most"), [(2.5, 1, 3), (2.5, 2, 15), (1.3, 1, 12)])
 def test_a_hopeless_trial_is_short(seconds, tokens, most):
     life = Life()
-    life.rounds(FIRST + 12, seconds=seconds, tokens=tokens)
+    life.rounds(FIRST + 17, seconds=seconds, tokens=tokens)
     assert sum(life.drafted) == most
 
 
@@ -110,6 +107,28 @@ def test_while_copies_rest_those_in_sight_are_asked_for():
     life.copies.copying = True
     life.rounds(LOOK, seconds=1.5, tokens=4)  # they are seen soon
     assert life.rounds(30, seconds=1.5, tokens=4) == 1
+
+
+def test_copies_of_which_one_in_ten_brings_it_all_are_not_given_up():
+    life = Life()
+    life.rounds(FIRST, seconds=1.2, tokens=1)
+    for _ in range(30):
+        life.rounds(9, seconds=1.2, tokens=1)
+        life.rounds(1, seconds=1.5, tokens=12)
+    assert sum(life.drafted) / len(life.drafted) > 0.95
+
+
+def test_copies_in_sight_that_pay_end_the_rest_of_all():
+    life = Life()
+    life.rounds(600, seconds=1.4, tokens=1)
+    for asked in (0, 1):  # until a trial has begun and ended: now they rest for long
+        while life.rounds(1, seconds=1.4, tokens=1) == asked:
+            pass
+    assert life.rounds(40, seconds=1.4, tokens=4) == 0
+    life.copies.copying = True
+    life.rounds(LOOK + WOKEN + 3, seconds=1.4, tokens=4)
+    life.copies.copying = False
+    assert life.rounds(40, seconds=1.4, tokens=4) == 1
 
 
 def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
@@ -181,6 +200,14 @@ def test_networks_are_not_told_of_sequences_that_begin_while_they_rest():
     assert {sequence for _, sequence in life.copies.told} == {1}
     life.paced.start(DraftContext(2, [1], []))  # it is time to try again
     assert life.everybody.told == [("start", 2)]
+
+
+def test_networks_are_not_told_of_prompts_that_they_have_no_say_in():
+    copies, everybody = Asked(), Asked()
+    paced = Paced(copies, lambda: 0.0, everybody, least=3)
+    for sequence, prompt in enumerate(([1, 2], [1, 2, 3])):
+        paced.start(DraftContext(sequence, prompt, []))
+    assert (copies.told, everybody.told) == ([("start", 0)], [("start", 1)])
 
 
 def test_in_a_round_of_both_everybody_guesses_for_those_he_knows_of():

@@ -1,0 +1,81 @@
+"""Somebody who is asked in some rounds and not in others, by the tokens per second of both."""
+
+from dataclasses import dataclass, field
+
+from graft.draft.pacing.rounds import LONGEST
+
+FADE = 0.97  # weight of a round one round later
+SOON, HOPELESS = 2.9, 0.6  # three rounds, faded, and the part of the other below which they will do
+REFRESH, EVERY = 2, 128  # rounds without him every so often, where he is asked
+SHORTEST_REST, LONGER = 16, 4  # rounds; so many times as long as the last
+
+
+@dataclass(slots=True)
+class Speed:
+    """Tokens per time, recent rounds counting more; times are in parts of what was expected of a
+    step without drafts, so that neither context nor prompts in the same step matter."""
+
+    rounds: float = 0.0
+    tokens: float = 0.0
+    time: float = 0.0
+
+    def add(self, tokens: int, time: float) -> None:
+        """A round is over."""
+        self.rounds = FADE * self.rounds + 1
+        self.tokens = FADE * self.tokens + tokens
+        self.time = FADE * self.time + min(time, LONGEST)
+
+    def beats(self, other: "Speed", part: float = 1.0) -> bool:
+        """Whether it is at least this part of the other."""
+        return self.tokens * other.time >= part * other.tokens * self.time
+
+
+@dataclass(slots=True)
+class Trial:
+    """Whether he is asked in the next round. `known` are the rounds, faded, from which his speed is
+    believed (one in ten may bring it all); the worse it is, the fewer will do: a trial that loses
+    should be short. `longest` are those of a rest."""
+
+    known: float
+    longest: int
+    resting: int = 0  # rounds to go
+    asked: Speed = field(default_factory=Speed)
+    without: Speed = field(default_factory=Speed)
+    rest: int = 0  # the last one
+    paid: int = 0  # rounds since the last rest that did
+    since_without: int = 0
+
+    def asks(self) -> bool:
+        """Whether he is; a round of his rest has passed if not."""
+        if self.resting:
+            self.resting -= 1
+            return False
+        self.since_without += 1
+        if self.since_without > EVERY:
+            self.since_without, self.resting = 0, REFRESH - 1
+            return False
+        return True
+
+    def ended(self, tokens: int, time: float, *, asked: bool) -> None:
+        """A round is over. A rest is longer than the last one, unless it had paid for longer than
+        that to be asked."""
+        if not asked:
+            self.without.add(tokens, time)
+            return
+        self.asked.add(tokens, time)
+        if self.asked.rounds < SOON or self.asked.beats(self.without):
+            self.paid += 1
+        elif not self.resting and not self.asked.beats(self.without, self._believed):
+            longer = min(max(LONGER * self.rest, SHORTEST_REST), self.longest)
+            self.resting = self.rest = SHORTEST_REST if self.paid > self.rest else longer
+            self.paid = self.since_without = 0
+            self.asked = Speed()  # what comes after the rest is another text
+
+    def wake(self) -> None:
+        """There is reason to think that it would pay again."""
+        self.resting = self.rest = 0
+
+    @property
+    def _believed(self) -> float:
+        """The part of the other's speed below which so few rounds are enough."""
+        return HOPELESS + (1 - HOPELESS) * min(self.asked.rounds / self.known, 1.0)
