@@ -26,6 +26,7 @@ from graft.models.prefix_files import BROKEN, checksum, kept, make_room
 log = logging.getLogger(__name__)
 
 ROWS = "2"  # layout of the files
+PLENTY = 2 << 30  # bytes that must be free on a GPU for rows to stay there
 
 
 def name_of(key: str, before: str, tokens: np.ndarray) -> str:
@@ -45,7 +46,7 @@ class Entry:
 
     name: str
     tokens: np.ndarray  # [n] int32
-    rows: Tensor  # [2, L, K, n, D], on the CPU
+    rows: Tensor  # [2, L, K, n, D], where the model computes or on the host
     first: int
     clean: bool
 
@@ -53,6 +54,14 @@ class Entry:
     def size(self) -> int:
         """Bytes."""
         return self.rows.nbytes
+
+
+def at_hand(rows: Tensor) -> Tensor:
+    """Rows of a model as they are best kept: on its GPU while there is plenty of room, as taking
+    them to the host and back takes as long as reading a passage anew; else on the host."""
+    if rows.is_cuda and torch.cuda.mem_get_info(rows.device)[0] >= PLENTY:
+        return rows
+    return rows.cpu()
 
 
 class KeptRows:
@@ -130,7 +139,7 @@ class KeptRows:
         if path.exists():
             return
         text = torch.from_numpy(entry.tokens.copy())
-        rows = entry.rows.contiguous()
+        rows = entry.rows.cpu().contiguous()
         about = {
             "key": self._key, "name": entry.name,
             "text": checksum(text), "rows": checksum(rows),

@@ -17,7 +17,7 @@ from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel
 from graft.models.rotation import KeyRotation
 from graft.models.spans import append_rows, read_apart, read_rows, rewrite, rewrite_first
-from graft.rag.kept_rows import Entry, KeptRows
+from graft.rag.kept_rows import Entry, KeptRows, at_hand
 from graft.rag.reuse import Reuse
 
 LOOK = 2  # layers that are computed to see which tokens differ; in the first one none does
@@ -131,7 +131,7 @@ class PromptRows:
         self._done.add(piece.name)
         tokens = np.asarray(self.tokens[piece.first : piece.end], np.int32)
         clean = piece.exact or piece.apart
-        entry = Entry(piece.name, tokens, rows.cpu(), first, clean=clean)
+        entry = Entry(piece.name, tokens, at_hand(rows), first, clean=clean)
         self.kept.put(entry)
         return entry
 

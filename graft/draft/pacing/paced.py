@@ -22,6 +22,7 @@ from graft.tree.draft_tree import DraftTree, root_only
 
 FIRST = 4  # rounds without drafts, at first
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
+TIMED = 4  # rounds at the end of a rest; those before show nothing new
 WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
 LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
 LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
@@ -85,7 +86,19 @@ class _Pace:
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
 
+    def dozes(self, *, networks: bool) -> bool:
+        """Whether the next round is one of a rest in which nobody looks around or at the clock:
+        both take time that plain decoding does not."""
+        resting = self.copies.resting > TIMED and (not networks or self.networks.resting > TIMED)
+        if not resting or self._unseen + 1 >= LOOK:
+            return False
+        self._unseen += 1
+        self.copies.resting -= 1
+        self.networks.resting -= self.networks.resting > 0
+        return True
+
     def kind(self, copying: Callable[[], bool], *, networks: bool) -> Kind:
+        """Who is asked in the next round."""
         if (networks or self.networks.resting) and self.networks.asks():
             return Kind.EVERYBODY
         if self.copies.asks():
@@ -151,8 +164,11 @@ class Paced:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
+        pace = self._latest = self._pace(len(contexts))
+        if pace.dozes(networks=bool(self._told)):
+            self._rounds.pause()
+            return [root_only(context.root) for context in contexts]
         whose = [context.sequence for context in contexts]
-        pace = self._latest = self._pace(len(whose))
         last, asked = self._rounds.begin(whose), self._asked
         if last:
             pace.ended(asked.kind, last.tokens, last.seconds / asked.plain)
@@ -191,6 +207,9 @@ class Paced:
 
     def _by_drafter(self, each: list[Whose]) -> Iterator[tuple[Drafter, list[Whose]]]:
         """Those whose sequences everybody knows of, and the others, with who drafts for them."""
+        if not self._told:
+            yield self._copies, each
+            return
         told = [one for one in each if one.sequence in self._told]
         if told:
             yield self._everybody, told

@@ -31,6 +31,10 @@ class Rounds:
         self._whose, self._since, self._tokens = whose, now, 0
         return last if known else None
 
+    def pause(self) -> None:
+        """A round begins that is not timed."""
+        self._whose = None
+
     def came(self, tokens: int) -> None:
         """So many tokens became final."""
         self._tokens += tokens

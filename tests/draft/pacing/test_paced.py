@@ -139,6 +139,13 @@ def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
     assert resting / LOOK - 10 < len(looked) <= resting / LOOK
 
 
+def test_most_rounds_of_a_rest_are_not_timed():
+    life, looked = Life(), []
+    life.paced = Paced(life.copies, lambda: looked.append(0) or life.now)
+    life.rounds(2000, seconds=1.5, tokens=1)
+    assert life.drafted[-2000:].count(True) < len(looked) < 800
+
+
 def test_copies_in_sight_that_do_not_come_true_rest_too():
     life = Life()
     life.rounds(300, seconds=1.5, tokens=1)
