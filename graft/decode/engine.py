@@ -17,7 +17,7 @@ from graft.decode.stats import Stats, clock
 from graft.decode.stream import AsyncStream, Stream
 from graft.decode.text import Detokenizer, Encoder, Prompt
 from graft.decode.turns import Turns
-from graft.draft.drafter import Budget, DraftContext, Drafter, DraftersByName
+from graft.draft.drafter import Budget, DraftContext, Drafter, DraftersByName, Reflective
 from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
@@ -173,6 +173,9 @@ class Engine:
         for sequence, _ in pieces:  # the index of its prompt is built while the device reads it
             with sequence.guard():
                 sequence.start_drafter()
+        for drafter, _ in by_drafter(writing):
+            if isinstance(drafter, Reflective):
+                drafter.reflect()
         return Flight(parts, list(logits.split(counts)), draws, since)
 
     def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,18 +38,23 @@ class DraftContext:
 @dataclass(slots=True)
 class Budget:
     """What a step may cost: most nodes of a tree besides its root; the seconds [n] of the step
-    with n of them in all its trees; the tokens it yields without any."""
+    with n of them in all its trees; the tokens it yields without any; and the seconds that any
+    guess at all takes `besides`, as far as that is known."""
 
     nodes: int
     seconds: np.ndarray
     certain: float = 1
+    besides: float = 0.0
 
     def after(self, trees: Sequence[DraftTree]) -> "Budget":
         """What is left for others once these trees are in the step: it yields what they promise,
         and every further node comes on top of theirs."""
         promised = sum(float(tree.scores[1:].sum()) for tree in trees)
         nodes = min(sum(len(tree) - 1 for tree in trees), len(self.seconds) - 1)
-        return Budget(self.nodes, self.seconds[nodes:], self.certain + promised)
+        seconds, besides = self.seconds[nodes:], self.besides
+        if nodes:  # they have paid for it
+            seconds, besides = seconds + besides, 0.0
+        return Budget(self.nodes, seconds, self.certain + promised, besides)
 
 
 class Drafter(Protocol):
@@ -67,6 +72,14 @@ class Drafter(Protocol):
 
     def finish(self, sequence: int) -> None:
         """Forget the sequence."""
+
+
+@runtime_checkable
+class Reflective(Protocol):
+    """A drafter that thinks over what can wait while a device computes the step."""
+
+    def reflect(self) -> None:
+        """The step with the last proposals is on its way."""
 
 
 class DraftersByName(Protocol):

@@ -247,6 +247,27 @@ def test_texts_read_before_are_shared_and_kept_while_a_step_is_in_flight(at_once
     assert first.finish().token_ids == at_once.generate(LONG, SAMPLED).token_ids
 
 
+class Pensive(NoDraft):
+    """Notes how many steps have been sent when it is asked, and when it thinks."""
+
+    def __init__(self, model):
+        self.model, self.asked, self.thought = model, [], []
+
+    def propose(self, contexts, budget):
+        self.asked.append(self.model.steps)
+        return super().propose(contexts, budget)
+
+    def reflect(self):
+        self.thought.append(self.model.steps)
+
+
+def test_drafters_think_once_their_step_is_on_its_way(late):
+    pensive = Pensive(late.model)
+    late.generate(Request(WORDS, GREEDY, drafters={"auto": pensive}))
+    assert len(pensive.asked) > 30
+    assert pensive.thought == [steps + 1 for steps in pensive.asked]
+
+
 class Diary(NoDraft):
     """Writes down what it is told."""
 

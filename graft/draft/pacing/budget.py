@@ -20,21 +20,21 @@ def paying_nodes(scores: np.ndarray, budget: Budget) -> int:
     """How many of the nodes (path probabilities, best first) to keep.
 
     A step over the best n nodes yields `budget.certain` tokens + the sum of their path
-    probabilities in expectation and costs seconds[n]. The best rate wins; of equal ones the
-    smaller tree.
+    probabilities in expectation and costs seconds[n], and with any of them `besides`. The best rate
+    wins; of equal ones the smaller tree.
     """
     chances = np.ascontiguousarray(scores, np.float64)
     seconds = np.ascontiguousarray(budget.seconds, np.float64)
-    return _best_count(chances, seconds, float(budget.certain))
+    return _best_count(chances, seconds, float(budget.certain), float(budget.besides))
 
 
 @compiled
-def _best_count(chances: np.ndarray, seconds: np.ndarray, certain: float) -> int:
+def _best_count(chances: np.ndarray, seconds: np.ndarray, certain: float, besides: float) -> int:
     plain = certain / seconds[0]
     tokens, best, highest = certain, 0, plain
     for count in range(1, min(len(chances), len(seconds) - 1) + 1):
         tokens += chances[count - 1]
-        rate = tokens / seconds[count]
+        rate = tokens / (seconds[count] + besides)
         if rate > highest:
             best, highest = count, rate
     return best if highest > MARGIN * plain else 0

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import Protocol, TypeVar
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
-from graft.draft.pacing.rounds import LONGEST, Rounds
+from graft.draft.pacing.rounds import LONGEST, Round, Rounds
 from graft.draft.pacing.trial import Trial
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
@@ -45,6 +45,7 @@ class Kind(Enum):
     COPIES = auto()
     SIGHTED = auto()  # copies that otherwise rest
     NOBODY = auto()
+    DOZING = auto()  # the same, and the clock is not looked at
 
 
 @dataclass(slots=True)
@@ -66,14 +67,6 @@ class _Besides:
             self.rounds += 1
             besides = min(max(took / self.pace - expected, -plain), plain)
             self.seconds += max(LEARN, 1 / self.rounds) * (besides - self.seconds)
-
-    def added_to(self, budget: Budget) -> Budget:
-        """The same budget, guesses as dear as they are."""
-        if self.seconds <= 0:
-            return budget
-        seconds = budget.seconds + self.seconds
-        seconds[0] = budget.seconds[0]
-        return Budget(budget.nodes, seconds, budget.certain)
 
 
 class _Pace:
@@ -150,7 +143,10 @@ class Paced:
         self._everybody, self._least = everybody, least
         self._paces: dict[int, _Pace] = {}
         self._latest: _Pace | None = None
+        self._whose: list[int] = []  # sequences of the latest round
         self._asked: _Asked | None = None
+        self._over: tuple[Round, _Asked] | None = None  # the round before it, to be thought over
+        self._next: Kind | None = None  # None: to be decided
         self._told: set[int] = set()  # sequences that everybody knows of
 
     def start(self, context: DraftContext) -> None:
@@ -164,23 +160,42 @@ class Paced:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        pace = self._latest = self._pace(len(contexts))
-        if pace.dozes(networks=bool(self._told)):
+        whose, pace = [context.sequence for context in contexts], self._pace(len(contexts))
+        if pace is not self._latest or self._next is None:
+            self._latest, self._whose = pace, whose
+            self.reflect()
+        kind, self._next = self._next, None
+        if kind is Kind.DOZING:
             self._rounds.pause()
             return [root_only(context.root) for context in contexts]
-        whose = [context.sequence for context in contexts]
-        last, asked = self._rounds.begin(whose), self._asked
+        last = self._rounds.begin(whose)
         if last:
-            pace.ended(asked.kind, last.tokens, last.seconds / asked.plain)
-            if asked.kind is not Kind.EVERYBODY:
-                pace.besides.ended(last.seconds, asked.plain, asked.expected, guessed=asked.guessed)
-        kind = pace.kind(lambda: self._are_copying(whose), networks=self._knows(whose))
-        dear = pace.besides.added_to(budget) if kind is not Kind.NOBODY else budget
+            self._over = last, self._asked
+        besides = max(pace.besides.seconds, 0.0)
+        dear = Budget(budget.nodes, budget.seconds, budget.certain, besides)
         trees = self._trees(kind, contexts, dear)
         nodes = sum(map(len, trees)) - len(trees)
         expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
         self._asked = _Asked(kind, float(budget.seconds[0]), float(expected), nodes > 0)
+        self._whose = whose
         return trees
+
+    def reflect(self) -> None:
+        """Hold the last round that is over against the clock, and decide who is asked in the next:
+        in time that the device takes anyway."""
+        pace = self._latest
+        if self._over:
+            last, asked = self._over
+            self._over = None
+            pace.ended(asked.kind, last.tokens, last.seconds / asked.plain)
+            if asked.kind is not Kind.EVERYBODY:
+                pace.besides.ended(last.seconds, asked.plain, asked.expected, guessed=asked.guessed)
+        networks = bool(self._told)
+        if pace.dozes(networks=networks):
+            self._next = Kind.DOZING
+        else:
+            networks = networks and self._knows(self._whose)
+            self._next = pace.kind(lambda: self._are_copying(self._whose), networks=networks)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

@@ -7,6 +7,7 @@ from graft.assemble import make_drafter
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, paying_nodes
 from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import chain, root_only
 
 FREE = np.array([1, 1, 1, 1.0])  # more nodes cost nothing
 DEAR = np.array([1, 2, 3, 4.0])  # every node costs a whole step
@@ -28,6 +29,19 @@ STEP = np.array([1, 1, 1, 3.0])  # three nodes are free, the fourth is not
 )
 def test_as_many_nodes_as_raise_the_rate(scores, seconds, nodes):
     assert paying_nodes(np.array(scores), Budget(63, seconds)) == nodes
+
+
+@pytest.mark.parametrize(("scores", "nodes"), [([0.4], 0), ([0.6], 1), ([0.3, 0.3], 2)])
+def test_what_any_guess_takes_besides_must_pay_too(scores, nodes):
+    assert paying_nodes(np.array(scores), Budget(63, FREE, besides=0.5)) == nodes
+
+
+def test_what_guesses_take_besides_is_paid_once():
+    budget = Budget(63, DEAR, besides=0.5)
+    assert budget.after([root_only(1)]).besides == 0.5
+    left = budget.after([chain([1, 2])])
+    assert left.besides == 0
+    assert left.seconds.tolist() == [2.5, 3.5, 4.5]
 
 
 def test_the_budget_caps_what_pays_and_what_fits():
