@@ -1,6 +1,7 @@
 """Every test has its own cache folder, so that none depends on what the machine has fetched."""
 
 import os
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -39,6 +40,19 @@ def shortened_at_once():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("graft.draft.short_context.short_prompt.ThreadPoolExecutor", Inline)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpreted_quickly():
+    """Much of the time in Triton's interpreter goes into replacing what is replaced already."""
+    if torch.cuda.is_available() or not find_spec("triton"):
+        yield
+        return
+    from interpreted import patch_once
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch_once(patch)
         yield
 
 

@@ -134,14 +134,14 @@ def bench():
 @pytest.mark.parametrize("draft", DRAFTERS)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_drafting_never_changes_the_output(bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=72, ignore_eos=True)
     bench.watch.side_branches = 0
     results = [bench.check(prompt, params, draft) for prompt in two_prompts(option)]
     if draft == "adversary":
         assert accepted(results) == 0
     else:
-        assert accepted(results) >= 20
-    assert rejected(results) >= 20
+        assert accepted(results) >= 12
+    assert rejected(results) >= 12
     if draft == "oracle":
         assert bench.watch.side_branches >= 20
 
@@ -184,12 +184,13 @@ def short_bench(request):
 def test_a_short_context_never_changes_the_output(short_bench, option):
     draft, bench = short_bench
     params = replace(OPTIONS[option], max_tokens=64, ignore_eos=True)
-    results = [bench.check(prompt, params, draft) for prompt in LONG_PROMPTS]
-    assert accepted(results) >= 20
-    assert rejected(results) >= 2
+    first, second = LONG_PROMPTS
+    prompt = second if params.temperature else first  # greedily the second is soon a cycle
+    result = bench.check(prompt, params, draft)
+    assert accepted([result]) >= 20
+    assert rejected([result]) >= 2
     if draft != "rapid+copy":
-        for result in results:
-            assert result.stats.accepted_by_source["short context"] == accepted([result])
+        assert result.stats.accepted_by_source["short context"] == accepted([result])
 
 
 HEADS = {
@@ -226,7 +227,7 @@ def head_bench(request):
 )  # fmt: skip
 def test_a_head_never_changes_the_output(head_bench, option, draft):
     head, bench = head_bench
-    params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
     place = list(OPTIONS).index(option) % len(PROMPTS)
     result = bench.check(PROMPTS[place], params, preset_of(draft, head))
     wrong = head == "random eagle2"  # and soon left alone, but by the papers' presets
@@ -331,7 +332,7 @@ class Endings:
 def store(model_bench, tmp_path_factory):
     """A datastore of other answers, which go on like these for a while."""
     folder = tmp_path_factory.mktemp("datastore") / "store"
-    drawn = [replace(SAMPLED, max_tokens=200, seed=seed, ignore_eos=True) for seed in (1, 2, 3)]
+    drawn = [replace(SAMPLED, max_tokens=100, seed=seed, ignore_eos=True) for seed in (1, 2, 3)]
     texts = [model_bench.engine.generate(p, each).token_ids for p in PROMPTS for each in drawn]
     manifest = Manifest(tokenizer_fingerprint(tiny_tokenizer()), "tiny", VOCABULARY)
     with writing(folder):
@@ -347,7 +348,7 @@ def store(model_bench, tmp_path_factory):
     "option", daily(["greedy", "temperature", "everything"], "greedy", "everything")
 )
 def test_datastores_never_change_the_output(model_bench, store, option, draft):
-    params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=64, ignore_eos=True)
     results = [model_bench.check(prompt, params, f"{draft}{store}") for prompt in PROMPTS[:2]]
     assert accepted(results) >= 10
     assert rejected(results) >= 10
@@ -434,11 +435,11 @@ FORWARD_CASES = [*(("greedy", draft) for draft in DRAFTERS), ("everything", "aut
 
 @pytest.mark.parametrize(("option", "draft"), FORWARD_CASES)
 def test_drafting_never_changes_the_output_of_other_forwards(other_bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=72, ignore_eos=True)
     prompts = PROMPTS[:2] if option == "greedy" else PROMPTS[2:]
     results = [other_bench.check(prompt, params, draft) for prompt in prompts]
     assert accepted(results) == 0 if draft == "adversary" else accepted(results) >= 20
-    assert rejected(results) >= 20
+    assert rejected(results) >= 12
 
 
 @pytest.fixture(scope="module", params=["lean", "hook"])
@@ -467,7 +468,7 @@ def late_bench():
 
 @pytest.mark.parametrize(("option", "draft"), by_turns(["auto", "oracle", "adversary"], "oracle"))
 def test_drafting_never_changes_the_output_of_a_step_in_flight(bench, late_bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
     for prompt in PROMPTS[2:]:
         result = late_bench.check(prompt, params, draft)
         assert_same(result, bench.plain(prompt, params)[0])
@@ -488,7 +489,7 @@ def test_a_draft_model_beside_a_step_in_flight(bench, late_model_bench, option, 
 
 REAL_OPTIONS = {
     "greedy": SamplingParams(max_tokens=48),
-    "temperature": SamplingParams(temperature=0.8, seed=11, max_tokens=32),
+    "temperature": SamplingParams(temperature=0.8, seed=11, max_tokens=24),
 }
 
 
@@ -535,7 +536,7 @@ def check_heads(engine, prompt, params):
     [(HEAD_PROMPTS[0], 0), pytest.param(HEAD_PROMPTS[1], 1, marks=pytest.mark.slow)],
 )
 def test_shipped_heads_never_change_what_their_target_writes(smollm2, prompt, temperature):
-    params = SamplingParams(temperature=temperature, seed=4, max_tokens=16, ignore_eos=True)
+    params = SamplingParams(temperature=temperature, seed=4, max_tokens=10, ignore_eos=True)
     check_heads(smollm2, prompt, params)
 
 

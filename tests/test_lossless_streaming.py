@@ -66,18 +66,21 @@ def bench():
 @pytest.mark.parametrize("draft", DRAFTERS)
 @pytest.mark.parametrize("option", daily(OPTIONS, "greedy", "temperature", "everything"))
 def test_a_part_of_the_cache_never_changes_the_output(bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
     results = [bench.check(prompt, params, draft) for prompt in PROMPTS[:2]]
     assert accepted(results) >= 5
     assert rejected(results) >= 5
 
 
-@pytest.mark.parametrize("head", ["eagle2", "longspec"])
+@pytest.fixture(scope="module", params=["eagle2", "longspec"])
+def head_bench(request):
+    return bench_of(head=request.param)
+
+
 @pytest.mark.parametrize("option", ["greedy", "temperature", "everything"])
-def test_a_head_as_the_lowest_tier(option, head):
-    bench = bench_of(head=head)
-    params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
-    results = [bench.check(prompt, params, "triforce-head") for prompt in PROMPTS[:2]]
+def test_a_head_as_the_lowest_tier(head_bench, option):
+    params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
+    results = [head_bench.check(prompt, params, "triforce-head") for prompt in PROMPTS[:2]]
     assert accepted(results) >= 5
     assert rejected(results) >= 5
     assert results[0].stats.inner_drafted_by_source["head"] > 20
@@ -106,7 +109,7 @@ def test_batches_on_shared_prefixes_while_extents_move(draft, option):
     """Several at once, begun alike, with little room at first; again with what was read before;
     several answers to one prompt."""
     engine = bench_of().engine
-    params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
     long = random_prompt(600, 3)
     prompts = [*PROMPTS, long, [*long, 7, 8], long[:300], long[:520]]
     plain = [engine.generate(prompt, params, draft="plain") for prompt in prompts]

@@ -6,7 +6,7 @@ Capturing itself needs a GPU: tests/gpu.
 import numpy as np
 import pytest
 import torch
-from tiny_architectures import VOCABULARY, build
+from tiny_architectures import VOCABULARY, build, config_of
 
 from graft.models.forward import LeanForward
 from graft.models.language_model import LanguageModel
@@ -32,9 +32,11 @@ def small_buckets(monkeypatch):
     monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 
-def models(name: str) -> tuple[LanguageModel, LanguageModel]:
+def models(name: str, layers: int = 2) -> tuple[LanguageModel, LanguageModel]:
     """The same network behind the forward for GPUs and behind the plain one."""
-    read = read_llama(build(name))
+    config = config_of(name)
+    config.num_hidden_layers = layers
+    read = read_llama(build(name, config))
     made = (GraphedForward(TritonLayers(*read)), LeanForward(*read))
     return tuple(LanguageModel(f, vocabulary=VOCABULARY, context_length=2048) for f in made)
 
@@ -72,7 +74,7 @@ def test_steps_of_several_sequences_and_what_they_leave_in_the_cache():
 
 
 def test_few_shapes_serve_all_steps_and_growing_forgets_them():
-    model, _ = models("llama")
+    model, _ = models("llama", layers=1)
     extent = model.open(40)
     seen = model.forward._prepared
     model.prefill(extent, tokens(13))
@@ -90,7 +92,7 @@ def test_few_shapes_serve_all_steps_and_growing_forgets_them():
 
 @pytest.mark.parametrize("nodes", [5, 10])  # padded to eight and to twelve
 def test_padding_leaves_the_cache_alone(nodes):
-    model, _ = models("llama")
+    model, _ = models("llama", layers=1)
     extent = model.open(100)
     model.prefill(extent, tokens(20))
     storage = model.arena.storage

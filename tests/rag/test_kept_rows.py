@@ -1,5 +1,6 @@
 """Rows of passages in memory and on disk: never too many, never the wrong ones."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -140,26 +141,27 @@ def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
 
 KILLED = """
 import os, sys
-sys.path[:0] = {path!r}
+from pathlib import Path
+sys.path.insert(0, {root!r})
+import numpy as np
+import torch
 from graft.rag import kept_rows
-from tests_kept import entry
+from graft.rag.kept_rows import Entry, name_of
 
+{entry}
 def half(tensors, file, about):
     open(file, "wb").write(b"half of it")
     os._exit(9)
 
 kept_rows.save_file = half
-kept = kept_rows.KeptRows("model", most_bytes=0, folder=__import__("pathlib").Path({folder!r}),
-                          disk_bytes=1 << 20)
+kept = kept_rows.KeptRows("model", most_bytes=0, folder=Path({folder!r}), disk_bytes=1 << 20)
 kept.put(entry(1))
 """
 
 
 def test_killed_in_the_middle_of_a_write(tmp_path):
-    (tmp_path / "tests_kept.py").write_text(Path(__file__).read_text())
-    folder = tmp_path / "rows"
-    root, here = str(Path(__file__).parents[2]), str(Path(__file__).parents[1])
-    script = KILLED.format(path=[root, here, str(tmp_path)], folder=str(folder))
+    folder, root = tmp_path / "rows", str(Path(__file__).parents[2])
+    script = KILLED.format(root=root, entry=inspect.getsource(entry), folder=str(folder))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert done.returncode == 9, done.stderr
     leftovers = list(folder.rglob(f"{TEMPORARY}*"))

@@ -39,6 +39,6 @@ def chats(tmp_path_factory):
 def settings(target_folder, chats, tmp_path, one_thread):
     return Settings(
         kind="eagle2", data=(str(chats),), out=tmp_path / "head", model=str(target_folder),
-        length=64, batch=4, steps=8, learning_rate=3e-3, draft_vocabulary=64, held_out=0.1,
+        length=64, batch=4, steps=8, learning_rate=3e-3, draft_vocabulary=64, held_out=0.05,
         evaluations=2, save_minutes=0, dtype="fp32", device="cpu",
     )  # fmt: skip

@@ -121,7 +121,7 @@ def command(settings):
     return [
         "eagle2", "--data", *settings.data, "--out", str(settings.out), "--model", settings.model,
         "--length", "64", "--batch", "4", "--steps", "8", "--learning-rate", "3e-3",
-        "--draft-vocabulary", "64", "--held-out", "0.1", "--evaluations", "2", "--save-minutes",
+        "--draft-vocabulary", "64", "--held-out", "0.05", "--evaluations", "2", "--save-minutes",
         "0", "--dtype", "fp32", "--device", "cpu",
     ]  # fmt: skip
 

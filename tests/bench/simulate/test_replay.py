@@ -42,6 +42,12 @@ def answers(engine, draft, temperature, batch=1):
     return found
 
 
+@pytest.fixture(scope="module")
+def recordings(engine):
+    """By temperature: what plain decoding wrote."""
+    return {temperature: recorded(engine, temperature) for temperature in (0.0, 1.0)}
+
+
 def recorded(engine, temperature):
     prompts = [engine.encoder.prompt(text).tokens for text in PROMPTS]
     return [
@@ -62,11 +68,11 @@ def recorded(engine, temperature):
 @pytest.mark.parametrize("batch", [1, 2, 4])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("draft", ["plain", "pld", "copy", "igpg", "auto", "pld+copy"])
-def test_counts_are_those_of_the_real_run(engine, draft, temperature, batch):
+def test_counts_are_those_of_the_real_run(engine, recordings, draft, temperature, batch):
     real = answers(engine, draft, temperature, batch)
     clock = SimulatedClock()
     runs = replay(
-        recorded(engine, temperature),
+        recordings[temperature],
         Drafters(Helpers())[draft],
         Machine(costs_of(1.0), batch),
         clock,
@@ -77,9 +83,9 @@ def test_counts_are_those_of_the_real_run(engine, draft, temperature, batch):
     assert accepted == sum(each.stats.num_accepted_draft_tokens for each in real)
 
 
-def test_some_drafts_are_accepted_and_some_are_not(engine):
+def test_some_drafts_are_accepted_and_some_are_not(recordings):
     runs = replay(
-        recorded(engine, 0.0), Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()
+        recordings[0.0], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()
     ).runs
     assert tokens_per_step(runs) > 1.2
     assert 0 < sum(run.accepted.total() for run in runs) < sum(run.drafted for run in runs)
