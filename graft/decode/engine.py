@@ -173,9 +173,7 @@ class Engine:
         for sequence, _ in pieces:  # the index of its prompt is built while the device reads it
             with sequence.guard():
                 sequence.start_drafter()
-        for drafter, _ in by_drafter(writing):
-            if isinstance(drafter, Reflective):
-                drafter.reflect()
+        self._reflect(writing)
         return Flight(parts, list(logits.split(counts)), draws, since)
 
     def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
@@ -197,6 +195,17 @@ class Engine:
                 trees[i] = writing[i].allowed(tree)
                 rows += len(trees[i]) - 1
         return trees
+
+    def _reflect(self, writing: list[Running]) -> None:
+        """Drafters think while the device computes."""
+        for drafter, mine in by_drafter(writing):
+            if isinstance(drafter, Reflective):
+                try:
+                    drafter.reflect()
+                except Exception as error:
+                    log.exception("a drafter failed")
+                    for i in mine:
+                        writing[i].error = error
 
     def submit(self, request: Request, *, heard: bool = True) -> Stream:
         """Take in a request; one that is not `heard` has no events, only a result."""

@@ -268,6 +268,18 @@ def test_drafters_think_once_their_step_is_on_its_way(late):
     assert pensive.thought == [steps + 1 for steps in pensive.asked]
 
 
+def test_a_drafter_that_fails_to_think_fails_its_own_requests_alone(at_once, late):
+    failing = Pensive(late.model)
+    failing.thought = None
+    streams = [
+        late.submit(Request(WORDS, GREEDY, drafters={"auto": each}))
+        for each in (failing, NoDraft())
+    ]
+    assert streams[1].finish().token_ids == at_once.generate(WORDS, GREEDY).token_ids
+    with pytest.raises(AttributeError):
+        streams[0].finish()
+
+
 class Diary(NoDraft):
     """Writes down what it is told."""
 

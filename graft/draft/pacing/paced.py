@@ -160,15 +160,16 @@ class Paced:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        whose, pace = [context.sequence for context in contexts], self._pace(len(contexts))
+        self._whose = [context.sequence for context in contexts]
+        pace = self._pace(len(contexts))
         if pace is not self._latest or self._next is None:
-            self._latest, self._whose = pace, whose
+            self._latest = pace
             self.reflect()
         kind, self._next = self._next, None
         if kind is Kind.DOZING:
             self._rounds.pause()
             return [root_only(context.root) for context in contexts]
-        last = self._rounds.begin(whose)
+        last = self._rounds.begin(self._whose)
         if last:
             self._over = last, self._asked
         besides = max(pace.besides.seconds, 0.0)
@@ -177,7 +178,6 @@ class Paced:
         nodes = sum(map(len, trees)) - len(trees)
         expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
         self._asked = _Asked(kind, float(budget.seconds[0]), float(expected), nodes > 0)
-        self._whose = whose
         return trees
 
     def reflect(self) -> None:

@@ -146,6 +146,19 @@ def test_most_rounds_of_a_rest_are_not_timed():
     assert life.drafted[-2000:].count(True) < len(looked) < 800
 
 
+@pytest.mark.parametrize("reflects", [False, True])
+def test_nobody_looks_for_copies_of_sequences_that_are_over(reflects):
+    life, looked = Life(), []
+    life.copies.is_copying = looked.append
+    for sequence in range(60):
+        looked.clear()
+        for _ in range(7):
+            life.rounds(1, seconds=1.5, tokens=1, whose=(sequence,))
+            if reflects:
+                life.paced.reflect()
+        assert set(looked) <= {sequence}
+
+
 def test_copies_in_sight_that_do_not_come_true_rest_too():
     life = Life()
     life.rounds(300, seconds=1.5, tokens=1)
