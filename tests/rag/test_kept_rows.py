@@ -17,7 +17,7 @@ from graft.decode.request import Request
 from graft.home import TEMPORARY
 from graft.models.load import build_forward
 from graft.rag.document_cache import DocumentCache
-from graft.rag.kept_rows import Entry, KeptRows, name_of
+from graft.rag.kept_rows import PLENTY, Entry, KeptRows, at_hand, name_of
 from graft.rag.reuse import Reuse
 from graft.sampling import SamplingParams
 
@@ -262,3 +262,19 @@ def test_sixteen_bit_rows_come_back_in_sixteen_bits(tmp_path):
     kept = KeptRows("model", most_bytes=0, folder=tmp_path, disk_bytes=MANY)
     kept.put(Entry(entry(1).name, tokens, rows, 7, clean=True))
     assert found(kept, 1).rows.dtype == torch.bfloat16
+
+
+class OnGpu:
+    """Rows of a model on a GPU, as far as keeping them goes."""
+
+    is_cuda, device = True, "cuda:0"
+
+    def cpu(self):
+        return "on the host"
+
+
+@pytest.mark.parametrize(("free", "stays"), [(PLENTY, True), (PLENTY - 1, False)])
+def test_rows_stay_on_a_gpu_while_there_is_plenty_of_room(free, stays, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 8 * PLENTY))
+    rows = OnGpu()
+    assert at_hand(rows) == (rows if stays else "on the host")
