@@ -21,6 +21,7 @@ from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 
 FIRST = 4  # rounds without drafts, at first
+KNOWN = 8  # rounds, faded, from which a speed is believed; of a single sequence's copies thrice
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
 TIMED = 4  # rounds at the end of a rest; those before show nothing new
 WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
@@ -70,12 +71,13 @@ class _Besides:
 
 
 class _Pace:
-    """Of rounds with about the same number of sequences: who is asked in the next one."""
+    """Of rounds with about the same number of sequences: who is asked in the next one. The more
+    sequences there are, the fewer rounds show what copies bring."""
 
-    def __init__(self) -> None:
-        self.networks = Trial(known=8, longest=2048, resting=2 * FIRST)
-        self.copies = Trial(known=24, longest=256, resting=FIRST)
-        self.sighted = Trial(known=8, longest=256)
+    def __init__(self, sequences: int) -> None:
+        self.networks = Trial(known=KNOWN, longest=2048, resting=2 * FIRST)
+        self.copies = Trial(known=max(3 * KNOWN / sequences, KNOWN), longest=256, resting=FIRST)
+        self.sighted = Trial(known=KNOWN, longest=256)
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
 
@@ -235,7 +237,7 @@ class Paced:
         """Of rounds of so many sequences, or about as many."""
         size = sequences.bit_length()
         if size not in self._paces:
-            self._paces[size] = _Pace()
+            self._paces[size] = _Pace(sequences)
         return self._paces[size]
 
     def _knows(self, whose: list[int]) -> bool:
