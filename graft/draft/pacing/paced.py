@@ -12,6 +12,7 @@ where one is in sight.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from typing import Protocol, TypeVar
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
@@ -147,7 +148,7 @@ class Paced:
         self._latest: _Pace | None = None
         self._whose: list[int] = []  # sequences of the latest round
         self._asked: _Asked | None = None
-        self._over: tuple[Round, _Asked] | None = None  # the round before it, to be thought over
+        self._over: tuple[_Pace, Round, _Asked] | None = None  # the one before, to be thought over
         self._next: Kind | None = None  # None: to be decided
         self._told: set[int] = set()  # sequences that everybody knows of
 
@@ -173,7 +174,7 @@ class Paced:
             return [root_only(context.root) for context in contexts]
         last = self._rounds.begin(self._whose)
         if last:
-            self._over = last, self._asked
+            self._over = pace, last, self._asked
         besides = max(pace.besides.seconds, 0.0)
         dear = Budget(budget.nodes, budget.seconds, budget.certain, besides)
         trees = self._trees(kind, contexts, dear)
@@ -185,19 +186,18 @@ class Paced:
     def reflect(self) -> None:
         """Hold the last round that is over against the clock, and decide who is asked in the next:
         in time that the device takes anyway."""
-        pace = self._latest
         if self._over:
-            last, asked = self._over
+            pace, last, asked = self._over
             self._over = None
             pace.ended(asked.kind, last.tokens, last.seconds / asked.plain)
             if asked.kind is not Kind.EVERYBODY:
                 pace.besides.ended(last.seconds, asked.plain, asked.expected, guessed=asked.guessed)
-        networks = bool(self._told)
-        if pace.dozes(networks=networks):
+        networks = self._knows(self._whose)
+        if self._latest.dozes(networks=networks):
             self._next = Kind.DOZING
         else:
-            networks = networks and self._knows(self._whose)
-            self._next = pace.kind(lambda: self._are_copying(self._whose), networks=networks)
+            copying = partial(self._are_copying, self._whose)
+            self._next = self._latest.kind(copying, networks=networks)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

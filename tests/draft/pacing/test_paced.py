@@ -274,6 +274,15 @@ def test_batches_of_different_sizes_are_told_apart():
     assert life.rounds(50, seconds=1.2, tokens=3) == 1
 
 
+def test_a_round_counts_for_its_own_number_of_sequences():
+    life = Life()
+    for _ in range(40):  # alone drafts pay, for two they do not
+        life.rounds(3, seconds=1.0, tokens=4)
+        life.rounds(3, seconds=8.0, tokens=1, whose=(0, 1))
+    assert life.rounds(9, seconds=1.0, tokens=4) == 1
+    assert life.rounds(9, seconds=8.0, tokens=1, whose=(0, 1)) < 0.5
+
+
 def test_others_rounds_and_pauses_do_not_count():
     """What happened between rounds of different sequences is not known."""
     life = Life()
