@@ -103,3 +103,19 @@ def test_spacys_own_model_finds_sentences_and_parts_of_speech(anew):
     found = [text[a:b] for a, b in language.content_words(text)]
     assert {"Smith", "moved", "Italy", "1954", "agreed"} <= set(found)
     assert not {"quickly", "to", "in", "They"} & set(found)
+
+
+def test_a_real_spacy_pipeline_is_understood():
+    """Without its trained model, which no package index has: sentences and words by rules."""
+    spacy = pytest.importorskip("spacy")
+    pipeline = spacy.blank("en")
+    pipeline.add_pipe("sentencizer")
+    rules = pipeline.add_pipe("attribute_ruler")
+    rules.add([[{"LOWER": {"IN": ["cat", "river", "bank"]}}]], {"POS": "NOUN"})
+    rules.add([[{"LOWER": "ran"}]], {"POS": "VERB"})
+    rules.add([[{"LOWER": "the"}]], {"POS": "DET"})
+    language, text = SpacyLanguage(pipeline), "The cat ran to the river bank. It sat\n\n there"
+    assert [text[a:b] for a, b in language.content_words(text)] == ["cat", "ran", "river", "bank"]
+    first, second = language.sentences(text)
+    assert text[slice(*first)] == "The cat ran to the river bank."
+    assert text[slice(*second)] == "It sat\n\n there"
