@@ -76,9 +76,10 @@ class _Pace:
     sequences there are, the fewer rounds show what copies bring."""
 
     def __init__(self, sequences: int) -> None:
-        self.networks = Trial(known=KNOWN, longest=2048, resting=2 * FIRST)
-        self.copies = Trial(known=max(3 * KNOWN / sequences, KNOWN), longest=256, resting=FIRST)
-        self.sighted = Trial(known=KNOWN, longest=256)
+        enough = max(3 * KNOWN / sequences, KNOWN)
+        self.networks = Trial(KNOWN, longer=16, longest=2048, resting=2 * FIRST)  # trials cost much
+        self.copies = Trial(enough, longer=4, longest=256, resting=FIRST)
+        self.sighted = Trial(KNOWN, longer=4, longest=256)
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
 

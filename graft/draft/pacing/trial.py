@@ -7,7 +7,7 @@ from graft.draft.pacing.rounds import LONGEST
 FADE = 0.97  # weight of a round one round later
 SOON, HOPELESS = 2.9, 0.6  # three rounds, faded, and the part of the other below which they will do
 REFRESH, EVERY = 2, 128  # rounds without him every so often, where he is asked
-SHORTEST_REST, LONGER = 16, 4  # rounds; so many times as long as the last
+SHORTEST_REST = 16  # rounds
 
 
 @dataclass(slots=True)
@@ -34,9 +34,10 @@ class Speed:
 class Trial:
     """Whether he is asked in the next round. `known` are the rounds, faded, from which his speed is
     believed (one in ten may bring it all); the worse it is, the fewer will do: a trial that loses
-    should be short. `longest` are those of a rest."""
+    should be short. A rest is `longer` times as long as the last, `longest` rounds at most."""
 
     known: float
+    longer: int
     longest: int
     resting: int = 0  # rounds to go
     asked: Speed = field(default_factory=Speed)
@@ -66,8 +67,8 @@ class Trial:
         if self.asked.rounds < SOON or self.asked.beats(self.without):
             self.paid += 1
         elif not self.resting and not self.asked.beats(self.without, self._believed):
-            longer = min(max(LONGER * self.rest, SHORTEST_REST), self.longest)
-            self.resting = self.rest = SHORTEST_REST if self.paid > self.rest else longer
+            rest = SHORTEST_REST if self.paid > self.rest else self.longer * self.rest
+            self.resting = self.rest = min(max(rest, SHORTEST_REST), self.longest)
             self.paid = self.since_without = 0
             self.asked = Speed()  # what comes after the rest is another text
 

@@ -213,7 +213,7 @@ def test_networks_are_not_told_of_sequences_that_begin_while_they_rest():
     life.everybody.told.clear()
     life.copies.told.clear()
     life.paced.start(DraftContext(1, [1], []))
-    life.rounds(1000, seconds=5.0, tokens=1, whose=[1])
+    life.rounds(2100, seconds=5.0, tokens=1, whose=[1])
     life.paced.finish(1)
     assert not life.everybody.told
     assert {sequence for _, sequence in life.copies.told} == {1}
