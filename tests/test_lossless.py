@@ -134,14 +134,14 @@ def bench():
 @pytest.mark.parametrize("draft", DRAFTERS)
 @pytest.mark.parametrize("option", OPTIONS)
 def test_drafting_never_changes_the_output(bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=72, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
     bench.watch.side_branches = 0
     results = [bench.check(prompt, params, draft) for prompt in two_prompts(option)]
     if draft == "adversary":
         assert accepted(results) == 0
     else:
-        assert accepted(results) >= 12
-    assert rejected(results) >= 12
+        assert accepted(results) >= 20
+    assert rejected(results) >= 20
     if draft == "oracle":
         assert bench.watch.side_branches >= 20
 
@@ -435,11 +435,11 @@ FORWARD_CASES = [*(("greedy", draft) for draft in DRAFTERS), ("everything", "aut
 
 @pytest.mark.parametrize(("option", "draft"), FORWARD_CASES)
 def test_drafting_never_changes_the_output_of_other_forwards(other_bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=72, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
     prompts = PROMPTS[:2] if option == "greedy" else PROMPTS[2:]
     results = [other_bench.check(prompt, params, draft) for prompt in prompts]
     assert accepted(results) == 0 if draft == "adversary" else accepted(results) >= 20
-    assert rejected(results) >= 12
+    assert rejected(results) >= 20
 
 
 @pytest.fixture(scope="module", params=["lean", "hook"])
