@@ -187,9 +187,7 @@ class Engine:
             try:
                 proposed = drafter.propose([writing[i].context for i in mine], budget)
             except Exception as error:  # no reason to lose what others draft with
-                log.exception("a drafter failed")
-                for i in mine:
-                    writing[i].error = error
+                _blame(error, [writing[i] for i in mine])
                 proposed = [root_only(writing[i].context.tokens[-1]) for i in mine]
             for i, tree in zip(mine, proposed, strict=True):
                 trees[i] = writing[i].allowed(tree)
@@ -203,9 +201,7 @@ class Engine:
                 try:
                     drafter.reflect()
                 except Exception as error:
-                    log.exception("a drafter failed")
-                    for i in mine:
-                        writing[i].error = error
+                    _blame(error, [writing[i] for i in mine])
 
     def submit(self, request: Request, *, heard: bool = True) -> Stream:
         """Take in a request; one that is not `heard` has no events, only a result."""
@@ -316,6 +312,13 @@ class Engine:
     def waiting(self) -> int:
         """How many sequences wait for some."""
         return self._batch.waiting
+
+
+def _blame(error: Exception, mine: list[Running]) -> None:
+    """A drafter failed: so have the requests it drafts for."""
+    log.error("a drafter failed", exc_info=error)
+    for sequence in mine:
+        sequence.error = error
 
 
 def _both(process: Process | None, constraint: Constraint | None) -> Process | None:

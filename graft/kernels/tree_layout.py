@@ -47,6 +47,18 @@ class TreeLayout:
 
 
 @njit(cache=True)
+def spread(first_node, starts, positions, depths):
+    """Rows [N] and positions [N] of nodes that follow their sequences' starts [B]: rows one behind
+    the other, positions by their depths [N]."""
+    rows, places = np.empty(len(depths), np.int64), np.empty(len(depths), np.int64)
+    for b in range(len(starts)):
+        for i in range(first_node[b], first_node[b + 1]):
+            rows[i] = starts[b] + i - first_node[b]
+            places[i] = positions[b] + depths[i]
+    return rows, places
+
+
+@njit(cache=True)
 def _closure(first_node, parents):
     seen = np.zeros((len(parents), np.diff(first_node).max()), np.uint8)
     for b in range(len(first_node) - 1):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graft.errors import ContextLengthError
-from graft.kernels.tree_layout import TreeLayout
+from graft.kernels.tree_layout import TreeLayout, spread
 from graft.models.arena import BLOCK, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
 from graft.models.view import View
@@ -260,38 +260,26 @@ def tree_slack(tree: DraftTree) -> int:
 
 def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout:
     """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
-    if len(trees) == 1:
-        return _alone(extents[0], trees[0])
     counts = [len(tree) for tree in trees]
-    first = list(accumulate(counts, initial=0))
+    first = np.array(list(accumulate(counts, initial=0)))
     rows = np.array([extent.start + extent.length for extent in extents])
     positions = np.array([extent.position for extent in extents])
     if len(counts) == first[-1]:  # roots alone
         parents = np.full(len(counts), -1)
     else:
-        rows = np.repeat(rows - first[:-1], counts) + np.arange(first[-1])
-        positions = np.repeat(positions, counts) + np.concatenate([tree.depths for tree in trees])
-        parents = np.concatenate([tree.parents for tree in trees], dtype=np.int64)
+        depths = _joined([tree.depths for tree in trees])
+        rows, positions = spread(first, rows, positions, depths)
+        parents = _joined([tree.parents for tree in trees]).astype(np.int64)
     segments = [extent.segments for extent in extents]
     starts = None
     if any(extent.starts is not None for extent in extents):
         assert all(extent.starts is not None for extent in extents), "views go by themselves"
         starts = [extent.starts for extent in extents]
-    return TreeLayout(np.array(first), segments, rows, positions, parents, starts)
+    return TreeLayout(first, segments, rows, positions, parents, starts)
 
 
-def _alone(extent: Extent, tree: DraftTree) -> TreeLayout:
-    """The same of one sequence, sooner."""
-    count, row = len(tree), extent.start + extent.length
-    starts = None if extent.starts is None else [extent.starts]
-    return TreeLayout(
-        np.array([0, count]),
-        [extent.segments],
-        np.arange(row, row + count),
-        tree.depths + extent.position,
-        tree.parents.astype(np.int64),
-        starts,
-    )
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

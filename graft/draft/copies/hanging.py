@@ -4,10 +4,10 @@ the host counts, and every step asks for it."""
 import numpy as np
 from numba import njit
 
+from graft.draft.copies.texts import NOWHERE, SOURCES
 from graft.match.matches import Matches
 from graft.tree.draft_tree import DraftTree, with_depths
 
-SOURCES = ("", "document", "prediction", "prompt", "output", "store")
 _STORE = SOURCES.index("store")
 
 
@@ -51,7 +51,8 @@ def _hung(root, fields, scores, kept, starts, kinds):  # noqa: ANN001, ANN202  (
         sizes[level[i]] += 1
         depths[node] = level[i]
         if i == 0:
-            tokens[0], parents[0], ordered[0], sources[0], places[0] = root, -1, 1.0, 0, -1
+            tokens[0], parents[0], ordered[0], sources[0] = root, -1, 1.0, 0
+            places[0] = NOWHERE
             continue
         place = fields[5, i - 1]
         tokens[node], parents[node] = fields[0, i - 1], put[fields[1, i - 1] + 1]
@@ -63,6 +64,6 @@ def _hung(root, fields, scores, kept, starts, kinds):  # noqa: ANN001, ANN202  (
 @njit(cache=True, nogil=True)
 def source_at(place, starts, kinds):  # noqa: ANN001, ANN201  (numba)
     """What stands at a place of the indexed text; what stands in none is from a datastore."""
-    if place < 0:
+    if place <= NOWHERE:
         return _STORE
     return kinds[np.searchsorted(starts, place, side="right") - 1]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from graft.draft.copies.calibration import PRIOR, Calibration
-from graft.draft.copies.hanging import SOURCES, hung, source_at
-from graft.draft.copies.texts import NOWHERE, Layout, stretches
+from graft.draft.copies.hanging import hung, source_at
+from graft.draft.copies.texts import NOWHERE, SOURCES, Layout, stretches
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import Choose
 from graft.match.matches import Matches, TokenIndex

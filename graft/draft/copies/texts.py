@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from graft.draft.drafter import DraftContext
 
 NOWHERE = -1
+SOURCES = ("", "document", "prediction", "prompt", "output", "store")  # what nodes are copied from
 
 
 @dataclass(frozen=True, slots=True)
