@@ -67,9 +67,10 @@ class Table:
         self.sizes.append(len(step.tokens))
         return (step.positions * 7 + step.tokens) % len(self.table)
 
-    def logits(self, features: Tensor) -> Tensor:
+    def logits(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         """[M, V] of the table."""
-        return self.table[features]
+        found = self.table[features]
+        return found if out is None else out.copy_(found)
 
 
 def main() -> None:

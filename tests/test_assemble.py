@@ -26,6 +26,7 @@ from graft.home import home
 from graft.models.checkpoints.pretrained import locate
 from graft.models.heads.files import write_head
 from graft.models.heads.load import load_head
+from graft.models.language_model import LanguageModel
 from graft.sampling import SamplingParams
 
 
@@ -58,6 +59,18 @@ def test_a_draft_model_brings_its_presets(target, draft):
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
     assert result.stats.drafted_by_source["model"] > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sequences"), [({"max_batch": 3}, [3, 3]), ({"warm": False}, [])]
+)
+def test_both_models_are_warmed_up_unless_told_not_to(
+    target, draft, options, sequences, monkeypatch
+):
+    warmed = []
+    monkeypatch.setattr(LanguageModel, "warm_up", lambda _, count: warmed.append(count))
+    load(target, draft_model=str(draft), kv_cache=50_000_000, **options)
+    assert warmed == sequences
 
 
 def test_without_one_they_are_refused_before_anything_is_loaded():
@@ -209,8 +222,8 @@ def test_a_request_may_bring_a_head_to_work_while_others_are_answered(target, he
         ({"draft": "copy+magicdec"}, []),
         ({}, ["eagle2"]),
         ({"draft": "longspec+copy"}, ["longspec"]),
-        ({"draft": "plain", "warm": True}, []),
-        ({"warm": True}, ["eagle2"]),
+        ({"draft": "plain", "warm": False}, []),
+        ({"warm": False}, ["eagle2"]),
     ],
 )
 def test_of_installed_heads_those_are_put_to_work_that_the_draft_uses(

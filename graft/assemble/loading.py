@@ -52,7 +52,7 @@ def load(  # noqa: PLR0913  every option by its name
     kv_cache: int | None = None,
     prefix_cache: int | None = None,
     disk_cache: int = 0,
-    warm: bool = False,
+    warm: bool = True,
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
@@ -80,8 +80,9 @@ def load(  # noqa: PLR0913  every option by its name
     none, None for a tenth of the memory. `disk_cache` is how many bytes of those that
     `Engine.remember` is told to keep may lie on disk.
 
-    `warm` captures a GPU's graphs of every size now, not when a request first needs one. Of the
-    heads those are put to work now that `draft` uses, others when a request first does.
+    `warm` captures a GPU's graphs of every size now, in a second or two, not when a request first
+    needs one: each takes as long as twenty tokens. Of the heads those are put to work now that
+    `draft` uses, others when a request first does.
     """
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)

@@ -118,7 +118,7 @@ def serve(
         print("warning: everybody who reaches this machine is let in; set an API key",
               file=sys.stderr)  # fmt: skip
     listening = listen(options.host, options.port)
-    engine = options.load_engine(max_batch=options.max_batch, warm=True)
+    engine = options.load_engine(max_batch=options.max_batch)
     run_server(engine, settings, listening)
 
 

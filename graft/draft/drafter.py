@@ -34,6 +34,11 @@ class DraftContext:
         """The last known token."""
         return self.tokens[-1]
 
+    @property
+    def greedy(self) -> bool:
+        """Whether its tokens are the likeliest ones, not drawn."""
+        return self.sampler is None or self.sampler.params.greedy
+
 
 @dataclass(slots=True)
 class Budget:

@@ -58,6 +58,7 @@ class GraphedForward:
         self._features = layers.weights.head.new_empty(0)  # of the last run
         self._prepared: dict[StepShape, _Prepared] = {}
         self._pool = None
+        self._logits: Tensor | None = None  # of any graph: good until the next run
         self._keys = self.storage.kv[0, 0]  # of the first layer, where they lay at the last step
 
     @torch.inference_mode()
@@ -164,7 +165,16 @@ class GraphedForward:
     def _launch(self, step: DeviceStep) -> tuple[Tensor, Tensor | None]:
         """Features and, if the step is no large one, logits of all its nodes."""
         features = self.layers.features(step)
-        return features, None if len(features) > BUCKETS[-1] else self.layers.logits(features)
+        if len(features) > BUCKETS[-1]:
+            return features, None
+        return features, self.layers.logits(features, self._place(len(features)))
+
+    def _place(self, count: int) -> Tensor:
+        """Where the logits of so many nodes go: the same memory for the graphs of all shapes."""
+        if self._logits is None:
+            head = self.layers.weights.head
+            self._logits = head.new_empty((BUCKETS[-1], len(head)), dtype=torch.float32)
+        return self._logits[:count]
 
     def _prepare(self, shape: StepShape) -> _Prepared:
         """The graph of a shape, captured over padding alone; none if it cannot be."""

@@ -52,9 +52,10 @@ class TritonLayers:
         few = len(hidden) <= FEW and hidden.dtype != torch.float16
         return self._run_fused(step, hidden) if few else self._run_apart(step, hidden)
 
-    def logits(self, features: Tensor) -> Tensor:
-        """[M, V] float32 of features [M, E]."""
-        return F.linear(features, self.weights.head).float()
+    def logits(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        """[M, V] float32 of features [M, E], in `out` if there is one."""
+        found = F.linear(features, self.weights.head)
+        return found.float() if out is None else out.copy_(found)
 
     def compute_first(self, step: DeviceStep, layers: int) -> None:
         """Move the rows that are due, write keys and values of the first `layers` alone."""

@@ -195,8 +195,9 @@ class LanguageModel:
             sequences = 1
         extents = [self.open(max(TREES) if i else max(sizes)) for i in range(sequences)]
         try:
-            for size in sizes:
-                self.score(extents[:1], [chain([0] * size)], last_only=[True])
+            for least, size in zip((1, *(each + 1 for each in sizes)), sizes, strict=False):
+                for nodes in {least, size} if size <= max(TREES) else {size}:
+                    self.score(extents[:1], [chain([0] * nodes)], last_only=[True])
                 for nodes in TREES:
                     count = size // nodes
                     if 1 < count <= sequences:

@@ -45,7 +45,7 @@ def test_it_takes_what_other_commands_say_of_a_model(cli, engine, served):
     assert done.exit_code == 0, done.output
     [(_, loading)] = engine.loaded
     assert (loading["context_length"], loading["retriever"]) == (4096, "hybrid")
-    assert (loading["verifier"], loading["shift"].eta, loading["warm"]) == ("rapid", 3, True)
+    assert (loading["verifier"], loading["shift"].eta) == ("rapid", 3)
     settings_of(served)
 
 

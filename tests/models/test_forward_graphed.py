@@ -64,7 +64,8 @@ def test_steps_of_several_sequences_and_what_they_leave_in_the_cache():
     for model in models("llama"):
         first, second = model.open(64), model.open(16)
         logits = [model.prefill(first, tokens(9)), model.prefill(second, tokens(3, 1))]
-        logits += model.score([first, second], [TREE, root_only(8)])
+        scored = model.score([first, second], [TREE, root_only(8)])
+        logits += [each.clone() for each in scored]  # they are good until the next step
         model.commit(first, [0, 1, 4])
         model.commit(second, [0])
         logits += model.score([second, first], [TREE, chain([9, 10])], last_only=[False, True])

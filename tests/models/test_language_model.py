@@ -258,7 +258,7 @@ def test_warming_up_runs_every_size_once_and_leaves_no_rows(monkeypatch):
         lambda self, tokens, *rest: sizes.append(len(tokens)) or run(self, tokens, *rest),
     )
     model.warm_up()
-    assert sizes == [1, 4, 16]
+    assert sorted(sizes) == [1, 2, 4, 5, 16]  # the fewest and most nodes of each
     assert model.arena.taken == 0
 
 
@@ -274,9 +274,9 @@ def test_warming_up_for_batches_meets_trees_of_several_sizes(monkeypatch):
 
     monkeypatch.setattr(type(model.forward), "run", watched)
     model.warm_up(4)
-    assert steps == {(1,), (4,), (16,), (1,) * 4, (2, 2), (4,) * 4, (8, 8)}
+    assert steps == {(1,), (2,), (4,), (5,), (16,), (1,) * 4, (2, 2), (4,) * 4, (8, 8)}
     assert model.arena.taken == 0
     model.arena.hold(96)  # no room for four: one sequence at least
     steps.clear()
     model.warm_up(4)
-    assert steps == {(1,), (4,), (16,)}
+    assert steps == {(1,), (2,), (4,), (5,), (16,)}

@@ -43,7 +43,6 @@ def main() -> None:
         max_batch=chosen.batch,
         draft=chosen.draft,
         verifier=chosen.verifier,
-        warm=True,
         shift=None if chosen.eta is None else graft.Shift(eta=chosen.eta),
         **{"prefix_cache": 0, **chosen.load_options},
     )

@@ -72,8 +72,8 @@ class _Besides:
 
 
 class _Pace:
-    """Of rounds with about the same number of sequences: who is asked in the next one. The more
-    sequences there are, the fewer rounds show what copies bring."""
+    """Of rounds of one kind: who is asked in the next one. The more sequences there are, the fewer
+    rounds show what copies bring."""
 
     def __init__(self, sequences: int) -> None:
         enough = max(3 * KNOWN / sequences, KNOWN)
@@ -145,7 +145,7 @@ class Paced:
     ) -> None:
         self._copies, self._rounds = copies, Rounds(clock)
         self._everybody, self._least = everybody, least
-        self._paces: dict[int, _Pace] = {}
+        self._paces: dict[tuple[int, bool], _Pace] = {}
         self._latest: _Pace | None = None
         self._whose: list[int] = []  # sequences of the latest round
         self._asked: _Asked | None = None
@@ -165,7 +165,7 @@ class Paced:
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         self._whose = [context.sequence for context in contexts]
-        pace = self._pace(len(contexts))
+        pace = self._pace(contexts)
         if pace is not self._latest or self._next is None:
             self._latest = pace
             self.reflect()
@@ -234,12 +234,14 @@ class Paced:
         if len(told) < len(each):
             yield self._copies, [one for one in each if one.sequence not in self._told]
 
-    def _pace(self, sequences: int) -> _Pace:
-        """Of rounds of so many sequences, or about as many."""
-        size = sequences.bit_length()
-        if size not in self._paces:
-            self._paces[size] = _Pace(sequences)
-        return self._paces[size]
+    def _pace(self, contexts: list[DraftContext]) -> _Pace:
+        """Of rounds of as many sequences, or about as many, most of which are drawn or are not:
+        what is drawn repeats less."""
+        greedy = sum(context.greedy for context in contexts)
+        kind = len(contexts).bit_length(), 2 * greedy < len(contexts)
+        if kind not in self._paces:
+            self._paces[kind] = _Pace(len(contexts))
+        return self._paces[kind]
 
     def _knows(self, whose: list[int]) -> bool:
         """Whether networks know of any of these sequences."""

@@ -7,6 +7,7 @@ from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.paced import FIRST, LEAVE, LOOK, WOKEN, Paced
 from graft.draft.pacing.trial import EVERY, REFRESH
 from graft.models.language_model import TargetStep
+from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain
 
 BUDGET = Budget(8, np.linspace(1.0, 1.5, 9))
@@ -44,9 +45,12 @@ class Life:
         self.paced = Paced(self.copies, lambda: self.now, self.everybody if networks else None)
         self.drafted = []
 
-    def rounds(self, count, *, seconds, tokens, whose=(0,)):
+    def rounds(self, count, *, seconds, tokens, whose=(0,), temperature=0.0):
         """Rounds with drafts take so long and bring so many tokens to each sequence."""
         contexts = [DraftContext(each, [1, 2], [], tokens=[3]) for each in whose]
+        for context in contexts:
+            params = SamplingParams(temperature=temperature, seed=0)
+            context.sampler = Sampler(params, context.prompt, 10)
         before = len(self.drafted)
         for _ in range(count):
             trees = self.paced.propose(contexts, BUDGET)
@@ -272,6 +276,14 @@ def test_batches_of_different_sizes_are_told_apart():
     assert life.rounds(8, seconds=1.5, tokens=1, whose=range(8)) == 0
     life.rounds(FIRST, seconds=1.2, tokens=3)
     assert life.rounds(50, seconds=1.2, tokens=3) == 1
+
+
+def test_what_is_drawn_is_told_apart_from_what_is_not():
+    life = Life()
+    life.rounds(400, seconds=1.5, tokens=1, temperature=1.0)
+    life.rounds(FIRST, seconds=1.2, tokens=3)
+    assert life.rounds(50, seconds=1.2, tokens=3) == 1
+    assert life.rounds(8, seconds=1.5, tokens=1, temperature=1.0) == 0
 
 
 def test_a_round_counts_for_its_own_number_of_sequences():
