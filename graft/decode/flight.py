@@ -142,6 +142,8 @@ def _shown(part: Part, path: list[int], tokens: list[int]) -> TargetStep:
 
 def by_drafter(sequences: list[Sequence]) -> list[tuple[Drafter, list[int]]]:
     """Every drafter once, with the places of its sequences."""
+    if sequences and all(each.drafter is sequences[0].drafter for each in sequences):
+        return [(sequences[0].drafter, list(range(len(sequences))))]
     places: dict[int, list[int]] = defaultdict(list)
     for i, sequence in enumerate(sequences):
         places[id(sequence.drafter)].append(i)

@@ -8,6 +8,7 @@ from graft.models.step_costs import StepCosts
 READING_SLOWS = 3  # a streamed token may take so many times as long where prompts are read too
 LEAST_PIECE = 8  # prompt tokens that are read in a step all the same
 LEAST_SHARE = 0.02  # of such a step's time that counts as the writers'
+ABOUT = 64  # tokens of context that change nothing worth asking for again
 
 
 def readable_tokens(costs: StepCosts, writing: list[Sequence], most: int) -> int:
@@ -39,4 +40,5 @@ def seconds_by_nodes(
 
 
 def _mean_length(writing: list[Sequence]) -> int:
-    return sum(sequence.extent.total for sequence in writing) // max(len(writing), 1)
+    mean = sum(sequence.extent.total for sequence in writing) // max(len(writing), 1)
+    return mean // ABOUT * ABOUT

@@ -8,7 +8,7 @@ segments with gaps between their positions.
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 from numba import njit
@@ -16,9 +16,10 @@ from numba import njit
 SPLIT = 256  # positions that attention sums up together, wherever bits must not depend on the step
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # frozen ones take three times as long to make
 class TreeLayout:
-    """Plain arrays; the last segment of a sequence is followed by the rows of its nodes."""
+    """Plain arrays, not to be changed; the last segment of a sequence is followed by the rows of
+    its nodes."""
 
     first_node: np.ndarray  # [B + 1] int64: nodes of sequence b are first_node[b] .. [b + 1]
     segments: list[list[tuple[int, int]]]  # per sequence (first row, committed rows)
@@ -26,13 +27,6 @@ class TreeLayout:
     positions: np.ndarray  # [N] int64
     parents: np.ndarray  # [N] int64, counted within the sequence; -1 for its first node
     starts: list[list[int]] | None = None  # positions of the segments; None: without gaps from 0
-
-    def __post_init__(self) -> None:
-        for segments, (first, last) in zip(
-            self.segments, pairwise(self.first_node.tolist()), strict=True
-        ):
-            tail = sum(segments[-1])
-            assert last == first or self.rows[first] == tail, "nodes must follow the last segment"
 
     def starts_of(self, b: int) -> list[int]:
         """The position of the first row of each segment of a sequence."""

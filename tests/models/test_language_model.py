@@ -280,3 +280,12 @@ def test_warming_up_for_batches_meets_trees_of_several_sizes(monkeypatch):
     steps.clear()
     model.warm_up(4)
     assert steps == {(1,), (2,), (4,), (5,), (16,)}
+
+
+def test_nodes_that_do_not_follow_their_sequence_are_refused(monkeypatch):
+    model = model_of("lean")
+    extent = model.open(8)
+    monkeypatch.setattr(Extent, "segments", [(extent.start, 3)])
+    with pytest.raises(AssertionError, match="must follow"):
+        model.score([extent], [chain([1])])
+    model.close(extent)

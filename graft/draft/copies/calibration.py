@@ -85,20 +85,31 @@ def _judge(counts: np.ndarray, fields: np.ndarray, size: int, emitted: np.ndarra
         node = taken
 
 
+@compiled
+def _observe(
+    counts: np.ndarray,
+    prior: np.ndarray,
+    rates: np.ndarray,
+    matches: tuple[np.ndarray, int],
+    emitted: np.ndarray,
+) -> None:
+    """All in one call: every step makes it."""
+    fields, size = matches
+    _judge(counts, fields, size, emitted)
+    _rate_all(counts, prior, rates)
+
+
 class Calibration:
     """Hit rates by match length for one sequence, and those it starts from."""
 
     def __init__(self, prior: np.ndarray = PRIOR) -> None:
         self._prior = prior
         self._counts = np.zeros((2, LONGEST + 1))
-        self._rates = np.empty(LONGEST + 1, np.float32)
-        self._stale = True
+        self._rates = np.empty(LONGEST + 1)
+        _rate_all(self._counts, prior, self._rates)
 
     def confidence(self) -> np.ndarray:
-        """[LONGEST + 1] float32: estimated hit rate by match length, until the next `observe`."""
-        if self._stale:
-            _rate_all(self._counts, self._prior, self._rates)
-            self._stale = False
+        """[LONGEST + 1] estimated hit rate by match length, until the next `observe`."""
         return self._rates
 
     def observe(self, matches: Matches, emitted: Sequence[int] | np.ndarray) -> None:
@@ -108,8 +119,8 @@ class Calibration:
         as copying would pay again.
         """
         came = np.asarray(emitted, np.int32)
-        _judge(self._counts, matches.fields, len(matches), came)
-        self._stale = True
+        found = matches.fields, len(matches)
+        _observe(self._counts, self._prior, self._rates, found, came)
 
     @classmethod
     def warm_up(cls) -> None:

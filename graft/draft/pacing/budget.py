@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
+from numba import njit
 
 from graft.draft.drafter import Budget
-from graft.match.hash_table import compiled
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import strongest
 
@@ -16,68 +17,56 @@ Choose = Callable[[Sequence[np.ndarray], Budget], list[int]]
 MARGIN = 1.03  # a tree must promise this much more than none: drafting costs time, estimates err
 
 
-def paying_nodes(scores: np.ndarray, budget: Budget) -> int:
-    """How many of the nodes (path probabilities, best first) to keep.
-
-    A step over the best n nodes yields `budget.certain` tokens + the sum of their path
-    probabilities in expectation and costs seconds[n], and with any of them `besides`. The best rate
-    wins; of equal ones the smaller tree.
-    """
-    chances = np.ascontiguousarray(scores, np.float64)
-    seconds = np.ascontiguousarray(budget.seconds, np.float64)
-    return _best_count(chances, seconds, float(budget.certain), float(budget.besides))
-
-
-@compiled
-def _best_count(chances: np.ndarray, seconds: np.ndarray, certain: float, besides: float) -> int:
-    plain = certain / seconds[0]
-    tokens, best, highest = certain, 0, plain
-    for count in range(1, min(len(chances), len(seconds) - 1) + 1):
-        tokens += chances[count - 1]
-        rate = tokens / (seconds[count] + besides)
-        if rate > highest:
-            best, highest = count, rate
-    return best if highest > MARGIN * plain else 0
-
-
 def warm_up() -> None:
     """Compile the rule, or load it from the cache, so that the first request need not."""
-    as_many_as_pay([np.zeros(0), np.zeros(0)], Budget(0, np.ones(1)))
+    for kind in (np.float32, np.float64):
+        as_many_as_pay([np.ones(1, kind), np.ones(1, kind)], Budget(1, np.ones(2)))
 
 
 def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
-    """For each tree how many of its nodes (best first) are worth their time, all trees weighed
-    together: in a batch a node of one sequence costs time that all of them wait."""
-    capped = [each[: budget.nodes] for each in scores]
-    if len(capped) == 1:
-        return [paying_nodes(capped[0], budget)]
-    ends = np.cumsum([len(each) for each in capped])
-    pooled, owners = np.empty(ends[-1]), np.empty(ends[-1], np.int64)
-    following = np.array([0, *ends[:-1]])
-    _merge(np.concatenate(capped, dtype=np.float64), following, ends, pooled, owners)
-    return np.bincount(owners[: paying_nodes(pooled, budget)], minlength=len(capped)).tolist()
+    """For each tree how many of its nodes (path probabilities, best first) are worth their time,
+    all trees weighed together: in a batch a node of one sequence costs time that all of them wait.
 
-
-@compiled
-def _merge(
-    scores: np.ndarray,
-    following: np.ndarray,
-    ends: np.ndarray,
-    pooled: np.ndarray,
-    owners: np.ndarray,
-) -> None:
-    """Several lists of falling scores, side by side, into one, and whose each is; of equal ones the
-    first list's comes first. `following` are where the lists begin, and after this where they end.
+    A step over the best n nodes yields `budget.certain` tokens + the sum of their path
+    probabilities in expectation and costs seconds[n], and with any of them `besides`. The best rate
+    wins; of equal ones the smaller trees.
     """
-    for place in range(len(pooled)):
-        best = -1
-        for owner in range(len(ends)):
-            if following[owner] < ends[owner] and (
-                best < 0 or scores[following[owner]] > scores[following[best]]
+    capped = [each[: budget.nodes] for each in scores]
+    ends = [*accumulate(map(len, capped))]
+    if not ends[-1]:
+        return [0] * len(capped)
+    together = capped[0] if len(capped) == 1 else np.concatenate(capped)
+    certain, besides = float(budget.certain), float(budget.besides)
+    return _best_counts(together, np.array(ends), budget.seconds, certain, besides).tolist()
+
+
+@njit(cache=True, nogil=True)
+def _best_counts(scores, ends, seconds, certain, besides):  # noqa: ANN001, ANN202  (numba)
+    """How many of each list; they stand side by side, each falling. Of equal scores the first
+    list's comes first."""
+    most = min(len(scores), len(seconds) - 1)
+    following, owners = np.zeros(len(ends), np.int64), np.empty(most, np.int64)
+    following[1:] = ends[:-1]
+    plain = certain / seconds[0]
+    tokens, best, highest = certain, 0, plain
+    for count in range(most):
+        owner = -1
+        for each in range(len(ends)):
+            if following[each] < ends[each] and (
+                owner < 0 or scores[following[each]] > scores[following[owner]]
             ):
-                best = owner
-        pooled[place], owners[place] = scores[following[best]], best
-        following[best] += 1
+                owner = each
+        tokens += scores[following[owner]]
+        following[owner] += 1
+        owners[count] = owner
+        rate = tokens / (seconds[count + 1] + besides)
+        if rate > highest:
+            best, highest = count + 1, rate
+    counts = np.zeros(len(ends), np.int64)
+    if highest > MARGIN * plain:
+        for owner in owners[:best]:
+            counts[owner] += 1
+    return counts
 
 
 def as_many_as_fit(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:

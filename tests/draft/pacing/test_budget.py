@@ -5,7 +5,7 @@ import pytest
 
 from graft.assemble import make_drafter
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, paying_nodes
+from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import chain, root_only
 
@@ -28,12 +28,12 @@ STEP = np.array([1, 1, 1, 3.0])  # three nodes are free, the fourth is not
     ],
 )
 def test_as_many_nodes_as_raise_the_rate(scores, seconds, nodes):
-    assert paying_nodes(np.array(scores), Budget(63, seconds)) == nodes
+    assert as_many_as_pay([np.array(scores)], Budget(63, seconds)) == [nodes]
 
 
 @pytest.mark.parametrize(("scores", "nodes"), [([0.4], 0), ([0.6], 1), ([0.3, 0.3], 2)])
 def test_what_any_guess_takes_besides_must_pay_too(scores, nodes):
-    assert paying_nodes(np.array(scores), Budget(63, FREE, besides=0.5)) == nodes
+    assert as_many_as_pay([np.array(scores)], Budget(63, FREE, besides=0.5)) == [nodes]
 
 
 def test_what_guesses_take_besides_is_paid_once():
@@ -69,8 +69,8 @@ def test_what_pays_for_one_may_not_pay_when_many_wait():
 
 
 def test_a_gain_that_drafting_itself_would_eat_is_not_taken():
-    assert paying_nodes(np.array([0.02]), Budget(63, FREE)) == 0
-    assert paying_nodes(np.array([0.04]), Budget(63, FREE)) == 1
+    assert as_many_as_pay([np.array([0.02])], Budget(63, FREE)) == [0]
+    assert as_many_as_pay([np.array([0.04])], Budget(63, FREE)) == [1]
 
 
 SECONDS = 1.1 + 0.1 * np.arange(64)  # a node costs a tenth of a step
