@@ -16,7 +16,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
-from graft.draft.pacing.rounds import LONGEST, Round, Rounds
+from graft.draft.pacing.rounds import Round, Rounds
 from graft.draft.pacing.trial import Trial
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
@@ -51,23 +51,32 @@ class Kind(Enum):
 
 
 @dataclass(slots=True)
+class _Asked:
+    """Of the round under way: who is asked; the seconds it would take without guesses, and with
+    those that were made, if any were."""
+
+    kind: Kind
+    plain: float
+    expected: float
+    guessed: bool
+
+
+@dataclass(slots=True)
 class _Besides:
     """What a round with guesses takes beyond what the table says of its nodes, in the table's
-    seconds: the table is held against rounds without guesses."""
+    seconds: the table is held against rounds in which nobody was asked."""
 
-    pace: float = 0.0  # seconds that rounds without guesses take, in the table's; 0: none yet
     seconds: float = 0.0
     rounds: int = 0  # with guesses
 
-    def ended(self, took: float, plain: float, expected: float, *, guessed: bool) -> None:
-        """A round is over. The first ones count as much as all before them."""
-        if not guessed:
-            share = min(took / plain, LONGEST)
-            self.pace += (share - self.pace) * (LEARN if self.pace else 1.0)
+    def ended(self, asked: _Asked, took: float, pace: float) -> None:
+        """A round is over. Those in which nobody was asked take `pace` of the table's seconds, 0
+        where that is not known. The first ones count as much as all before them."""
+        if not asked.guessed:
             self.seconds *= FORGET
-        elif self.pace:
+        elif pace:
             self.rounds += 1
-            besides = min(max(took / self.pace - expected, -plain), plain)
+            besides = min(max(took / pace - asked.expected, -asked.plain), asked.plain)
             self.seconds += max(LEARN, 1 / self.rounds) * (besides - self.seconds)
 
 
@@ -107,9 +116,12 @@ class _Pace:
             self._unseen = 0
         return Kind.NOBODY
 
-    def ended(self, kind: Kind, tokens: int, time: float) -> None:
+    def ended(self, asked: _Asked, last: Round) -> None:
         """A round is over: networks' use is what they add to copies, that of copies what they add
         to nothing."""
+        kind, tokens, time = asked.kind, last.tokens, last.seconds / asked.plain
+        if kind is not Kind.EVERYBODY:
+            self.besides.ended(asked, last.seconds, self.copies.without.mean)
         self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY)
         if kind in (Kind.COPIES, Kind.NOBODY):
             self.copies.ended(tokens, time, asked=kind is Kind.COPIES)
@@ -118,17 +130,6 @@ class _Pace:
             if self.sighted.paid >= WOKEN:
                 self.copies.wake()
                 self.sighted.paid = 0
-
-
-@dataclass(slots=True)
-class _Asked:
-    """Of the round under way: who is asked; the seconds it would take without guesses, and with
-    those that were made, if any were."""
-
-    kind: Kind
-    plain: float
-    expected: float
-    guessed: bool
 
 
 class Paced:
@@ -190,9 +191,7 @@ class Paced:
         if self._over:
             pace, last, asked = self._over
             self._over = None
-            pace.ended(asked.kind, last.tokens, last.seconds / asked.plain)
-            if asked.kind is not Kind.EVERYBODY:
-                pace.besides.ended(last.seconds, asked.plain, asked.expected, guessed=asked.guessed)
+            pace.ended(asked, last)
         networks = self._knows(self._whose)
         if self._latest.dozes(networks=networks):
             self._next = Kind.DOZING

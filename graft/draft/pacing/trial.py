@@ -1,10 +1,12 @@
 """Somebody who is asked in some rounds and not in others, by the tokens per second of both."""
 
 from dataclasses import dataclass, field
-
-from graft.draft.pacing.rounds import LONGEST
+from functools import partial
+from math import inf
 
 FADE = 0.97  # weight of a round one round later
+CREEP = 1.01  # the shortest round is forgotten by so much in each: a machine may become slower
+STEADY, VARIED = 1.5, 3.0  # times the shortest: what rounds take that nothing else held up
 SOON, HOPELESS = 2.9, 0.6  # three rounds, faded, and the part of the other below which they will do
 REFRESH, EVERY = 2, 128  # rounds without him every so often, where he is asked
 SHORTEST_REST = 16  # rounds
@@ -13,17 +15,28 @@ SHORTEST_REST = 16  # rounds
 @dataclass(slots=True)
 class Speed:
     """Tokens per time, recent rounds counting more; times are in parts of what was expected of a
-    step without drafts, so that neither context nor prompts in the same step matter."""
+    step without drafts, so that neither context nor prompts in the same step matter. A round that
+    took more than `longest` times the shortest was held up by something else: of the few rounds
+    that are known, one such would decide for hundreds."""
 
+    longest: float
     rounds: float = 0.0
     tokens: float = 0.0
     time: float = 0.0
+    shortest: float = inf
 
     def add(self, tokens: int, time: float) -> None:
         """A round is over."""
+        self.shortest = min(CREEP * self.shortest, time)
+        most = self.longest * self.shortest
         self.rounds = FADE * self.rounds + 1
         self.tokens = FADE * self.tokens + tokens
-        self.time = FADE * self.time + min(time, LONGEST)
+        self.time = min(FADE * self.time + min(time, most), self.rounds * most)
+
+    @property
+    def mean(self) -> float:
+        """What a round takes; 0 if none is known."""
+        return self.time / self.rounds if self.rounds else 0.0
 
     def beats(self, other: "Speed", part: float = 1.0) -> bool:
         """Whether it is at least this part of the other."""
@@ -40,8 +53,8 @@ class Trial:
     longer: int
     longest: int
     resting: int = 0  # rounds to go
-    asked: Speed = field(default_factory=Speed)
-    without: Speed = field(default_factory=Speed)
+    asked: Speed = field(default_factory=partial(Speed, VARIED))
+    without: Speed = field(default_factory=partial(Speed, STEADY))
     rest: int = 0  # the last one
     paid: int = 0  # rounds since the last rest that did
     since_without: int = 0
@@ -70,11 +83,11 @@ class Trial:
             rest = SHORTEST_REST if self.paid > self.rest else self.longer * self.rest
             self.resting = self.rest = min(max(rest, SHORTEST_REST), self.longest)
             self.paid = self.since_without = 0
-            self.asked = Speed()  # what comes after the rest is another text
+            self.asked = Speed(VARIED)  # what comes after the rest is another text
 
     def wake(self) -> None:
-        """There is reason to think that it would pay again."""
-        self.resting = self.rest = 0
+        """There is reason to think that it would pay again; if not, the next rest is longer."""
+        self.resting = 0
 
     @property
     def _believed(self) -> float:

@@ -90,6 +90,16 @@ def test_drafts_that_do_not_pay_cost_little(seconds):
     assert 0 < lost < 0.03 * seconds
 
 
+@pytest.mark.parametrize("held_up", range(FIRST))
+def test_a_round_that_was_held_up_by_something_else_does_not_count(held_up):
+    life = Life()
+    for number in range(FIRST):
+        life.plain = 20.0 if number == held_up else 1.0
+        life.rounds(1, seconds=1.5, tokens=1)
+    life.plain = 1.0
+    assert life.rounds(200, seconds=1.5, tokens=1) < 0.2
+
+
 def test_a_slower_machine_slows_both_down():
     """All rounds take three times what was measured: drafts still pay."""
     life = Life(plain=3.0)
