@@ -52,10 +52,11 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class _Asked:
-    """Of the round under way: who is asked; the seconds it would take without guesses, and with
-    those that were made, if any were."""
+    """Of the round under way: who is asked, for how many sequences; the seconds it would take
+    without guesses, and with those that were made, if any were."""
 
     kind: Kind
+    sequences: int
     plain: float
     expected: float
     guessed: bool
@@ -86,8 +87,8 @@ class _Pace:
 
     def __init__(self, sequences: int) -> None:
         enough = max(3 * KNOWN / sequences, KNOWN)
-        self.networks = Trial(KNOWN, longer=16, longest=2048, resting=2 * FIRST)  # trials cost much
-        self.copies = Trial(enough, longer=4, longest=256, resting=FIRST)
+        self.networks = Trial(KNOWN, longer=16, longest=2048, resting=2 * FIRST)  # costly
+        self.copies = Trial(enough, longer=4, longest=1024, resting=FIRST)
         self.sighted = Trial(KNOWN, longer=4, longest=256)
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
@@ -119,7 +120,8 @@ class _Pace:
     def ended(self, asked: _Asked, last: Round) -> None:
         """A round is over: networks' use is what they add to copies, that of copies what they add
         to nothing."""
-        kind, tokens, time = asked.kind, last.tokens, last.seconds / asked.plain
+        kind, time = asked.kind, last.seconds / asked.plain
+        tokens = last.tokens / asked.sequences  # not always as many ran
         if kind is not Kind.EVERYBODY:
             self.besides.ended(asked, last.seconds, self.copies.without.mean)
         self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY)
@@ -152,6 +154,8 @@ class Paced:
         self._asked: _Asked | None = None
         self._over: tuple[_Pace, Round, _Asked] | None = None  # the one before, to be thought over
         self._next: Kind | None = None  # None: to be decided
+        self._asleep = False  # nobody is asked in the round under way
+        self._late: list[TargetStep] = []  # what nobody has been shown yet
         self._told: set[int] = set()  # sequences that everybody knows of
 
     def start(self, context: DraftContext) -> None:
@@ -165,15 +169,21 @@ class Paced:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        self._whose = [context.sequence for context in contexts]
-        pace = self._pace(contexts)
+        whose = [context.sequence for context in contexts]
+        pace = self._latest
+        if self._next is None or whose != self._whose:
+            self._whose = whose
+            pace = self._pace(contexts)
         if pace is not self._latest or self._next is None:
             self._latest = pace
             self.reflect()
         kind, self._next = self._next, None
+        self._asleep = kind in (Kind.NOBODY, Kind.DOZING)
         if kind is Kind.DOZING:
             self._rounds.pause()
             return [root_only(context.root) for context in contexts]
+        if not self._asleep:
+            self._catch_up()
         last = self._rounds.begin(self._whose)
         if last:
             self._over = pace, last, self._asked
@@ -182,12 +192,14 @@ class Paced:
         trees = self._trees(kind, contexts, dear)
         nodes = sum(map(len, trees)) - len(trees)
         expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
-        self._asked = _Asked(kind, float(budget.seconds[0]), float(expected), nodes > 0)
+        plain = float(budget.seconds[0])
+        self._asked = _Asked(kind, len(contexts), plain, float(expected), nodes > 0)
         return trees
 
     def reflect(self) -> None:
         """Hold the last round that is over against the clock, and decide who is asked in the next:
         in time that the device takes anyway."""
+        self._catch_up()
         if self._over:
             pace, last, asked = self._over
             self._over = None
@@ -200,16 +212,25 @@ class Paced:
             self._next = self._latest.kind(copying, networks=networks)
 
     def observe(self, steps: list[TargetStep]) -> None:
-        """See Drafter."""
+        """See Drafter. Where nobody listens, the next step need not wait for this."""
         self._rounds.came(sum(len(step.tokens) for step in steps))
-        for drafter, mine in self._by_drafter(steps):
-            drafter.observe(mine)
+        self._late += steps
+        if self._told or not self._asleep:
+            self._catch_up()
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
+        self._catch_up()
         told = sequence in self._told
         (self._everybody if told else self._copies).finish(sequence)
         self._told.discard(sequence)
+
+    def _catch_up(self) -> None:
+        """Show what nobody has been shown yet."""
+        if self._late:
+            late, self._late = self._late, []
+            for drafter, mine in self._by_drafter(late):
+                drafter.observe(mine)
 
     def _trees(self, kind: Kind, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         if kind is Kind.NOBODY:

@@ -8,16 +8,18 @@ FADE = 0.97  # weight of a round one round later
 CREEP = 1.01  # the shortest round is forgotten by so much in each: a machine may become slower
 STEADY, VARIED = 1.5, 3.0  # times the shortest: what rounds take that nothing else held up
 SOON, HOPELESS = 2.9, 0.6  # three rounds, faded, and the part of the other below which they will do
+MORE = 1.01  # times the tokens of the other: fewer are chance
 REFRESH, EVERY = 2, 128  # rounds without him every so often, where he is asked
 SHORTEST_REST = 16  # rounds
 
 
 @dataclass(slots=True)
 class Speed:
-    """Tokens per time, recent rounds counting more; times are in parts of what was expected of a
-    step without drafts, so that neither context nor prompts in the same step matter. A round that
-    took more than `longest` times the shortest was held up by something else: of the few rounds
-    that are known, one such would decide for hundreds."""
+    """Tokens per time, recent rounds counting more. Tokens are those of a sequence, times in parts
+    of what was expected of a step without drafts, so that neither the number of sequences nor
+    context nor prompts in the same step matter. A round that took more than `longest` times the
+    shortest was held up by something else: of the few rounds that are known, one such would decide
+    for hundreds."""
 
     longest: float
     rounds: float = 0.0
@@ -25,7 +27,7 @@ class Speed:
     time: float = 0.0
     shortest: float = inf
 
-    def add(self, tokens: int, time: float) -> None:
+    def add(self, tokens: float, time: float) -> None:
         """A round is over."""
         self.shortest = min(CREEP * self.shortest, time)
         most = self.longest * self.shortest
@@ -41,6 +43,10 @@ class Speed:
     def beats(self, other: "Speed", part: float = 1.0) -> bool:
         """Whether it is at least this part of the other."""
         return self.tokens * other.time >= part * other.tokens * self.time
+
+    def brings_more(self, other: "Speed") -> bool:
+        """Whether its rounds bring more tokens than the other's."""
+        return self.tokens * other.rounds > MORE * other.tokens * self.rounds
 
 
 @dataclass(slots=True)
@@ -70,16 +76,16 @@ class Trial:
             return False
         return True
 
-    def ended(self, tokens: int, time: float, *, asked: bool) -> None:
+    def ended(self, tokens: float, time: float, *, asked: bool) -> None:
         """A round is over. A rest is longer than the last one, unless it had paid for longer than
         that to be asked."""
         if not asked:
             self.without.add(tokens, time)
             return
         self.asked.add(tokens, time)
-        if self.asked.rounds < SOON or self.asked.beats(self.without):
+        if self.asked.rounds < SOON or self._pays:
             self.paid += 1
-        elif not self.resting and not self.asked.beats(self.without, self._believed):
+        elif not self.resting and not self._may_pay:
             rest = SHORTEST_REST if self.paid > self.rest else self.longer * self.rest
             self.resting = self.rest = min(max(rest, SHORTEST_REST), self.longest)
             self.paid = self.since_without = 0
@@ -90,6 +96,14 @@ class Trial:
         self.resting = 0
 
     @property
-    def _believed(self) -> float:
-        """The part of the other's speed below which so few rounds are enough."""
-        return HOPELESS + (1 - HOPELESS) * min(self.asked.rounds / self.known, 1.0)
+    def _pays(self) -> bool:
+        """Whether more tokens come, and faster. A machine that was slower while he was not asked
+        is not his merit."""
+        return self.asked.brings_more(self.without) and self.asked.beats(self.without)
+
+    @property
+    def _may_pay(self) -> bool:
+        """Whether so few rounds leave hope: the fewer, the more."""
+        known = min(self.asked.rounds / self.known, 1.0)
+        hope = HOPELESS + (1 - HOPELESS) * known
+        return (known < 1 or self._pays) and self.asked.beats(self.without, hope)

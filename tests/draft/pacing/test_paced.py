@@ -100,6 +100,13 @@ def test_a_round_that_was_held_up_by_something_else_does_not_count(held_up):
     assert life.rounds(200, seconds=1.5, tokens=1) < 0.2
 
 
+def test_a_machine_that_was_slower_at_first_is_no_merit_of_drafts():
+    life = Life(plain=1.3)
+    life.rounds(FIRST, seconds=1.2, tokens=1)
+    life.plain = 1.0
+    assert life.rounds(600, seconds=1.2, tokens=1) < 0.3
+
+
 def test_a_slower_machine_slows_both_down():
     """All rounds take three times what was measured: drafts still pay."""
     life = Life(plain=3.0)
@@ -288,6 +295,16 @@ def test_batches_of_different_sizes_are_told_apart():
     assert life.rounds(50, seconds=1.2, tokens=3) == 1
 
 
+@pytest.mark.parametrize(("before", "now"), [(2, 3), (3, 2), (4, 7), (7, 4)])
+def test_batches_of_about_the_same_size_are_held_against_each_other_by_sequence(before, now):
+    life = Life()
+    life.rounds(FIRST + 1, seconds=1.2, tokens=1, whose=range(before))
+    assert life.rounds(300, seconds=1.2, tokens=1, whose=range(now)) < 0.2
+    life = Life()
+    life.rounds(FIRST + 1, seconds=1.2, tokens=2, whose=range(before))
+    assert life.rounds(100, seconds=1.2, tokens=2, whose=range(now)) > 0.95
+
+
 def test_what_is_drawn_is_told_apart_from_what_is_not():
     life = Life()
     life.rounds(400, seconds=1.5, tokens=1, temperature=1.0)
@@ -313,6 +330,22 @@ def test_others_rounds_and_pauses_do_not_count():
         life.now += 1000
         life.rounds(1, seconds=1.2, tokens=1, whose=[sequence])
     assert life.rounds(40, seconds=1.2, tokens=2) == 1
+
+
+def test_whoever_is_asked_has_been_shown_everything(monkeypatch):
+    life, shown = Life(), []
+    propose = life.copies.propose
+
+    def proposed(contexts, budget):
+        shown.append(len(life.copies.told) == len(life.drafted))
+        return propose(contexts, budget)
+
+    monkeypatch.setattr(life.copies, "propose", proposed)
+    life.rounds(400, seconds=1.5, tokens=1)
+    assert 20 < len(shown) < 200
+    assert all(shown)
+    life.paced.finish(0)
+    assert len(life.copies.told) == 401
 
 
 @pytest.mark.parametrize("networks", [True, False])
