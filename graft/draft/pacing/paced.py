@@ -83,13 +83,17 @@ class _Besides:
 
 class _Pace:
     """Of rounds of one kind: who is asked in the next one. The more sequences there are, the fewer
-    rounds show what copies bring."""
+    rounds show what copies bring. Whoever rests in rounds of the `nearest` kind is tried here, too,
+    but rests as long at once if that does not pay."""
 
-    def __init__(self, sequences: int) -> None:
+    def __init__(self, sequences: int, nearest: "_Pace | None" = None) -> None:
         enough = max(3 * KNOWN / sequences, KNOWN)
         self.networks = Trial(KNOWN, longer=16, longest=2048, resting=2 * FIRST)  # costly
         self.copies = Trial(enough, longer=4, longest=1024, resting=FIRST)
         self.sighted = Trial(KNOWN, longer=4, longest=256)
+        if nearest:
+            self.networks.rest = nearest.networks.known_rest
+            self.copies.rest = nearest.copies.known_rest
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
 
@@ -260,7 +264,9 @@ class Paced:
         greedy = sum(context.greedy for context in contexts)
         kind = len(contexts).bit_length(), 2 * greedy < len(contexts)
         if kind not in self._paces:
-            self._paces[kind] = _Pace(len(contexts))
+            alike = [(abs(size - kind[0]), size) for size, drawn in self._paces if drawn == kind[1]]
+            nearest = self._paces[min(alike)[1], kind[1]] if alike else None
+            self._paces[kind] = _Pace(len(contexts), nearest)
         return self._paces[kind]
 
     def _knows(self, whose: list[int]) -> bool:

@@ -96,6 +96,11 @@ class Trial:
         self.resting = 0
 
     @property
+    def known_rest(self) -> int:
+        """Of the rest under way, if he rests: the one before it, so that the next is as long."""
+        return self.rest // self.longer if self.resting else 0
+
+    @property
     def _pays(self) -> bool:
         """Whether more tokens come, and faster. A machine that was slower while he was not asked
         is not his merit."""

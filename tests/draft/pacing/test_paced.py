@@ -295,6 +295,14 @@ def test_batches_of_different_sizes_are_told_apart():
     assert life.rounds(50, seconds=1.2, tokens=3) == 1
 
 
+def test_what_rests_in_a_batch_rests_as_long_in_a_smaller_one_once_it_does_not_pay_there():
+    life = Life()
+    life.rounds(600, seconds=1.5, tokens=1, whose=range(8))
+    assert life.rounds(200, seconds=1.5, tokens=1, whose=range(4)) < 0.06
+    assert life.rounds(FIRST, seconds=1.2, tokens=3, whose=range(2)) == 0
+    assert life.rounds(50, seconds=1.2, tokens=3, whose=range(2)) == 1
+
+
 @pytest.mark.parametrize(("before", "now"), [(2, 3), (3, 2), (4, 7), (7, 4)])
 def test_batches_of_about_the_same_size_are_held_against_each_other_by_sequence(before, now):
     life = Life()
