@@ -66,9 +66,12 @@ class Trial:
     since_without: int = 0
 
     def asks(self) -> bool:
-        """Whether he is; a round of his rest has passed if not."""
+        """Whether he is; a round of his rest has passed if not. Nobody is before it is known what
+        rounds without him are like."""
         if self.resting:
             self.resting -= 1
+            return False
+        if self.without.rounds < SOON:
             return False
         self.since_without += 1
         if self.since_without > EVERY:

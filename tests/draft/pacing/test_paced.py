@@ -100,6 +100,15 @@ def test_a_round_that_was_held_up_by_something_else_does_not_count(held_up):
     assert life.rounds(200, seconds=1.5, tokens=1) < 0.2
 
 
+def test_nobody_is_asked_before_plain_rounds_are_known():
+    life = Life(plain=3.0)
+    for sequence in range(FIRST):  # each a round of its own: none shows how long it took
+        life.rounds(1, seconds=1.2, tokens=1, whose=[sequence])
+    life.plain = 1.0
+    assert life.rounds(3, seconds=1.2, tokens=3) == 0
+    assert life.rounds(50, seconds=1.2, tokens=3) > 0.9
+
+
 def test_a_machine_that_was_slower_at_first_is_no_merit_of_drafts():
     life = Life(plain=1.3)
     life.rounds(FIRST, seconds=1.2, tokens=1)
