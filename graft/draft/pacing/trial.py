@@ -9,7 +9,8 @@ CREEP = 1.01  # the shortest round is forgotten by so much in each: a machine ma
 STEADY, VARIED = 1.5, 3.0  # times the shortest: what rounds take that nothing else held up
 SOON, HOPELESS = 2.9, 0.6  # three rounds, faded, and the part of the other below which they will do
 MORE = 1.01  # times the tokens of the other: fewer are chance
-REFRESH, EVERY = 2, 128  # rounds without him every so often, where he is asked
+REFRESH = 2  # rounds without him from time to time, where he is asked:
+EARLY, LATE = 16, 128  # after so many with him at first, twice as many each time, and at last
 SHORTEST_REST = 16  # rounds
 
 
@@ -64,6 +65,7 @@ class Trial:
     rest: int = 0  # the last one
     paid: int = 0  # rounds since the last rest that did
     since_without: int = 0
+    every: int = EARLY  # so many rounds it is looked what those without him are like
 
     def asks(self) -> bool:
         """Whether he is; a round of his rest has passed if not. Nobody is before it is known what
@@ -74,8 +76,9 @@ class Trial:
         if self.without.rounds < SOON:
             return False
         self.since_without += 1
-        if self.since_without > EVERY:
+        if self.since_without > self.every:
             self.since_without, self.resting = 0, REFRESH - 1
+            self.every = min(2 * self.every, LATE)
             return False
         return True
 

@@ -5,7 +5,7 @@ import pytest
 
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.paced import FIRST, LEAVE, LOOK, WOKEN, Paced
-from graft.draft.pacing.trial import EVERY, REFRESH
+from graft.draft.pacing.trial import EARLY, LATE, REFRESH
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain
@@ -43,7 +43,13 @@ class Life:
         self.now, self.plain = 0.0, plain
         self.copies, self.everybody = Asked(), Asked()
         self.paced = Paced(self.copies, lambda: self.now, self.everybody if networks else None)
-        self.drafted = []
+        self.drafted, self.owed = [], 0.0
+
+    def _whole(self, tokens):
+        """So many on average."""
+        self.owed += tokens
+        count, self.owed = int(self.owed), self.owed % 1
+        return count
 
     def rounds(self, count, *, seconds, tokens, whose=(0,), temperature=0.0):
         """Rounds with drafts take so long and bring so many tokens to each sequence."""
@@ -57,7 +63,8 @@ class Life:
             drafted = len(trees[0]) > 1
             self.drafted.append(drafted)
             self.now += seconds if drafted else self.plain
-            steps = [TargetStep(each, [5] * (tokens if drafted else 1)) for each in whose]
+            come = self._whole(tokens) if drafted else 1
+            steps = [TargetStep(each, [5] * come) for each in whose]
             self.paced.observe(steps)
         return sum(self.drafted[before:]) / count
 
@@ -71,8 +78,19 @@ def test_the_first_rounds_show_what_plain_decoding_takes():
 def test_drafts_that_pay_go_on_but_for_a_look_at_plain_decoding():
     life = Life()
     life.rounds(FIRST, seconds=1.2, tokens=2)
-    share = life.rounds(10 * EVERY, seconds=1.2, tokens=2)
-    assert share == pytest.approx(1 - REFRESH / (EVERY + REFRESH), abs=0.01)
+    assert life.rounds(EARLY, seconds=1.2, tokens=2) == 1
+    assert life.rounds(REFRESH, seconds=1.2, tokens=2) == 0
+    life.rounds(10 * LATE, seconds=1.2, tokens=2)
+    share = life.rounds(10 * (LATE + REFRESH), seconds=1.2, tokens=2)
+    assert share == pytest.approx(1 - REFRESH / (LATE + REFRESH), abs=0.01)
+
+
+def test_plain_rounds_that_were_seen_at_a_bad_time_are_soon_looked_at_again():
+    life = Life(plain=2.0)
+    life.rounds(FIRST, seconds=1.5, tokens=1.05)
+    life.plain = 1.0
+    life.rounds(EARLY + REFRESH, seconds=1.5, tokens=1.05)
+    assert life.rounds(200, seconds=1.5, tokens=1.05) < 0.35
 
 
 @pytest.mark.parametrize(("seconds", "tokens", "most"), [(2.5, 1, 4), (2.5, 2, 16), (1.3, 1, 13)])
@@ -158,7 +176,7 @@ def test_copies_in_sight_that_pay_end_the_rest_of_all():
     life.copies.copying = True
     life.rounds(LOOK + WOKEN + 3, seconds=1.4, tokens=4)
     life.copies.copying = False
-    assert life.rounds(40, seconds=1.4, tokens=4) == 1
+    assert life.rounds(40, seconds=1.4, tokens=4) > 0.9
 
 
 def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
@@ -276,9 +294,9 @@ def test_what_was_thought_over_before_need_not_be_when_asked(reflects, monkeypat
 
     life.asked_then = 0
     monkeypatch.setattr(life.paced, "propose", proposed)
-    life.rounds(60, seconds=1.2, tokens=2)
-    assert life.asked_then == (1 if reflects else 60)
-    assert life.drafted == [False] * FIRST + [True] * (60 - FIRST)
+    life.rounds(FIRST + EARLY, seconds=1.2, tokens=2)
+    assert life.asked_then == (1 if reflects else FIRST + EARLY)
+    assert life.drafted == [False] * FIRST + [True] * EARLY
 
 
 def test_in_a_round_of_both_everybody_guesses_for_those_he_knows_of():
@@ -301,7 +319,7 @@ def test_batches_of_different_sizes_are_told_apart():
     life.rounds(400, seconds=1.5, tokens=1, whose=range(8))
     assert life.rounds(8, seconds=1.5, tokens=1, whose=range(8)) == 0
     life.rounds(FIRST, seconds=1.2, tokens=3)
-    assert life.rounds(50, seconds=1.2, tokens=3) == 1
+    assert life.rounds(50, seconds=1.2, tokens=3) > 0.9
 
 
 def test_what_rests_in_a_batch_rests_as_long_in_a_smaller_one_once_it_does_not_pay_there():
@@ -309,7 +327,7 @@ def test_what_rests_in_a_batch_rests_as_long_in_a_smaller_one_once_it_does_not_p
     life.rounds(600, seconds=1.5, tokens=1, whose=range(8))
     assert life.rounds(200, seconds=1.5, tokens=1, whose=range(4)) < 0.06
     assert life.rounds(FIRST, seconds=1.2, tokens=3, whose=range(2)) == 0
-    assert life.rounds(50, seconds=1.2, tokens=3, whose=range(2)) == 1
+    assert life.rounds(50, seconds=1.2, tokens=3, whose=range(2)) > 0.9
 
 
 @pytest.mark.parametrize(("before", "now"), [(2, 3), (3, 2), (4, 7), (7, 4)])
@@ -326,7 +344,7 @@ def test_what_is_drawn_is_told_apart_from_what_is_not():
     life = Life()
     life.rounds(400, seconds=1.5, tokens=1, temperature=1.0)
     life.rounds(FIRST, seconds=1.2, tokens=3)
-    assert life.rounds(50, seconds=1.2, tokens=3) == 1
+    assert life.rounds(50, seconds=1.2, tokens=3) > 0.9
     assert life.rounds(8, seconds=1.5, tokens=1, temperature=1.0) == 0
 
 
@@ -335,7 +353,7 @@ def test_a_round_counts_for_its_own_number_of_sequences():
     for _ in range(40):  # alone drafts pay, for two they do not
         life.rounds(3, seconds=1.0, tokens=4)
         life.rounds(3, seconds=8.0, tokens=1, whose=(0, 1))
-    assert life.rounds(9, seconds=1.0, tokens=4) == 1
+    assert life.rounds(9, seconds=1.0, tokens=4) > 0.7
     assert life.rounds(9, seconds=8.0, tokens=1, whose=(0, 1)) < 0.5
 
 
@@ -346,7 +364,7 @@ def test_others_rounds_and_pauses_do_not_count():
     for sequence in range(1, 40):
         life.now += 1000
         life.rounds(1, seconds=1.2, tokens=1, whose=[sequence])
-    assert life.rounds(40, seconds=1.2, tokens=2) == 1
+    assert life.rounds(40, seconds=1.2, tokens=2) > 0.9
 
 
 def test_whoever_is_asked_has_been_shown_everything(monkeypatch):
