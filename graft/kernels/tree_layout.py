@@ -8,7 +8,7 @@ segments with gaps between their positions.
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numba import njit
@@ -27,6 +27,13 @@ class TreeLayout:
     positions: np.ndarray  # [N] int64
     parents: np.ndarray  # [N] int64, counted within the sequence; -1 for its first node
     starts: list[list[int]] | None = None  # positions of the segments; None: without gaps from 0
+
+    def __post_init__(self) -> None:
+        for segments, (first, last) in zip(
+            self.segments, pairwise(self.first_node.tolist()), strict=True
+        ):
+            tail = sum(segments[-1])
+            assert last == first or self.rows[first] == tail, "nodes must follow the last segment"
 
     def starts_of(self, b: int) -> list[int]:
         """The position of the first row of each segment of a sequence."""

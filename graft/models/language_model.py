@@ -263,8 +263,8 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
     """Flat packing: the trees' nodes side by side, each behind its sequence's committed rows."""
     counts = [len(tree) for tree in trees]
     first = np.array([*accumulate(counts, initial=0)])
-    ends = [extent.start + extent.length for extent in extents]
-    rows, positions = np.array([ends, [extent.position for extent in extents]])
+    rows = np.array([extent.start + extent.length for extent in extents])
+    positions = np.array([extent.position for extent in extents])
     if len(counts) == first[-1]:  # roots alone
         parents = np.full(len(counts), -1)
     else:
@@ -272,12 +272,11 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
         rows, positions = spread(first, rows, positions, depths)
         parents = _joined([tree.parents for tree in trees]).astype(np.int64)
     segments = [extent.segments for extent in extents]
-    assert [sum(each[-1]) for each in segments] == ends, "nodes must follow the last segment"
-    starts = [extent.starts for extent in extents]
-    if any(each is not None for each in starts):
-        assert all(each is not None for each in starts), "views go by themselves"
-        return TreeLayout(first, segments, rows, positions, parents, starts)
-    return TreeLayout(first, segments, rows, positions, parents)
+    starts = None
+    if any(extent.starts is not None for extent in extents):
+        assert all(extent.starts is not None for extent in extents), "views go by themselves"
+        starts = [extent.starts for extent in extents]
+    return TreeLayout(first, segments, rows, positions, parents, starts)
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

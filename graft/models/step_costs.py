@@ -13,7 +13,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,7 @@ class StepCosts:
         of its own to read, for its share of the rows. Not to be changed: what was asked before is
         told again.
         """
-        asked = length, rows, nodes, sequences
-        if asked not in self._told:
-            if len(self._told) >= MOST_TOLD:
-                self._told.clear()
-            self._told[asked] = self._beyond(*asked)
-        return self._told[asked]
+        return self._told(length, rows, nodes, sequences)
 
     def _beyond(self, length: int, rows: int, nodes: int, sequences: int) -> np.ndarray:
         lines = self._lines(rows + nodes + 1)
@@ -86,9 +81,9 @@ class StepCosts:
         return self._longest[0]
 
     @cached_property
-    def _told(self) -> dict[tuple[int, int, int, int], np.ndarray]:
+    def _told(self) -> Callable[[int, int, int, int], np.ndarray]:
         """Answers of `beyond`: every step asks, and most as the one before."""
-        return {}
+        return lru_cache(MOST_TOLD)(self._beyond)
 
     @cached_property
     def _longest(self) -> list[np.ndarray]:

@@ -46,6 +46,7 @@ def test_it_takes_what_other_commands_say_of_a_model(cli, engine, served):
     [(_, loading)] = engine.loaded
     assert (loading["context_length"], loading["retriever"]) == (4096, "hybrid")
     assert (loading["verifier"], loading["shift"].eta) == ("rapid", 3)
+    assert loading.get("warm", True)
     settings_of(served)
 
 

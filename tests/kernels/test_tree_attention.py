@@ -231,3 +231,9 @@ def test_neighbouring_sequences_do_not_change_a_bit():
         )
         result = by_panels(Step(alone, step.query[nodes], step.keys, step.values))
         np.testing.assert_array_equal(together[nodes], result)
+
+
+def test_nodes_that_do_not_follow_their_segment_are_refused():
+    good = lay_out([([5], chain([1, 2]))])
+    with pytest.raises(AssertionError, match="must follow"):
+        TreeLayout(good.first_node, good.segments, good.rows + 1, good.positions, good.parents)

@@ -19,8 +19,7 @@ MARGIN = 1.03  # a tree must promise this much more than none: drafting costs ti
 
 def warm_up() -> None:
     """Compile the rule, or load it from the cache, so that the first request need not."""
-    for kind in (np.float32, np.float64):
-        as_many_as_pay([np.ones(1, kind), np.ones(1, kind)], Budget(1, np.ones(2)))
+    as_many_as_pay([np.ones(1, np.float32)], Budget(1, np.ones(2)))
 
 
 def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:

@@ -173,15 +173,8 @@ class Paced:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        whose = [context.sequence for context in contexts]
-        pace = self._latest
-        if self._next is None or whose != self._whose:
-            self._whose = whose
-            pace = self._pace(contexts)
-        if pace is not self._latest or self._next is None:
-            self._latest = pace
-            self.reflect()
-        kind, self._next = self._next, None
+        self._turn_to(contexts)
+        pace, kind, self._next = self._latest, self._next, None
         self._asleep = kind in (Kind.NOBODY, Kind.DOZING)
         if kind is Kind.DOZING:
             self._rounds.pause()
@@ -229,6 +222,16 @@ class Paced:
         (self._everybody if told else self._copies).finish(sequence)
         self._told.discard(sequence)
 
+    def _turn_to(self, contexts: list[DraftContext]) -> None:
+        """To the next round, whoever it is of: who is asked is decided after this."""
+        whose = [context.sequence for context in contexts]
+        if self._next is not None and whose == self._whose:
+            return
+        self._whose, before = whose, self._latest
+        self._latest = self._pace(contexts)
+        if self._next is None or self._latest is not before:
+            self.reflect()
+
     def _catch_up(self) -> None:
         """Show what nobody has been shown yet."""
         if self._late:
@@ -264,9 +267,9 @@ class Paced:
         greedy = sum(context.greedy for context in contexts)
         kind = len(contexts).bit_length(), 2 * greedy < len(contexts)
         if kind not in self._paces:
-            alike = [(abs(size - kind[0]), size) for size, drawn in self._paces if drawn == kind[1]]
-            nearest = self._paces[min(alike)[1], kind[1]] if alike else None
-            self._paces[kind] = _Pace(len(contexts), nearest)
+            alike = [each for each in self._paces if each[1] == kind[1]]
+            nearest = min(alike, key=lambda each: abs(each[0] - kind[0]), default=None)
+            self._paces[kind] = _Pace(len(contexts), self._paces.get(nearest))
         return self._paces[kind]
 
     def _knows(self, whose: list[int]) -> bool:

@@ -123,8 +123,8 @@ def test_nobody_is_asked_before_plain_rounds_are_known():
     for sequence in range(FIRST):  # each a round of its own: none shows how long it took
         life.rounds(1, seconds=1.2, tokens=1, whose=[sequence])
     life.plain = 1.0
-    assert life.rounds(3, seconds=1.2, tokens=3) == 0
-    assert life.rounds(50, seconds=1.2, tokens=3) > 0.9
+    assert life.rounds(FIRST, seconds=1.2, tokens=3) == 0
+    assert life.rounds(50, seconds=1.2, tokens=3) == 1 - REFRESH / 50  # one look
 
 
 def test_a_machine_that_was_slower_at_first_is_no_merit_of_drafts():
@@ -176,7 +176,7 @@ def test_copies_in_sight_that_pay_end_the_rest_of_all():
     life.copies.copying = True
     life.rounds(LOOK + WOKEN + 3, seconds=1.4, tokens=4)
     life.copies.copying = False
-    assert life.rounds(40, seconds=1.4, tokens=4) > 0.9
+    assert life.rounds(40, seconds=1.4, tokens=4) == 1 - REFRESH / 40  # one look
 
 
 def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
@@ -294,9 +294,11 @@ def test_what_was_thought_over_before_need_not_be_when_asked(reflects, monkeypat
 
     life.asked_then = 0
     monkeypatch.setattr(life.paced, "propose", proposed)
-    life.rounds(FIRST + EARLY, seconds=1.2, tokens=2)
-    assert life.asked_then == (1 if reflects else FIRST + EARLY)
-    assert life.drafted == [False] * FIRST + [True] * EARLY
+    life.rounds(60, seconds=1.2, tokens=2)
+    assert life.asked_then == (1 if reflects else 60)
+    looks = [False] * REFRESH
+    drafted = [*[False] * FIRST, *[True] * EARLY, *looks, *[True] * 2 * EARLY, *looks, *[True] * 60]
+    assert life.drafted == drafted[:60]
 
 
 def test_in_a_round_of_both_everybody_guesses_for_those_he_knows_of():
@@ -319,7 +321,7 @@ def test_batches_of_different_sizes_are_told_apart():
     life.rounds(400, seconds=1.5, tokens=1, whose=range(8))
     assert life.rounds(8, seconds=1.5, tokens=1, whose=range(8)) == 0
     life.rounds(FIRST, seconds=1.2, tokens=3)
-    assert life.rounds(50, seconds=1.2, tokens=3) > 0.9
+    assert life.rounds(50, seconds=1.2, tokens=3) == 1 - REFRESH / 50  # one look
 
 
 def test_what_rests_in_a_batch_rests_as_long_in_a_smaller_one_once_it_does_not_pay_there():
@@ -327,7 +329,7 @@ def test_what_rests_in_a_batch_rests_as_long_in_a_smaller_one_once_it_does_not_p
     life.rounds(600, seconds=1.5, tokens=1, whose=range(8))
     assert life.rounds(200, seconds=1.5, tokens=1, whose=range(4)) < 0.06
     assert life.rounds(FIRST, seconds=1.2, tokens=3, whose=range(2)) == 0
-    assert life.rounds(50, seconds=1.2, tokens=3, whose=range(2)) > 0.9
+    assert life.rounds(50, seconds=1.2, tokens=3, whose=range(2)) == 1 - REFRESH / 50  # one look
 
 
 @pytest.mark.parametrize(("before", "now"), [(2, 3), (3, 2), (4, 7), (7, 4)])
@@ -344,7 +346,7 @@ def test_what_is_drawn_is_told_apart_from_what_is_not():
     life = Life()
     life.rounds(400, seconds=1.5, tokens=1, temperature=1.0)
     life.rounds(FIRST, seconds=1.2, tokens=3)
-    assert life.rounds(50, seconds=1.2, tokens=3) > 0.9
+    assert life.rounds(50, seconds=1.2, tokens=3) == 1 - REFRESH / 50  # one look
     assert life.rounds(8, seconds=1.5, tokens=1, temperature=1.0) == 0
 
 
@@ -353,7 +355,7 @@ def test_a_round_counts_for_its_own_number_of_sequences():
     for _ in range(40):  # alone drafts pay, for two they do not
         life.rounds(3, seconds=1.0, tokens=4)
         life.rounds(3, seconds=8.0, tokens=1, whose=(0, 1))
-    assert life.rounds(9, seconds=1.0, tokens=4) > 0.7
+    assert life.rounds(9, seconds=1.0, tokens=4) == pytest.approx(1 - REFRESH / 9)  # one look
     assert life.rounds(9, seconds=8.0, tokens=1, whose=(0, 1)) < 0.5
 
 
@@ -364,7 +366,7 @@ def test_others_rounds_and_pauses_do_not_count():
     for sequence in range(1, 40):
         life.now += 1000
         life.rounds(1, seconds=1.2, tokens=1, whose=[sequence])
-    assert life.rounds(40, seconds=1.2, tokens=2) > 0.9
+    assert life.rounds(40, seconds=1.2, tokens=2) == 1 - REFRESH / 40  # one look
 
 
 def test_whoever_is_asked_has_been_shown_everything(monkeypatch):
