@@ -6,7 +6,7 @@ be busy with other things. So rounds are timed. What rounds with guesses take be
 added to what guesses cost. Where somebody brings fewer tokens per second when he is asked than when
 he is not, he rests for a while, longer each time it happens again, and costs next to nothing:
 networks are not even told of sequences that begin meanwhile. While copies rest, they are asked
-where one is in sight.
+where one is in sight and, as long as that pays, at the beginning of answers.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,6 +25,7 @@ FIRST = 4  # rounds without drafts, at first
 KNOWN = 8  # rounds, faded, from which a speed is believed; of a single sequence's copies thrice
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
 TIMED = 4  # rounds at the end of a rest; those before show nothing new
+OPENING = 2  # rounds at the beginning of an answer, which may repeat the question
 WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
 LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
 LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
@@ -45,16 +46,18 @@ class Kind(Enum):
 
     EVERYBODY = auto()
     COPIES = auto()
-    SIGHTED = auto()  # copies that otherwise rest
+    SIGHTED = auto()  # copies that otherwise rest, where one is in sight;
+    OPENING = auto()  # at the beginning of an answer
     NOBODY = auto()
     DOZING = auto()  # the same, and the clock is not looked at
 
 
 @dataclass(slots=True)
 class _Asked:
-    """Of the round under way: who is asked, for how many sequences; the seconds it would take
-    without guesses, and with those that were made, if any were."""
+    """Of the round under way: whose pace it has, who is asked, for how many sequences; the seconds
+    it would take without guesses, and with those that were made, if any were."""
 
+    pace: "_Pace"
     kind: Kind
     sequences: int
     plain: float
@@ -83,16 +86,18 @@ class _Besides:
 
 class _Pace:
     """Of rounds of one kind: who is asked in the next one. The more sequences there are, the fewer
-    rounds show what copies bring. Whoever rests in rounds of the `nearest` kind is tried here, too,
-    but rests as long at once if that does not pay."""
+    rounds show what copies bring. Networks that rest in rounds of the `nearest` kind rest here too;
+    copies are tried, but rest as long at once if that does not pay."""
 
     def __init__(self, sequences: int, nearest: "_Pace | None" = None) -> None:
         enough = max(3 * KNOWN / sequences, KNOWN)
         self.networks = Trial(KNOWN, longer=16, longest=2048, resting=2 * FIRST)  # costly
         self.copies = Trial(enough, longer=4, longest=1024, resting=FIRST)
         self.sighted = Trial(KNOWN, longer=4, longest=256)
+        self.opening = Trial(KNOWN, longer=4, longest=256)
         if nearest:
             self.networks.rest = nearest.networks.known_rest
+            self.networks.resting = max(2 * FIRST, nearest.networks.resting)
             self.copies.rest = nearest.copies.known_rest
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
@@ -108,12 +113,14 @@ class _Pace:
         self.networks.resting -= self.networks.resting > 0
         return True
 
-    def kind(self, copying: Callable[[], bool], *, networks: bool) -> Kind:
+    def kind(self, copying: Callable[[], bool], *, networks: bool, opening: bool) -> Kind:
         """Who is asked in the next round."""
         if (networks or self.networks.resting) and self.networks.asks():
             return Kind.EVERYBODY
         if self.copies.asks():
             return Kind.COPIES
+        if opening:
+            return Kind.OPENING if self.opening.asks() else Kind.NOBODY
         self._unseen += 1
         if self._unseen >= LOOK and self.sighted.without.rounds:
             if copying():  # and again in the next round
@@ -131,6 +138,8 @@ class _Pace:
         self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY)
         if kind in (Kind.COPIES, Kind.NOBODY):
             self.copies.ended(tokens, time, asked=kind is Kind.COPIES)
+        if kind in (Kind.OPENING, Kind.NOBODY):
+            self.opening.ended(tokens, time, asked=kind is Kind.OPENING)
         if kind in (Kind.SIGHTED, Kind.NOBODY):
             self.sighted.ended(tokens, time, asked=kind is Kind.SIGHTED)
             if self.sighted.paid >= WOKEN:
@@ -156,8 +165,9 @@ class Paced:
         self._latest: _Pace | None = None
         self._whose: list[int] = []  # sequences of the latest round
         self._asked: _Asked | None = None
-        self._over: tuple[_Pace, Round, _Asked] | None = None  # the one before, to be thought over
+        self._over: tuple[_Asked, Round] | None = None  # the one before, to be thought over
         self._next: Kind | None = None  # None: to be decided
+        self._opening = 0  # rounds to go at the beginning of most answers
         self._asleep = False  # nobody is asked in the round under way
         self._late: list[TargetStep] = []  # what nobody has been shown yet
         self._told: set[int] = set()  # sequences that everybody knows of
@@ -176,6 +186,7 @@ class Paced:
         self._turn_to(contexts)
         pace, kind, self._next = self._latest, self._next, None
         self._asleep = kind in (Kind.NOBODY, Kind.DOZING)
+        self._opening -= self._opening > 0
         if kind is Kind.DOZING:
             self._rounds.pause()
             return [root_only(context.root) for context in contexts]
@@ -183,14 +194,14 @@ class Paced:
             self._catch_up()
         last = self._rounds.begin(self._whose)
         if last:
-            self._over = pace, last, self._asked
+            self._over = self._asked, last
         besides = max(pace.besides.seconds, 0.0)
         dear = Budget(budget.nodes, budget.seconds, budget.certain, besides)
         trees = self._trees(kind, contexts, dear)
         nodes = sum(map(len, trees)) - len(trees)
         expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
         plain = float(budget.seconds[0])
-        self._asked = _Asked(kind, len(contexts), plain, float(expected), nodes > 0)
+        self._asked = _Asked(pace, kind, len(contexts), plain, float(expected), nodes > 0)
         return trees
 
     def reflect(self) -> None:
@@ -198,15 +209,15 @@ class Paced:
         in time that the device takes anyway."""
         self._catch_up()
         if self._over:
-            pace, last, asked = self._over
+            asked, last = self._over
             self._over = None
-            pace.ended(asked, last)
-        networks = self._knows(self._whose)
-        if self._latest.dozes(networks=networks):
+            asked.pace.ended(asked, last)
+        networks, opening = self._knows(self._whose), self._opening > 0
+        if not opening and self._latest.dozes(networks=networks):
             self._next = Kind.DOZING
         else:
             copying = partial(self._are_copying, self._whose)
-            self._next = self._latest.kind(copying, networks=networks)
+            self._next = self._latest.kind(copying, networks=networks, opening=opening)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. Where nobody listens, the next step need not wait for this."""
@@ -217,6 +228,7 @@ class Paced:
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
+        self._rounds.finished()
         self._catch_up()
         told = sequence in self._told
         (self._everybody if told else self._copies).finish(sequence)
@@ -227,6 +239,9 @@ class Paced:
         whose = [context.sequence for context in contexts]
         if self._next is not None and whose == self._whose:
             return
+        began = len(whose) - len(set(whose) & set(self._whose))
+        if 2 * began > len(whose):
+            self._opening, self._next = OPENING, None
         self._whose, before = whose, self._latest
         self._latest = self._pace(contexts)
         if self._next is None or self._latest is not before:

@@ -1,4 +1,6 @@
-"""How long rounds take: from where one begins to where the next one of the same sequences does."""
+"""How long rounds take: from where one begins to where the next one of the same sequences does; of
+the last one, to where its tokens came, and what usually lies between.
+"""
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -20,21 +22,34 @@ class Rounds:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._whose: Hashable = None
-        self._since, self._tokens = 0.0, 0
+        self._since = self._came = 0.0
+        self._tokens, self._between = 0, 0.0
+        self._over = True  # nothing comes that belongs to the round
 
     def begin(self, whose: Hashable) -> Round | None:
-        """A round of these sequences begins. Their last one, which ends so; None where that was
-        of others, or brought nothing."""
+        """A round of these sequences begins. The one before it, which ends so, unless it was of
+        others: then it was over when somebody had finished; None if that is not known, or it
+        brought nothing."""
         now = self._clock()
-        last = Round(self._tokens, now - self._since)
-        known = whose == self._whose and last.tokens > 0 and last.seconds > 0
-        self._whose, self._since, self._tokens = whose, now, 0
-        return last if known else None
+        last = None
+        if whose == self._whose:
+            last = Round(self._tokens, now - self._since)
+            self._between = now - self._came
+        elif self._whose is not None and self._over:
+            last = Round(self._tokens, self._came + self._between - self._since)
+        self._whose, self._since, self._tokens, self._over = whose, now, 0, False
+        return last if last and last.tokens > 0 and last.seconds > 0 else None
 
     def pause(self) -> None:
         """A round begins that is not timed."""
-        self._whose = None
+        self._whose, self._over = None, True
 
     def came(self, tokens: int) -> None:
         """So many tokens became final."""
-        self._tokens += tokens
+        if not self._over:
+            self._tokens += tokens
+            self._came = self._clock()
+
+    def finished(self) -> None:
+        """Somebody has finished: what comes before the next round begins is of others."""
+        self._over = True

@@ -12,6 +12,8 @@ MORE = 1.01  # times the tokens of the other: fewer are chance
 REFRESH = 2  # rounds without him from time to time, where he is asked:
 EARLY, LATE = 16, 128  # after so many with him at first, twice as many each time, and at last
 SHORTEST_REST = 16  # rounds
+SHARE = 0.02  # of the time that trials may lose
+RUIN, HELD_UP = 2.0, 8.0  # rounds without him: lost so soon it is his doing; something else's
 
 
 @dataclass(slots=True)
@@ -49,12 +51,17 @@ class Speed:
         """Whether its rounds bring more tokens than the other's."""
         return self.tokens * other.rounds > MORE * other.tokens * self.rounds
 
+    def lost_to(self, other: "Speed") -> float:
+        """The rounds of the other that its tokens would have left time for."""
+        return self.time / other.mean - self.tokens * other.rounds / other.tokens
+
 
 @dataclass(slots=True)
 class Trial:
     """Whether he is asked in the next round. `known` are the rounds, faded, from which his speed is
     believed (one in ten may bring it all); the worse it is, the fewer will do: a trial that loses
-    should be short. A rest is `longer` times as long as the last, `longest` rounds at most."""
+    should be short. A rest is `longer` times as long as the last and makes up for what the trial
+    lost, but is `longest` rounds at most."""
 
     known: float
     longer: int
@@ -89,10 +96,12 @@ class Trial:
             self.without.add(tokens, time)
             return
         self.asked.add(tokens, time)
-        if self.asked.rounds < SOON or self._pays:
+        lost = self.asked.lost_to(self.without)
+        if self._pays or (self.asked.rounds < SOON and not RUIN < lost < HELD_UP):
             self.paid += 1
         elif not self.resting and not self._may_pay:
-            rest = SHORTEST_REST if self.paid > self.rest else self.longer * self.rest
+            again = max(self.longer * self.rest, int(lost / SHARE))
+            rest = SHORTEST_REST if self.paid > self.rest else again
             self.resting = self.rest = min(max(rest, SHORTEST_REST), self.longest)
             self.paid = self.since_without = 0
             self.asked = Speed(VARIED)  # what comes after the rest is another text

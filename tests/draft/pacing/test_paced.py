@@ -8,7 +8,7 @@ from graft.draft.pacing.paced import FIRST, LEAVE, LOOK, WOKEN, Paced
 from graft.draft.pacing.trial import EARLY, LATE, REFRESH
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
-from graft.tree.draft_tree import chain
+from graft.tree.draft_tree import chain, root_only
 
 BUDGET = Budget(8, np.linspace(1.0, 1.5, 9))
 
@@ -93,7 +93,7 @@ def test_plain_rounds_that_were_seen_at_a_bad_time_are_soon_looked_at_again():
     assert life.rounds(200, seconds=1.5, tokens=1.05) < 0.35
 
 
-@pytest.mark.parametrize(("seconds", "tokens", "most"), [(2.5, 1, 4), (2.5, 2, 16), (1.3, 1, 13)])
+@pytest.mark.parametrize(("seconds", "tokens", "most"), [(2.5, 1, 3), (2.5, 2, 16), (1.3, 1, 13)])
 def test_a_hopeless_trial_is_short(seconds, tokens, most):
     life = Life()
     life.rounds(FIRST + 17, seconds=seconds, tokens=tokens)
@@ -157,6 +157,59 @@ def test_while_copies_rest_those_in_sight_are_asked_for():
     assert life.rounds(30, seconds=1.5, tokens=4) == 1
 
 
+def test_answers_of_a_single_round_show_what_copies_bring():
+    """Nobody would know otherwise: the next round is of another sequence."""
+    life = Life()
+    for sequence in range(300):
+        life.rounds(1, seconds=1.5, tokens=1, whose=[sequence])
+        life.now += 1000  # waiting for the next request
+        life.paced.finish(sequence)
+    assert sum(life.drafted[-200:]) < 20
+    for sequence in range(300, 1000):
+        life.rounds(1, seconds=1.5, tokens=3, whose=[sequence])
+        life.now += 1000
+        life.paced.finish(sequence)
+    assert sum(life.drafted[-200:]) > 190
+
+
+def answers(life, count, *, opening, length=40):
+    """Answers whose first round brings so many tokens where a copy is asked for; the share of them
+    in which one is, and the share of other rounds."""
+    first, later = 0.0, 0.0
+    for _ in range(count):
+        life.number = getattr(life, "number", 0) + 1
+        first += life.rounds(1, seconds=1.5, tokens=opening, whose=[life.number]) / count
+        later += life.rounds(length - 1, seconds=1.5, tokens=1, whose=[life.number]) / count
+        life.paced.finish(life.number)
+    return first, later
+
+
+def test_copies_that_pay_at_the_beginning_of_answers_are_asked_for_there():
+    life = Life()
+    answers(life, 60, opening=6)
+    first, later = answers(life, 100, opening=6)
+    assert first > 0.9
+    assert later < 0.06
+
+
+def test_copies_that_do_not_pay_at_the_beginning_of_answers_either_rest_there():
+    life = Life()
+    first, later = answers(life, 300, opening=1)
+    assert first < 0.15
+    assert later < 0.06
+
+
+def test_a_batch_of_which_few_are_new_is_not_at_its_beginning():
+    life = Life()
+    answers(life, 60, opening=6)
+    opening = life.paced._latest.opening
+    life.rounds(600, seconds=1.5, tokens=1, whose=range(8))
+    for new in range(8, 20):
+        life.rounds(20, seconds=1.5, tokens=1, whose=[*range(7), new])
+    assert life.paced._latest.opening is not opening
+    assert not life.paced._latest.opening.asked.rounds
+
+
 def test_copies_of_which_one_in_ten_brings_it_all_are_not_given_up():
     life = Life()
     life.rounds(FIRST, seconds=1.2, tokens=1)
@@ -191,7 +244,8 @@ def test_most_rounds_of_a_rest_are_not_timed():
     life, looked = Life(), []
     life.paced = Paced(life.copies, lambda: looked.append(0) or life.now)
     life.rounds(2000, seconds=1.5, tokens=1)
-    assert life.drafted[-2000:].count(True) < len(looked) < 800
+    timed = len(looked) / 2  # where it begins, and when its tokens come
+    assert life.drafted[-2000:].count(True) < timed < 600
 
 
 @pytest.mark.parametrize("reflects", [False, True])
@@ -244,6 +298,44 @@ def test_networks_that_add_nothing_to_copies_rest_however_good_they_are(sequence
         life.paced.observe([TargetStep(context.sequence, [5] * 4) for context in contexts])
     assert life.copies.rounds > 0.95 * 2000
     assert life.everybody.rounds < 0.03 * 2000
+
+
+def with_networks(*, held_up=1.0, seconds, tokens):
+    """Networks' rounds, the first of them held up by something else; how many there were."""
+    life = Life(networks=True)
+    life.paced.start(DraftContext(0, [1], []))
+    life.copies.propose = lambda contexts, budget: [root_only(each.root) for each in contexts]
+    contexts = [DraftContext(0, [1, 2], [], tokens=[3])]
+    for _ in range(200):
+        asked = life.everybody.rounds
+        life.paced.propose(contexts, BUDGET)
+        drafted = life.everybody.rounds > asked
+        life.now += (seconds * (held_up if asked == 0 else 1.0)) if drafted else 1.0
+        life.paced.observe([TargetStep(0, [5] * (tokens if drafted else 1))])
+    return life.everybody.rounds
+
+
+def test_networks_that_take_many_times_as_long_are_not_asked_thrice():
+    """What a round took is known when the next one is under way."""
+    assert with_networks(seconds=6.0, tokens=2) == 2
+
+
+@pytest.mark.parametrize("held_up", [1.0, 6.0, 200.0])
+def test_networks_that_pay_are_asked_even_if_something_held_them_up_at_first(held_up):
+    assert with_networks(held_up=held_up, seconds=2.0, tokens=4) > 150
+
+
+def test_networks_that_rest_rest_in_batches_of_other_sizes_too():
+    life = Life(networks=True)
+    for sequence in range(4):
+        life.paced.start(DraftContext(sequence, [1], []))
+    life.rounds(100, seconds=5.0, tokens=1)
+    resting, before = life.paced._latest.networks.resting, life.everybody.rounds
+    assert resting > LEAVE
+    life.rounds(resting, seconds=5.0, tokens=1, whose=range(4))
+    assert life.everybody.rounds == before
+    life.rounds(1, seconds=5.0, tokens=1, whose=range(4))
+    assert life.everybody.rounds == before + 1
 
 
 def networks_that_rest() -> Life:
@@ -378,11 +470,11 @@ def test_whoever_is_asked_has_been_shown_everything(monkeypatch):
         return propose(contexts, budget)
 
     monkeypatch.setattr(life.copies, "propose", proposed)
-    life.rounds(400, seconds=1.5, tokens=1)
+    life.rounds(900, seconds=1.5, tokens=1)
     assert 20 < len(shown) < 200
     assert all(shown)
     life.paced.finish(0)
-    assert len(life.copies.told) == 401
+    assert len(life.copies.told) == 901
 
 
 @pytest.mark.parametrize("networks", [True, False])
