@@ -132,6 +132,8 @@ class Sampler:
         self.foreseeable = process is None
         # Whether penalties or a bias change the logits
         self.adjusts = self._used is not None or self._bias is not None
+        # Whether a draw depends on the logits and where it is made alone, not on other tokens
+        self.placed = self.foreseeable and not self.adjusts
 
     def record(self, tokens: list[int]) -> None:
         """These tokens were emitted."""

@@ -48,9 +48,10 @@ class Late:
     def features(self, nodes: np.ndarray) -> torch.Tensor:
         return self.inner.features(nodes)
 
-    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
+    def run(self, tokens, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
+        known = np.asarray(tokens.as_subclass(torch.Tensor)) if torch.is_tensor(tokens) else tokens
         self._given.fill_(torch.nan)
-        self._given = self.inner.run(tokens, layout, outputs).clone()
+        self._given = self.inner.run(known, layout, outputs).clone()
         return self._given
 
 
@@ -75,5 +76,5 @@ def _is_mask(index) -> bool:
 class Counted(Late):
     """The same, with logits that count."""
 
-    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
+    def run(self, tokens, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         return super().run(tokens, layout, outputs).as_subclass(Device)

@@ -20,8 +20,11 @@ class Heads(Mapping[str, HeadHelper]):
     target too: nobody else may at that moment.
     """
 
-    def __init__(self, folders: Mapping[str, Path], target: LoadedModel, *, sequences: int) -> None:
-        self._folders, self._target, self._sequences = folders, target, sequences
+    def __init__(
+        self, folders: Mapping[str, Path], target: LoadedModel, *, sequences: int, warm: bool
+    ) -> None:
+        self._folders, self._target = folders, target
+        self._sequences, self._warm = sequences, warm
         self._at_work: dict[str, HeadHelper] = {}
 
     def __getitem__(self, kind: str) -> HeadHelper:
@@ -47,8 +50,8 @@ class Heads(Mapping[str, HeadHelper]):
         identity, dtype = self._target.identity, self._target.dtype
         costs = head_costs(runner, growth, identity, dtype)
         helper = HeadHelper(runner, growth, costs, clock=machine_clock())
-        if on_gpu:
-            warm_shapes(helper)
+        if on_gpu and self._warm:
+            warm_shapes(helper, self._sequences - 1)
         return with_overhead(helper, identity, dtype)
 
 

@@ -118,7 +118,7 @@ def load(  # noqa: PLR0913  every option by its name
     vocabulary = loaded.model.vocabulary
     helpers = Helpers(
         model=drafting and with_overhead(Helper(drafting.model, _costs(drafting), vocabulary)),
-        heads=Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1),
+        heads=Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1, warm=warm),
         target=with_overhead(Helper(loaded.model, costs, vocabulary)),
         shorten=retrieval.with_tokenizer(loaded.tokenizer),
         chains=chains,

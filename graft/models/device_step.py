@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numba import njit
+from torch import Tensor
 
 from graft.kernels.decoder_triton import MOST_MOVES
 from graft.kernels.tree_attention_triton import PlacedPlan
@@ -81,12 +82,15 @@ class DeviceStep:
         self._send((nothing, nothing, nothing, words, moves, parts, tasks))
 
     def fill(
-        self, tokens: np.ndarray, layout: TreeLayout, plan: TreePlan, moves: np.ndarray
+        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: TreePlan, moves: np.ndarray
     ) -> None:
-        """Say what is to be done, without waiting for the device."""
-        self._send(
-            (tokens, layout.positions, layout.rows, plan.bits, moves, plan.parts, plan.tasks)
-        )
+        """Say what is to be done, without waiting for the device; not what the tokens are, where it
+        knows them already."""
+        drawn = isinstance(tokens, Tensor)
+        known = np.zeros(len(tokens), np.int64) if drawn else tokens
+        self._send((known, layout.positions, layout.rows, plan.bits, moves, plan.parts, plan.tasks))
+        if drawn:
+            self.tokens[: len(tokens)] = tokens
 
     def _send(self, content: tuple[np.ndarray, ...]) -> None:
         stage = next(self._stages)

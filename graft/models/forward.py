@@ -36,7 +36,7 @@ class LeanForward:
         )
 
     @torch.inference_mode()
-    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+    def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         hidden = self._run_layers(tokens, layout, len(self.weights.layers))
         if self.keeps_features:
@@ -49,10 +49,10 @@ class LeanForward:
         """See Forward."""
         self._run_layers(tokens, layout, layers)
 
-    def _run_layers(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> Tensor:
+    def _run_layers(self, tokens: np.ndarray | Tensor, layout: TreeLayout, layers: int) -> Tensor:
         """[N, E] behind the first `layers`."""
         device, dtype = self.weights.head.device, self.weights.head.dtype
-        hidden = F.embedding(torch.from_numpy(tokens).to(device), self.weights.embedding)  # [N, E]
+        hidden = F.embedding(torch.as_tensor(tokens).to(device), self.weights.embedding)  # [N, E]
         rotary = [
             torch.from_numpy(x).to(device, dtype)[:, None]
             for x in self.shape.rotary(layout.positions)

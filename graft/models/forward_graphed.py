@@ -62,8 +62,8 @@ class GraphedForward:
         self._keys = self.storage.kv[0, 0]  # of the first layer, where they lay at the last step
 
     @torch.inference_mode()
-    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
-        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+    def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+        """See Forward."""
         self._keep_valid(int(layout.positions.max()) + 1)
         plan = plan_for(layout, self.layers.group, self._keys)
         wanted = slice(len(tokens))
@@ -102,7 +102,9 @@ class GraphedForward:
         self._keep_valid(int(layout.positions.max()) + 1)
         return self._filled(tokens, layout, plan_for(layout, self.layers.group, self._keys))
 
-    def _filled(self, tokens: np.ndarray, layout: TreeLayout, plan: TreePlan) -> DeviceStep:
+    def _filled(
+        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: TreePlan
+    ) -> DeviceStep:
         step = DeviceStep(fit(plan, len(tokens)), self.device)
         step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
         return step

@@ -18,7 +18,7 @@ from graft.kernels.tree_layout import TreeLayout, spread
 from graft.models.arena import BLOCK, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
 from graft.models.view import View
-from graft.tree.draft_tree import DraftTree, chain
+from graft.tree.draft_tree import DraftTree, chain, root_only
 
 TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees side by side that steps are made for ahead
 CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens that are best read at once
@@ -37,8 +37,9 @@ class Forward(Protocol):
     sizes: Sequence[int]  # of steps that something is made for once; nothing else is
     keeps_features: bool  # whoever wants `features` sets it before the run
 
-    def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
-        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
+    def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
+        """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`.
+        An asynchronous one takes tokens, too, that lie on its device."""
 
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
         """Write the nodes' keys and values of the first `layers` alone; no logits, no features."""
@@ -160,6 +161,13 @@ class LanguageModel:
             spans = zip(ends, counts, strict=True)
             outputs = np.concatenate([outputs[end - count : end] for end, count in spans])
         return self.run(extents, trees, outputs), counts
+
+    def score_drawn(self, extents: Sequence[Extent], tokens: Tensor) -> Tensor:
+        """Logits [M, V] after one more token of every sequence, all of which the model's device
+        knows, but perhaps not the host."""
+        _, layout = self._laid_out(extents, [root_only(0)] * len(extents))
+        known = tokens if self.asynchronous else tokens.numpy()
+        return self.forward.run(known, layout, np.arange(len(extents)))
 
     def features(self, nodes: Sequence[int]) -> Tensor:
         """[n, E] of nodes of the last step, counted over all its trees; see Forward."""

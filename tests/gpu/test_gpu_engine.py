@@ -1,5 +1,6 @@
 """The same engine on a CUDA device: run with `pytest -m gpu`."""
 
+import numpy as np
 import pytest
 import torch
 from short_prompts import ends_only
@@ -8,7 +9,10 @@ from tiny import tiny_engine, tiny_helper, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.assemble import EITHER_PRESETS, PRESETS, make_verifier
+from graft.draft.drafter import Budget, DraftContext
 from graft.draft.models.chains import Chains
+from graft.draft.models.growth import ChainGrowth
+from graft.draft.models.model import ModelDrafter
 from graft.integrations import hf
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths
@@ -45,6 +49,33 @@ def test_a_draft_model_never_changes_the_output_on_a_gpu(forward, params):
         assert drafted.token_ids == plain.token_ids
         stats = drafted.stats
         assert 0 < stats.num_accepted_draft_tokens < stats.num_draft_tokens
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("forward", ["graphed", "lean"])
+@pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
+def test_levels_drawn_without_a_wait_are_those_drawn_with_one(forward, params, monkeypatch):
+    trees = []
+    for ahead in (True, False):
+        if not ahead:
+            monkeypatch.setattr(ChainGrowth, "foresees", lambda growth, guesses: False)
+        helper = tiny_helper(forward=forward, device="cuda")
+        drafter = ModelDrafter(helper, ChainGrowth(6), nodes=6, adaptive=False)
+        contexts = [DraftContext(each, [5, 6, 7, 8 + each], [], tokens=[9]) for each in range(3)]
+        for context in contexts:
+            context.sampler = Sampler(params, context.prompt, 128)
+            context.sampler.record(context.tokens)
+            drafter.start(context)
+        for accepted in (0, 3, 6, 1):
+            trees.append([])
+            for context, tree in zip(
+                contexts, drafter.propose(contexts, Budget(6, np.ones(7))), strict=True
+            ):
+                trees[-1].append(tree.tokens.tolist())
+                came = [*tree.paths()[-1][:accepted], 11]
+                context.sampler.record(came)
+                context.tokens += came
+    assert trees[:4] == trees[4:]
 
 
 LONG = [5 + (i * 7 + i // 90) % 118 for i in range(1100)]

@@ -59,6 +59,33 @@ def test_it_computes_what_the_plain_forward_computes(name):
     assert_close(results)
 
 
+@pytest.mark.parametrize("kind", ["graphed", "plain"])
+def test_tokens_that_only_the_device_knows(kind):
+    """The step is laid out without them."""
+    model = dict(zip(("graphed", "plain"), models("llama"), strict=True))[kind]
+    results = []
+    for drawn in (False, True):
+        model.forward.asynchronous = drawn
+        extents = [model.open(64), model.open(16)]
+        model.prefill(extents[0], tokens(9))
+        model.prefill(extents[1], tokens(3, 1))
+        logits = []
+        for level in range(3):
+            come = tokens(2, 5 + level)
+            if drawn:
+                logits.append(model.score_drawn(extents, torch.tensor(come)).clone())
+            else:
+                scored, _ = model.score_all(extents, [root_only(token) for token in come])
+                logits.append(scored.clone())
+            model.commit_all([(extent, [0]) for extent in extents])
+        rows = np.concatenate([extent.rows for extent in extents])
+        results.append([*logits, model.arena.storage.read(rows)])
+        for extent in extents:
+            model.close(extent)
+    for ours, other in zip(*results, strict=True):
+        torch.testing.assert_close(ours, other, rtol=0, atol=0)
+
+
 def test_steps_of_several_sequences_and_what_they_leave_in_the_cache():
     results = []
     for model in models("llama"):

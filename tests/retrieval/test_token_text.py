@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_words import byte_tokenizer, made_up_text, space_tokenizer
 
+from graft.retrieval import token_text as module
 from graft.retrieval.token_text import MOST_HELD, token_text
 
 TOKENIZERS = pytest.mark.parametrize("tokenizer", [byte_tokenizer(), space_tokenizer()])
@@ -34,6 +35,33 @@ def test_any_token_ids_have_a_text(tokenizer, data):
     assert "".join(
         found.of(a, b) for a, b in zip(found.borders, found.borders[1:], strict=False)
     ) == (found.text)
+
+
+def assert_streamed_alike(tokenizer, tokens):
+    found = token_text(tokenizer, tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_token_bytes", lambda tokenizer: None)
+        streamed = token_text(tokenizer, tokens)
+    assert found.text == streamed.text
+    assert found.borders.tolist() == streamed.borders.tolist()
+    assert found.places.tolist() == streamed.places.tolist()
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "<unk> </s>", "\ufffd", "a\ufffdb", "\x00\x7f\xad\xa0"])
+def test_bytes_that_are_looked_up_give_what_a_decoder_gives(text, monkeypatch):
+    tokenizer = byte_tokenizer()
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    assert_streamed_alike(tokenizer, tokens)
+    monkeypatch.setattr(module, "_pieces", None)  # nobody is asked
+    if module.UNKNOWN not in text:
+        assert token_text(tokenizer, tokens).text == text
+
+
+@given(st.data())
+def test_so_they_do_for_any_ids(data):
+    tokenizer = byte_tokenizer()
+    tokens = data.draw(st.lists(st.integers(0, len(tokenizer) + 2), max_size=30))
+    assert_streamed_alike(tokenizer, tokens)
 
 
 def test_borders_are_never_inside_a_character():

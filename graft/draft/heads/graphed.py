@@ -23,7 +23,6 @@ from graft.models.capture import Pool as GraphPool
 from graft.models.capture import captured, reason
 from graft.models.heads.fused import FusedHead, FusedRound
 from graft.models.heads.runner import TREE_ROWS, HeadRunner, Text
-from graft.sampling import Sampler
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ class GraphedGrowth:
     def begin(self, asked: Sequence[Asked], beam: Beam) -> Waiting:
         """See Growth. Penalties, and a caller's own changes, are left to the host."""
         crowded = len(asked) > BATCHES[-1] or sum(beam.rows[1:]) > TREE_ROWS
-        if crowded or any(_is_special(each.sampler) or not each.text.tokens for each in asked):
+        if crowded or any(_is_special(each) for each in asked):
             return self._launched.begin(asked, beam)
         batch = next(size for size in BATCHES if size >= len(asked))
         fresh = max(FRESH, FRESH_OF_EACH * batch)
@@ -166,5 +165,5 @@ def _parted(text: Text) -> tuple[Text, Text]:
     return before, last
 
 
-def _is_special(sampler: Sampler | None) -> bool:
-    return sampler is not None and (sampler.adjusts or not sampler.foreseeable)
+def _is_special(asked: Asked) -> bool:
+    return not asked.text.tokens or (asked.sampler is not None and not asked.sampler.placed)

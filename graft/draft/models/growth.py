@@ -7,7 +7,7 @@ Rules that weigh the drafter's distribution q against the target's want draws of
 such a chain is `sampled`, and carries its q.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,6 +20,15 @@ from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
 from graft.verify.draws import Asked, preferences, sampled
+
+
+@dataclass(frozen=True, slots=True)
+class Logits:
+    """Those after the frontiers of all guesses [M, V], and how to make such of what the model
+    says next."""
+
+    first: Tensor
+    known: Callable[[Tensor], Tensor]
 
 
 class Growth(Protocol):
@@ -41,6 +50,14 @@ class Growth(Protocol):
 
     def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
         """Add the next level, given those logits."""
+
+    def foresees(self, guesses: Sequence[Guess]) -> bool:
+        """Whether it can `extend_ahead`."""
+
+    def extend_ahead(
+        self, model: LanguageModel, guesses: Sequence[Guess], logits: Logits, levels: int
+    ) -> None:
+        """The same with several levels, without a wait for the device in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +115,44 @@ class ChainGrowth:
 
     def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
         """See Growth."""
-        if self.sampled:
-            tokens, probs = sampled(_asked(guesses), logits)
-            shares = probs.gather(1, tokens[:, None])[:, 0]
-            for guess, row in zip(guesses, probs, strict=True):
-                guess.probs.append(row)
-        else:
-            best = preferred(guesses, logits).max(-1)
-            tokens, shares = best.indices, best.values.exp()
-        pairs = zip(tokens.tolist(), shares.tolist(), strict=True)
-        for guess, (token, share) in zip(guesses, pairs, strict=True):
-            guess.frontier = guess.add(guess.frontier[0], [token], [share])
-            guess.depth += 1
+        tokens, shares = self._draw(guesses, _asked(guesses), logits)
+        _lengthen(guesses, [tokens.tolist()], [shares.tolist()])
+
+    def foresees(self, guesses: Sequence[Guess]) -> bool:
+        """See Growth."""
+        samplers = [guess.reader.context.sampler for guess in guesses]
+        return not self.confidence and all(each is None or each.placed for each in samplers)
+
+    def extend_ahead(
+        self, model: LanguageModel, guesses: Sequence[Guess], logits: Logits, levels: int
+    ) -> None:
+        """See Growth. The host tells the device where each level's rows are; which tokens they
+        hold, it learns at the end."""
+        extents = [guess.reader.extent for guess in guesses]
+        samplers = [guess.reader.context.sampler for guess in guesses]
+        after, drawn = logits.first, []
+        for level in range(levels):
+            if level:
+                after = logits.known(model.score_drawn(extents, drawn[-1][0]))
+                model.commit_all([(extent, [0]) for extent in extents])
+            places = [Ahead([0] * (guess.depth + level)) for guess in guesses]  # how far will do
+            drawn.append(self._draw(guesses, list(zip(samplers, places, strict=True)), after))
+        tokens, shares = (torch.stack(each).tolist() for each in zip(*drawn, strict=True))
+        _lengthen(guesses, tokens, shares)
+        for guess in guesses:
+            guess.reader.guessed += guess.tokens[-levels:-1]
+
+    def _draw(
+        self, guesses: Sequence[Guess], asked: list[Asked], logits: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The next token of each guess, and the draft model's probability of it."""
+        if not self.sampled:
+            best = preferences(asked, logits).max(-1)
+            return best.indices, best.values.exp()
+        tokens, probs = sampled(asked, logits)
+        for guess, row in zip(guesses, probs, strict=True):
+            guess.probs.append(row)
+        return tokens, probs.gather(1, tokens[:, None])[:, 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +192,10 @@ class TreeGrowth:
         logits, _ = model.score_all([guess.reader.extent for guess in guesses], trees)
         return logits[upload(torch.tensor(wanted), logits.device)]
 
+    def foresees(self, guesses: Sequence[Guess]) -> bool:  # noqa: ARG002
+        """See Growth. Which nodes are the best, the host finds out."""
+        return False
+
     def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
         """See Growth."""
         best = preferred(guesses, logits).topk(min(self.width, logits.shape[1]))
@@ -162,6 +209,16 @@ class TreeGrowth:
                 row += 1
             added.sort(key=lambda node: -guess.scores[node])
             guess.frontier = sorted(added[: self.width])
+            guess.depth += 1
+
+
+def _lengthen(
+    guesses: Sequence[Guess], tokens: Sequence[list[int]], shares: Sequence[list[float]]
+) -> None:
+    """By a node for every level, of which each has a token and a share for every guess."""
+    for place, guess in enumerate(guesses):
+        for token, share in zip(tokens, shares, strict=True):
+            guess.frontier = guess.add(guess.frontier[0], [token[place]], [share[place]])
             guess.depth += 1
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.models.growth import Growth
+from graft.draft.models.growth import Growth, Logits
 from graft.draft.models.guess import SOURCE, Guess
 from graft.draft.models.reader import Reader
 from graft.draft.models.worth import Account, Unlimited
@@ -149,12 +149,30 @@ class ModelDrafter:
         growing, logits = self._begin(ready, account)
         made = list(growing)
         while growing:
-            self._growth.extend(growing, self._helper.known(logits))
+            levels = self._levels(growing, account)
+            if levels > 1:
+                known = self._helper.known
+                self._growth.extend_ahead(
+                    self._model, growing, Logits(known(logits), known), levels
+                )
+                for _ in range(levels - 1):
+                    account.pay(len(growing), len(growing))
+            else:
+                self._growth.extend(growing, self._helper.known(logits))
             account.weigh([np.array(guess.scores[1:]) for guess in made])
             growing = self._worthwhile(growing, account)
             if growing:
                 account.pay(sum(self._growth.rows(guess) for guess in growing), len(growing))
                 logits = self._growth.read(self._model, growing)
+
+    def _levels(self, growing: list[Guess], account: Account | Unlimited) -> int:
+        """How many to grow before it is looked at what came: where a device computes meanwhile, as
+        many as are expected to pay."""
+        left = self._growth.depth - max(guess.depth for guess in growing)
+        if left < 2 or not (self._model.asynchronous and self._growth.foresees(growing)):
+            return 1
+        hope = sum(guess.trust.hope for guess in growing) / len(growing)
+        return account.levels(left, len(growing), hope)
 
     def _read_prompts(self, ready: list[_Followed]) -> None:
         """Read all but the last token of texts whose prompts are not read yet."""

@@ -51,12 +51,21 @@ class Account:
     def gain(self, depth: int, sequences: int, hope: float) -> float:
         """Seconds that drafts of the best depth, up to `depth`, for so many sequences would save
         per token if each guess came true with this probability; 0 where they would not pay."""
+        best = self._rates(depth, sequences, hope).max()
+        plain = self._budget.certain / self._budget.seconds[0]
+        return max(0.0, float(1 / plain - MARGIN / best))
+
+    def levels(self, depth: int, sequences: int, hope: float) -> int:
+        """The best depth, up to `depth`, if each guess came true with this probability."""
+        return 1 + int(np.argmax(self._rates(depth, sequences, hope)))
+
+    def _rates(self, depth: int, sequences: int, hope: float) -> np.ndarray:
+        """Tokens per second of rounds with one, two, ... `depth` levels."""
         levels = np.arange(1, depth + 1)
         nodes = np.minimum(sequences * levels, len(self._budget.seconds) - 1)
         tokens = self._budget.certain + sequences * np.cumsum(hope**levels)
-        rates = tokens / (levels * self.price(sequences, sequences) + self._budget.seconds[nodes])
-        plain = self._budget.certain / self._budget.seconds[0]
-        return max(0.0, float(1 / plain - MARGIN / rates.max()))
+        drafting = levels * self.price(sequences, sequences)
+        return tokens / (drafting + self._budget.seconds[nodes])
 
     def weigh(self, scores: Sequence[np.ndarray]) -> None:
         """Note what the best guesses so far (path probabilities of each tree) would yield."""
@@ -101,6 +110,10 @@ class Unlimited:
     def gain(self, depth: int, sequences: int, hope: float) -> float:  # noqa: ARG002
         """See Account."""
         return np.inf
+
+    def levels(self, depth: int, sequences: int, hope: float) -> int:  # noqa: ARG002
+        """See Account."""
+        return depth
 
     def weigh(self, scores: Sequence[np.ndarray]) -> None:
         """See Account."""

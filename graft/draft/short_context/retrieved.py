@@ -1,8 +1,12 @@
 """Short prompts made of retrieved passages, for drafters with a short context."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
+
+import numpy as np
 
 from graft.draft.short_context.short_prompt import Shorten, Shortened
 from graft.errors import InputError
@@ -10,6 +14,7 @@ from graft.errors import InputError
 DEFAULT_RETRIEVER, DEFAULT_BUDGET = "bm25", "capped"
 BUDGETS = ("capped", "rapid")  # by name; others are a number of tokens
 LEAST_BUDGET = 64
+KEPT = 64  # short prompts
 
 
 class Retrieval:
@@ -53,18 +58,35 @@ class Retrieval:
 
 
 class _Shortening:
-    """See Shorten."""
+    """See Shorten. Prompts that come again, as their rows in the prefix cache may, are not
+    shortened again."""
 
     def __init__(self, retrieval: Retrieval, tokenizer: Any) -> None:  # noqa: ANN401
         self._retrieval, self._tokenizer = retrieval, tokenizer
+        self._kept: OrderedDict[bytes, Shortened | None] = OrderedDict()
 
     def __call__(
         self, tokens: Sequence[int], quotable: Sequence[tuple[int, int]]
     ) -> Shortened | None:
-        return self._shortener.shorten(tokens, quotable)
+        key = _key(tokens, quotable)
+        try:
+            short = self._kept.pop(key)  # drafters of other presets may be at it too
+        except KeyError:
+            short = self._shortener.shorten(tokens, quotable)
+        self._kept[key] = short
+        if len(self._kept) > KEPT:
+            self._kept.popitem(last=False)
+        return short
 
     @cached_property
     def _shortener(self) -> Any:  # noqa: ANN401
         from graft.retrieval.shorten import Shortener
 
         return Shortener(self._tokenizer, self._retrieval.retriever, self._retrieval.budget)
+
+
+def _key(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> bytes:
+    """Of a prompt: not the tokens themselves, of which there may be many."""
+    spans = [place for span in quotable for place in span]
+    numbers = np.array([len(tokens), *tokens, *spans], np.int64)
+    return blake2b(numbers.tobytes(), digest_size=16).digest()

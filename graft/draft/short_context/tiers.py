@@ -60,6 +60,10 @@ class CheckedGrowth(ChainGrowth):
         """See Growth."""
         return self.depth + self.nodes
 
+    def foresees(self, guesses: Sequence[Guess]) -> bool:  # noqa: ARG002
+        """See Growth. The lowest tier guesses on the host."""
+        return False
+
     def rows(self, guess: Guess) -> int:
         """See Growth. At most: what the lowest tier will guess is not known yet."""
         return 1 + min(self.nodes, self.depth - guess.depth - 1)

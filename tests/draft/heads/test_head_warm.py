@@ -1,5 +1,7 @@
 """Shapes are run once before anybody waits for them."""
 
+from itertools import product
+
 import pytest
 from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
@@ -11,18 +13,21 @@ from graft.draft.heads.worth import SHAPES, TRIAL
 from graft.models.heads.load import run_head
 
 
+@pytest.mark.parametrize(
+    ("sequences", "counts"), [(1, {1}), (2, {1, 2}), (5, {1, 2, 4, 5}), (20, {1, 2, 4, 8, 16})]
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_shape_that_may_be_chosen_is_run(kind, monkeypatch):
+def test_every_shape_that_may_be_chosen_is_run(kind, sequences, counts, monkeypatch):
     network = tiny_network()
     runner = run_head(tiny_head(kind, network), tiny_engine(network).model, packed=True)
     seen, begin = [], LaunchedGrowth.begin
 
     def watched(growth, asked, beam):
-        seen.append((beam, asked[0].sampler is None))
+        seen.append((beam, asked[0].sampler is None, len(asked)))
         return begin(growth, asked, beam)
 
     monkeypatch.setattr(LaunchedGrowth, "begin", watched)
-    warm_shapes(HeadHelper(runner, growth_for(runner), costs_of(0.1)))
-    wanted = {BEAMS[kind][0], TRIAL, *SHAPES}
-    assert set(seen) == {(beam, greedy) for beam in wanted for greedy in (True, False)}
+    warm_shapes(HeadHelper(runner, growth_for(runner), costs_of(0.1)), sequences)
+    wanted = product({BEAMS[kind][0], TRIAL, *SHAPES}, (True, False), counts)
+    assert set(seen) == set(wanted)
     assert runner.arena.taken == runner.model.arena.taken == 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from late import Late
+from late import Counted, Device, Late
 from tiny import VOCABULARY, tiny_engine, tiny_helper
 
 from graft.decode.request import Request
@@ -125,6 +125,94 @@ def test_sequences_share_a_forward_per_level_and_nothing_else(helper, growth):
     assert helper.model.steps - before == GROWTHS[growth].depth
     for tree, other in zip(together, alone, strict=True):
         assert_equal(tree, other)
+
+
+PARAMS = [None, SamplingParams(temperature=0.8, seed=3), SamplingParams(temperature=1.5, seed=4)]
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+def test_a_devices_levels_are_drawn_one_after_the_other_without_a_wait(helper, sampled):
+    """To the token what they would be with a look at each."""
+    late, growth = tiny_helper(wrap=Counted), ChainGrowth(5, sampled=sampled)
+    found = []
+    for each in (helper, late):
+        drafter = ModelDrafter(each, growth, nodes=5, adaptive=False)
+        contexts = [
+            context_of(number, PROMPT[number:], params=params or SamplingParams())
+            for number, params in enumerate(PARAMS)
+        ]
+        for context in contexts:
+            drafter.start(context)
+        trees = []
+        for accepted in (0, 2, 5, 1):
+            Device.waits.clear()
+            before = each.model.steps
+            trees += drafter.propose(contexts, BUDGET)
+            assert each.model.steps - before == growth.depth
+            for context, tree in zip(contexts, trees[-3:], strict=True):
+                came = [*tree.paths()[-1][:accepted], 75]
+                context.sampler.record(came)
+                context.tokens += came
+        for context in contexts:
+            drafter.finish(context.sequence)
+        found.append(trees)
+    assert Device.waits["tolist"] == 2  # tokens and shares, of all levels
+    for tree, other in zip(*found, strict=True):
+        assert_equal(tree, other)
+        if sampled:
+            torch.testing.assert_close(
+                tree.probs, other.probs.as_subclass(torch.Tensor), rtol=1e-4, atol=1e-6
+            )
+    assert late.model.arena.taken == 0
+
+
+@pytest.mark.parametrize(
+    ("growth", "params"),
+    [
+        (ChainGrowth(5, confidence=0.01), SamplingParams()),
+        (ChainGrowth(5), SamplingParams(repetition_penalty=1.2)),
+        (ChainGrowth(5), SamplingParams(logit_bias={3: 1.0})),
+    ],
+)
+def test_levels_that_depend_on_those_above_are_waited_for(helper, growth, params, monkeypatch):
+    monkeypatch.setattr(ChainGrowth, "extend_ahead", None)
+    trees = []
+    for each in (helper, tiny_helper(wrap=Late)):
+        drafter = ModelDrafter(each, growth, nodes=5, adaptive=False)
+        drafter.start(context := context_of(params=params))
+        trees += drafter.propose([context], BUDGET)
+        drafter.finish(0)
+    assert len(trees[0]) > 2
+    assert_equal(*trees)
+
+
+def test_a_device_drafts_as_many_levels_at_once_as_are_expected_to_pay(monkeypatch):
+    asked, extend = [], ChainGrowth.extend_ahead
+
+    def watched(growth, model, guesses, logits, levels):
+        asked.append(levels)
+        extend(growth, model, guesses, logits, levels)
+
+    monkeypatch.setattr(ChainGrowth, "extend_ahead", watched)
+    late = tiny_helper(wrap=Late, cost=0.2)
+    step = 5 * late.costs.step(8, 1)
+    budget = Budget(63, step * BUDGET.seconds)
+    drafter = drafter_of(late, "chain", adaptive=True)
+    drafter.start(context := context_of())
+    for _ in range(30):
+        (tree,) = drafter.propose([context], budget)
+        context.tokens += [*tree.paths()[-1], 75]
+        drafter.observe([TargetStep(0, context.tokens[-len(tree) :])])
+    good = asked[-1]
+    for number in range(120):
+        if number == 90:
+            asked.clear()
+        drafter.propose([context], budget)
+        context.tokens.append(75)
+        drafter.observe([TargetStep(0, [75])])
+    drafter.finish(0)
+    assert good == 5
+    assert sum(asked) <= 4
 
 
 @every_growth
