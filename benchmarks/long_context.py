@@ -11,6 +11,8 @@
 It is `python -m graft.bench` with systems chosen for this question, and takes all of its options:
 measurements are paired and interleaved with plain decoding's, and a stopped run goes on.
 Presets that this version does not know, or that need a draft model, are left out with a line.
+`--rehearsals 1` shows decoding alone: what the target and the drafters read of the prompts, and
+what is retrieved, is there from the answer before.
 `--draft` names others, such as `plain,rapid@rapid:10,rapid+copy`.
 """
 

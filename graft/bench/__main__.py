@@ -20,6 +20,7 @@ HELP = {
     "draft": "presets, such as plain,pld,auto; PRESET@VERIFIER:ETA; rag: a shortened prompt",
     "context": "lengths that long documents are cut to, in tokens, such as 1k,2k,4k",
     "context_length": "of the models, such as 32k; more than their own by YaRN",
+    "rehearsals": "of every answer before it is measured: prompts are known then, drafters' too",
     "quality": "where there is gold: answers (the default), or likelihood too",
     "load_options": "JSON: more of graft.load's",
     "split": "report, tune or all",

@@ -45,6 +45,7 @@ class Asked(AskedOfModels):
     batch: str | None = None
     context: str | None = None
     groups: int | None = None
+    rehearsals: int | None = None
     quality: str | None = None
     python_hf: str | None = None
     python_vllm: str | None = None
@@ -80,6 +81,7 @@ class Asked(AskedOfModels):
             "categories": listed(self.category),
             "max_tokens": self._max_tokens(),
             "repeats": self.repeats,
+            "rehearsals": self.rehearsals,
             "quality": self.quality,
             "load_options": as_load_options(self.load_options),
             "threads": self.threads,

@@ -103,6 +103,7 @@ def _header(
         "dtype": workers.dtype,
         "device": workers.device,
         "max_tokens": settings.max_tokens,
+        "rehearsals": settings.rehearsals,
         "threads": settings.threads,
         **{f"{name} options": list(settings.peer_options.get(name, ())) for name in settings.peers},
         **({"gguf": settings.gguf.name} if settings.gguf else {}),
@@ -241,6 +242,9 @@ class Session:
             self.watch.turn(f"{turn.system.name}: warming up")
             worker.ask(_short(request))
             worker.warm.add(kind)
+        for _ in range(self.settings.rehearsals):
+            self.watch.turn(f"{turn.system.name}: rehearsing, {cell}")
+            worker.ask(request)
         self.watch.turn(f"{turn.system.name}: {cell}")
         load = round(os.getloadavg()[0], 2)
         told = worker.ask(request)

@@ -52,6 +52,7 @@ class Settings:
     categories: Sequence[str] = ()
     max_tokens: int = 128
     repeats: int = 1
+    rehearsals: int = 0  # of an answer, before it is measured
     quality: Quality = "answers"  # where there is gold; or its likelihood too
     load_options: Mapping[str, Any] = field(default_factory=dict)  # more of graft.load's
     threads: int = field(default_factory=usable_cores)
@@ -65,6 +66,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
+        if self.rehearsals < 0:
+            raise InputError(f"--rehearsals must be at least 0, not {self.rehearsals}")
         if any(batch < 1 for batch in self.batches):
             raise InputError("--batch takes whole numbers from 1 on, such as 1,4,16")
         if self.contexts != (WHOLE,) and min(self.contexts, default=0) < 1:

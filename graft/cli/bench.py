@@ -105,6 +105,10 @@ class BenchOptions:
     ] = None
     max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
     repeats: Annotated[int | None, typer.Option(help="Times each answer is measured.")] = None
+    rehearsals: Annotated[
+        int | None,
+        typer.Option(help="Times it is given before: prompts are known then, drafters' too."),
+    ] = None
     quality: Annotated[
         str | None,
         typer.Option(

@@ -38,6 +38,17 @@ def test_every_system_answers_every_prompt_once_after_a_warm_up(settings, fake_w
     ]  # fmt: skip
 
 
+def test_rehearsed_answers_are_given_before_they_are_measured(settings, fake_workers, out):
+    assert run(settings(limit=1, rehearsals=2, drafts=("plain", "auto")), out, Recorder())
+    assert len(answers(out)) == 6
+    asked = [(each["method"], each["seeds"][0]) for each in fake_workers()]
+    assert asked[:8] == [("plain", 1)] * 4 + [("auto", 1)] * 4  # a warm-up first
+    assert asked[8:14] == [("auto", 5)] * 3 + [("plain", 5)] * 3
+    assert read_results(out).sessions[0]["fixed"]["rehearsals"] == 2
+    with pytest.raises(InputError, match="rehearsals"):
+        run(settings(limit=2, drafts=("plain", "auto")), out, Recorder())
+
+
 def test_all_get_the_same_token_ids_and_ends(settings, fake_workers, out):
     run(settings(limit=1, split="all", categories=("qa",), peers=("hf",)), out, Recorder())
     asked = fake_workers()
