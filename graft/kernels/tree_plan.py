@@ -1,10 +1,10 @@
 """The work of one tree attention on a GPU, cut into tasks for a fixed grid of programs.
 
 A task is a tile of query rows (nodes times the heads that share a key head) and a stretch of
-keys. Long contexts are cut so that all multiprocessors have work; what the tasks of a row find is
-merged afterwards. Sequences that stand side by side and build on the same rows read those once.
-Everything that changes from step to step is in these arrays: a captured graph reads them from
-device memory.
+keys. Long contexts are cut so that all multiprocessors have work, and none has it much longer than
+others; what the tasks of a row find is merged afterwards. Sequences that stand side by side and
+build on the same rows read those once. Everything that changes from step to step is in these
+arrays: a captured graph reads them from device memory.
 """
 
 from collections.abc import Sequence
@@ -23,6 +23,8 @@ ROW, ROWS, KEY, KEYS, POSITION, TREE, FIRST, CHAIN, PART, PARTS = range(10)
 COLUMNS = 10
 LEAST_KEYS = 256  # shorter stretches are not worth a merge
 KEY_STEP = 128  # stretches are cut at multiples of this
+MOST_TURNS = 4  # tasks that a multiprocessor has, one after the other
+BESIDES = 128  # keys that could be read in the time that a task takes besides reading
 WORD = 64
 WITHOUT_GAPS = np.empty(0, np.int64)  # positions of segments that stand one behind the other
 
@@ -120,7 +122,20 @@ def _cut(first_node, first_segment, segments, starts, chains, group, tile, wante
     parts = np.empty(first_node[-1], np.int32)
     for b in range(len(chains)):
         parts[first_node[b] : first_node[b + 1]] = made[b]
-    return tasks[:count], parts
+    return _long_ones_first(tasks[:count], stretch), parts
+
+
+@njit(cache=True)
+def _long_ones_first(tasks, stretch):
+    """Short tasks find room beside the long ones, but not the other way round."""
+    ordered = np.empty_like(tasks)
+    place = 0
+    for short in (False, True):
+        for task in tasks:
+            if _is_short(task[KEYS], stretch) == short:
+                ordered[place] = task
+                place += 1
+    return ordered
 
 
 @njit(cache=True)
@@ -159,16 +174,50 @@ def _begin_alike(first_segment, segments, b, other, place):
 
 @njit(cache=True)
 def _stretch(first_node, first_segment, segments, last_use, group, tile, wanted):
-    """How many keys a task should see at most, and how many tasks there can be."""
-    work, whole = 0, 0
+    """How many keys a task should see at most, and how many tasks there can be.
+
+    There are about as many tasks at a time as `wanted`. One more than that takes as long as all of
+    them again: either tasks are as long as it takes to have no more, or so short that several of
+    them in turn come out even."""
+    keys, tiles = np.empty(len(segments), np.int64), np.zeros(len(segments), np.int64)
     for b in range(len(first_segment) - 1):
         for s in range(first_segment[b], first_segment[b + 1]):
+            keys[s] = segments[s, 1]
             if last_use[s] >= b:
-                tiles = -(-(first_node[last_use[s] + 1] - first_node[b]) * group // tile)
-                work += tiles * segments[s, 1]
-                whole += tiles
-    stretch = max(LEAST_KEYS, _up(work / max(wanted, 1)))
-    return stretch, work // stretch + whole
+                tiles[s] = -(-(first_node[last_use[s] + 1] - first_node[b]) * group // tile)
+    work = int((tiles * keys).sum())
+    best, least = 0, 0.0
+    for turns in range(1, MOST_TURNS + 1):
+        places = max(wanted, 1) * turns
+        stretch = max(LEAST_KEYS, _up(work / places))
+        long, short = _taken(keys, tiles, stretch)
+        while long > places:
+            stretch = _up(1.02 * stretch + 1)
+            long, short = _taken(keys, tiles, stretch)
+        time = turns * (stretch + BESIDES) + short / max(wanted, 1)
+        if not best or time < least:
+            best, least = stretch, time
+        if stretch == LEAST_KEYS or long <= places // turns:
+            break
+    return best, work // best + int(tiles.sum())
+
+
+@njit(cache=True)
+def _taken(keys, tiles, stretch):
+    """How many tasks are long, and how many keys the short ones have."""
+    long, short = 0, 0
+    for s in range(len(keys)):
+        if _is_short(keys[s], stretch):
+            short += tiles[s] * keys[s]
+        else:
+            long += tiles[s] * -(-keys[s] // stretch)
+    return long, short
+
+
+@njit(cache=True)
+def _is_short(keys, stretch):
+    """Whether a task finds room beside others."""
+    return 2 * keys <= stretch
 
 
 @njit(cache=True)

@@ -1,5 +1,6 @@
 """The Triton kernel against brute force: interpreted here, compiled on a GPU (tests/gpu)."""
 
+import heapq
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tree_steps import SIZE, Step, brute_force, lay_out, random_step, random_tree
 
-from graft.kernels.tree_plan import COLUMNS, KEY, KEYS, PART, ROW, ROWS, TREE, plan_tree, tile_of
+from graft.kernels.tree_plan import (
+    BESIDES,
+    COLUMNS,
+    KEY,
+    KEYS,
+    LEAST_KEYS,
+    MOST_TURNS,
+    PART,
+    ROW,
+    ROWS,
+    TREE,
+    plan_tree,
+    tile_of,
+)
 from graft.tree.draft_tree import chain, in_level_order
 
 pytest.importorskip("triton", reason="Triton is not installed")
@@ -200,7 +214,39 @@ def test_every_row_sees_every_key_once(sequences, shared, group, tasks, tiles, s
             assert sorted(keys) == sorted(expected.tolist())
             assert sorted(t[PART] for t in mine) == list(range(plan.parts[row // group]))
             assert sorted(t[TREE] for t in mine if t[TREE]) == [last - first]
-    assert len(plan.tasks) <= tasks + sum(
+    assert len(plan.tasks) <= MOST_TURNS * tasks + sum(
         len(segments) * -(-int(np.diff(layout.first_node)[b]) * group // plan.tile)
         for b, segments in enumerate(layout.segments)
     )
+
+
+def time_taken(plan, places):
+    """In keys, if so many tasks run at a time and the next begins where one ends."""
+    free = [0] * places
+    for task in plan.tasks:
+        heapq.heappushpop(free, free[0] + int(task[KEYS]) + BESIDES)
+    return max(free)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(
+        st.lists(st.integers(1, 40_000), min_size=1, max_size=2), min_size=1, max_size=32
+    ),
+    places=st.sampled_from([16, 44, 66, 132]),
+)
+def test_no_program_works_much_longer_than_others(lengths, places):
+    """A task too many would double it."""
+    layout = lay_out([(each, chain([5])) for each in lengths])
+    plan = plan_tree(layout, group=6, tile=16, tasks=places)
+    even = sum(map(sum, lengths)) / places
+    assert time_taken(plan, places) <= 1.5 * even + 2 * (LEAST_KEYS + BESIDES)
+
+
+@pytest.mark.parametrize(("own", "each"), [(0, 4), (300, 5)])
+def test_sixteen_long_contexts_are_done_in_one_turn(own, each):
+    """What was written behind a cached prompt, besides."""
+    lengths = [32_768, own] if own else [32_768]
+    plan = plan_tree(lay_out([(lengths, chain([5]))] * 16), group=6, tile=16, tasks=66)
+    assert plan.parts.tolist() == [each] * 16
+    assert (np.diff(plan.tasks[:, KEYS]) <= 0).all()  # the long ones first
