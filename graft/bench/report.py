@@ -94,7 +94,7 @@ def report(results: Results, baseline: str | None = None, *, run_code: bool = Fa
 
     `run_code` lets programs that a model wrote be run, for pass@1.
     """
-    cells = _cells(results)
+    cells = runs_by_cell(results)
     systems = list(dict.fromkeys(system for cell in cells.values() for system in cell))
     if not systems:
         raise InputError("the file holds no answers yet; run graft bench first")
@@ -113,7 +113,8 @@ def report(results: Results, baseline: str | None = None, *, run_code: bool = Fa
     return Report(baseline, results.sessions[-1], results.workers, rows, notes, quality)
 
 
-def _cells(results: Results) -> dict[Cell, dict[str, Runs]]:
+def runs_by_cell(results: Results) -> dict[Cell, dict[str, Runs]]:
+    """What every system did with every group of prompts, cell by cell."""
     repeats: dict[tuple[Cell, str, tuple[int, ...]], list[Answer]] = defaultdict(list)
     for (numbers, system, temperature, batch, context, _), answer in results.answers.items():
         if answer.error is None:

@@ -239,6 +239,38 @@ def report(  # noqa: PLR0913 (one parameter is one option)
         _show_file(file, baseline, plot, run_code=run_code, markdown=markdown, json=json)
 
 
+@app.command()
+@fails_in_one_line
+def again(  # noqa: PLR0913 (one parameter is one option)
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench.")],
+    *,
+    data: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="The suite's, or one with all suites' folders.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For the new files; results/again.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
+    draft_model: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
+    device: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
+) -> None:
+    """Measure result files again, by the settings in them, and compare cell by cell.
+
+    Example: graft bench again results/auto_cpu_fp32_spec_bench.jsonl --data DATA
+    """
+    from graft.bench.again import FOLDER, Again
+
+    changes = {"model": model, "draft_model": draft_model, "dtype": dtype, "device": device}
+    complete = True
+    for file in files:
+        repeated = Again.of(file, data, out or FOLDER, **changes)
+        complete = measure(repeated.measure, repeated.out) and complete
+        print(repeated.table())
+    if not complete:
+        raise typer.Exit(REFUSED)
+
+
 def _show_file(
     file: Path,
     baseline: str | None,

@@ -1,0 +1,226 @@
+"""Results measured again, by the settings that stand in their own file.
+
+The headers of a result file say what was asked, of whom and how. So whoever has the data and the
+model repeats it with one command, and sees cell by cell how far the two runs are apart: in time
+against the baseline, prompt by prompt, and in tokens per step, which depend on the machine little.
+
+`python -m graft.bench.again FILE... --data FOLDER` needs what `python -m graft.bench` needs.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from graft.bench.bare import exit_code
+from graft.bench.lines import Lines
+from graft.bench.metrics import Ratio, decode_ratio, paired_ratio, tokens_per_step
+from graft.bench.records import Results, read_results
+from graft.bench.report import PLAIN, Cell, Runs, runs_by_cell
+from graft.bench.runner import Watch, run
+from graft.bench.settings import WHOLE, Settings
+from graft.bench.sizes import short
+from graft.bench.systems import PEERS
+from graft.bench.tables import markdown_table, shown_ratio
+from graft.errors import InputError
+
+FOLDER = Path("results") / "again"
+CLOSE = 0.03  # a mean that is no farther off counts as the same, however sure it is
+# What files did not say before it could be chosen
+OLDEST_FIXED = {"draft model": "none", "load options": {}, "context length": None}
+OLDEST_FIXED |= {"device": "auto", "rehearsals": 0}
+OLDEST_OPTIONS = {"peers": [], "temperature": [0.0], "batch": [1], "context": [WHOLE]}
+OLDEST_OPTIONS |= {"limit": None, "groups": None, "split": "report", "category": [], "repeats": 1}
+HEADINGS = ["context", "batch", "temperature", "system", "prompts"]
+HEADINGS += ["published", "here", "here / published", "tok/step", "here, too", "same text", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A system in a cell, over the prompts that both runs have: decoding against the baseline's,
+    published and here, and here against published; tokens per step of both; how many answers are
+    the same."""
+
+    cell: Cell
+    system: str
+    prompts: int
+    published: Ratio | None
+    here: Ratio | None
+    change: Ratio | None
+    steps: tuple[float | None, float | None]
+    same: int
+
+    @property
+    def verdict(self) -> str:
+        """Whether the two agree, as far as so many prompts can tell."""
+        if self.change is None:
+            return ""
+        low, high = self.change.low, self.change.high
+        if abs(self.change.mean - 1) <= CLOSE or (low is not None and low <= 1 <= high):
+            return "same"
+        return "faster" if self.change.mean > 1 else "slower"
+
+
+def settings_of(results: Results, data: Path, **changes: Any) -> Settings:  # noqa: ANN401
+    """What was asked for, in all sessions of a file; `data` is the suite's folder, or one that has
+    it under its name. `changes` are for what is called otherwise here, such as a model's file."""
+    if not results.sessions or "draft" not in results.sessions[0].get("options", {}):
+        raise InputError("only files of graft bench's suites of prompts can be measured again")
+    fixed = OLDEST_FIXED | results.sessions[0]["fixed"]
+    asked = [OLDEST_OPTIONS | each["options"] for each in results.sessions]
+    own = data / fixed["suite"]
+    length = fixed["context length"]
+    limits = [each["limit"] for each in asked]
+    recorded = {
+        "suite": fixed["suite"],
+        "data": own if own.exists() else data,
+        "drafts": _union(asked, "draft"),
+        "peers": [name for name in _union(asked, "peers") if PEERS[name].engine == "hf"],
+        "model": fixed["model"],
+        "draft_model": None if fixed["draft model"] == "none" else fixed["draft model"],
+        "dtype": fixed["dtype"],
+        "device": fixed["device"],
+        "context_length": length if isinstance(length, int) else None,
+        "temperatures": _union(asked, "temperature"),
+        "batches": _union(asked, "batch"),
+        "contexts": _union(asked, "context"),
+        "limit": None if None in limits else max(limits),
+        "groups": max((each["groups"] or 0 for each in asked), default=0) or None,
+        "split": asked[0]["split"],
+        "categories": _union(asked, "category"),
+        "repeats": max(each["repeats"] for each in asked),
+        "rehearsals": fixed["rehearsals"],
+        "max_tokens": fixed["max_tokens"],
+        "load_options": fixed["load options"],
+        **({"head": fixed["head"]} if "head" in fixed else {}),
+    }
+    return Settings(**recorded | {name: each for name, each in changes.items() if each is not None})
+
+
+def _union(asked: list[dict[str, Any]], name: str) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys(value for each in asked for value in each[name]))
+
+
+def compare(published: Results, here: Results) -> list[Compared]:
+    """Every system of every cell that both have."""
+    before, now = runs_by_cell(published), runs_by_cell(here)
+    return [
+        _compared(cell, system, baseline, before[cell], now[cell])
+        for cell in sorted(before.keys() & now.keys())
+        for baseline in [_baseline(before[cell], now[cell])]
+        for system in before[cell]
+        if system in now[cell] and baseline is not None
+    ]
+
+
+def _baseline(before: dict[str, Runs], now: dict[str, Runs]) -> str | None:
+    both = [system for system in before if system in now]
+    return PLAIN if PLAIN in both else next(iter(both), None)
+
+
+def _compared(
+    cell: Cell, system: str, baseline: str, before: dict[str, Runs], now: dict[str, Runs]
+) -> Compared:
+    runs = (before[baseline], before[system], now[baseline], now[system])
+    common = [numbers for numbers in before[system] if all(numbers in each for each in runs)]
+    old = [(before[baseline][each], before[system][each]) for each in common]
+    new = [(now[baseline][each], now[system][each]) for each in common]
+    gains = [
+        (ours.pace / mine.pace, theirs.pace / other.pace)
+        for (theirs, other), (ours, mine) in zip(old, new, strict=True)
+        if all(run.pace for run in (theirs, other, ours, mine))
+    ]
+    steps = tuple(tokens_per_step([run for _, run in pairs]) if pairs else None
+                  for pairs in (old, new))  # fmt: skip
+    return Compared(
+        cell,
+        system,
+        len(common),
+        decode_ratio(old),
+        decode_ratio(new),
+        paired_ratio(*zip(*gains, strict=True)) if gains and system != baseline else None,
+        steps,
+        sum(a[1].output == b[1].output for a, b in zip(old, new, strict=True)),
+    )
+
+
+def again_table(name: str, compared: list[Compared]) -> str:
+    """A row for every system of every cell, as Markdown."""
+    return markdown_table(name, HEADINGS, [_figures(each) for each in compared])
+
+
+def _figures(each: Compared) -> list[str]:
+    context, batch, temperature = each.cell
+    figures = [short(context) if context else "–", str(batch), f"{temperature:g}", each.system]
+    figures += [str(each.prompts), *map(shown_ratio, (each.published, each.here, each.change))]
+    figures += ["–" if steps is None else f"{steps:.2f}" for steps in each.steps]
+    return [*figures, f"{each.same}/{each.prompts}", each.verdict]
+
+
+def notes(published: Results, here: Results) -> Iterator[str]:
+    """What else is not as it was."""
+    before, now = published.sessions[0]["fixed"], here.sessions[-1]["fixed"]
+    for name, what in (("data", "questions"), ("weights", "weights"), ("gpus", "GPUs"),
+                       ("cpu", "CPU"), ("torch", "torch"), ("graft", "graft")):  # fmt: skip
+        if before.get(name) != now.get(name):
+            yield f"{what}: {before.get(name)} published, {now.get(name)} here"
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A published file and what is measured again into the file `out`."""
+
+    name: str
+    out: Path
+    published: Results
+    settings: Settings
+
+    @classmethod
+    def of(cls, file: Path, data: Path, folder: Path, **changes: Any) -> "Again":  # noqa: ANN401
+        """See `settings_of`; the new file gets the same name in another folder."""
+        out, published = folder / file.name, read_results(file)
+        if out.resolve() == file.resolve():
+            raise InputError(f"{file} would be measured into itself; choose another --out")
+        return cls(file.name, out, published, settings_of(published, data, **changes))
+
+    def measure(self, out: Path, watch: Watch) -> bool:
+        """Whether everything could be. Stopped, it goes on where it was."""
+        asked = {name for each in self.published.sessions for name in each["options"]["peers"]}
+        for name in sorted(asked - set(self.settings.peers)):
+            watch.say(f"{name} is left out: graft bench peers measures other engines")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return run(self.settings, out, watch)
+
+    def table(self) -> str:
+        """What was measured beside what was published, and what else is not as it was."""
+        here = read_results(self.out)
+        told = [f"- {note}" for note in notes(self.published, here)]
+        return "\n".join([again_table(self.name, compare(self.published, here)), "", *told])
+
+
+def main() -> int:
+    """Measure, print the tables as Markdown; the exit code."""
+    options = argparse.ArgumentParser(prog="python -m graft.bench.again", description=__doc__)
+    options.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    options.add_argument("--data", type=Path, required=True, help="a folder with the suites")
+    options.add_argument("--out", type=Path, default=FOLDER, help="the new files' folder")
+    for name in ("model", "draft_model", "dtype", "device"):
+        options.add_argument(f"--{name.replace('_', '-')}", help="another than published")
+    chosen = vars(options.parse_args())
+    files, data, folder = (chosen.pop(name) for name in ("files", "data", "out"))
+
+    def measured() -> bool:
+        complete = True
+        for file in files:
+            again = Again.of(file, data, folder, **chosen)
+            complete = again.measure(again.out, Lines()) and complete
+            sys.stdout.write(f"{again.table()}\n\n")
+        return complete
+
+    return exit_code(measured, lambda: folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

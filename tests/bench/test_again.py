@@ -1,0 +1,119 @@
+"""Published files are measured again by what stands in them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from made_up_answers import Recorder
+
+from graft.bench.again import Again, Compared, compare, settings_of
+from graft.bench.metrics import Ratio
+from graft.bench.records import read_results
+from graft.bench.runner import run
+from graft.errors import InputError
+
+
+@pytest.fixture
+def published(settings, fake_workers, tmp_path):
+    out = tmp_path / "published.jsonl"
+    asked = settings(limit=1, drafts=("plain", "auto"), peers=("hf",), temperatures=(0.0,))
+    run(asked, out, Recorder())
+    run(replace(asked, temperatures=(0.0, 1.0)), out, Recorder())
+    return out
+
+
+def test_the_settings_are_those_of_all_sessions(published, questions, tiny_folder):
+    found = settings_of(read_results(published), questions)
+    assert (found.suite, found.data, found.limit) == ("spec_bench", questions, 1)
+    assert (list(found.drafts), list(found.peers)) == (["plain", "auto"], ["hf"])
+    assert list(found.temperatures) == [0.0, 1.0]
+    assert (found.dtype, found.max_tokens, found.repeats) == ("fp32", 8, 1)
+    assert found.model == str(tiny_folder)
+
+
+def test_suites_are_found_under_their_names(published, questions):
+    assert settings_of(read_results(published), questions.parent).data == questions
+
+
+def test_what_is_called_otherwise_here_may_be_said(published, questions):
+    found = settings_of(read_results(published), questions, model="other", dtype=None)
+    assert (found.model, found.dtype) == ("other", "fp32")
+
+
+def test_the_same_is_asked_again_and_compared_cell_by_cell(published, questions, tmp_path):
+    again = Again.of(published, questions, tmp_path / "again")
+    assert again.measure(again.out, Recorder())
+    compared = compare(again.published, read_results(again.out))
+    assert [(each.cell[2], each.system) for each in compared] == [
+        (temperature, system) for temperature in (0.0, 1.0) for system in ("plain", "auto", "hf")
+    ]
+    for each in compared:
+        assert (each.prompts, each.same) == (3, 3)
+        assert each.steps[0] == each.steps[1]
+        if each.system != "plain":
+            assert each.change.mean == pytest.approx(1)
+            assert each.verdict == "same"
+    table = again.table()
+    assert table.count("| same |") == 4
+    assert "published.jsonl" in table
+    assert "GPUs" not in table
+
+
+def test_only_prompts_that_both_have_are_compared(published, questions, tmp_path):
+    again = Again.of(published, questions, tmp_path / "again")
+    again.measure(again.out, Recorder())
+    lines = again.out.read_text().splitlines()
+    kept = [line for line in lines if json.loads(line).get("question_ids") != [5]]
+    again.out.write_text("\n".join(kept) + "\n")
+    assert {each.prompts for each in compare(again.published, read_results(again.out))} == {2}
+
+
+def test_what_else_is_different_is_said(published, questions, tmp_path):
+    again = Again.of(published, questions, tmp_path / "again")
+    again.measure(again.out, Recorder())
+    again.published.sessions[0]["fixed"]["gpus"] = ["NVIDIA H200"]
+    assert "GPUs: ['NVIDIA H200'] published, [] here" in again.table()
+
+
+def test_a_file_is_not_measured_into_itself(published, questions):
+    with pytest.raises(InputError, match="into itself"):
+        Again.of(published, questions, published.parent)
+
+
+def test_other_kinds_of_files_are_refused(tmp_path, questions):
+    file = tmp_path / "kernels.jsonl"
+    file.write_text(json.dumps({"record": "header", "format": 1, "fixed": {}}) + "\n")
+    with pytest.raises(InputError, match="suites of prompts"):
+        Again.of(file, questions, tmp_path / "again")
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        (Ratio(1.02, 1.01, 1.03, 9), "same"),  # sure, and of no account
+        (Ratio(1.2, 0.9, 1.6, 9), "same"),
+        (Ratio(1.2, 1.1, 1.3, 9), "faster"),
+        (Ratio(0.8, 0.7, 0.9, 9), "slower"),
+        (Ratio(0.8, None, None, 1), "slower"),
+        (None, ""),
+    ],
+)
+def test_verdicts(change, verdict):
+    found = Compared((0, 1, 0.0), "auto", 9, None, None, change, (1.0, 1.0), 9)
+    assert found.verdict == verdict
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+def test_every_published_file_of_prompts_says_how_to_measure_it_again(tmp_path):
+    found = []
+    for file in sorted(RESULTS.glob("*.jsonl")):
+        try:
+            results = read_results(file)
+        except InputError:  # of kernels, servers, training: commands of their own
+            continue
+        found.append(settings_of(results, tmp_path).suite)
+    assert len(found) > 60
+    assert {"spec_bench", "humaneval", "squad", "medqa", "qmsum", "longbench_v2"} <= set(found)
