@@ -197,7 +197,8 @@ class Again:
         """What was measured beside what was published, and what else is not as it was."""
         here = read_results(self.out)
         told = [f"- {note}" for note in notes(self.published, here)]
-        return "\n".join([again_table(self.name, compare(self.published, here)), "", *told])
+        lines = [again_table(self.name, compare(self.published, here)), *told]
+        return "\n\n".join(lines) + "\n"
 
 
 def main() -> int:
@@ -216,7 +217,7 @@ def main() -> int:
         for file in files:
             again = Again.of(file, data, folder, **chosen)
             complete = again.measure(again.out, Lines()) and complete
-            sys.stdout.write(f"{again.table()}\n\n")
+            sys.stdout.write(f"{again.table()}\n")
         return complete
 
     return exit_code(measured, lambda: folder)
