@@ -21,14 +21,8 @@ from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
 from graft.verify.draws import Asked, preferences, sampled
 
-
-@dataclass(frozen=True, slots=True)
-class Logits:
-    """Those after the frontiers of all guesses [M, V], and how to make such of what the model
-    says next."""
-
-    first: Tensor
-    known: Callable[[Tensor], Tensor]
+# A token for each guess, on the device, is read: the logits [M, V] after them
+ReadDrawn = Callable[[Tensor], Tensor]
 
 
 class Growth(Protocol):
@@ -55,7 +49,7 @@ class Growth(Protocol):
         """Whether it can `extend_ahead`."""
 
     def extend_ahead(
-        self, model: LanguageModel, guesses: Sequence[Guess], logits: Logits, levels: int
+        self, guesses: Sequence[Guess], logits: Tensor, levels: int, read: ReadDrawn
     ) -> None:
         """The same with several levels, without a wait for the device in between."""
 
@@ -124,17 +118,13 @@ class ChainGrowth:
         return not self.confidence and all(each is None or each.placed for each in samplers)
 
     def extend_ahead(
-        self, model: LanguageModel, guesses: Sequence[Guess], logits: Logits, levels: int
+        self, guesses: Sequence[Guess], logits: Tensor, levels: int, read: ReadDrawn
     ) -> None:
-        """See Growth. The host tells the device where each level's rows are; which tokens they
-        hold, it learns at the end."""
-        extents = [guess.reader.extent for guess in guesses]
+        """See Growth. Which tokens the levels hold, the host learns at the end."""
         samplers = [guess.reader.context.sampler for guess in guesses]
-        after, drawn = logits.first, []
+        drawn: list[tuple[Tensor, Tensor]] = []
         for level in range(levels):
-            if level:
-                after = logits.known(model.score_drawn(extents, drawn[-1][0]))
-                model.commit_all([(extent, [0]) for extent in extents])
+            after = read(drawn[-1][0]) if drawn else logits
             places = [Ahead([0] * (guess.depth + level)) for guess in guesses]  # how far will do
             drawn.append(self._draw(guesses, list(zip(samplers, places, strict=True)), after))
         tokens, shares = (torch.stack(each).tolist() for each in zip(*drawn, strict=True))

@@ -7,13 +7,14 @@ and whether it drafts at all, is weighed by time (`worth.py`) unless a preset fi
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.models.growth import Growth, Logits
+from graft.draft.models.growth import Growth
 from graft.draft.models.guess import SOURCE, Guess
 from graft.draft.models.reader import Reader
 from graft.draft.models.worth import Account, Unlimited
@@ -149,21 +150,27 @@ class ModelDrafter:
         growing, logits = self._begin(ready, account)
         made = list(growing)
         while growing:
-            levels = self._levels(growing, account)
+            logits, levels = self._helper.known(logits), self._levels(growing, account)
             if levels > 1:
-                known = self._helper.known
-                self._growth.extend_ahead(
-                    self._model, growing, Logits(known(logits), known), levels
-                )
-                for _ in range(levels - 1):
-                    account.pay(len(growing), len(growing))
+                read = partial(self._read_drawn, growing, account)
+                self._growth.extend_ahead(growing, logits, levels, read)
             else:
-                self._growth.extend(growing, self._helper.known(logits))
+                self._growth.extend(growing, logits)
             account.weigh([np.array(guess.scores[1:]) for guess in made])
             growing = self._worthwhile(growing, account)
             if growing:
                 account.pay(sum(self._growth.rows(guess) for guess in growing), len(growing))
                 logits = self._growth.read(self._model, growing)
+
+    def _read_drawn(
+        self, growing: list[Guess], account: Account | Unlimited, tokens: Tensor
+    ) -> Tensor:
+        """See ReadDrawn. The host says where the rows are, and need not know what they hold."""
+        extents = [guess.reader.extent for guess in growing]
+        logits = self._model.score_drawn(extents, tokens)
+        self._model.commit_all([(extent, [0]) for extent in extents])
+        account.pay(len(extents), len(extents))
+        return self._helper.known(logits)
 
     def _levels(self, growing: list[Guess], account: Account | Unlimited) -> int:
         """How many to grow before it is looked at what came: where a device computes meanwhile, as

@@ -189,9 +189,9 @@ def test_levels_that_depend_on_those_above_are_waited_for(helper, growth, params
 def test_a_device_drafts_as_many_levels_at_once_as_are_expected_to_pay(monkeypatch):
     asked, extend = [], ChainGrowth.extend_ahead
 
-    def watched(growth, model, guesses, logits, levels):
+    def watched(growth, guesses, logits, levels, read):
         asked.append(levels)
-        extend(growth, model, guesses, logits, levels)
+        extend(growth, guesses, logits, levels, read)
 
     monkeypatch.setattr(ChainGrowth, "extend_ahead", watched)
     late = tiny_helper(wrap=Late, cost=0.2)
