@@ -250,3 +250,14 @@ def test_sixteen_long_contexts_are_done_in_one_turn(own, each):
     plan = plan_tree(lay_out([(lengths, chain([5]))] * 16), group=6, tile=16, tasks=66)
     assert plan.parts.tolist() == [each] * 16
     assert (np.diff(plan.tasks[:, KEYS]) <= 0).all()  # the long ones first
+
+
+@settings(max_examples=40, deadline=None)
+@given(nodes=st.integers(257, 2048), context=st.integers(0, 40_000), places=st.integers(16, 132))
+def test_pieces_of_prompts_have_few_partial_results(nodes, context, places):
+    """In one turn never more than an even share of keys would give: graphs have room for few."""
+    layout = lay_out([([context], chain([5] * nodes))])
+    plan = plan_tree(layout, group=6, tile=128, tasks=places, turns=1)
+    tiles = -(-nodes * 6 // 128)
+    even = max(LEAST_KEYS, tiles * context / places)
+    assert plan.parts.max() <= max(1, -(-context // even))
