@@ -8,6 +8,7 @@ against the baseline, prompt by prompt, and in tokens per step, which depend on 
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from graft.errors import InputError
 
 FOLDER = Path("results") / "again"
 CLOSE = 0.03  # a mean that is no farther off counts as the same, however sure it is
+NOT_OF_PROMPTS = "is of no suite of prompts; docs/results.md has the command that makes it"
 # What files did not say before it could be chosen
 OLDEST_FIXED = {"draft model": "none", "load options": {}, "context length": None}
 OLDEST_FIXED |= {"device": "auto", "rehearsals": 0}
@@ -63,11 +65,27 @@ class Compared:
         return "faster" if self.change.mean > 1 else "slower"
 
 
+def _read(file: Path) -> Results:
+    """A file of prompts; others are refused."""
+    if file.is_file() and not _is_of_prompts(file):
+        raise InputError(f"{file} {NOT_OF_PROMPTS}")
+    return read_results(file)
+
+
+def _is_of_prompts(file: Path) -> bool:
+    """By its first line, if that is one."""
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return "draft" in json.loads(lines.readline()).get("options", {})
+    except (OSError, ValueError, AttributeError):
+        return True
+
+
 def settings_of(results: Results, data: Path, **changes: Any) -> Settings:  # noqa: ANN401
     """What was asked for, in all sessions of a file; `data` is the suite's folder, or one that has
     it under its name. `changes` are for what is called otherwise here, such as a model's file."""
-    if not results.sessions or "draft" not in results.sessions[0].get("options", {}):
-        raise InputError("only files of graft bench's suites of prompts can be measured again")
+    if not results.sessions:
+        raise InputError("the file holds no answers; give one written by graft bench")
     fixed = OLDEST_FIXED | results.sessions[0]["fixed"]
     asked = [OLDEST_OPTIONS | each["options"] for each in results.sessions]
     own = data / fixed["suite"]
@@ -180,7 +198,7 @@ class Again:
     @classmethod
     def of(cls, file: Path, data: Path, folder: Path, **changes: Any) -> "Again":  # noqa: ANN401
         """See `settings_of`; the new file gets the same name in another folder."""
-        out, published = folder / file.name, read_results(file)
+        out, published = folder / file.name, _read(file)
         if out.resolve() == file.resolve():
             raise InputError(f"{file} would be measured into itself; choose another --out")
         return cls(file.name, out, published, settings_of(published, data, **changes))
@@ -196,9 +214,11 @@ class Again:
     def table(self) -> str:
         """What was measured beside what was published, and what else is not as it was."""
         here = read_results(self.out)
+        compared = compare(self.published, here)
+        if not compared:
+            return f"{self.name}: nothing of it could be measured here\n"
         told = [f"- {note}" for note in notes(self.published, here)]
-        lines = [again_table(self.name, compare(self.published, here)), *told]
-        return "\n\n".join(lines) + "\n"
+        return "\n".join([again_table(self.name, compared), "", *told, ""])
 
 
 def main() -> int:

@@ -13,6 +13,8 @@ from graft.bench.records import read_results
 from graft.bench.runner import run
 from graft.errors import InputError
 
+RESULTS = Path(__file__).parents[2] / "results"
+
 
 @pytest.fixture
 def published(settings, fake_workers, tmp_path):
@@ -82,10 +84,22 @@ def test_a_file_is_not_measured_into_itself(published, questions):
 
 
 def test_other_kinds_of_files_are_refused(tmp_path, questions):
-    file = tmp_path / "kernels.jsonl"
-    file.write_text(json.dumps({"record": "header", "format": 1, "fixed": {}}) + "\n")
-    with pytest.raises(InputError, match="suites of prompts"):
-        Again.of(file, questions, tmp_path / "again")
+    for name in ("kernels_h200_bf16", "rag_h200_bf16"):
+        with pytest.raises(InputError, match="no suite of prompts"):
+            Again.of(RESULTS / f"{name}.jsonl", questions, tmp_path / "again")
+    empty = tmp_path / "empty.jsonl"
+    empty.touch()
+    with pytest.raises(InputError, match="holds no answers"):
+        Again.of(empty, questions, tmp_path / "again")
+    with pytest.raises(InputError, match="cannot be read"):
+        Again.of(tmp_path / "nowhere.jsonl", questions, tmp_path / "again")
+
+
+def test_a_file_of_which_nothing_could_be_measured_is_one_line(published, questions, tmp_path):
+    again = Again.of(published, questions, tmp_path / "again")
+    again.out.parent.mkdir()
+    again.out.write_text(published.read_text().splitlines()[0] + "\n")
+    assert again.table().count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -104,16 +118,12 @@ def test_verdicts(change, verdict):
     assert found.verdict == verdict
 
 
-RESULTS = Path(__file__).parents[2] / "results"
-
-
 def test_every_published_file_of_prompts_says_how_to_measure_it_again(tmp_path):
     found = []
     for file in sorted(RESULTS.glob("*.jsonl")):
         try:
-            results = read_results(file)
-        except InputError:  # of kernels, servers, training: commands of their own
-            continue
-        found.append(settings_of(results, tmp_path).suite)
+            found.append(Again.of(file, tmp_path, tmp_path).settings.suite)
+        except InputError as error:  # of kernels, servers, training: commands of their own
+            assert "no suite of prompts" in str(error)  # noqa: PT017
     assert len(found) > 60
     assert {"spec_bench", "humaneval", "squad", "medqa", "qmsum", "longbench_v2"} <= set(found)
