@@ -8,7 +8,6 @@ against the baseline, prompt by prompt, and in tokens per step, which depend on 
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,13 +17,15 @@ from typing import Any
 from graft.bench.bare import exit_code
 from graft.bench.lines import Lines
 from graft.bench.metrics import Ratio, decode_ratio, paired_ratio, tokens_per_step
+from graft.bench.page.sections import kind_of
+from graft.bench.rag.records import is_rag
 from graft.bench.records import Results, read_results
-from graft.bench.report import PLAIN, Cell, Runs, runs_by_cell
+from graft.bench.report import Cell, Runs, runs_by_cell, usual_baseline
 from graft.bench.runner import Watch, run
 from graft.bench.settings import WHOLE, Settings
 from graft.bench.sizes import short
 from graft.bench.systems import PEERS
-from graft.bench.tables import markdown_table, shown_ratio
+from graft.bench.tables import NOTHING, markdown_table, shown_number, shown_ratio
 from graft.errors import InputError
 
 FOLDER = Path("results") / "again"
@@ -63,22 +64,6 @@ class Compared:
         if abs(self.change.mean - 1) <= CLOSE or (low is not None and low <= 1 <= high):
             return "same"
         return "faster" if self.change.mean > 1 else "slower"
-
-
-def _read(file: Path) -> Results:
-    """A file of prompts; others are refused."""
-    if file.is_file() and not _is_of_prompts(file):
-        raise InputError(f"{file} {NOT_OF_PROMPTS}")
-    return read_results(file)
-
-
-def _is_of_prompts(file: Path) -> bool:
-    """By its first line, if that is one."""
-    try:
-        with file.open(encoding="utf-8") as lines:
-            return "draft" in json.loads(lines.readline()).get("options", {})
-    except (OSError, ValueError, AttributeError):
-        return True
 
 
 def settings_of(results: Results, data: Path, **changes: Any) -> Settings:  # noqa: ANN401
@@ -124,18 +109,14 @@ def _union(asked: list[dict[str, Any]], name: str) -> tuple[Any, ...]:
 def compare(published: Results, here: Results) -> list[Compared]:
     """Every system of every cell that both have."""
     before, now = runs_by_cell(published), runs_by_cell(here)
-    return [
-        _compared(cell, system, baseline, before[cell], now[cell])
-        for cell in sorted(before.keys() & now.keys())
-        for baseline in [_baseline(before[cell], now[cell])]
-        for system in before[cell]
-        if system in now[cell] and baseline is not None
-    ]
-
-
-def _baseline(before: dict[str, Runs], now: dict[str, Runs]) -> str | None:
-    both = [system for system in before if system in now]
-    return PLAIN if PLAIN in both else next(iter(both), None)
+    found = []
+    for cell in sorted(before.keys() & now.keys()):
+        both = [system for system in before[cell] if system in now[cell]]
+        found += [
+            _compared(cell, system, usual_baseline(both), before[cell], now[cell])
+            for system in both
+        ]
+    return found
 
 
 def _compared(
@@ -171,9 +152,9 @@ def again_table(name: str, compared: list[Compared]) -> str:
 
 def _figures(each: Compared) -> list[str]:
     context, batch, temperature = each.cell
-    figures = [short(context) if context else "–", str(batch), f"{temperature:g}", each.system]
+    figures = [short(context) if context else NOTHING, str(batch), f"{temperature:g}", each.system]
     figures += [str(each.prompts), *map(shown_ratio, (each.published, each.here, each.change))]
-    figures += ["–" if steps is None else f"{steps:.2f}" for steps in each.steps]
+    figures += [shown_number(steps, 2) for steps in each.steps]
     return [*figures, f"{each.same}/{each.prompts}", each.verdict]
 
 
@@ -198,7 +179,10 @@ class Again:
     @classmethod
     def of(cls, file: Path, data: Path, folder: Path, **changes: Any) -> "Again":  # noqa: ANN401
         """See `settings_of`; the new file gets the same name in another folder."""
-        out, published = folder / file.name, _read(file)
+        other = kind_of(file) != "header" and file.stat().st_size > 0
+        if other or is_rag(file):
+            raise InputError(f"{file} {NOT_OF_PROMPTS}")
+        out, published = folder / file.name, read_results(file)
         if out.resolve() == file.resolve():
             raise InputError(f"{file} would be measured into itself; choose another --out")
         return cls(file.name, out, published, settings_of(published, data, **changes))

@@ -99,7 +99,7 @@ def report(results: Results, baseline: str | None = None, *, run_code: bool = Fa
     if not systems:
         raise InputError("the file holds no answers yet; run graft bench first")
     if baseline is None:
-        baseline = PLAIN if PLAIN in systems else systems[0]
+        baseline = usual_baseline(systems)
     if baseline not in systems:
         raise InputError(f"no answers of {baseline!r}; the baseline can be {', '.join(systems)}")
     rows = [
@@ -111,6 +111,11 @@ def report(results: Results, baseline: str | None = None, *, run_code: bool = Fa
     quality, missing = qualities(results, baseline, run_code=run_code)
     notes = [*_notes(results, rows), *missing]
     return Report(baseline, results.sessions[-1], results.workers, rows, notes, quality)
+
+
+def usual_baseline(systems: Sequence[str]) -> str:
+    """What others are held against where nobody says."""
+    return PLAIN if PLAIN in systems else systems[0]
 
 
 def runs_by_cell(results: Results) -> dict[Cell, dict[str, Runs]]:

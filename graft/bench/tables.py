@@ -108,7 +108,7 @@ def by_context(told: Report) -> dict[str, list[list[str]]]:
         if row.context in contexts:
             lines = tables.setdefault(f"{_way(row)}: tokens per step by context", {})
             lines.setdefault((row.category, "prompts"), {})[row.context] = str(row.prompts)
-            shown = _number(row.tokens_per_step, 2)
+            shown = shown_number(row.tokens_per_step, 2)
             lines.setdefault((row.category, row.system), {})[row.context] = shown
     return {
         title: [[*names, *(shown.get(c, NOTHING) for c in contexts)] for names, shown in lines]
@@ -146,17 +146,17 @@ def columns(*, batched: bool) -> dict[str, int]:
 
 def figures(row: Row) -> list[str]:
     """A row's cells, ready to show; speeds with prompts included only for batches."""
-    speeds = [_number(row.tokens_per_second, 1)]
+    speeds = [shown_number(row.tokens_per_second, 1)]
     if row.batch > 1:
-        speeds.append(_number(row.total_tokens_per_second, 1))
+        speeds.append(shown_number(row.total_tokens_per_second, 1))
     by = " ".join(f"{source} {share:.0%}" for source, share in row.shares.items() if share > 0.005)
     same = NOTHING if row.compared is None else f"{row.same}/{row.compared}"
     return [
         *speeds,
         shown_ratio(row.decode),
-        _number(row.prefill.mean if row.prefill else None, 2),
+        shown_number(row.prefill.mean if row.prefill else None, 2),
         shown_ratio(row.total),
-        _number(row.tokens_per_step, 2),
+        shown_number(row.tokens_per_step, 2),
         by or NOTHING,
         same if row.parted_at is None else f"{same} @{row.parted_at:.0f}",
     ]
@@ -175,7 +175,7 @@ def drafting_figures(row: Row) -> list[str]:
         for source, guesses in told.by_source.items()
         if guesses.drafted
     )
-    steps = [_number(row.tokens_per_step, 2), _number(told.nodes_per_step, 2)]
+    steps = [shown_number(row.tokens_per_step, 2), shown_number(told.nodes_per_step, 2)]
     share = NOTHING if told.all.share is None else f"{told.all.share:.0%}"
     return [row.category, row.system, *steps, share, by or NOTHING]
 
@@ -187,7 +187,7 @@ def quality_by_cell(told: Report) -> dict[str, list[list[str]]]:
         context = f", context {short(row.context)}" if row.context else ""
         items = [row.category, row.system, row.measure, str(row.value.items)]
         change = NOTHING if row.difference is None else shown_estimate(row.difference, sign="+")
-        shown = [shown_estimate(row.value), change, _number(row.detectable, 3)]
+        shown = [shown_estimate(row.value), change, shown_number(row.detectable, 3)]
         tables[f"{_way(row)}{context}: quality"].append([*items, *shown])
     return tables
 
@@ -200,7 +200,8 @@ def shown_estimate(value: Estimate, sign: str = "") -> str:
     return f"{mean} ({value.low:{sign}.3f}, {value.high:{sign}.3f})"
 
 
-def _number(value: float | None, places: int) -> str:
+def shown_number(value: float | None, places: int) -> str:
+    """So many places, where there is something to show."""
     return NOTHING if value is None else f"{value:.{places}f}"
 
 

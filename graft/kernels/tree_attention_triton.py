@@ -17,7 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import COLUMNS, MOST_TURNS, WORD, TreePlan, plan_tree, tile_of
+from graft.kernels.tree_plan import COLUMNS, WORD, TreePlan, plan_tree, tile_of
 
 _LOG2E = tl.constexpr(1.4426950408889634)
 
@@ -83,11 +83,11 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedPlan:
     return _placed[layout]
 
 
-def plan_for(layout: TreeLayout, group: int, keys: Tensor, *, turns: int = MOST_TURNS) -> TreePlan:
-    """The plan that suits this layout on the device of the keys [K, rows, D]; see `plan_tree`."""
+def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> TreePlan:
+    """The plan that suits this layout on the device of the keys [K, rows, D]."""
     tile = tile_of(layout, group, tiles_of(keys.dtype, keys.shape[2]))
     wanted = tasks_wanted(tile, keys.shape[0], keys.shape[2], keys.dtype, keys.device)
-    return plan_tree(layout, group=group, tile=tile, tasks=wanted, turns=turns)
+    return plan_tree(layout, group=group, tile=tile, tasks=wanted)
 
 
 @cache

@@ -23,8 +23,6 @@ ROW, ROWS, KEY, KEYS, POSITION, TREE, FIRST, CHAIN, PART, PARTS = range(10)
 COLUMNS = 10
 LEAST_KEYS = 256  # shorter stretches are not worth a merge
 KEY_STEP = 128  # stretches are cut at multiples of this
-MOST_TURNS = 4  # tasks that a multiprocessor has, one after the other
-BESIDES = 128  # keys that could be read in the time that a task takes besides reading
 WORD = 64
 WITHOUT_GAPS = np.empty(0, np.int64)  # positions of segments that stand one behind the other
 
@@ -45,18 +43,15 @@ def tile_of(layout: TreeLayout, group: int, tiles: Sequence[int]) -> int:
     return next((tile for tile in tiles if tile >= rows), tiles[-1])
 
 
-def plan_tree(
-    layout: TreeLayout, *, group: int, tile: int, tasks: int, turns: int = MOST_TURNS
-) -> TreePlan:
-    """About `tasks` tasks (for one key head) of `tile` rows each, or up to `turns` as many."""
+def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreePlan:
+    """About `tasks` tasks (for one key head) of `tile` rows each."""
     counts = [len(segments) for segments in layout.segments]
     segments = np.array([pair for each in layout.segments for pair in each], np.int64)
     starts = WITHOUT_GAPS
     if layout.starts is not None:
         starts = np.array([start for each in layout.starts for start in each], np.int64)
-    size = group, tile, tasks, turns
     table, parts, bits = _plan(
-        layout.first_node, layout.parents, np.array(counts), segments, starts, size
+        layout.first_node, layout.parents, np.array(counts), segments, starts, group, tile, tasks
     )
     return TreePlan(tile, table, parts, bits)
 
@@ -77,27 +72,25 @@ def plan_guesses(
     rows = np.array([pair for each in segments for pair in each], np.int64)
     first_node = width * np.arange(len(segments) + 1)
     parents = np.tile(np.arange(-1, width - 1), len(segments))
-    size = group, tile, tasks, MOST_TURNS
-    table, parts, bits = _plan(first_node, parents, counts, rows, WITHOUT_GAPS, size)
+    table, parts, bits = _plan(first_node, parents, counts, rows, WITHOUT_GAPS, group, tile, tasks)
     table[:, CHAIN] = 0
     return TreePlan(tile, table, parts, bits)
 
 
 @njit(cache=True)
-def _plan(first_node, parents, counts, segments, starts, size):
+def _plan(first_node, parents, counts, segments, starts, group, tile, wanted):
     first_segment = np.zeros(len(counts) + 1, np.int64)
     first_segment[1:] = np.cumsum(counts)
     chains = are_chains(first_node, parents)
-    tasks, parts = _cut(first_node, first_segment, segments, starts, chains, size)
+    tasks, parts = _cut(first_node, first_segment, segments, starts, chains, group, tile, wanted)
     return tasks, parts, _bits(first_node, parents, chains)
 
 
 @njit(cache=True)
-def _cut(first_node, first_segment, segments, starts, chains, size):
-    """The tasks [T, COLUMNS] and the parts [N]; `size` is (group, tile, tasks wanted, turns)."""
-    group, tile, _, _ = size
+def _cut(first_node, first_segment, segments, starts, chains, group, tile, wanted):
+    """The tasks [T, COLUMNS] and the parts [N]."""
     last_use = _last_use(first_segment, segments)
-    stretch, capacity = _stretch(first_node, first_segment, segments, last_use, size)
+    stretch, capacity = _stretch(first_node, first_segment, segments, last_use, group, tile, wanted)
     tasks = np.empty((capacity, COLUMNS), np.int32)
     made = np.zeros(len(chains), np.int32)  # parts of each sequence so far
     count = 0
@@ -110,14 +103,14 @@ def _cut(first_node, first_segment, segments, starts, chains, size):
             own = s + 1 == first_segment[b + 1]
             if last_use[s] >= b:
                 end = last_use[s] + 1
-                pieces, each = _pieces(keys, own, stretch)
+                pieces, size = _pieces(keys, own, stretch)
                 for piece in range(pieces):
                     tree = first_node[b + 1] - first_node[b] if own and piece + 1 == pieces else 0
                     for row in range(first_node[b] * group, first_node[end] * group, tile):
                         task = tasks[count]
                         task[ROW], task[ROWS] = row, min(tile, first_node[end] * group - row)
-                        task[KEY], task[KEYS] = key + piece * each, min(each, keys - piece * each)
-                        task[POSITION] = position + piece * each
+                        task[KEY], task[KEYS] = key + piece * size, min(size, keys - piece * size)
+                        task[POSITION] = position + piece * size
                         task[TREE], task[FIRST], task[CHAIN] = tree, first_node[b], chains[b]
                         task[PART] = made[b] + piece
                         task[PARTS] = 1 if own and made[b] == 0 and pieces == 1 else 2
@@ -178,46 +171,30 @@ def _begin_alike(first_segment, segments, b, other, place):
 
 
 @njit(cache=True)
-def _stretch(first_node, first_segment, segments, last_use, size):
-    """How many keys a task should see at most, and how many tasks there can be.
-
-    There are about as many tasks at a time as `wanted`. One more than that takes as long as all of
-    them again: either tasks are as long as it takes to have no more, or so short that several of
-    them in turn come out even."""
-    group, tile, wanted, most_turns = size
-    keys, tiles = np.empty(len(segments), np.int64), np.zeros(len(segments), np.int64)
+def _stretch(first_node, first_segment, segments, last_use, group, tile, wanted):
+    """How many keys a task should see at most, and how many tasks there can be. Of long ones there
+    may be no more than are `wanted`: one more takes as long as all of them again."""
+    tiles = np.zeros(len(segments), np.int64)
     for b in range(len(first_segment) - 1):
         for s in range(first_segment[b], first_segment[b + 1]):
-            keys[s] = segments[s, 1]
             if last_use[s] >= b:
                 tiles[s] = -(-(first_node[last_use[s] + 1] - first_node[b]) * group // tile)
-    work = int((tiles * keys).sum())
-    best, least = 0, 0.0
-    for turns in range(1, most_turns + 1):
-        places = max(wanted, 1) * turns
-        stretch = max(LEAST_KEYS, _up(work / places))
-        long, short = _taken(keys, tiles, stretch)
-        while long > places:
-            stretch = _up(1.02 * stretch + 1)
-            long, short = _taken(keys, tiles, stretch)
-        time = turns * (stretch + BESIDES) + short / max(wanted, 1)
-        if not best or time < least:
-            best, least = stretch, time
-        if stretch == LEAST_KEYS or long <= places // turns:
-            break
-    return best, work // best + int(tiles.sum())
+    work, places = int((tiles * segments[:, 1]).sum()), max(wanted, 1)
+    stretch = max(LEAST_KEYS, _up(work / places))
+    while _long_tasks(segments, tiles, stretch) > places:
+        stretch = _up(1.02 * stretch + 1)
+    return stretch, work // stretch + int(tiles.sum())
 
 
 @njit(cache=True)
-def _taken(keys, tiles, stretch):
-    """How many tasks are long, and how many keys the short ones have."""
-    long, short = 0, 0
-    for s in range(len(keys)):
-        if _is_short(keys[s], stretch):
-            short += tiles[s] * keys[s]
-        else:
-            long += tiles[s] * -(-keys[s] // stretch)
-    return long, short
+def _long_tasks(segments, tiles, stretch):
+    """How many tasks find no room beside others."""
+    count = 0
+    for s in range(len(segments)):
+        keys = segments[s, 1]
+        if not _is_short(keys, stretch):
+            count += tiles[s] * -(-keys // stretch)
+    return count
 
 
 @njit(cache=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from graft.kernels.decoder_triton import MOST_MOVES
 from graft.kernels.tree_attention_triton import plan_for, tasks_wanted
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import MOST_TURNS, TreePlan
+from graft.kernels.tree_plan import TreePlan
 from graft.models.capture import captured, reason
 from graft.models.device_step import DeviceStep, StepShape, fit
 from graft.models.forward_triton import TritonLayers
@@ -65,7 +65,7 @@ class GraphedForward:
     def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """See Forward."""
         self._keep_valid(int(layout.positions.max()) + 1)
-        plan = self._plan(layout)
+        plan = plan_for(layout, self.layers.group, self._keys)
         wanted = slice(len(tokens))
         if len(outputs) < len(tokens):
             wanted = upload(torch.from_numpy(outputs), self.device)
@@ -100,12 +100,7 @@ class GraphedForward:
     def _alone(self, tokens: np.ndarray, layout: TreeLayout) -> DeviceStep:
         """A step whose kernels are launched without a graph."""
         self._keep_valid(int(layout.positions.max()) + 1)
-        return self._filled(tokens, layout, self._plan(layout))
-
-    def _plan(self, layout: TreeLayout) -> TreePlan:
-        """Who reads what. Large steps have room for few partial results of a node."""
-        turns = 1 if len(layout.rows) > BUCKETS[-1] else MOST_TURNS
-        return plan_for(layout, self.layers.group, self._keys, turns=turns)
+        return self._filled(tokens, layout, plan_for(layout, self.layers.group, self._keys))
 
     def _filled(
         self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: TreePlan

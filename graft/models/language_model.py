@@ -163,11 +163,10 @@ class LanguageModel:
         return self.run(extents, trees, outputs), counts
 
     def score_drawn(self, extents: Sequence[Extent], tokens: Tensor) -> Tensor:
-        """Logits [M, V] after one more token of every sequence, all of which the model's device
-        knows, but perhaps not the host."""
+        """Logits [M, V] after one more token of every sequence, all of which the device of an
+        asynchronous model knows, but perhaps not the host."""
         _, layout = self._laid_out(extents, [root_only(0)] * len(extents))
-        known = tokens if self.asynchronous else tokens.numpy()
-        return self.forward.run(known, layout, np.arange(len(extents)))
+        return self.forward.run(tokens, layout, np.arange(len(extents)))
 
     def features(self, nodes: Sequence[int]) -> Tensor:
         """[n, E] of nodes of the last step, counted over all its trees; see Forward."""

@@ -58,6 +58,7 @@ class Shortener:
         self._retriever = retriever or Bm25()
         self._special = special_tokens(tokenizer)
         self._joints = Joints.of(tokenizer)
+        token_text(tokenizer, ())  # what tokens stand for is found out before a prompt waits for it
 
     def shorten(
         self,

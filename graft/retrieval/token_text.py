@@ -65,9 +65,9 @@ def _token_bytes(tokenizer: Any) -> list[bytes] | None:  # noqa: ANN401
     backend = tokenizer.backend_tokenizer
     if not isinstance(backend.decoder, ByteLevel):
         return None
-    letters = _letters()
-    found = [b""] * (1 + max(backend.get_vocab().values(), default=-1))
-    for token, number in backend.get_vocab().items():
+    letters, vocabulary = _letters(), backend.get_vocab()
+    found = [b""] * (1 + max(vocabulary.values(), default=-1))
+    for token, number in vocabulary.items():
         known = all(letter in letters for letter in token)
         found[number] = bytes(letters[letter] for letter in token) if known else token.encode()
     return found
@@ -86,14 +86,14 @@ def _looked_up(known: list[bytes], tokens: Sequence[int]) -> TokenText | None:
     """None where the bytes are not all of characters, or an id is nobody's."""
     try:
         pieces = [known[token] for token in tokens]
-        text = b"".join(pieces).decode()
+        joined = b"".join(pieces)
+        text = joined.decode()
     except (IndexError, UnicodeDecodeError):
         return None
     if UNKNOWN in text:
         return None
     ends = np.cumsum([0, *map(len, pieces)], dtype=np.int64)
-    joined = np.frombuffer(b"".join(pieces), np.uint8)
-    begins = np.append((joined & 0xC0) != 0x80, True)  # a character does, at a byte; the end
+    begins = np.append((np.frombuffer(joined, np.uint8) & 0xC0) != 0x80, True)  # characters do
     places = np.append(0, np.cumsum(begins[:-1]))  # characters begun before a byte
     borders = np.append(0, np.flatnonzero(begins[ends[1:]] & (np.diff(ends) > 0)) + 1)
     if borders[-1] < len(tokens):  # of the last ones nothing is seen

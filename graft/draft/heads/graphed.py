@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from graft.draft.heads.desk import Plans, RoundDesk, RoundShape
-from graft.draft.heads.growth import Asked, Beam, LaunchedGrowth, Pool, Waiting, with_roots
+from graft.draft.heads.growth import BATCHES, Asked, Beam, LaunchedGrowth, Pool, Waiting, with_roots
 from graft.kernels.beam_triton import Nodes, Step, advance, best_children
 from graft.models.capture import Pool as GraphPool
 from graft.models.capture import captured, reason
@@ -26,7 +26,6 @@ from graft.models.heads.runner import TREE_ROWS, HeadRunner, Text
 
 log = logging.getLogger(__name__)
 
-BATCHES = (1, 2, 4, 8, 16)
 FRESH = 16  # new tokens that a round has places for,
 FRESH_OF_EACH = 8  # or so many for each sequence
 

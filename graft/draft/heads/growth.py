@@ -19,6 +19,8 @@ from graft.models.heads.runner import HeadRunner, Round, Text
 from graft.sampling import Sampler
 from graft.verify.draws import preferences
 
+BATCHES = (1, 2, 4, 8, 16)  # sequences that a captured round is made for
+
 
 @dataclass(frozen=True, slots=True)
 class Beam:

@@ -136,15 +136,15 @@ class _Pace:
         if kind is not Kind.EVERYBODY:
             self.besides.ended(asked, last.seconds, self.copies.without.mean)
         self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY)
-        if kind in (Kind.COPIES, Kind.NOBODY):
-            self.copies.ended(tokens, time, asked=kind is Kind.COPIES)
-        if kind in (Kind.OPENING, Kind.NOBODY):
-            self.opening.ended(tokens, time, asked=kind is Kind.OPENING)
-        if kind in (Kind.SIGHTED, Kind.NOBODY):
-            self.sighted.ended(tokens, time, asked=kind is Kind.SIGHTED)
-            if self.sighted.paid >= WOKEN:
-                self.copies.wake()
-                self.sighted.paid = 0
+        trials = {
+            Kind.COPIES: self.copies, Kind.OPENING: self.opening, Kind.SIGHTED: self.sighted
+        }  # fmt: skip
+        for whose, trial in trials.items():
+            if kind in (whose, Kind.NOBODY):
+                trial.ended(tokens, time, asked=kind is whose)
+        if self.sighted.paid >= WOKEN:
+            self.copies.wake()
+            self.sighted.paid = 0
 
 
 class Paced:
