@@ -89,9 +89,10 @@ class Extent:
         return [*between(self.prefix.segments, 0, self.shared), own] if self.prefix else [own]
 
     @property
-    def starts(self) -> list[int] | None:
-        """The position of each segment's first row; None: one behind the other, from 0."""
-        return None
+    def placed(self) -> tuple[list[tuple[int, int]], list[int] | None]:
+        """The segments, and the position of each one's first row; None: one behind the other, from
+        0."""
+        return self.segments, None
 
     @property
     def rows(self) -> np.ndarray:

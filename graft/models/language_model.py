@@ -278,12 +278,12 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
         depths = _joined([tree.depths for tree in trees])
         rows, positions = spread(first, rows, positions, depths)
         parents = _joined([tree.parents for tree in trees]).astype(np.int64)
-    segments = [extent.segments for extent in extents]
-    starts = None
-    if any(extent.starts is not None for extent in extents):
-        assert all(extent.starts is not None for extent in extents), "views go by themselves"
-        starts = [extent.starts for extent in extents]
-    return TreeLayout(first, segments, rows, positions, parents, starts)
+    segments, starts = zip(*(extent.placed for extent in extents), strict=True)
+    gaps = any(each is not None for each in starts)
+    assert not gaps or None not in starts, "views go by themselves"
+    return TreeLayout(
+        first, list(segments), rows, positions, parents, list(starts) if gaps else None
+    )
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:

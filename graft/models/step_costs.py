@@ -23,6 +23,7 @@ from numba import njit
 
 from graft.errors import InputError
 from graft.home import atomic_file, home
+from graft.models.arena import Extent, OutOfRowsError
 from graft.models.language_model import LanguageModel
 from graft.tree.draft_tree import DraftTree, chain, from_paths
 
@@ -31,6 +32,7 @@ LENGTHS = (128, 2048)
 MOST_GUESSED = 96  # nodes; larger steps are prompts being read, and make logits of their last token
 GPU_NODES = (*NODES, MOST_GUESSED, 512, 2048)
 GPU_LENGTHS = (128, 2048, 16384, 65536)  # many nodes are free at short contexts, not at long ones
+MANY, FEW = 16, (1, 2, 4, 8, 16)  # sequences at once, and the nodes of each
 CHOSEN = "GRAFT_COSTS"  # the environment's variable that names a table
 REFERENCE = Path(__file__).with_name("reference_costs.json")
 MOST_TOLD = 1024
@@ -61,16 +63,17 @@ class StepCosts:
 
         Past the largest measured step every row costs what the last measured ones did. The rows
         of several `sequences` go through the weights together, but every sequence has a context
-        of its own to read, for its share of the rows. Not to be changed: what was asked before is
-        told again.
+        of its own to read, for its share of the rows: like one that is as long as all of them. Not
+        to be changed: what was asked before is told again.
         """
         return self._told(length, rows, nodes, sequences)
 
     def _beyond(self, length: int, rows: int, nodes: int, sequences: int) -> np.ndarray:
-        lines = self._lines(rows + nodes + 1)
+        lines, shortest = self._lines(rows + nodes + 1), self.lengths[0]
+        length = shortest + sequences * max(length - shortest, 0)
         i = min(bisect_right(self.lengths, length), len(self.lengths) - 1)
         share = 0.0  # of the way from one measured length to the next
-        if i and length > self.lengths[0]:
+        if i and length > shortest:
             share = (length - self.lengths[i - 1]) / (self.lengths[i] - self.lengths[i - 1])
         return _beyond(lines, max(i - 1, 0), i, share, rows, nodes, sequences)
 
@@ -153,7 +156,7 @@ def _beyond(lines, before, after, share, rows, nodes, sequences):  # noqa: ANN00
         for row, weight in ((low, 1 - (mine - low)), (high, mine - low)):
             line = lines[before, row] + share * (lines[after, row] - lines[before, row])
             context += weight * (line - lines[0, row])
-        seconds[n] = lines[0, rows + n] + sequences * context
+        seconds[n] = lines[0, rows + n] + context
     return seconds
 
 
@@ -188,7 +191,50 @@ def measure(model: LanguageModel) -> StepCosts:
     finally:
         extent.length = 0
         model.close(extent)
-    return StepCosts(lengths, counts, tuple(tuple(row) for row in best.tolist()))
+    costs = StepCosts(lengths, counts, tuple(tuple(row) for row in best.tolist()))
+    return _with_many(model, costs) if model.asynchronous and model.arena.most_rows else costs
+
+
+def _with_many(model: LanguageModel, costs: StepCosts) -> StepCosts:
+    """The same with one line more, of many sequences at once: a device that reads one context is
+    mostly waiting, and what the next one adds does not follow from that."""
+    length, shortest = costs.lengths[-1], costs.lengths[0]
+    extents: list[Extent] = []
+    try:
+        while len(extents) < MANY:
+            extents.append(model.open(length + FEW[-1]))
+    except OutOfRowsError:
+        pass  # as many as there is room for
+    try:
+        several = len(extents) > 1 and length > shortest
+        return _with_line(model, costs, extents) if several else costs
+    finally:
+        for extent in extents:
+            extent.length = 0
+            model.close(extent)
+
+
+def _with_line(model: LanguageModel, costs: StepCosts, extents: list[Extent]) -> StepCosts:
+    """What few nodes of each sequence add to the step over as many nodes without a context, as if
+    of one that is as long as all of theirs; that of many grows with the length."""
+    length, shortest, count = costs.lengths[-1], costs.lengths[0], len(extents)
+    for extent in extents:
+        extent.length = length
+    best = np.full(len(FEW), np.inf)
+    for _ in range(_ROUNDS):
+        for j, nodes in enumerate(FEW):
+            start = time.perf_counter()
+            model.score(extents, [_like_guesses(nodes)] * count)[0][0, 0].item()
+            best[j] = min(best[j], time.perf_counter() - start)
+    alone = costs.beyond(shortest, 0, count * FEW[-1])
+    added = np.maximum(best - alone[count * np.array(FEW)], 0.0)
+    first, last = np.array(costs.seconds[0]), np.array(costs.seconds[-1])
+    nodes = np.array(costs.nodes)
+    few = np.interp(nodes, FEW, added)
+    line = first + np.where(nodes <= FEW[-1], few, count * np.maximum(last - first, 0.0))
+    together = shortest + count * (length - shortest)
+    seconds = (*costs.seconds, tuple(line.tolist()))
+    return StepCosts((*costs.lengths, together), costs.nodes, seconds)
 
 
 def _like_guesses(nodes: int) -> DraftTree:
@@ -253,7 +299,7 @@ def _key(parts: Sequence[str]) -> str:
         platform.node(),
         str(torch.get_num_threads()),
         *(version(name) for name in ("torch", "transformers", "numba")),
-        "4",  # raise when the kernels change
+        "5",  # raise when the kernels change
     ]
     if device.startswith("cuda"):
         everything.append(torch.cuda.get_device_name(device))

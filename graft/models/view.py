@@ -28,32 +28,22 @@ class View(Extent):
     @property
     def segments(self) -> list[tuple[int, int]]:
         """See Extent. The base may have moved, so they are looked up every time."""
-        return [*self._chosen, *self._seen, (self.start, self.length)]
+        return self.placed[0]
 
     @property
-    def starts(self) -> list[int]:
+    def placed(self) -> tuple[list[tuple[int, int]], list[int]]:
         """See Extent. Gathered rows count as those right before the first span."""
-        before = [self.spans[0][0] - count for _, count in self._chosen]
-        return [*before, *(position for position, _ in self._parts()), self.position - self.length]
+        segments = list(self.chosen.segments) if self.chosen else []
+        starts = [self.spans[0][0] - count for _, count in segments]
+        whole = self.base.segments
+        for position, last in self.spans:
+            for segment in between(whole, position, last):
+                segments.append(segment)
+                starts.append(position)
+                position += segment[1]
+        return [*segments, (self.start, self.length)], [*starts, self.position - self.length]
 
     @property
     def sees(self) -> int:
         """How many rows of other extents."""
         return sum(count for _, count in self.segments[:-1])
-
-    @property
-    def _chosen(self) -> list[tuple[int, int]]:
-        return self.chosen.segments if self.chosen else []
-
-    @property
-    def _seen(self) -> list[tuple[int, int]]:
-        return [segment for _, segment in self._parts()]
-
-    def _parts(self) -> list[tuple[int, tuple[int, int]]]:
-        """The position and the segment of every stretch of the base."""
-        whole, parts = self.base.segments, []
-        for position, last in self.spans:
-            for segment in between(whole, position, last):
-                parts.append((position, segment))
-                position += segment[1]
-        return parts

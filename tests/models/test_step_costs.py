@@ -5,12 +5,14 @@ import json
 import numpy as np
 import pytest
 import torch
+from late import Late
 from tiny_architectures import build
 
 from graft.errors import InputError
 from graft.home import home
+from graft.kernels.tree_layout import TreeLayout
 from graft.models import step_costs
-from graft.models.language_model import LanguageModel
+from graft.models.language_model import Forward, LanguageModel
 from graft.models.load import build_forward
 from graft.models.step_costs import NODES, REFERENCE, StepCosts, costs_for, measure
 
@@ -169,3 +171,40 @@ def test_every_sequence_of_a_batch_reads_a_context_of_its_own():
     assert table.step(200, 4) == pytest.approx(26)
     assert table.step(50, 4, sequences=4) == table.step(50, 4)
     assert table.beyond(200, 2, 2, sequences=2).tolist() == pytest.approx([31, 33, 35])
+
+
+class Device(Late):
+    """Its clock goes on by a second for a step, and by what contexts take beyond what it reads
+    while it waits for the weights anyway."""
+
+    free, pace = 8000, 1e-3
+
+    def __init__(self, inner: Forward) -> None:
+        super().__init__(inner)
+        self.now = 0.0
+
+    def run(self, tokens, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:  # noqa: ANN001
+        keys = sum(count for segments in layout.segments for _, count in segments)
+        self.now += 1 + self.pace * max(keys - self.free, 0)
+        return torch.zeros(len(outputs), 64)
+
+
+@pytest.mark.parametrize(("rows", "many"), [(1_000_000, 16), (10_000, 4)])
+def test_a_device_is_measured_with_many_sequences_too(model, monkeypatch, rows, many):
+    """One context alone seems to be free; that of many follows from the step they share."""
+    device = Device(model.forward)
+    monkeypatch.setattr(step_costs.time, "perf_counter", lambda: device.now)
+    there = LanguageModel(device, vocabulary=64, context_length=5000, most_rows=rows)
+    table = measure(there)
+    assert table.lengths == (128, 2048, 128 + many * 1920)
+    assert table.step(2048, 1) == 1
+    beyond = max(many * 2048 - Device.free, 0)
+    for nodes in (1, 4):  # of each
+        step = table.step(2048, many * nodes, sequences=many)
+        assert step == pytest.approx(1 + Device.pace * beyond)
+    assert there.arena.taken == 0
+
+
+def test_a_device_with_room_for_one_is_measured_with_one(model):
+    small = LanguageModel(Device(model.forward), vocabulary=64, context_length=5000, most_rows=4110)
+    assert measure(small).lengths == (128, 2048)

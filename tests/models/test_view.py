@@ -94,9 +94,9 @@ def test_what_is_left_out_is_not_seen_and_what_is_seen_keeps_its_position():
         view = model.look(base, 4)
         view.look((0, 4))
         seen.append(model.score([view], [chain([9])])[0])
-        assert view.starts == [0, 4]
+        assert view.placed[1] == [0, 4]
         view.look((0, 4), (44, 54))
-        assert (view.total, view.starts, view.sees) == (54, [0, 44, 54], 14)
+        assert (view.total, view.placed[1], view.sees) == (54, [0, 44, 54], 14)
     torch.testing.assert_close(*seen)
 
 
@@ -109,7 +109,7 @@ def test_segments_follow_a_base_that_builds_on_others_and_moves():
     view.look((0, 4), (250, 300))
     rows = view.rows
     assert view.segments[:3] == [(prefix.start, 4), (prefix.start + 250, 6), (base.start, 44)]
-    assert view.starts == [0, 250, 256, 300]
+    assert view.placed[1] == [0, 250, 256, 300]
     before = model.arena.storage.read(rows).clone()
     start = base.start
     model.arena.ensure(base, 4096)

@@ -80,7 +80,7 @@ class _Followed:
     shown: int = 0  # tokens up to the last feature
     latest: Tensor | None = None  # the last feature that was read
     tree: DraftTree | None = None
-    shares: np.ndarray | None = None  # the head's, of the tree's nodes
+    shares: list[float] | None = None  # the head's, of the tree's nodes
 
     @property
     def length(self) -> int:
@@ -232,7 +232,7 @@ class HeadDrafter:
     def _settle(self, each: _Followed, pool: Pool, place: int) -> None:
         """The best of a sequence's nodes become its tree."""
         shares = np.exp(pool.logs[place])
-        believed = each.trust.believed(shares) if self._calibrated else shares
+        believed = each.trust.believed(shares.tolist()) if self._calibrated else shares
         scores = path_products(pool.parents[place], np.where(shares > 0, believed, 0.0))
         count = min(self._nodes, int((scores[1:] > 0).sum()))
         kept = np.sort(np.argsort(-scores, kind="stable")[: count + 1])  # parents before children
@@ -242,7 +242,7 @@ class HeadDrafter:
         tokens[0] = each.context.root
         parents = pool.parents[place].astype(np.int32)
         whole = DraftTree(tokens, parents, scores.astype(np.float32), sources, ("", SOURCE))
-        each.tree, each.shares = keep(whole, kept.tolist()), shares[kept]
+        each.tree, each.shares = keep(whole, kept.tolist()), shares[kept].tolist()
 
     def _learn(self) -> None:
         """From the drafts that were checked since the last time."""

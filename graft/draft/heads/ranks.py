@@ -32,7 +32,7 @@ class Ranks:
         """[RANKS]: the probability that the next token is the choice of each rank."""
         return self._hits / self._tries
 
-    def observe(self, tree: DraftTree, shares: np.ndarray, emitted: Sequence[int]) -> None:
+    def observe(self, tree: DraftTree, shares: Sequence[float], emitted: Sequence[int]) -> None:
         """Hold a draft against the tokens that came; `shares` are the head's of its nodes."""
         children, node = tree.children, 0
         for token in emitted:

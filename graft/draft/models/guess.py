@@ -35,12 +35,11 @@ class Guess:
 
     def add(self, parent: int, tokens: list[int], shares: list[float]) -> list[int]:
         """New children of a node; their numbers."""
-        believed = self.trust.believed(np.array(shares)) * self.scores[parent]
-        first = len(self.tokens)
+        first, score = len(self.tokens), self.scores[parent]
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
         self.shares += shares
-        self.scores += believed.tolist()
+        self.scores += [score * believed for believed in self.trust.believed(shares)]
         return list(range(first, len(self.tokens)))
 
     def path(self, node: int) -> list[int]:

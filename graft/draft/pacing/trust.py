@@ -9,8 +9,6 @@ the draft model is worth reading a prompt with.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from graft.tree.draft_tree import DraftTree
 
 BINS = 10  # of probabilities that share a count
@@ -50,14 +48,12 @@ class Trust:
 
     def __init__(self, experience: Experience) -> None:
         self._experience = experience
-        self._hits, self._tries = np.zeros(BINS), np.zeros(BINS)
+        self._hits, self._tries = [0.0] * BINS, [0.0] * BINS
         self._level_hits, self._level_tries = experience.hope * PRIOR_WEIGHT, PRIOR_WEIGHT
 
-    def believed(self, shares: np.ndarray) -> np.ndarray:
+    def believed(self, shares: Sequence[float]) -> list[float]:
         """How often guesses come true that the model gives these probabilities."""
-        places = _bins(shares)
-        rate = (PRIOR_WEIGHT * shares + self._hits[places]) / (PRIOR_WEIGHT + self._tries[places])
-        return np.clip(rate, LEAST, MOST)
+        return [self._rate(share, _bin(share)) for share in shares]
 
     @property
     def hope(self) -> float:
@@ -69,21 +65,25 @@ class Trust:
 
         `shares` are the model's probabilities of its nodes, each given the node's parent.
         """
-        self._hits *= DECAY
-        self._tries *= DECAY
+        self._hits = [DECAY * hits for hits in self._hits]
+        self._tries = [DECAY * tries for tries in self._tries]
         children, node = tree.children, 0
         for token in emitted:
             tried = children[node]
             if not tried:
                 return
-            places = _bins(np.array([shares[child] for child in tried.values()]))
-            np.add.at(self._tries, places, 1)
+            for child in tried.values():
+                self._tries[_bin(shares[child])] += 1
             best = max(tried, key=lambda each: shares[tried[each]])
             self._count_level(hit=token == best)
             if token not in tried:
                 return
             node = tried[token]
-            self._hits[_bins(np.array([shares[node]]))] += 1
+            self._hits[_bin(shares[node])] += 1
+
+    def _rate(self, share: float, place: int) -> float:
+        rate = (PRIOR_WEIGHT * share + self._hits[place]) / (PRIOR_WEIGHT + self._tries[place])
+        return min(max(rate, LEAST), MOST)
 
     def _count_level(self, *, hit: bool) -> None:
         self._level_hits = DECAY * self._level_hits + hit
@@ -91,5 +91,5 @@ class Trust:
         self._experience.count(hit=hit)
 
 
-def _bins(shares: np.ndarray) -> np.ndarray:
-    return np.minimum((shares * BINS).astype(np.int64), BINS - 1)
+def _bin(share: float) -> int:
+    return min(int(share * BINS), BINS - 1)

@@ -1,12 +1,11 @@
 """Trust in a draft model's word: from its own probabilities to what came true."""
 
-import numpy as np
 import pytest
 
 from graft.draft.pacing.trust import FIRST_HOPE, Experience, Trust
 from graft.tree.draft_tree import chain, from_paths
 
-SHARES = np.array([0.95, 0.55, 0.15])
+SHARES = [0.95, 0.55, 0.15]
 
 
 def test_at_first_the_model_is_believed():
@@ -49,8 +48,8 @@ def test_trust_returns_when_guesses_come_true_again():
 
 
 def test_nothing_is_ever_certain():
-    assert 0 < Trust(Experience()).believed(np.array([0.0]))[0]
-    assert Trust(Experience()).believed(np.array([1.0]))[0] < 1
+    assert 0 < Trust(Experience()).believed([0.0])[0]
+    assert Trust(Experience()).believed([1.0])[0] < 1
 
 
 def test_a_new_sequence_hopes_what_those_before_it_taught():
