@@ -206,5 +206,5 @@ def test_a_device_is_measured_with_many_sequences_too(model, monkeypatch, rows, 
 
 
 def test_a_device_with_room_for_one_is_measured_with_one(model):
-    small = LanguageModel(Device(model.forward), vocabulary=64, context_length=5000, most_rows=4110)
+    small = LanguageModel(Device(model.forward), vocabulary=64, context_length=5000, most_rows=4112)
     assert measure(small).lengths == (128, 2048)
