@@ -120,7 +120,7 @@ def tiles_for(rows: int, size: int, dtype: torch.dtype) -> Tiles:
     if size > 128:
         return Tiles(keys=32, warps=4, stages=2, programs=1)
     if rows <= 64:
-        return Tiles(keys=64, warps=4, stages=4, programs=1)
+        return Tiles(keys=64, warps=4, stages=4, programs=1 if size > 64 else 2)
     return Tiles(keys=64, warps=8, stages=3, programs=1)
 
 

@@ -23,6 +23,8 @@ ROW, ROWS, KEY, KEYS, POSITION, TREE, FIRST, CHAIN, PART, PARTS = range(10)
 COLUMNS = 10
 LEAST_KEYS = 256  # shorter stretches are not worth a merge
 KEY_STEP = 128  # stretches are cut at multiples of this
+FEW_ROWS = 16  # of a task that does little but read: where those are longer than LONG keys, there
+LONG = 3072  # are two for each place, since places are not equally fast
 WORD = 64
 WITHOUT_GAPS = np.empty(0, np.int64)  # positions of segments that stand one behind the other
 
@@ -173,13 +175,16 @@ def _begin_alike(first_segment, segments, b, other, place):
 @njit(cache=True)
 def _stretch(first_node, first_segment, segments, last_use, group, tile, wanted):
     """How many keys a task should see at most, and how many tasks there can be. Of long ones there
-    may be no more than are `wanted`: one more takes as long as all of them again."""
+    may be no more than are `wanted`, or twice as many: one more takes as long as all of them
+    again."""
     tiles = np.zeros(len(segments), np.int64)
     for b in range(len(first_segment) - 1):
         for s in range(first_segment[b], first_segment[b + 1]):
             if last_use[s] >= b:
                 tiles[s] = -(-(first_node[last_use[s] + 1] - first_node[b]) * group // tile)
     work, places = int((tiles * segments[:, 1]).sum()), max(wanted, 1)
+    if tile <= FEW_ROWS and work > LONG * places:
+        places *= 2
     stretch = max(LEAST_KEYS, _up(work / places))
     while _long_tasks(segments, tiles, stretch) > places:
         stretch = _up(1.02 * stretch + 1)

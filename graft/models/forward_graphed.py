@@ -133,7 +133,7 @@ class GraphedForward:
 
     def _shape(self, plan: TreePlan) -> StepShape | None:
         """Few shapes for many steps: the next of some numbers of nodes; room for the tasks of one
-        sequence of any length, then for twice as many again and again. None for those that nothing
+        sequence of some length, then for twice as many again and again. None for those that nothing
         is captured for: larger ones, large ones with large trees or many segments."""
         count, kv_heads = len(plan.parts), len(self._keys)
         nodes = next((size for size in self.sizes if size >= count), None)
@@ -142,12 +142,10 @@ class GraphedForward:
             return None
         size, dtype = self._keys.shape[2], self._keys.dtype
         tasks = tasks_wanted(plan.tile, kv_heads, size, dtype, self.device) + 8
-        parts = PIECE_PARTS if large else tasks
+        parts = PIECE_PARTS if large else _doubled(tasks, int(plan.parts.max()))
         if large:
             tasks += PIECE_PARTS * -(-nodes * self.layers.group // plan.tile)
-        while tasks < len(plan.tasks):
-            tasks *= 2
-        return fit(plan, nodes, tasks=tasks, parts=parts)
+        return fit(plan, nodes, tasks=_doubled(tasks, len(plan.tasks)), parts=parts)
 
     def _keep_valid(self, positions: int) -> None:
         """Forget the graphs if what they read lies elsewhere now."""
@@ -195,6 +193,13 @@ class GraphedForward:
                 prepared = _Prepared(step, graph, outcome)
         self._prepared[shape] = prepared
         return prepared
+
+
+def _doubled(room: int, wanted: int) -> int:
+    """So much room, or twice as much again and again."""
+    while room < wanted:
+        room *= 2
+    return room
 
 
 def _is_rare(plan: TreePlan) -> bool:
