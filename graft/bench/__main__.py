@@ -21,6 +21,7 @@ HELP = {
     "context": "lengths that long documents are cut to, in tokens, such as 1k,2k,4k",
     "context_length": "of the models, such as 32k; more than their own by YaRN",
     "rehearsals": "of every answer before it is measured: prompts are known then, drafters' too",
+    "ignore_eos": "every answer is --max-tokens long, so that batches stay full",
     "quality": "where there is gold: answers (the default), or likelihood too",
     "load_options": "JSON: more of graft.load's",
     "split": "report, tune or all",

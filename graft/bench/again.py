@@ -33,7 +33,7 @@ CLOSE = 0.03  # a mean that is no farther off counts as the same, however sure i
 NOT_OF_PROMPTS = "is of no suite of prompts; docs/results.md has the command that makes it"
 # What files did not say before it could be chosen
 OLDEST_FIXED = {"draft model": "none", "load options": {}, "context length": None}
-OLDEST_FIXED |= {"device": "auto", "rehearsals": 0}
+OLDEST_FIXED |= {"device": "auto", "rehearsals": 0, "ignore eos": False}
 OLDEST_OPTIONS = {"peers": [], "temperature": [0.0], "batch": [1], "context": [WHOLE]}
 OLDEST_OPTIONS |= {"limit": None, "groups": None, "split": "report", "category": [], "repeats": 1}
 HEADINGS = ["context", "batch", "temperature", "system", "prompts"]
@@ -95,6 +95,7 @@ def settings_of(results: Results, data: Path, **changes: Any) -> Settings:  # no
         "categories": _union(asked, "category"),
         "repeats": max(each["repeats"] for each in asked),
         "rehearsals": fixed["rehearsals"],
+        "ignore_eos": fixed["ignore eos"],
         "max_tokens": fixed["max_tokens"],
         "load_options": fixed["load options"],
         **({"head": fixed["head"]} if "head" in fixed else {}),

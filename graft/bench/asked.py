@@ -46,6 +46,7 @@ class Asked(AskedOfModels):
     context: str | None = None
     groups: int | None = None
     rehearsals: int | None = None
+    ignore_eos: bool | None = None
     quality: str | None = None
     python_hf: str | None = None
     python_vllm: str | None = None
@@ -82,6 +83,7 @@ class Asked(AskedOfModels):
             "max_tokens": self._max_tokens(),
             "repeats": self.repeats,
             "rehearsals": self.rehearsals,
+            "ignore_eos": self.ignore_eos,
             "quality": self.quality,
             "load_options": as_load_options(self.load_options),
             "threads": self.threads,

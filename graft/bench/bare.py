@@ -19,7 +19,8 @@ def add_fields(
     """An option for every field of a dataclass whose types are all `X | None`."""
     for each in fields(asked):
         name, kind = f"--{each.name.replace('_', '-')}", get_args(each.type)[0]
-        parser.add_argument(name, type=kind, help=(helps or {}).get(each.name))
+        taken = {"action": "store_true", "default": None} if kind is bool else {"type": kind}
+        parser.add_argument(name, help=(helps or {}).get(each.name), **taken)
 
 
 def exit_code(command: Callable[[], bool], where: Callable[[], Path | None]) -> int:

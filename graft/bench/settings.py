@@ -53,6 +53,7 @@ class Settings:
     max_tokens: int = 128
     repeats: int = 1
     rehearsals: int = 0  # of an answer, before it is measured
+    ignore_eos: bool = False  # every answer is as long as it may be
     quality: Quality = "answers"  # where there is gold; or its likelihood too
     load_options: Mapping[str, Any] = field(default_factory=dict)  # more of graft.load's
     threads: int = field(default_factory=usable_cores)

@@ -109,6 +109,9 @@ class BenchOptions:
         int | None,
         typer.Option(help="Times it is given before: prompts are known then, drafters' too."),
     ] = None
+    ignore_eos: Annotated[
+        bool | None, typer.Option("--ignore-eos", help="Every answer is --max-tokens long.")
+    ] = None
     quality: Annotated[
         str | None,
         typer.Option(

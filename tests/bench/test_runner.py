@@ -38,6 +38,17 @@ def test_every_system_answers_every_prompt_once_after_a_warm_up(settings, fake_w
     ]  # fmt: skip
 
 
+def test_nothing_but_its_length_may_end_an_answer(settings, fake_workers, out):
+    assert run(settings(limit=1), out, Recorder())
+    assert all(each["end_tokens"] for each in fake_workers())
+    whole = out.with_name("whole.jsonl")
+    assert run(settings(limit=1, ignore_eos=True), whole, Recorder())
+    assert not fake_workers()[-1]["end_tokens"]
+    assert read_results(whole).sessions[0]["fixed"]["ignore eos"]
+    with pytest.raises(InputError, match="ignore eos"):
+        run(settings(limit=2, ignore_eos=True), out, Recorder())
+
+
 def test_rehearsed_answers_are_given_before_they_are_measured(settings, fake_workers, out):
     assert run(settings(limit=1, rehearsals=2, drafts=("plain", "auto")), out, Recorder())
     assert len(answers(out)) == 6

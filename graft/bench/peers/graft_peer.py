@@ -213,6 +213,7 @@ def params(request: dict, place: int) -> object:
         temperature=request["temperature"],
         max_tokens=request["max_tokens"],
         stop_token_ids=tuple(request["end_tokens"]),
+        ignore_eos=not request["end_tokens"],
         seed=request["seeds"][place],
     )
 

@@ -4,7 +4,8 @@ The worker first says {"ready": {"versions": {...}, "settings": {...}}}, then an
 
     {"id", "prompts": [[token ids]], "max_tokens", "end_tokens", "method", "temperature", "seeds"}
 
-with what `timed` returns, or with {"id", "error"}. Answers include the end token if it was met.
+with what `timed` returns, or with {"id", "error"}. Answers include the end token if it was met;
+where there are none, nothing but its length ends an answer.
 Standard library only: each worker runs in the environment of its engine, where Graft is not.
 """
 

@@ -128,6 +128,7 @@ def sampling(request: dict, seed: int) -> object:
         seed=seed if request["temperature"] > 0 else None,
         max_tokens=request["max_tokens"],
         stop_token_ids=request["end_tokens"],
+        ignore_eos=not request["end_tokens"],
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )
