@@ -1,11 +1,13 @@
 """Drafts are made as long as they pay by the clock."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.paced import FIRST, LEAVE, LOOK, WOKEN, Paced
-from graft.draft.pacing.trial import EARLY, LATE, REFRESH
+from graft.draft.pacing.trial import EARLY, LATE, REFRESH, Trial
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain, root_only
@@ -232,6 +234,24 @@ def test_copies_in_sight_that_pay_end_the_rest_of_all():
     assert life.rounds(40, seconds=1.4, tokens=4) == 1 - REFRESH / 40  # one look
 
 
+def test_those_who_were_woken_in_vain_are_woken_later_the_next_time(monkeypatch):
+    """Copies in sight bring four tokens, others none."""
+    life, woken = Life(), []
+    life.rounds(600, seconds=1.4, tokens=1)
+    wake = Trial.wake
+    monkeypatch.setattr(Trial, "wake", lambda its: woken.append(len(life.drafted)) or wake(its))
+    for _ in range(60):
+        life.copies.copying = True
+        life.rounds(LOOK + 2, seconds=1.4, tokens=4)
+        life.copies.copying = False
+        life.rounds(40, seconds=1.4, tokens=1)
+    between = [later - sooner for sooner, later in pairwise(woken)]
+    assert 3 <= len(woken) < 8
+    assert between[:4] == sorted(between[:4])  # then there is a limit
+    life.rounds(1200, seconds=1.4, tokens=4)  # until they are tried, and pay
+    assert life.paced._latest._enough == WOKEN
+
+
 def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
     life, looked = Life(), []
     monkeypatch.setattr(life.copies, "is_copying", looked.append)
@@ -292,10 +312,10 @@ def test_networks_that_add_nothing_to_copies_rest_however_good_they_are(sequence
     for number in range(3000):
         if number == 1000:
             life.everybody.rounds = life.copies.rounds = 0
-        asked = life.everybody.rounds
-        life.paced.propose(contexts, BUDGET)
+        asked, drafts = life.everybody.rounds, life.paced.propose(contexts, BUDGET)
         life.now += 2.0 if life.everybody.rounds > asked else 1.1
-        life.paced.observe([TargetStep(context.sequence, [5] * 4) for context in contexts])
+        come = [5] * (4 if len(drafts[0]) > 1 else 1)
+        life.paced.observe([TargetStep(context.sequence, come) for context in contexts])
     assert life.copies.rounds > 0.95 * 2000
     assert life.everybody.rounds < 0.03 * 2000
 
