@@ -232,7 +232,7 @@ class HeadDrafter:
     def _settle(self, each: _Followed, pool: Pool, place: int) -> None:
         """The best of a sequence's nodes become its tree."""
         shares = np.exp(pool.logs[place])
-        believed = each.trust.believed(shares.tolist()) if self._calibrated else shares
+        believed = each.trust.all_believed(shares) if self._calibrated else shares
         scores = path_products(pool.parents[place], np.where(shares > 0, believed, 0.0))
         count = min(self._nodes, int((scores[1:] > 0).sum()))
         kept = np.sort(np.argsort(-scores, kind="stable")[: count + 1])  # parents before children

@@ -39,7 +39,7 @@ class Guess:
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
         self.shares += shares
-        self.scores += [score * believed for believed in self.trust.believed(shares)]
+        self.scores += [score * self.trust.believed(share) for share in shares]
         return list(range(first, len(self.tokens)))
 
     def path(self, node: int) -> list[int]:

@@ -9,6 +9,8 @@ the draft model is worth reading a prompt with.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from graft.tree.draft_tree import DraftTree
 
 BINS = 10  # of probabilities that share a count
@@ -51,9 +53,18 @@ class Trust:
         self._hits, self._tries = [0.0] * BINS, [0.0] * BINS
         self._level_hits, self._level_tries = experience.hope * PRIOR_WEIGHT, PRIOR_WEIGHT
 
-    def believed(self, shares: Sequence[float]) -> list[float]:
-        """How often guesses come true that the model gives these probabilities."""
-        return [self._rate(share, _bin(share)) for share in shares]
+    def believed(self, share: float) -> float:
+        """How often guesses come true that the model gives this probability."""
+        place = _bin(share)
+        rate = (PRIOR_WEIGHT * share + self._hits[place]) / (PRIOR_WEIGHT + self._tries[place])
+        return min(max(rate, LEAST), MOST)
+
+    def all_believed(self, shares: np.ndarray) -> np.ndarray:
+        """The same for many at once."""
+        places = np.minimum((shares * BINS).astype(np.int64), BINS - 1)
+        hits, tries = np.array(self._hits), np.array(self._tries)
+        rate = (PRIOR_WEIGHT * shares + hits[places]) / (PRIOR_WEIGHT + tries[places])
+        return np.clip(rate, LEAST, MOST)
 
     @property
     def hope(self) -> float:
@@ -80,10 +91,6 @@ class Trust:
                 return
             node = tried[token]
             self._hits[_bin(shares[node])] += 1
-
-    def _rate(self, share: float, place: int) -> float:
-        rate = (PRIOR_WEIGHT * share + self._hits[place]) / (PRIOR_WEIGHT + self._tries[place])
-        return min(max(rate, LEAST), MOST)
 
     def _count_level(self, *, hit: bool) -> None:
         self._level_hits = DECAY * self._level_hits + hit
