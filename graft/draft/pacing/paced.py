@@ -26,9 +26,7 @@ KNOWN = 8  # rounds, faded, from which a speed is believed; of a single sequence
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
 TIMED = 4  # rounds at the end of a rest; those before show nothing new
 OPENING = 2  # rounds at the beginning of an answer, which may repeat the question
-WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again; after that
-MOST_WOKEN = 96  # twice as many each time, until they have paid for
-AWAKE = 64  # rounds
+WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
 LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
 LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
 
@@ -103,7 +101,6 @@ class _Pace:
             self.copies.rest = nearest.copies.known_rest
         self.besides = _Besides()
         self._unseen = 0  # rounds since it was looked for copies
-        self._enough = WOKEN
 
     def dozes(self, *, networks: bool) -> bool:
         """Whether the next round is one of a rest in which nobody looks around or at the clock:
@@ -145,11 +142,9 @@ class _Pace:
         for whose, trial in trials.items():
             if kind in (whose, Kind.NOBODY):
                 trial.ended(tokens, time, asked=kind is whose)
-        if self.sighted.paid >= self._enough:
+        if self.sighted.paid >= WOKEN:
             self.copies.wake()
-            self.sighted.paid, self._enough = 0, min(2 * self._enough, MOST_WOKEN)
-        elif self.copies.paid >= AWAKE:
-            self._enough = WOKEN
+            self.sighted.paid = 0
 
 
 class Paced:

@@ -9,7 +9,6 @@ CREEP = 1.01  # the shortest round is forgotten by so much in each: a machine ma
 STEADY, VARIED = 1.5, 3.0  # times the shortest: what rounds take that nothing else held up
 SOON, HOPELESS = 2.9, 0.6  # three rounds, faded, and the part of the other below which they will do
 MORE = 1.01  # times the tokens of the other: fewer are chance
-FASTER = 1.03  # times as fast as the other: less is chance, and not to ask is the safe way
 REFRESH = 2  # rounds without him from time to time, where he is asked:
 EARLY, LATE = 16, 128  # after so many with him at first, twice as many each time, and at last
 SHORTEST_REST = 16  # rounds
@@ -118,9 +117,9 @@ class Trial:
 
     @property
     def _pays(self) -> bool:
-        """Whether more tokens come, and clearly faster. A machine that was slower while he was not
-        asked is not his merit."""
-        return self.asked.brings_more(self.without) and self.asked.beats(self.without, FASTER)
+        """Whether more tokens come, and faster. A machine that was slower while he was not asked
+        is not his merit."""
+        return self.asked.brings_more(self.without) and self.asked.beats(self.without)
 
     @property
     def _may_pay(self) -> bool:

@@ -1,13 +1,11 @@
 """Drafts are made as long as they pay by the clock."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.paced import FIRST, LEAVE, LOOK, WOKEN, Paced
-from graft.draft.pacing.trial import EARLY, LATE, REFRESH, Trial
+from graft.draft.pacing.trial import EARLY, LATE, REFRESH
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain, root_only
@@ -232,24 +230,6 @@ def test_copies_in_sight_that_pay_end_the_rest_of_all():
     life.rounds(LOOK + WOKEN + 3, seconds=1.4, tokens=4)
     life.copies.copying = False
     assert life.rounds(40, seconds=1.4, tokens=4) == 1 - REFRESH / 40  # one look
-
-
-def test_those_who_were_woken_in_vain_are_woken_later_the_next_time(monkeypatch):
-    """Copies in sight bring four tokens, others none."""
-    life, woken = Life(), []
-    life.rounds(600, seconds=1.4, tokens=1)
-    wake = Trial.wake
-    monkeypatch.setattr(Trial, "wake", lambda its: woken.append(len(life.drafted)) or wake(its))
-    for _ in range(60):
-        life.copies.copying = True
-        life.rounds(LOOK + 2, seconds=1.4, tokens=4)
-        life.copies.copying = False
-        life.rounds(40, seconds=1.4, tokens=1)
-    between = [later - sooner for sooner, later in pairwise(woken)]
-    assert 3 <= len(woken) < 8
-    assert between[:4] == sorted(between[:4])  # then there is a limit
-    life.rounds(1200, seconds=1.4, tokens=4)  # until they are tried, and pay
-    assert life.paced._latest._enough == WOKEN
 
 
 def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
