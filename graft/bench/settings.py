@@ -21,7 +21,7 @@ Quality = Literal["answers", "likelihood"]
 # what the worker gives graft.load itself
 SET_OTHERWISE = {
     "model", "draft_model", "head", "dtype", "device", "context_length", "draft", "verifier",
-    "max_batch", "warm",
+    "warm",
 }  # fmt: skip
 WHOLE = 0  # the context of prompts that are not cut to one
 

@@ -153,6 +153,7 @@ def test_options_that_graft_load_does_not_take_are_refused(settings):
         settings(load_options={"gama": 3})
     with pytest.raises(InputError, match="'dtype', which is set by other options"):
         settings(load_options={"dtype": "bf16"})
+    settings(load_options={"max_batch": 2})  # a queue, if --batch is larger
     with pytest.raises(InputError, match="--quality is one of answers, likelihood"):
         settings(quality="good")
 

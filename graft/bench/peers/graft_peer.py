@@ -40,11 +40,10 @@ def main() -> None:
         dtype=chosen.dtype,
         device=chosen.device,
         context_length=chosen.context_length,
-        max_batch=chosen.batch,
         draft=chosen.draft,
         verifier=chosen.verifier,
         shift=None if chosen.eta is None else graft.Shift(eta=chosen.eta),
-        **{"prefix_cache": 0, **chosen.load_options},
+        **{"max_batch": chosen.batch, "prefix_cache": 0, **chosen.load_options},
     )
     settings = {
         "dtype": engine.dtype,
@@ -53,7 +52,7 @@ def main() -> None:
         "forward": engine.loaded.forward_name,
         "context_length": engine.context_length,
         "stretched": engine.loaded.stretched is not None,
-        "max_batch": chosen.batch,
+        "max_batch": chosen.load_options.get("max_batch", chosen.batch),
         "draft_model": chosen.draft_model,
         "verifier": chosen.verifier,
         "eta": chosen.eta,
