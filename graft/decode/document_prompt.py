@@ -6,7 +6,7 @@ of the documents; a line "[...]" stands where something is left out.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain, count
 from typing import TYPE_CHECKING
@@ -26,6 +26,7 @@ Chosen = list[tuple[Document, list[Passage]]]
 GAP = "[...]"
 GAP_TOKENS = 6  # about what one costs
 PASSAGE_TOKENS, LEAST_CHARACTERS = 300, 80
+SHORTEST_CHARACTERS = 20  # where not even one of those finds room
 SAMPLES, SAMPLE_CHARACTERS = 8, 4096  # these tell how many tokens a long text has
 
 
@@ -105,33 +106,36 @@ def _select(
     room: int,
 ) -> DocumentPrompt:
     """The best passages of documents with so many `tokens` that take `room` tokens at most, and
-    with the question `limit`."""
-    most = _passage_characters(documents, tokens, room)
-    parts = [split(document.name, document.text, most) for document in documents]
-    passages = list(chain.from_iterable(parts))
-    values = scores(question, [passage.text for passage in passages])
-
-    def size(number: int) -> int:
-        return len(engine.encoder.text(passages[number].text)) + GAP_TOKENS
-
-    taken = fill(ranking(passages, values), size, room)
-    while taken:
-        chosen = _by_document(documents, parts, set(taken))
-        messages = document_messages(question, [_shortened(*each) for each in chosen])
-        if _count(engine, messages) <= limit:
-            excerpts = [
-                _excerpt(document, p.start, p.end) for document, some in chosen for p in some
-            ]
-            matched = bool(values.any())
-            return DocumentPrompt(
-                messages, tuple(excerpts), len(passages), tokens, whole=False, matched=matched
-            )
-        taken.pop()  # headings and gaps took more than was thought
+    with the question `limit`; shorter ones where not even one finds room."""
+    most = _passage_characters(documents, tokens, room) if room > 0 else 0
+    while most >= SHORTEST_CHARACTERS:
+        parts = [split(document.name, document.text, most) for document in documents]
+        passages = list(chain.from_iterable(parts))
+        values = scores(question, [passage.text for passage in passages])
+        taken = fill(ranking(passages, values), _sizes(engine, passages), room)
+        while taken:
+            chosen = _by_document(documents, parts, set(taken))
+            messages = document_messages(question, [_shortened(*each) for each in chosen])
+            if _count(engine, messages) <= limit:
+                excerpts = [
+                    _excerpt(document, p.start, p.end) for document, some in chosen for p in some
+                ]
+                matched = bool(values.any())
+                return DocumentPrompt(
+                    messages, tuple(excerpts), len(passages), tokens, whole=False, matched=matched
+                )
+            taken.pop()  # headings and gaps took more than was thought
+        most //= 2
     raise ContextLengthError(
         f"the question leaves no room for passages of the documents: {engine.model_name} reads "
         f"{engine.context_length:,} tokens with the answer; ask shorter, lower max_tokens or use "
         "a model with a longer context"
     )
+
+
+def _sizes(engine: "Engine", passages: Sequence[Passage]) -> Callable[[int], int]:
+    """What a passage takes, by its number: only those that are asked about are tokenised."""
+    return lambda number: len(engine.encoder.text(passages[number].text)) + GAP_TOKENS
 
 
 def _passage_characters(documents: Sequence[Document], tokens: int, room: int) -> int:

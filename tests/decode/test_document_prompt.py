@@ -138,6 +138,18 @@ WORDS = st.sampled_from(["zebra", "flat", "lift", "the", "é", "and", "\n\n", ".
 DOCUMENTS = st.lists(st.lists(WORDS, min_size=1, max_size=300).map(" ".join), max_size=4)
 
 
+def test_of_a_document_that_is_a_little_too_long_a_part_is_taken():
+    """It is a single passage, which with its heading finds no room."""
+    engine = small_engine(1000)
+    zoo = Document("0.txt", " ".join(["zebra"] * 13))
+    whole = count(engine, document_prompt(engine, "zebra?", [zoo]))
+    engine = small_engine(whole + 29)
+    prompt = document_prompt(engine, "zebra?", [zoo], SamplingParams(max_tokens=30))
+    assert not prompt.whole
+    assert 0 < prompt.passages[0].end < len(zoo.text)
+    assert count(engine, prompt) <= whole - 1
+
+
 @settings(max_examples=40)
 @given(DOCUMENTS, st.integers(160, 500), st.integers(1, 60))
 def test_a_prompt_always_fits_and_keeps_the_order(texts, context, answer):
