@@ -4,7 +4,8 @@
 
 Times every sensible tiling for trees over long contexts (the best few are printed; the choice is
 `tiles_for` in graft/kernels/tree_attention_triton.py), then whole chunks of a prompt against
-torch's flash and cuDNN attention. Medians over CUDA graphs; random data; 32 / 8 heads of 128, bf16.
+torch's flash and cuDNN attention, then one node of each of several sequences as the library plans
+it. Medians over CUDA graphs; random data; 32 / 8 heads of 128, bf16, for batches other heads too.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.bias import causal_lower_right
 
-from graft.kernels.tree_attention_triton import PlacedPlan, Tiles, attend
+from graft.kernels.tree_attention_triton import PlacedPlan, Tiles, attend, place
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import plan_tree
 from graft.tree.draft_tree import DraftTree, chain, in_level_order
@@ -32,15 +33,17 @@ HEADS, KV_HEADS, SIZE = 32, 8, 128
 GROUP = HEADS // KV_HEADS
 CONTEXTS, NODES = (131072, 32768), (1, 8, 16, 32, 64)
 CHUNKS = ((0, 2048), (0, 8192), (6144, 2048), (30720, 2048))  # committed tokens, tokens to read
+BATCHES = ((1, 32000), (4, 32000), (8, 32000), (16, 8000), (16, 16000), (16, 32000))  # contexts
+SHAPES = {"8B": (32, 8, 128), "1.5B": (12, 2, 128), "135M": (9, 3, 64)}  # heads, key heads, size
 MEMORY = 220 * 1024  # bytes of a multiprocessor that programs on it can share
 
 
 def main() -> None:
-    """Trees, then prompts."""
+    """Trees, then prompts, then batches."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     with parser.parse_args().out.open("a") as file:
-        for row in itertools.chain(trees(), prompts()):
+        for row in itertools.chain(trees(), prompts(), batches()):
             file.write(json.dumps({"device": torch.cuda.get_device_name(), **row}) + "\n")
 
 
@@ -77,6 +80,27 @@ def prompts() -> Iterator[dict[str, Any]]:
         ways |= rivals(query, keys[:, 16:], values[:, 16:], context)
         for name, way in ways.items():
             row = {"context": context, "prompt": count, "what": name, "ms": milliseconds(way, 4)}
+            print(row, flush=True)
+            yield row
+
+
+def batches() -> Iterator[dict[str, Any]]:
+    """Sequences of one length, each with a segment of its own."""
+    for shape, (heads, kv_heads, size) in SHAPES.items():
+        for count, context in BATCHES:
+            if count * kv_heads * size > 16 * 2 * 256:
+                continue  # as much as sixteen contexts of the others
+            keys, values = (random(kv_heads, count * (context + 16), size) for _ in range(2))
+            starts = np.arange(count) * (context + 16)
+            layout = TreeLayout(
+                np.arange(count + 1), [[(int(start), context)] for start in starts],
+                starts + context, np.full(count, context), np.full(count, -1),
+            )  # fmt: skip
+            plan = place(layout, heads // kv_heads, keys)
+            query = random(count, heads, size)
+            ms = milliseconds(partial(attend, query, keys, values, plan, scale=0.1))
+            row = {"shape": shape, "sequences": count, "context": context, "ms": ms,
+                   "tasks": len(plan.tasks)}  # fmt: skip
             print(row, flush=True)
             yield row
 
@@ -138,9 +162,9 @@ def random_tree(nodes: int) -> DraftTree:
     return in_level_order(np.arange(nodes), parents, np.ones(nodes), np.zeros(nodes), ("",))
 
 
-def random(rows: int, others: int) -> Tensor:
-    """[rows, others, SIZE] bf16 on the GPU."""
-    return torch.randn(rows, others, SIZE, device="cuda", dtype=torch.bfloat16)
+def random(rows: int, others: int, size: int = SIZE) -> Tensor:
+    """[rows, others, size] bf16 on the GPU."""
+    return torch.randn(rows, others, size, device="cuda", dtype=torch.bfloat16)
 
 
 def milliseconds(call: Callable[[], object], calls: int = 10) -> float:
