@@ -106,7 +106,9 @@ class Sampler:
     """One sequence's parameters and the tokens it has used; draws are pure given those.
 
     `process` comes before penalties and everything else. It is called once for every token that
-    is drawn, in order, whoever drafted.
+    is drawn, in order, whoever drafted. Where it is given, or the sampler `remembers`, `history` is
+    the prompt and what was emitted: one list that grows, for a copy of a long prompt for every
+    token would take longer than a step.
     """
 
     def __init__(
@@ -117,9 +119,10 @@ class Sampler:
         *,
         choice: int = 0,
         process: Process | None = None,
+        remembers: bool = False,
     ) -> None:
         self.params, self._process = params, process
-        self._history = list(prompt) if process else []
+        self.history = list(prompt) if process or remembers else None
         self.seed = choose_seed() if params.seed is None else params.seed
         self.choice = choice
         self.index = 0  # tokens generated so far
@@ -138,8 +141,8 @@ class Sampler:
     def record(self, tokens: list[int]) -> None:
         """These tokens were emitted."""
         self.index += len(tokens)
-        if self._process:
-            self._history += tokens
+        if self.history is not None:
+            self.history += tokens
         if self._used:
             self._used.add(tokens)
 
@@ -147,8 +150,16 @@ class Sampler:
         """Processed, penalised and biased logits [V] for the token after `ahead` (drawn, not yet
         recorded)."""
         if self._process:
-            logits = self._process([*self._history, *ahead], logits.float())
+            logits = self._processed(logits, ahead)
         return self.adjusted(logits[None], [ahead])[0] if self.adjusts else logits
+
+    def _processed(self, logits: Tensor, ahead: list[int]) -> Tensor:
+        recorded = len(self.history)
+        self.history += ahead
+        try:
+            return self._process(self.history, logits.float())
+        finally:
+            del self.history[recorded:]
 
     def adjusted(self, logits: Tensor, ahead: list[list[int]]) -> Tensor:
         """Penalised and biased logits [n, V], each row for the token after its own `ahead`."""

@@ -204,3 +204,22 @@ def test_logits_are_left_as_they_were():
         LOGITS, [3]
     )
     assert torch.equal(LOGITS, before)
+
+
+def test_what_is_ahead_is_shown_and_not_remembered():
+    """Even by a `process` that fails."""
+    shown = []
+
+    def process(history, logits):
+        shown.append(list(history))
+        if len(history) > 4:
+            raise ValueError
+        return logits
+
+    sampler = Sampler(SamplingParams(), [1, 2], 10, process=process)
+    sampler.record([3])
+    sampler.draw(torch.zeros(10), [7])
+    with pytest.raises(ValueError):  # noqa: PT011
+        sampler.draw(torch.zeros(10), [7, 8])
+    assert shown == [[1, 2, 3, 7], [1, 2, 3, 7, 8]]
+    assert sampler.history == [1, 2, 3]

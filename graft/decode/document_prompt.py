@@ -113,18 +113,18 @@ def _select(
         passages = list(chain.from_iterable(parts))
         values = scores(question, [passage.text for passage in passages])
         taken = fill(ranking(passages, values), _sizes(engine, passages), room)
-        while taken:
-            chosen = _by_document(documents, parts, set(taken))
+        for kept in range(len(taken), 0, -1):  # headings and gaps take more than is thought
+            chosen = _by_document(documents, parts, set(taken[:kept]))
             messages = document_messages(question, [_shortened(*each) for each in chosen])
-            if _count(engine, messages) <= limit:
-                excerpts = [
-                    _excerpt(document, p.start, p.end) for document, some in chosen for p in some
-                ]
-                matched = bool(values.any())
-                return DocumentPrompt(
-                    messages, tuple(excerpts), len(passages), tokens, whole=False, matched=matched
-                )
-            taken.pop()  # headings and gaps took more than was thought
+            if _count(engine, messages) > limit:
+                continue
+            excerpts = [
+                _excerpt(document, p.start, p.end) for document, some in chosen for p in some
+            ]
+            matched = bool(values.any())
+            return DocumentPrompt(
+                messages, tuple(excerpts), len(passages), tokens, whole=False, matched=matched
+            )
         most //= 2
     raise ContextLengthError(
         f"the question leaves no room for passages of the documents: {engine.model_name} reads "

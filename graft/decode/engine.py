@@ -241,6 +241,7 @@ class Engine:
             context.sampler = Sampler(
                 params, encoded.tokens, self.model.vocabulary,
                 choice=choice, process=_both(request.process, constraint),
+                remembers=request.stop_when is not None,
             )  # fmt: skip
             sequences.append(
                 Running(

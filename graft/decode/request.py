@@ -62,7 +62,7 @@ class Request:
     `documents` and `prediction` are texts the answer may repeat; they are drafted from but not
     part of the prompt. `process` changes the model's logits before anything else does, and
     `stop_when` is asked after every token; both see each token once, in order, whoever drafts.
-    What `stop_when` gets of prompt and answer is one list that grows, to be looked at only.
+    What they get of prompt and answer is one list that grows, to be looked at only.
     `constrain` makes a constraint for each of its answers, applied after `process`; what it forbids
     is not guessed. Beginnings of prompts are shared among requests of the same `cache_salt` alone.
 

@@ -116,7 +116,6 @@ class Sequence:
     room: int  # tokens that may still be emitted, by max_tokens and the model's context
     stats: Stats = field(default_factory=Stats)
     stop_when: StopWhen | None = None
-    said: list[int] = field(default_factory=list)  # prompt and answer, if that one is asked
     rows: PreparedRows | None = None
     constraint: Constraint | None = None
     draft_tokens: int | None = None  # most guesses in a step
@@ -252,11 +251,7 @@ class Sequence:
             return True
         if self.stop_when is None:
             return False
-        if self.said:  # a copy of a long prompt for every token would take longer than a step
-            self.said.append(token)
-        else:
-            self.said = [*self.context.prompt, *self.context.tokens]
-        return bool(self.stop_when(self.said, logits[node]))
+        return bool(self.stop_when(self.sampler.history, logits[node]))
 
     def tell(self) -> None:
         """Make the events of what was taken in, and count it."""

@@ -23,8 +23,8 @@ ROW, ROWS, KEY, KEYS, POSITION, TREE, FIRST, CHAIN, PART, PARTS = range(10)
 COLUMNS = 10
 LEAST_KEYS = 256  # shorter stretches are not worth a merge
 KEY_STEP = 128  # stretches are cut at multiples of this
-FEW_ROWS = 16  # of a task that does little but read: where those are longer than LONG keys, there
-LONG = 3072  # are two for each place, since places are not equally fast
+FEW_ROWS = 16  # a task of no more query rows does little but read
+LONG = 3072  # keys of such a task from which two, of half as many, are better for each place
 WORD = 64
 WITHOUT_GAPS = np.empty(0, np.int64)  # positions of segments that stand one behind the other
 

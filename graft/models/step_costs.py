@@ -184,10 +184,7 @@ def measure(model: LanguageModel) -> StepCosts:
             for i, length in enumerate(lengths):
                 extent.length = length
                 for j, tree in enumerate(trees):
-                    reading = [len(tree) > MOST_GUESSED]
-                    start = time.perf_counter()
-                    model.score([extent], [tree], last_only=reading)[0][0, 0].item()
-                    best[i, j] = min(best[i, j], time.perf_counter() - start)
+                    best[i, j] = min(best[i, j], _seconds(model, [extent], tree))
     finally:
         extent.length = 0
         model.close(extent)
@@ -223,9 +220,7 @@ def _with_line(model: LanguageModel, costs: StepCosts, extents: list[Extent]) ->
     best = np.full(len(FEW), np.inf)
     for _ in range(_ROUNDS):
         for j, nodes in enumerate(FEW):
-            start = time.perf_counter()
-            model.score(extents, [_like_guesses(nodes)] * count)[0][0, 0].item()
-            best[j] = min(best[j], time.perf_counter() - start)
+            best[j] = min(best[j], _seconds(model, extents, _like_guesses(nodes)))
     alone = costs.beyond(shortest, 0, count * FEW[-1])
     added = np.maximum(best - alone[count * np.array(FEW)], 0.0)
     first, last = np.array(costs.seconds[0]), np.array(costs.seconds[-1])
@@ -235,6 +230,14 @@ def _with_line(model: LanguageModel, costs: StepCosts, extents: list[Extent]) ->
     together = shortest + count * (length - shortest)
     seconds = (*costs.seconds, tuple(line.tolist()))
     return StepCosts((*costs.lengths, together), costs.nodes, seconds)
+
+
+def _seconds(model: LanguageModel, extents: list[Extent], tree: DraftTree) -> float:
+    """Of a step with such a tree for each sequence, until its first number is here."""
+    count, reading = len(extents), len(tree) > MOST_GUESSED
+    start = time.perf_counter()
+    model.score(extents, [tree] * count, last_only=[reading] * count)[0][0, 0].item()
+    return time.perf_counter() - start
 
 
 def _like_guesses(nodes: int) -> DraftTree:

@@ -33,6 +33,7 @@ def main() -> None:
     from graft.models.step_costs import costs_are_given
 
     torch.set_num_threads(chosen.threads)
+    options = {"max_batch": chosen.batch, "prefix_cache": 0, **chosen.load_options}
     engine = graft.load(
         chosen.model,
         draft_model=chosen.draft_model,
@@ -43,7 +44,7 @@ def main() -> None:
         draft=chosen.draft,
         verifier=chosen.verifier,
         shift=None if chosen.eta is None else graft.Shift(eta=chosen.eta),
-        **{"max_batch": chosen.batch, "prefix_cache": 0, **chosen.load_options},
+        **options,
     )
     settings = {
         "dtype": engine.dtype,
@@ -52,19 +53,19 @@ def main() -> None:
         "forward": engine.loaded.forward_name,
         "context_length": engine.context_length,
         "stretched": engine.loaded.stretched is not None,
-        "max_batch": chosen.load_options.get("max_batch", chosen.batch),
+        "max_batch": options["max_batch"],
         "draft_model": chosen.draft_model,
         "verifier": chosen.verifier,
         "eta": chosen.eta,
         "load_options": chosen.load_options,
         "heads": [name for name in ("eagle2", "longspec") if name in engine.presets],
-        "prefix_cache": chosen.load_options.get("prefix_cache", 0),
+        "prefix_cache": options["prefix_cache"],
         "costs": engine.costs.as_dict(),
         "paced": not costs_are_given(),
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)
     ready["versions"]["graft"] = graft.__version__
-    known = bool(chosen.load_options.get("prefix_cache"))
+    known = bool(options["prefix_cache"])
     protocol.serve(Answers(engine, prompts_are_known=known), channel, ready)
 
 
