@@ -26,6 +26,7 @@ from graft.bench.settings import WHOLE, Settings
 from graft.bench.sizes import short
 from graft.bench.systems import PEERS
 from graft.bench.tables import NOTHING, markdown_table, shown_number, shown_ratio
+from graft.bench.workers import Idle
 from graft.errors import InputError
 
 FOLDER = Path("results") / "again"
@@ -66,9 +67,16 @@ class Compared:
         return "faster" if self.change.mean > 1 else "slower"
 
 
-def settings_of(results: Results, data: Path, **changes: Any) -> Settings:  # noqa: ANN401
+def settings_of(
+    results: Results,
+    data: Path,
+    *,
+    limit: int | None = None,
+    **changes: Any,  # noqa: ANN401
+) -> Settings:
     """What was asked for, in all sessions of a file; `data` is the suite's folder, or one that has
-    it under its name. `changes` are for what is called otherwise here, such as a model's file."""
+    it under its name. `limit` leaves no more prompts of each category, of those that were asked;
+    `changes` are for what is called otherwise here, such as a model's file."""
     if not results.sessions:
         raise InputError("the file holds no answers; give one written by graft bench")
     fixed = OLDEST_FIXED | results.sessions[0]["fixed"]
@@ -89,7 +97,7 @@ def settings_of(results: Results, data: Path, **changes: Any) -> Settings:  # no
         "temperatures": _union(asked, "temperature"),
         "batches": _union(asked, "batch"),
         "contexts": _union(asked, "context"),
-        "limit": None if None in limits else max(limits),
+        "limit": _at_most(None if None in limits else max(limits), limit),
         "groups": max((each["groups"] or 0 for each in asked), default=0) or None,
         "split": asked[0]["split"],
         "categories": _union(asked, "category"),
@@ -101,6 +109,16 @@ def settings_of(results: Results, data: Path, **changes: Any) -> Settings:  # no
         **({"head": fixed["head"]} if "head" in fixed else {}),
     }
     return Settings(**recorded | {name: each for name, each in changes.items() if each is not None})
+
+
+def _at_most(asked: int | None, limit: int | None) -> int | None:
+    """As many prompts of each category as can be chosen from those `asked` for, which lie at equal
+    distances: every second, every third, ..."""
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit is a number of prompts, not {limit}")
+    if asked is None or limit is None:
+        return limit if asked is None else asked
+    return max(count for count in range(1, min(limit, asked) + 1) if asked % count == 0)
 
 
 def _union(asked: list[dict[str, Any]], name: str) -> tuple[Any, ...]:
@@ -188,13 +206,13 @@ class Again:
             raise InputError(f"{file} would be measured into itself; choose another --out")
         return cls(file.name, out, published, settings_of(published, data, **changes))
 
-    def measure(self, out: Path, watch: Watch) -> bool:
+    def measure(self, out: Path, watch: Watch, idle: Idle | None = None) -> bool:
         """Whether everything could be. Stopped, it goes on where it was."""
         asked = {name for each in self.published.sessions for name in each["options"]["peers"]}
         for name in sorted(asked - set(self.settings.peers)):
             watch.say(f"{name} is left out: graft bench peers measures other engines")
         out.parent.mkdir(parents=True, exist_ok=True)
-        return run(self.settings, out, watch)
+        return run(self.settings, out, watch, idle)
 
     def table(self) -> str:
         """What was measured beside what was published, and what else is not as it was."""
@@ -212,6 +230,7 @@ def main() -> int:
     options.add_argument("files", type=Path, nargs="+", metavar="FILE")
     options.add_argument("--data", type=Path, required=True, help="a folder with the suites")
     options.add_argument("--out", type=Path, default=FOLDER, help="the new files' folder")
+    options.add_argument("--limit", type=int, help="prompts of each category, at most")
     for name in ("model", "draft_model", "dtype", "device"):
         options.add_argument(f"--{name.replace('_', '-')}", help="another than published")
     chosen = vars(options.parse_args())
@@ -219,10 +238,12 @@ def main() -> int:
 
     def measured() -> bool:
         complete = True
-        for file in files:
-            again = Again.of(file, data, folder, **chosen)
-            complete = again.measure(again.out, Lines()) and complete
-            sys.stdout.write(f"{again.table()}\n")
+        with Idle() as idle:
+            for file in files:
+                again = Again.of(file, data, folder, **chosen)
+                complete = again.measure(again.out, Lines(), idle) and complete
+                sys.stdout.write(f"{again.table()}\n")
+                sys.stdout.flush()
         return complete
 
     return exit_code(measured, lambda: folder)

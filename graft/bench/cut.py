@@ -6,6 +6,8 @@ end mostly concludes, and the question that follows it is never touched.
 
 from typing import Any
 
+import numpy as np
+
 from graft.bench.task import Planted, Prompt
 from graft.decode.text import Encoder
 from graft.errors import InputError
@@ -21,7 +23,12 @@ class Cutter:
     def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401
         self._tokenizer = tokenizer
         self._encoder = Encoder(tokenizer, len(tokenizer))
-        self._known: dict[str, list[tuple[int, int]]] = {}
+        self._known: dict[str, np.ndarray] = {}
+
+    @property
+    def eos(self) -> int | None:
+        """The token that ends a text, by the tokenizer alone."""
+        return self._tokenizer.eos_token_id
 
     def tokens(self, content: Content) -> list[int]:
         """As the engine reads it: text as it is, chat messages through the template."""
@@ -69,13 +76,14 @@ class Cutter:
         tail = document[spans[-last][0] :] if last else ""
         return _with_document(prompt, f"{head.rstrip()}{GAP}{tail.lstrip()}")
 
-    def _spans(self, text: str) -> list[tuple[int, int]]:
-        """Where in the text each of its tokens begins and ends."""
+    def _spans(self, text: str) -> np.ndarray:
+        """[tokens, 2] where in the text each of its tokens begins and ends."""
         if text not in self._known:
             told = self._tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
             )
-            self._known[text] = told["offset_mapping"]
+            spans = np.array(told["offset_mapping"], np.int32)
+            self._known[text] = spans.reshape(-1, 2)  # a text may have no tokens
         return self._known[text]
 
 

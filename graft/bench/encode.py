@@ -1,6 +1,7 @@
 """Prompts as token ids, made once, so that every system reads and ends by the same ones."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from graft.bench.cut import Cutter
@@ -45,12 +46,11 @@ class Workload:
 
 def encode(folder: Path, prompts: list[Prompt], settings: Settings) -> Workload:
     """Choose at most `--limit` prompts and tokenize them as the model's chat template has them."""
-    from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers import AutoConfig, GenerationConfig
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
     config = AutoConfig.from_pretrained(folder)
     most = settings.context_length or longest_context(config)
-    cutter = Cutter(tokenizer)
+    cutter = _cutter(folder)
     if settings.contexts == (WHOLE,):
         encoded, notes = _whole(cutter, limited(prompts, settings.limit), most, settings.max_tokens)
     else:
@@ -59,11 +59,19 @@ def encode(folder: Path, prompts: list[Prompt], settings: Settings) -> Workload:
         generation = GenerationConfig.from_pretrained(folder).eos_token_id
     except OSError:  # many folders have none
         generation = None
-    ends = end_tokens(generation, config.get_text_config().eos_token_id, tokenizer.eos_token_id)
+    ends = end_tokens(generation, config.get_text_config().eos_token_id, cutter.eos)
     lengths = [len(each.token_ids) for cell in encoded.values() for each in cell]
     # The same for any choice of prompts where it can be: vLLM compiles anew for another length.
     room = min(max(max(lengths) + settings.max_tokens, ROOM), most)
     return Workload(encoded, sorted(ends), room, notes, cutter)
+
+
+@lru_cache(1)
+def _cutter(folder: Path) -> Cutter:
+    """The next run mostly has the same documents for the same tokenizer."""
+    from transformers import AutoTokenizer
+
+    return Cutter(AutoTokenizer.from_pretrained(folder))
 
 
 def _whole(cutter: Cutter, prompts: list[Prompt], most: int, max_tokens: int) -> Cells:

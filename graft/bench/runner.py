@@ -16,7 +16,7 @@ from graft.bench.settings import Settings
 from graft.bench.systems import System
 from graft.bench.task import Prompt, chat, read_suite, select
 from graft.bench.worker import RequestError, Worker, WorkerError
-from graft.bench.workers import PEER_DTYPES, Workers
+from graft.bench.workers import PEER_DTYPES, Idle, Workers
 from graft.errors import GraftError, InputError
 from graft.models.checkpoints.pretrained import Checkpoint, locate
 from graft.models.heads.load import AUTO_HEAD
@@ -42,8 +42,9 @@ class Watch(Protocol):
         """Something a reader of the results must know."""
 
 
-def run(settings: Settings, out: Path, watch: Watch) -> bool:
-    """Measure what is not in `out` yet; whether every system could be measured."""
+def run(settings: Settings, out: Path, watch: Watch, idle: Idle | None = None) -> bool:
+    """Measure what is not in `out` yet; whether every system could be measured. Workers end with
+    the run, but for those that are left to the next one as `idle`."""
     if os.name != "posix":
         raise InputError("graft bench stops idle workers by signals: it needs Linux or macOS")
     suite = read_suite(settings.suite, settings.data)
@@ -54,7 +55,7 @@ def run(settings: Settings, out: Path, watch: Watch) -> bool:
         watch.say(note)
     with open_results(out) as (results, writer):
         kind = _kind(settings, results)
-        workers = Workers(settings, checkpoint.folder, workload.room, out, *kind)
+        workers = Workers(settings, checkpoint.folder, workload.room, out, *kind, idle)
         try:
             _settle_dtype(workers, watch)
             header = _header(settings, workers, checkpoint, suite) | {"notes": workload.notes}
@@ -280,7 +281,7 @@ class Session:
 
     def _worker(self, turn: Turn) -> Worker:
         name = turn.system.process
-        if name not in self.workers.running:
+        if self.workers.starts(turn.system):
             self.watch.turn(f"starting {name} (its log: {self.workers.log_of(name)})")
         worker = self.workers.get(turn.system)
         if name not in self.announced:

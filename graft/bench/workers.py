@@ -12,9 +12,48 @@ from graft.models.checkpoints.pretrained import locate
 PEER_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
+class Idle:
+    """Workers that one run leaves to the next, which goes on with those it would start alike.
+
+    Loading a model takes longer than many a file of answers. What nobody goes on with ends before
+    another is started: two models may not fit the device.
+    """
+
+    def __init__(self) -> None:
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> "Idle":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def has(self, command: list[str]) -> bool:
+        """Whether one was started by this command."""
+        return any(worker.command == command for worker in self._workers)
+
+    def take(self, command: list[str]) -> Worker | None:
+        """One that was started by this command; if none was, all of them end."""
+        if not self.has(command):
+            self.close()
+            return None
+        place = [worker.command for worker in self._workers].index(command)
+        return self._workers.pop(place)
+
+    def leave(self, worker: Worker) -> None:
+        """Until the next run."""
+        self._workers.append(worker)
+
+    def close(self) -> None:
+        """Let all of them end."""
+        while self._workers:
+            self._workers.pop().close()
+
+
 @dataclass(slots=True)
 class Workers:
-    """The processes of a run, by name, started on first use; `failed` names those that died."""
+    """The processes of a run, by name, started on first use or taken over from an earlier run;
+    `failed` names those that died."""
 
     settings: Settings
     model: Path
@@ -22,6 +61,7 @@ class Workers:
     out: Path
     dtype: str
     device: str
+    idle: Idle | None = None
     running: dict[str, Worker] = field(default_factory=dict)
     failed: set[str] = field(default_factory=set)
 
@@ -29,10 +69,18 @@ class Workers:
         """A system's worker."""
         name = system.process
         if name not in self.running:
-            worker = Worker(self._command(system), self.log_of(name))
-            worker.start(environment(system))
+            command = self._command(system)
+            worker = self.idle.take(command) if self.idle else None
+            if worker is None:
+                worker = Worker(command, self.log_of(name))
+                worker.start(environment(system))
             self.running[name] = worker
         return self.running[name]
+
+    def starts(self, system: System) -> bool:
+        """Whether a process has to be started for it."""
+        taken = self.idle and self.idle.has(self._command(system))
+        return system.process not in self.running and not taken
 
     def log_of(self, name: str) -> Path:
         """Where a worker's messages go: beside the result file."""
@@ -50,9 +98,13 @@ class Workers:
             worker.kill()
 
     def close(self) -> None:
-        """Let all of them end."""
+        """Let all of them end, or leave them to the next run."""
         while self.running:
-            self.running.popitem()[1].close()
+            worker = self.running.popitem()[1]
+            if self.idle:
+                self.idle.leave(worker)
+            else:
+                worker.close()
 
     def kill(self) -> None:
         """End all of them at once."""

@@ -253,6 +253,9 @@ def again(  # noqa: PLR0913 (one parameter is one option)
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="For the new files; results/again.")
     ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Prompts of each category, at most.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
     draft_model: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
@@ -263,13 +266,15 @@ def again(  # noqa: PLR0913 (one parameter is one option)
     Example: graft bench again results/auto_cpu_fp32_spec_bench.jsonl --data DATA
     """
     from graft.bench.again import FOLDER, Again
+    from graft.bench.workers import Idle
 
     changes = {"model": model, "draft_model": draft_model, "dtype": dtype, "device": device}
     complete = True
-    for file in files:
-        repeated = Again.of(file, data, out or FOLDER, **changes)
-        complete = measure(repeated.measure, repeated.out) and complete
-        print(repeated.table())
+    with Idle() as idle:
+        for file in files:
+            repeated = Again.of(file, data, out or FOLDER, limit=limit, **changes)
+            complete = measure(partial(repeated.measure, idle=idle), repeated.out) and complete
+            print(repeated.table())
     if not complete:
         raise typer.Exit(REFUSED)
 

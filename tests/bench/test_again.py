@@ -1,6 +1,7 @@
 """Published files are measured again by what stands in them."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from graft.bench.again import Again, Compared, compare, settings_of
 from graft.bench.metrics import Ratio
 from graft.bench.records import read_results
 from graft.bench.runner import run
+from graft.bench.workers import Idle
 from graft.errors import InputError
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -60,6 +62,54 @@ def test_the_same_is_asked_again_and_compared_cell_by_cell(published, questions,
     assert table.count("| same |") == 4
     assert "published.jsonl" in table
     assert "GPUs" not in table
+
+
+def test_files_go_on_with_the_workers_of_the_one_before(
+    published, fake_workers, questions, tmp_path
+):
+    second = tmp_path / "second.jsonl"
+    shutil.copy(published, second)
+    with Idle() as idle:
+        kept = []
+        for file in (published, second):
+            again = Again.of(file, questions, tmp_path / "again")
+            assert again.measure(again.out, Recorder(), idle)
+            kept.append(dict.fromkeys(worker.process.pid for worker in idle._workers))
+        assert len(kept[0]) == 2  # graft and hf
+        assert kept[0].keys() == kept[1].keys()
+        asked = len(fake_workers())
+        other = Again.of(published, questions, tmp_path / "other", dtype="bf16")
+        assert other.measure(other.out, Recorder(), idle)
+        assert len(fake_workers()) > asked
+        ended = [worker.process for worker in idle._workers]
+        assert kept[0].keys().isdisjoint(process.pid for process in ended)
+    assert all(process.poll() == 0 for process in ended)
+
+
+def test_fewer_prompts_are_some_of_those_that_were_asked(
+    settings, fake_workers, questions, tmp_path
+):
+    out = tmp_path / "published.jsonl"
+    run(settings(limit=2, drafts=("plain",), temperatures=(0.0,)), out, Recorder())
+    again = Again.of(out, questions, tmp_path / "again", limit=1)
+    assert again.measure(again.out, Recorder())
+    assert [each.prompts for each in compare(again.published, read_results(again.out))] == [3]
+
+
+@pytest.mark.parametrize(
+    ("asked", "limit", "chosen"),
+    [(12, 5, 4), (12, 12, 12), (12, 99, 12), (7, 3, 1), (None, 3, 3), (12, None, 12)],
+)
+def test_fewer_prompts_lie_at_equal_distances(published, questions, asked, limit, chosen):
+    results = read_results(published)
+    for session in results.sessions:
+        session["options"]["limit"] = asked
+    assert settings_of(results, questions, limit=limit).limit == chosen
+
+
+def test_no_prompts_are_refused(published, questions):
+    with pytest.raises(InputError, match="--limit"):
+        settings_of(read_results(published), questions, limit=0)
 
 
 def test_only_prompts_that_both_have_are_compared(published, questions, tmp_path):
