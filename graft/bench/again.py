@@ -9,7 +9,7 @@ against the baseline, prompt by prompt, and in tokens per step, which depend on 
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from graft.bench.sizes import short
 from graft.bench.systems import PEERS
 from graft.bench.tables import NOTHING, markdown_table, shown_number, shown_ratio
 from graft.bench.workers import Idle
-from graft.errors import InputError
+from graft.errors import GraftError, InputError
 
 FOLDER = Path("results") / "again"
 CLOSE = 0.03  # a mean that is no farther off counts as the same, however sure it is
@@ -224,6 +224,24 @@ class Again:
         return "\n".join([again_table(self.name, compared), "", *told, ""])
 
 
+def every_file(
+    files: Sequence[Path], measure: Callable[[Path, Idle], bool], say: Callable[[str], None]
+) -> bool:
+    """Whether all of all files could be measured; one that cannot be is a line, and the others go
+    on, with the model that the one before has loaded if it is the same."""
+    complete = True
+    with Idle() as idle:
+        for file in files:
+            try:
+                complete = measure(file, idle) and complete
+            except GraftError as error:
+                if len(files) == 1:
+                    raise
+                say(f"{file.name} is left out: {error}")
+                complete = False
+    return complete
+
+
 def main() -> int:
     """Measure, print the tables as Markdown; the exit code."""
     options = argparse.ArgumentParser(prog="python -m graft.bench.again", description=__doc__)
@@ -236,17 +254,14 @@ def main() -> int:
     chosen = vars(options.parse_args())
     files, data, folder = (chosen.pop(name) for name in ("files", "data", "out"))
 
-    def measured() -> bool:
-        complete = True
-        with Idle() as idle:
-            for file in files:
-                again = Again.of(file, data, folder, **chosen)
-                complete = again.measure(again.out, Lines(), idle) and complete
-                sys.stdout.write(f"{again.table()}\n")
-                sys.stdout.flush()
+    def once_more(file: Path, idle: Idle) -> bool:
+        again = Again.of(file, data, folder, **chosen)
+        complete = again.measure(again.out, Lines(), idle)
+        sys.stdout.write(f"{again.table()}\n")
+        sys.stdout.flush()
         return complete
 
-    return exit_code(measured, lambda: folder)
+    return exit_code(lambda: every_file(files, once_more, Lines().say), lambda: folder)
 
 
 if __name__ == "__main__":

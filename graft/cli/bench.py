@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from graft.bench.rag.settings import RagSettings
     from graft.bench.report import Report
     from graft.bench.settings import Settings
+    from graft.bench.workers import Idle
 
 RAG = "rag"  # questions over a corpus: graft/bench/rag
 
@@ -265,16 +266,17 @@ def again(  # noqa: PLR0913 (one parameter is one option)
 
     Example: graft bench again results/auto_cpu_fp32_spec_bench.jsonl --data DATA
     """
-    from graft.bench.again import FOLDER, Again
-    from graft.bench.workers import Idle
+    from graft.bench.again import FOLDER, Again, every_file
 
     changes = {"model": model, "draft_model": draft_model, "dtype": dtype, "device": device}
-    complete = True
-    with Idle() as idle:
-        for file in files:
-            repeated = Again.of(file, data, out or FOLDER, limit=limit, **changes)
-            complete = measure(partial(repeated.measure, idle=idle), repeated.out) and complete
-            print(repeated.table())
+
+    def once_more(file: Path, idle: "Idle") -> bool:
+        repeated = Again.of(file, data, out or FOLDER, limit=limit, **changes)
+        complete = measure(partial(repeated.measure, idle=idle), repeated.out)
+        print(repeated.table())
+        return complete
+
+    complete = every_file(files, once_more, say)
     if not complete:
         raise typer.Exit(REFUSED)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from made_up_answers import Recorder
 
-from graft.bench.again import Again, Compared, compare, settings_of
+from graft.bench.again import Again, Compared, compare, every_file, settings_of
 from graft.bench.metrics import Ratio
 from graft.bench.records import read_results
 from graft.bench.runner import run
@@ -94,6 +94,23 @@ def test_fewer_prompts_are_some_of_those_that_were_asked(
     again = Again.of(out, questions, tmp_path / "again", limit=1)
     assert again.measure(again.out, Recorder())
     assert [each.prompts for each in compare(again.published, read_results(again.out))] == [3]
+
+
+def test_a_file_that_cannot_be_measured_does_not_stop_the_others(tmp_path):
+    measured, said = [], []
+
+    def measure(file, idle):
+        if file.name == "b":
+            raise InputError("no prompts are left")
+        measured.append(file.name)
+        return True
+
+    files = [tmp_path / name for name in "abc"]
+    assert not every_file(files, measure, said.append)
+    assert (measured, said) == (["a", "c"], ["b is left out: no prompts are left"])
+    assert every_file(files[:1], measure, said.append)
+    with pytest.raises(InputError, match="no prompts"):
+        every_file(files[1:2], measure, said.append)
 
 
 @pytest.mark.parametrize(

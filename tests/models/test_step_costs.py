@@ -28,8 +28,8 @@ TABLE = StepCosts((100, 200), (1, 2, 4), ((10.0, 12.0, 20.0), (14.0, 12.0, 30.0)
         (100, 4, 20),
         (50, 3, 16),  # nothing is cheaper than the shortest context
         (0, 1, 10),
-        (200, 1, 14),
-        (200, 2, 14),  # measured 12, but more nodes never cost less
+        (200, 1, 12),  # measured 14, but fewer nodes never cost more
+        (200, 2, 12),
         (200, 3, 21),  # half-way, as measured
         (150, 4, 25),  # half-way between the contexts
         (300, 4, 40),  # the same slope beyond
@@ -39,10 +39,16 @@ def test_interpolation(length, nodes, seconds):
     assert TABLE.at(length)[nodes] == pytest.approx(seconds)
 
 
-def test_a_longer_context_never_costs_less():
+def test_a_shorter_context_never_costs_more():
     table = StepCosts((100, 200), (1, 2), ((10.0, 12.0), (8.0, 13.0)))
-    assert table.at(200).tolist()[1:] == pytest.approx([10, 13])
-    assert table.at(100_000)[1] == pytest.approx(10)
+    assert table.at(100).tolist()[1:] == pytest.approx([8, 12])
+    assert table.at(200).tolist()[1:] == pytest.approx([8, 13])
+    assert table.at(100_000)[1] == pytest.approx(8)
+
+
+def test_one_step_that_was_held_up_says_nothing_of_larger_ones():
+    table = StepCosts((100,), (1, 2, 3, 4), ((10.0, 19.0, 11.0, 12.0),))
+    assert table.at(100).tolist()[1:] == pytest.approx([10, 11, 11, 12])
 
 
 def test_one_measured_length_serves_all():

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.pacing.rounds import Round, Rounds
-from graft.draft.pacing.trial import Trial
+from graft.draft.pacing.trial import SHARE, Trial
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 
@@ -28,6 +28,7 @@ TIMED = 4  # rounds at the end of a rest; those before show nothing new
 OPENING = 2  # rounds at the beginning of an answer, which may repeat the question
 WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
 LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
+SHARE_DRAWN = 0.01  # of the time that trials may lose where tokens are drawn: fewer repeat anything
 LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
 
 
@@ -89,12 +90,13 @@ class _Pace:
     rounds show what copies bring. Networks that rest in rounds of the `nearest` kind rest here too;
     copies are tried, but rest as long at once if that does not pay."""
 
-    def __init__(self, sequences: int, nearest: "_Pace | None" = None) -> None:
+    def __init__(self, sequences: int, *, drawn: bool, nearest: "_Pace | None" = None) -> None:
         enough = max(3 * KNOWN / sequences, KNOWN)
-        self.networks = Trial(KNOWN, longer=16, longest=2048, resting=2 * FIRST)  # costly
-        self.copies = Trial(enough, longer=4, longest=1024, resting=FIRST)
-        self.sighted = Trial(KNOWN, longer=4, longest=256)
-        self.opening = Trial(KNOWN, longer=4, longest=256)
+        share = SHARE_DRAWN if drawn else SHARE
+        self.networks = Trial(KNOWN, longer=16, longest=2048, resting=2 * FIRST, share=share)
+        self.copies = Trial(enough, longer=4, longest=1024, resting=FIRST, share=share)
+        self.sighted = Trial(KNOWN, longer=4, longest=256, share=share)
+        self.opening = Trial(KNOWN, longer=4, longest=256, share=share)
         if nearest:
             self.networks.rest = nearest.networks.known_rest
             self.networks.resting = max(2 * FIRST, nearest.networks.resting)
@@ -284,7 +286,8 @@ class Paced:
         if kind not in self._paces:
             alike = [each for each in self._paces if each[1] == kind[1]]
             nearest = min(alike, key=lambda each: abs(each[0] - kind[0]), default=None)
-            self._paces[kind] = _Pace(len(contexts), self._paces.get(nearest))
+            before = self._paces.get(nearest)
+            self._paces[kind] = _Pace(len(contexts), drawn=kind[1], nearest=before)
         return self._paces[kind]
 
     def _knows(self, whose: list[int]) -> bool:

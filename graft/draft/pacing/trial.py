@@ -60,13 +60,14 @@ class Speed:
 class Trial:
     """Whether he is asked in the next round. `known` are the rounds, faded, from which his speed is
     believed (one in ten may bring it all); the worse it is, the fewer will do: a trial that loses
-    should be short. A rest is `longer` times as long as the last and makes up for what the trial
-    lost, but is `longest` rounds at most."""
+    should be short. A rest is `longer` times as long as the last, and so long that trials lose this
+    `share` of the time, but `longest` rounds at most."""
 
     known: float
     longer: int
     longest: int
     resting: int = 0  # rounds to go
+    share: float = SHARE
     asked: Speed = field(default_factory=partial(Speed, VARIED))
     without: Speed = field(default_factory=partial(Speed, STEADY))
     rest: int = 0  # the last one
@@ -100,7 +101,7 @@ class Trial:
         if self._pays or (self.asked.rounds < SOON and not RUIN < lost < HELD_UP):
             self.paid += 1
         elif not self.resting and not self._may_pay:
-            again = max(self.longer * self.rest, int(lost / SHARE))
+            again = max(self.longer * self.rest, int(lost / self.share))
             rest = SHORTEST_REST if self.paid > self.rest else again
             self.resting = self.rest = min(max(rest, SHORTEST_REST), self.longest)
             self.paid = self.since_without = 0
