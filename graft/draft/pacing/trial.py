@@ -13,6 +13,7 @@ REFRESH = 2  # rounds without him from time to time, where he is asked:
 EARLY, LATE = 16, 128  # after so many with him at first, twice as many each time, and at last
 SHORTEST_REST = 16  # rounds
 SHARE = 0.02  # of the time that trials may lose
+KEEP, CREDIT = 0.998, 24.0  # of what was saved, a round later; rounds without him, at most
 RUIN, HELD_UP = 2.0, 8.0  # rounds without him: lost so soon it is his doing; something else's
 
 
@@ -29,14 +30,16 @@ class Speed:
     tokens: float = 0.0
     time: float = 0.0
     shortest: float = inf
+    latest: float = 0.0  # what the latest round took, as far as it counts
 
     def add(self, tokens: float, time: float) -> None:
         """A round is over."""
         self.shortest = min(CREEP * self.shortest, time)
         most = self.longest * self.shortest
+        self.latest = min(time, most)
         self.rounds = FADE * self.rounds + 1
         self.tokens = FADE * self.tokens + tokens
-        self.time = min(FADE * self.time + min(time, most), self.rounds * most)
+        self.time = min(FADE * self.time + self.latest, self.rounds * most)
 
     @property
     def mean(self) -> float:
@@ -51,9 +54,13 @@ class Speed:
         """Whether its rounds bring more tokens than the other's."""
         return self.tokens * other.rounds > MORE * other.tokens * self.rounds
 
+    def rounds_for(self, tokens: float) -> float:
+        """How many of its rounds bring so many tokens."""
+        return tokens * self.rounds / self.tokens
+
     def lost_to(self, other: "Speed") -> float:
         """The rounds of the other that its tokens would have left time for."""
-        return self.time / other.mean - self.tokens * other.rounds / other.tokens
+        return self.time / other.mean - other.rounds_for(self.tokens)
 
 
 @dataclass(slots=True)
@@ -61,7 +68,9 @@ class Trial:
     """Whether he is asked in the next round. `known` are the rounds, faded, from which his speed is
     believed (one in ten may bring it all); the worse it is, the fewer will do: a trial that loses
     should be short. A rest is `longer` times as long as the last, and so long that trials lose this
-    `share` of the time, but `longest` rounds at most."""
+    `share` of the time, but `longest` rounds at most. As long as all his rounds together have saved
+    more than they cost, rests are short: three answers with nothing to copy say little of the next
+    where every fourth is one copy."""
 
     known: float
     longer: int
@@ -71,6 +80,7 @@ class Trial:
     asked: Speed = field(default_factory=partial(Speed, VARIED))
     without: Speed = field(default_factory=partial(Speed, STEADY))
     rest: int = 0  # the last one
+    saved: float = 0.0  # rounds without him, the latest counting most
     paid: int = 0  # rounds since the last rest that did
     since_without: int = 0
     every: int = EARLY  # so many rounds it is looked what those without him are like
@@ -92,17 +102,18 @@ class Trial:
 
     def ended(self, tokens: float, time: float, *, asked: bool) -> None:
         """A round is over. A rest is longer than the last one, unless it had paid for longer than
-        that to be asked."""
+        that to be asked, or pays in all."""
         if not asked:
             self.without.add(tokens, time)
             return
         self.asked.add(tokens, time)
+        self.saved = min(KEEP * self.saved + self._gain(tokens), CREDIT)
         lost = self.asked.lost_to(self.without)
         if self._pays or (self.asked.rounds < SOON and not RUIN < lost < HELD_UP):
             self.paid += 1
         elif not self.resting and not self._may_pay:
             again = max(self.longer * self.rest, int(lost / self.share))
-            rest = SHORTEST_REST if self.paid > self.rest else again
+            rest = SHORTEST_REST if self.paid > self.rest or self.saved > 0 else again
             self.resting = self.rest = min(max(rest, SHORTEST_REST), self.longest)
             self.paid = self.since_without = 0
             self.asked = Speed(VARIED)  # what comes after the rest is another text
@@ -115,6 +126,13 @@ class Trial:
     def known_rest(self) -> int:
         """Of the rest under way, if he rests: the one before it, so that the next is as long."""
         return self.rest // self.longer if self.resting else 0
+
+    def _gain(self, tokens: float) -> float:
+        """The rounds without him that his last one saved. One that brought nothing more saved none,
+        whatever the clock says."""
+        instead = self.without.rounds_for(tokens)
+        gain = instead - self.asked.latest / self.without.mean
+        return gain if instead > MORE else min(gain, 0.0)
 
     @property
     def _pays(self) -> bool:

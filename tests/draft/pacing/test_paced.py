@@ -100,6 +100,25 @@ def test_a_hopeless_trial_is_short(seconds, tokens, most):
     assert sum(life.drafted) == most
 
 
+def some_copied(life, count, *, copied):
+    """Each thirty rounds in which nothing can be copied; and in every fourth a few more tokens."""
+    share = []
+    for number in range(count):
+        if number % 4 == 3:
+            life.rounds(3, seconds=1.3, tokens=copied)
+        share.append(life.rounds(30, seconds=1.06, tokens=1))
+    return sum(share[count // 2 :]) / (count - count // 2)
+
+
+def test_drafts_that_pay_in_all_are_soon_tried_again():
+    assert some_copied(Life(), 100, copied=8) > 0.4
+    assert some_copied(Life(), 100, copied=1.4) < 0.12
+    life = Life()
+    some_copied(life, 100, copied=8)
+    life.rounds(1000, seconds=1.06, tokens=1)  # what was saved is used up
+    assert life.rounds(3000, seconds=1.06, tokens=1) < 0.1
+
+
 @pytest.mark.parametrize("seconds", [1.2, 2.0, 6.0])
 def test_drafts_that_do_not_pay_cost_little(seconds):
     life = Life()
