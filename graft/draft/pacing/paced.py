@@ -24,7 +24,6 @@ from graft.tree.draft_tree import DraftTree, root_only
 FIRST = 4  # rounds without drafts, at first
 KNOWN = 8  # rounds, faded, from which a speed is believed; of a single sequence's copies thrice
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
-TIMED = 4  # rounds at the end of a rest; those before show nothing new
 OPENING = 2  # rounds at the beginning of an answer, which may repeat the question
 WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
 LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
@@ -50,13 +49,14 @@ class Kind(Enum):
     SIGHTED = auto()  # copies that otherwise rest, where one is in sight;
     OPENING = auto()  # at the beginning of an answer
     NOBODY = auto()
-    DOZING = auto()  # the same, and the clock is not looked at
+    DOZING = auto()  # the same, timed together with those before
 
 
 @dataclass(slots=True)
 class _Asked:
     """Of the round under way: whose pace it has, who is asked, for how many sequences; the seconds
-    it would take without guesses, and with those that were made, if any were."""
+    it would take without guesses, and with those that were made, if any were. Of a rest, all
+    `rounds` that are timed together."""
 
     pace: "_Pace"
     kind: Kind
@@ -64,6 +64,7 @@ class _Asked:
     plain: float
     expected: float
     guessed: bool
+    rounds: int = 1
 
 
 @dataclass(slots=True)
@@ -105,10 +106,10 @@ class _Pace:
         self._unseen = 0  # rounds since it was looked for copies
 
     def dozes(self, *, networks: bool) -> bool:
-        """Whether the next round is one of a rest in which nobody looks around or at the clock:
-        both take time that plain decoding does not."""
-        resting = self.copies.resting > TIMED and (not networks or self.networks.resting > TIMED)
-        if not resting or self._unseen + 1 >= LOOK:
+        """Whether the next round is one of a rest in which nobody looks around: that takes time
+        that plain decoding does not."""
+        resting = self.copies.resting > 0 and (not networks or self.networks.resting > 0)
+        if not (resting and self.copies.knows_without) or self._unseen + 1 >= LOOK:
             return False
         self._unseen += 1
         self.copies.resting -= 1
@@ -133,17 +134,17 @@ class _Pace:
     def ended(self, asked: _Asked, last: Round) -> None:
         """A round is over: networks' use is what they add to copies, that of copies what they add
         to nothing."""
-        kind, time = asked.kind, last.seconds / asked.plain
-        tokens = last.tokens / asked.sequences  # not always as many ran
+        kind, time = asked.kind, last.seconds / asked.rounds / asked.plain
+        tokens = last.tokens / asked.rounds / asked.sequences  # not always as many ran
         if kind is not Kind.EVERYBODY:
             self.besides.ended(asked, last.seconds, self.copies.without.mean)
-        self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY)
+        self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY, rounds=asked.rounds)
         trials = {
             Kind.COPIES: self.copies, Kind.OPENING: self.opening, Kind.SIGHTED: self.sighted
         }  # fmt: skip
         for whose, trial in trials.items():
             if kind in (whose, Kind.NOBODY):
-                trial.ended(tokens, time, asked=kind is whose)
+                trial.ended(tokens, time, asked=kind is whose, rounds=asked.rounds)
         if self.sighted.paid >= WOKEN:
             self.copies.wake()
             self.sighted.paid = 0
@@ -189,20 +190,23 @@ class Paced:
         pace, kind, self._next = self._latest, self._next, None
         self._asleep = kind in (Kind.NOBODY, Kind.DOZING)
         self._opening -= self._opening > 0
-        if kind is Kind.DOZING:
-            self._rounds.pause()
+        if kind is Kind.DOZING and self._goes_on():
+            self._asked.rounds += 1
             return [root_only(context.root) for context in contexts]
         if not self._asleep:
             self._catch_up()
         last = self._rounds.begin(self._whose)
         if last:
             self._over = self._asked, last
+        plain = float(budget.seconds[0])
+        if self._asleep:
+            self._asked = _Asked(pace, Kind.NOBODY, len(contexts), plain, plain, guessed=False)
+            return [root_only(context.root) for context in contexts]
         besides = max(pace.besides.seconds, 0.0)
         dear = Budget(budget.nodes, budget.seconds, budget.certain, besides)
         trees = self._trees(kind, contexts, dear)
         nodes = sum(map(len, trees)) - len(trees)
         expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
-        plain = float(budget.seconds[0])
         self._asked = _Asked(pace, kind, len(contexts), plain, float(expected), nodes > 0)
         return trees
 
@@ -249,6 +253,12 @@ class Paced:
         if self._next is None or self._latest is not before:
             self.reflect()
 
+    def _goes_on(self) -> bool:
+        """Whether the round before was one of the same rest of the same sequences."""
+        before = self._asked
+        same = before is not None and before.kind is Kind.NOBODY and before.pace is self._latest
+        return same and self._rounds.are_of(self._whose)
+
     def _catch_up(self) -> None:
         """Show what nobody has been shown yet."""
         if self._late:
@@ -257,8 +267,6 @@ class Paced:
                 drafter.observe(mine)
 
     def _trees(self, kind: Kind, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
-        if kind is Kind.NOBODY:
-            return [root_only(context.root) for context in contexts]
         if kind is not Kind.EVERYBODY:
             return self._copies.propose(contexts, budget)
         found: dict[int, DraftTree] = {}

@@ -40,9 +40,9 @@ class Rounds:
         self._whose, self._since, self._tokens, self._over = whose, now, 0, False
         return last if last and last.tokens > 0 and last.seconds > 0 else None
 
-    def pause(self) -> None:
-        """A round begins that is not timed."""
-        self._whose, self._over = None, True
+    def are_of(self, whose: Hashable) -> bool:
+        """Whether the one under way is of these sequences."""
+        return whose == self._whose and not self._over
 
     def came(self, tokens: int) -> None:
         """So many tokens became final."""

@@ -91,7 +91,7 @@ class Trial:
         if self.resting:
             self.resting -= 1
             return False
-        if self.without.rounds < SOON:
+        if not self.knows_without:
             return False
         self.since_without += 1
         if self.since_without > self.every:
@@ -100,11 +100,12 @@ class Trial:
             return False
         return True
 
-    def ended(self, tokens: float, time: float, *, asked: bool) -> None:
-        """A round is over. A rest is longer than the last one, unless it had paid for longer than
-        that to be asked, or pays in all."""
+    def ended(self, tokens: float, time: float, *, asked: bool, rounds: int = 1) -> None:
+        """A round is over, or several without him that took as much each. A rest is longer than the
+        last one, unless it had paid for longer than that to be asked, or pays in all."""
         if not asked:
-            self.without.add(tokens, time)
+            for _ in range(rounds):
+                self.without.add(tokens, time)
             return
         self.asked.add(tokens, time)
         self.saved = min(KEEP * self.saved + self._gain(tokens), CREDIT)
@@ -121,6 +122,11 @@ class Trial:
     def wake(self) -> None:
         """There is reason to think that it would pay again; if not, the next rest is longer."""
         self.resting = 0
+
+    @property
+    def knows_without(self) -> bool:
+        """Whether it is known what rounds without him are like."""
+        return self.without.rounds >= SOON
 
     @property
     def known_rest(self) -> int:

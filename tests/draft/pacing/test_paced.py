@@ -259,12 +259,28 @@ def test_looking_for_copies_is_for_some_rounds_of_a_rest_alone(monkeypatch):
     assert resting / LOOK - 10 < len(looked) <= resting / LOOK
 
 
-def test_most_rounds_of_a_rest_are_not_timed():
-    life, looked = Life(), []
-    life.paced = Paced(life.copies, lambda: looked.append(0) or life.now)
+def test_what_thinking_costs_is_shared_among_the_rounds_of_a_rest():
+    """Held against those alone in which something is thought over, drafts would seem to pay."""
+    life = Life()
+    begin = life.paced._rounds.begin
+
+    def begun(whose):
+        life.plain = 1.1
+        return begin(whose)
+
+    life.paced._rounds.begin = begun
+    for _ in range(6000):
+        life.plain = 1.0
+        life.rounds(1, seconds=1.12, tokens=1.03)
+    assert sum(life.drafted[-4000:]) / 4000 < 0.1
+
+
+def test_rounds_of_a_rest_are_timed_together():
+    life, begun = Life(), []
+    begin = life.paced._rounds.begin
+    life.paced._rounds.begin = lambda whose: begun.append(0) or begin(whose)
     life.rounds(2000, seconds=1.5, tokens=1)
-    timed = len(looked) / 2  # where it begins, and when its tokens come
-    assert life.drafted[-2000:].count(True) < timed < 600
+    assert life.drafted.count(True) < len(begun) < 600
 
 
 @pytest.mark.parametrize("reflects", [False, True])
