@@ -74,3 +74,15 @@ def test_known_prompts_are_read_before_they_are_timed(answers, method, known):
     rounds = 1 if method == "plain" else 3 + 2 * len(prompts[0]) // engine.model.chunk
     assert begun == [*([rounds] * 2 if known else []), 12, 12]
     assert [len(tokens) for tokens in told["token_ids"]] == [12, 12]
+
+
+@pytest.mark.parametrize(("places", "queued"), [(2, False), (1, True)])
+def test_all_of_the_time_of_a_queue_is_decoding(answers, places, queued):
+    import graft_peer
+
+    ask = graft_peer.Answers(tiny_engine(max_batch=places))
+    told = ask(request("plain", [PROMPT, PROMPT[5:]]))
+    assert (told["prefill_seconds"] == 0) == queued
+    assert (told["first_tokens"] == 0) == queued
+    assert told["total_seconds"] > 0
+    assert [len(tokens) for tokens in told["token_ids"]] == [12, 12]

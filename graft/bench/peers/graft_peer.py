@@ -160,7 +160,8 @@ def one(engine: "Engine", request: dict) -> tuple[list["Result"], dict]:
 
 
 def together(engine: "Engine", request: dict) -> tuple[list["Result"], dict]:
-    """All prompts as one batch."""
+    """All prompts as one batch; of more than run at once, which wait in a queue, all of the time is
+    decoding, for some are read while others are written."""
     from graft import Request
 
     clock = FirstTokens(len(request["prompts"]))
@@ -176,6 +177,9 @@ def together(engine: "Engine", request: dict) -> tuple[list["Result"], dict]:
     start = time.perf_counter()
     results = engine.generate(batch)
     total_seconds = time.perf_counter() - start
+    if len(batch) > engine.max_batch:
+        whole = {"prefill_seconds": 0.0, "total_seconds": total_seconds, "first_tokens": 0}
+        return results, whole
     prefill_seconds = clock.all_at - start if clock.all_at else None
     times = {"prefill_seconds": prefill_seconds, "total_seconds": total_seconds}
     return results, {**times, "first_tokens": clock.tokens if clock.all_at else 0}
