@@ -19,7 +19,8 @@ MARGIN = 1.03  # a tree must promise this much more than none: drafting costs ti
 
 def warm_up() -> None:
     """Compile the rule, or load it from the cache, so that the first request need not."""
-    as_many_as_pay([np.ones(1, np.float32)], Budget(1, np.ones(2)))
+    for trees in (1, 2):
+        as_many_as_pay([np.ones(1, np.float32)] * trees, Budget(1, np.ones(2)))
 
 
 def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
@@ -30,13 +31,29 @@ def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
     probabilities in expectation and costs seconds[n], and with any of them `besides`. The best rate
     wins; of equal ones the smaller trees.
     """
+    certain, besides = float(budget.certain), float(budget.besides)
+    if len(scores) == 1:  # most often, and a step of a GPU waits for it
+        most = min(len(scores[0]), budget.nodes)
+        return [_best_count(scores[0], most, budget.seconds, certain, besides) if most else 0]
     capped = [each[: budget.nodes] for each in scores]
-    ends = [*accumulate(map(len, capped))]
+    ends = np.array([*accumulate(map(len, capped))])
     if not ends[-1]:
         return [0] * len(capped)
-    together = capped[0] if len(capped) == 1 else np.concatenate(capped)
-    certain, besides = float(budget.certain), float(budget.besides)
-    return _best_counts(together, np.array(ends), budget.seconds, certain, besides).tolist()
+    together = np.concatenate(capped)
+    return _best_counts(together, ends, budget.seconds, certain, besides).tolist()
+
+
+@njit(cache=True, nogil=True)
+def _best_count(scores, most, seconds, certain, besides):  # noqa: ANN001, ANN202  (numba)
+    """How many of one list's first `most`."""
+    plain = certain / seconds[0]
+    tokens, best, highest = certain, 0, plain
+    for count in range(min(most, len(seconds) - 1)):
+        tokens += scores[count]
+        rate = tokens / (seconds[count + 1] + besides)
+        if rate > highest:
+            best, highest = count + 1, rate
+    return best if highest > MARGIN * plain else 0
 
 
 @njit(cache=True, nogil=True)

@@ -55,6 +55,18 @@ def test_the_budget_caps_what_pays_and_what_fits():
         assert choose([scores], Budget(0, FREE)) == [0]
 
 
+def test_one_tree_is_weighed_as_it_would_be_beside_an_empty_one():
+    draw, nothing, kept = np.random.default_rng(0), np.empty(0, np.float32), set()
+    for _ in range(300):
+        scores = -np.sort(-draw.random(draw.integers(0, 12)).astype(np.float32))
+        seconds = 1 + np.cumsum(draw.random(draw.integers(2, 16))) * draw.choice([0.02, 0.2])
+        budget = Budget(int(draw.integers(1, 12)), seconds, 1, draw.choice([0.0, 0.3]))
+        alone = as_many_as_pay([scores], budget)
+        assert alone == as_many_as_pay([scores, nothing], budget)[:1]
+        kept.add(alone[0])
+    assert len(kept) > 8
+
+
 def test_in_a_batch_the_likeliest_nodes_of_all_trees_are_taken():
     scores = [np.array([0.9, 0.5]), np.array([]), np.array([0.8, 0.7, 0.1])]
     seconds = np.array([1, 1, 1, 1, 3.0, 9, 9])  # three more nodes are free
