@@ -183,7 +183,7 @@ class Engine:
         for drafter, mine in by_drafter(writing):
             nodes = MOST_NODES * len(mine)
             seconds = seconds_by_nodes(self.costs, writing, rows=rows, read=read, nodes=nodes)
-            budget = Budget(MOST_NODES, seconds, certain=len(writing))
+            budget = Budget(MOST_NODES, seconds, certain=len(writing), reads=read > 0)
             try:
                 proposed = drafter.propose([writing[i].context for i in mine], budget)
             except Exception as error:  # no reason to lose what others draft with

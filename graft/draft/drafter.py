@@ -43,13 +43,14 @@ class DraftContext:
 @dataclass(slots=True)
 class Budget:
     """What a step may cost: most nodes of a tree besides its root; the seconds [n] of the step
-    with n of them in all its trees; the tokens it yields without any; and the seconds that any
-    guess at all takes `besides`, as far as that is known."""
+    with n of them in all its trees; the tokens it yields without any; the seconds that any guess at
+    all takes `besides`, as far as that is known; and whether it `reads` prompts too."""
 
     nodes: int
     seconds: np.ndarray
     certain: float = 1
     besides: float = 0.0
+    reads: bool = False
 
     def after(self, trees: Sequence[DraftTree]) -> "Budget":
         """What is left for others once these trees are in the step: it yields what they promise,
@@ -59,7 +60,7 @@ class Budget:
         seconds, besides = self.seconds[nodes:], self.besides
         if nodes:  # they have paid for it
             seconds, besides = seconds + besides, 0.0
-        return Budget(self.nodes, seconds, self.certain + promised, besides)
+        return Budget(self.nodes, seconds, self.certain + promised, besides, self.reads)
 
 
 class Drafter(Protocol):

@@ -10,7 +10,7 @@ where one is in sight and, as long as that pays, at the beginning of answers.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import Protocol, TypeVar
@@ -164,9 +164,10 @@ class Paced:
     ) -> None:
         self._copies, self._rounds = copies, Rounds(clock)
         self._everybody, self._least = everybody, least
-        self._paces: dict[tuple[int, bool], _Pace] = {}
+        self._paces: dict[tuple[int, bool, bool], _Pace] = {}
         self._latest: _Pace | None = None
         self._whose: list[int] = []  # sequences of the latest round
+        self._reads = False  # and whether prompts were read in it
         self._asked: _Asked | None = None
         self._over: tuple[_Asked, Round] | None = None  # the one before, to be thought over
         self._next: Kind | None = None  # None: to be decided
@@ -186,7 +187,7 @@ class Paced:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        self._turn_to(contexts)
+        self._turn_to(contexts, reads=budget.reads)
         pace, kind, self._next = self._latest, self._next, None
         self._asleep = kind in (Kind.NOBODY, Kind.DOZING)
         self._opening -= self._opening > 0
@@ -203,7 +204,7 @@ class Paced:
             self._asked = _Asked(pace, Kind.NOBODY, len(contexts), plain, plain, guessed=False)
             return [root_only(context.root) for context in contexts]
         besides = max(pace.besides.seconds, 0.0)
-        dear = Budget(budget.nodes, budget.seconds, budget.certain, besides)
+        dear = replace(budget, besides=besides)
         trees = self._trees(kind, contexts, dear)
         nodes = sum(map(len, trees)) - len(trees)
         expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
@@ -240,16 +241,17 @@ class Paced:
         (self._everybody if told else self._copies).finish(sequence)
         self._told.discard(sequence)
 
-    def _turn_to(self, contexts: list[DraftContext]) -> None:
+    def _turn_to(self, contexts: list[DraftContext], *, reads: bool) -> None:
         """To the next round, whoever it is of: who is asked is decided after this."""
         whose = [context.sequence for context in contexts]
-        if self._next is not None and whose == self._whose:
+        same = whose == self._whose and reads == self._reads
+        if self._next is not None and same:
             return
         began = len(whose) - len(set(whose) & set(self._whose))
         if 2 * began > len(whose):
             self._opening, self._next = OPENING, None
-        self._whose, before = whose, self._latest
-        self._latest = self._pace(contexts)
+        self._whose, self._reads, before = whose, reads, self._latest
+        self._latest = self._pace(contexts, reads=reads)
         if self._next is None or self._latest is not before:
             self.reflect()
 
@@ -286,11 +288,12 @@ class Paced:
         if len(told) < len(each):
             yield self._copies, [one for one in each if one.sequence not in self._told]
 
-    def _pace(self, contexts: list[DraftContext]) -> _Pace:
+    def _pace(self, contexts: list[DraftContext], *, reads: bool) -> _Pace:
         """Of rounds of as many sequences, or about as many, most of which are drawn or are not:
-        what is drawn repeats less."""
+        what is drawn repeats less. And of those that `reads` prompts too: they take as long as
+        these are, whatever is drafted."""
         greedy = sum(context.greedy for context in contexts)
-        kind = len(contexts).bit_length(), 2 * greedy < len(contexts)
+        kind = len(contexts).bit_length(), 2 * greedy < len(contexts), reads
         if kind not in self._paces:
             alike = [each for each in self._paces if each[1] == kind[1]]
             nearest = min(alike, key=lambda each: abs(each[0] - kind[0]), default=None)

@@ -275,6 +275,23 @@ def test_what_thinking_costs_is_shared_among_the_rounds_of_a_rest():
     assert sum(life.drafted[-4000:]) / 4000 < 0.1
 
 
+@pytest.mark.parametrize(("tokens", "least", "most"), [(1.06, 0.0, 0.12), (1.2, 0.9, 1.0)])
+def test_rounds_in_which_prompts_are_read_say_nothing_of_the_others(tokens, least, most):
+    """They take as long as a prompt does: of whoever happens to be asked in them, or not."""
+    life = Life()
+    reading = Budget(8, 0.05 * BUDGET.seconds, reads=True)
+    propose, drafted = life.paced.propose, []
+    for number in range(6000):
+        reads = number % 6 == 0
+        life.paced.propose = lambda contexts, budget, reads=reads: propose(
+            contexts, reading if reads else budget
+        )
+        life.plain = 2.5 if reads else 1.0
+        share = life.rounds(1, seconds=2.5 if reads else 1.12, tokens=tokens)
+        drafted += [share] * (not reads)
+    assert least <= sum(drafted[-3000:]) / 3000 <= most
+
+
 def test_rounds_of_a_rest_are_timed_together():
     life, begun = Life(), []
     begin = life.paced._rounds.begin
