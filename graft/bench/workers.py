@@ -34,11 +34,11 @@ class Idle:
 
     def take(self, command: list[str]) -> Worker | None:
         """One that was started by this command; if none was, all of them end."""
-        if not self.has(command):
-            self.close()
-            return None
-        place = [worker.command for worker in self._workers].index(command)
-        return self._workers.pop(place)
+        for place, worker in enumerate(self._workers):
+            if worker.command == command:
+                return self._workers.pop(place)
+        self.close()
+        return None
 
     def leave(self, worker: Worker) -> None:
         """Until the next run."""
@@ -79,8 +79,9 @@ class Workers:
 
     def starts(self, system: System) -> bool:
         """Whether a process has to be started for it."""
-        taken = self.idle and self.idle.has(self._command(system))
-        return system.process not in self.running and not taken
+        if system.process in self.running:
+            return False
+        return self.idle is None or not self.idle.has(self._command(system))
 
     def log_of(self, name: str) -> Path:
         """Where a worker's messages go: beside the result file."""

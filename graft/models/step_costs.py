@@ -99,7 +99,8 @@ class StepCosts:
         ever cost more. Where they did, something else held them up."""
         every = np.arange(self.nodes[-1] + 1)
         rows = np.array([np.interp(every, self.nodes, row) for row in self.seconds])
-        return np.minimum.accumulate(np.minimum.accumulate(rows[::-1, ::-1], 1), 0)[::-1, ::-1]
+        falling = np.minimum.accumulate(np.minimum.accumulate(rows[::-1, ::-1], 1), 0)
+        return falling[::-1, ::-1].copy()  # laid out as `_beyond` is compiled for
 
     def _is_sound(self) -> bool:
         """A full table of positive times, its sizes ascending."""

@@ -45,7 +45,7 @@ def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
 
 @njit(cache=True, nogil=True)
 def _best_count(scores, most, seconds, certain, besides):  # noqa: ANN001, ANN202  (numba)
-    """How many of one list's first `most`."""
+    """How many of one list's first `most`, which fall."""
     plain = certain / seconds[0]
     tokens, best, highest = certain, 0, plain
     for count in range(min(most, len(seconds) - 1)):
@@ -63,8 +63,7 @@ def _best_counts(scores, ends, seconds, certain, besides):  # noqa: ANN001, ANN2
     most = min(len(scores), len(seconds) - 1)
     following, owners = np.zeros(len(ends), np.int64), np.empty(most, np.int64)
     following[1:] = ends[:-1]
-    plain = certain / seconds[0]
-    tokens, best, highest = certain, 0, plain
+    falling = np.empty(most, scores.dtype)  # the best of all lists
     for count in range(most):
         owner = -1
         for each in range(len(ends)):
@@ -72,16 +71,11 @@ def _best_counts(scores, ends, seconds, certain, besides):  # noqa: ANN001, ANN2
                 owner < 0 or scores[following[each]] > scores[following[owner]]
             ):
                 owner = each
-        tokens += scores[following[owner]]
+        falling[count], owners[count] = scores[following[owner]], owner
         following[owner] += 1
-        owners[count] = owner
-        rate = tokens / (seconds[count + 1] + besides)
-        if rate > highest:
-            best, highest = count + 1, rate
     counts = np.zeros(len(ends), np.int64)
-    if highest > MARGIN * plain:
-        for owner in owners[:best]:
-            counts[owner] += 1
+    for owner in owners[: _best_count(falling, most, seconds, certain, besides)]:
+        counts[owner] += 1
     return counts
 
 

@@ -10,7 +10,7 @@ where one is in sight and, as long as that pays, at the beginning of answers.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 from typing import Protocol, TypeVar
@@ -204,7 +204,7 @@ class Paced:
             self._asked = _Asked(pace, Kind.NOBODY, len(contexts), plain, plain, guessed=False)
             return [root_only(context.root) for context in contexts]
         besides = max(pace.besides.seconds, 0.0)
-        dear = replace(budget, besides=besides)
+        dear = Budget(budget.nodes, budget.seconds, budget.certain, besides, budget.reads)
         trees = self._trees(kind, contexts, dear)
         nodes = sum(map(len, trees)) - len(trees)
         expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
