@@ -24,6 +24,7 @@ from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
 
+from graft.draft.heads.head import HeadDrafter
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing
 from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
@@ -237,6 +238,36 @@ def test_a_head_never_changes_the_output(head_bench, option, draft):
         assert accepted([result]) >= 3
     if draft == "paper":
         assert result.stats.accepted_by_source["head"] == accepted([result])
+
+
+@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+@pytest.mark.parametrize("option", ["greedy", "temperature"])
+def test_networks_that_are_let_go_of_in_mid_answer_never_change_it(kind, option, monkeypatch):
+    """They are right but take as long as fifty steps, so that pacing soon goes on without them."""
+    bench, late, left = bench_with_head(kind, max_batch=2), [0.0], []
+    drafters, model = bench.engine.drafters, bench.engine.model
+    drafters.helpers = replace(drafters.helpers, clock=lambda: model.steps + late[0])
+    propose, finish = HeadDrafter.propose, HeadDrafter.finish
+
+    def proposed(self, contexts, budget):
+        late[0] += 50.0
+        return propose(self, contexts, budget)
+
+    def finished(self, sequence):
+        left.append((sequence, len(self._followed[sequence].context.tokens)))
+        finish(self, sequence)
+
+    monkeypatch.setattr(HeadDrafter, "propose", proposed)
+    monkeypatch.setattr(HeadDrafter, "finish", finished)
+    params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
+    expected = [bench.plain(prompt, params)[0] for prompt in PROMPTS]
+    results = bench.engine.generate(PROMPTS, params, draft="auto")
+    for result, other in zip(results, expected, strict=True):
+        assert_same(result, other)
+    heads = [result.stats.accepted_by_source["head"] for result in results]
+    assert sum(heads) >= 3
+    assert any(tokens < params.max_tokens for _, tokens in left)
+    assert len(left) < len(PROMPTS)  # of the last they never heard
 
 
 @pytest.mark.parametrize(

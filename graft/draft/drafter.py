@@ -88,6 +88,15 @@ class Reflective(Protocol):
         """The step with the last proposals is on its way."""
 
 
+@runtime_checkable
+class Leaving(Protocol):
+    """A drafter that can be let go of while a sequence goes on: one that learns from how answers
+    end, or several."""
+
+    def leave(self, sequence: int) -> None:
+        """Forget the sequence; of several drafters, all but the first do."""
+
+
 class DraftersByName(Protocol):
     """Some are there, others are made when they are first asked for."""
 

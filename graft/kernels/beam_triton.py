@@ -133,7 +133,16 @@ def advance(
     return following
 
 
-@triton.jit(do_not_specialize=["first", "above_rows"])
+# Where a level's rows begin, and those of a batch of another size, compiles nothing.
+@triton.jit(
+    do_not_specialize=[
+        "first", "above_rows", "found_field", "found_sequence", "pool_field", "pool_sequence"
+    ],
+    do_not_specialize_on_alignment=[
+        "numbers", "bits", "positions", "scores", "next_tokens", "next_above", "next_numbers",
+        "next_bits", "next_rows", "next_positions", "next_scores", "found",
+    ],
+)  # fmt: skip
 def _advance(
     keys, sums, numbers, bits, positions, scores, tokens, tree_rows,
     next_tokens, next_above, next_numbers, next_bits, next_rows, next_positions, next_scores,
@@ -226,7 +235,7 @@ def joined_pairs(left: Tensor, right: Tensor, places: Tensor) -> Tensor:
     return pairs
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["places"])
 def _joined_pairs(left, right, places, pairs, size, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -127,7 +127,7 @@ def rotate(queries: Tensor, positions: Tensor, cosine: Tensor, sine: Tensor, siz
     return rotated
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions", "rows"])  # parts of a step's buffer
 def _rotate_and_store(
     qkv,
     positions,

@@ -89,7 +89,8 @@ def noisy_rows(logits: Tensor, tokens: Tensor, keys: Tensor, heat: Tensor) -> Te
     return noisy
 
 
-@triton.jit(do_not_specialize=["width", "batch"])  # a batch of another size compiles nothing
+# A batch of another size compiles nothing.
+@triton.jit(do_not_specialize=["width", "batch"], do_not_specialize_on_alignment=["keys", "heat"])
 def _noisy_rows(logits, tokens, keys, heat, noisy, size, width, batch, PART: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * PART + tl.arange(0, PART)

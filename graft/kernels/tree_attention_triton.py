@@ -166,7 +166,11 @@ def attend(
     return result
 
 
-@triton.jit(do_not_specialize=["nodes", "words", "window"])
+# Parts of a step begin where those before them end (`device_step`): that compiles nothing anew.
+@triton.jit(
+    do_not_specialize=["nodes", "words", "window"],
+    do_not_specialize_on_alignment=["tasks", "bits", "positions"],
+)
 def _attend(
     query, keys, values, result, mixed_parts, sum_parts, sinks, tasks, bits, positions,
     head_stride, nodes, words, scale, softcap, window,
@@ -334,7 +338,7 @@ def _sink(sink, best, total, mixed):
     return newest, total * faded + tl.exp2(sink - newest), mixed * faded[:, None]
 
 
-@triton.jit(do_not_specialize=["nodes"])
+@triton.jit(do_not_specialize=["nodes"], do_not_specialize_on_alignment=["parts"])
 def _merge(
     mixed_parts, sum_parts, sinks, parts, result, nodes,
     HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,

@@ -91,6 +91,18 @@ def test_everyone_hears_of_everything():
         ]
 
 
+def test_the_first_goes_on_without_the_others():
+    first, second = Told([[3]]), Told([[4]])
+    learns = Mock(spec=ModelDrafter)
+    combined = Combined([first, second, learns], prune=everything)
+    combined.start(*contexts(7))
+    combined.leave(0)
+    assert first.heard == [("start", 0)]
+    assert second.heard == [("start", 0), ("finish", 0)]
+    learns.leave.assert_called_once_with(0)
+    learns.finish.assert_not_called()
+
+
 def test_each_knows_what_those_before_it_promise():
     first, second, third = Told([[3, 4]], score=0.5), Told([[3]], score=0.5), Told([[5]])
     combined = Combined([first, second, third], prune=everything)

@@ -123,10 +123,14 @@ class ModelDrafter:
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
-        each = self._followed.pop(sequence, None)
+        each = self._followed.get(sequence)
         if each:
             self._experience.ended(len(each.reader.context.tokens))
-            each.reader.close()
+            self.leave(sequence)
+
+    def leave(self, sequence: int) -> None:
+        """See Leaving."""
+        self._followed.pop(sequence).reader.close()
 
     def first_tokens(self, sequence: int) -> list[int]:
         """What the model held likeliest after the root, in the draft just proposed."""

@@ -15,7 +15,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol, TypeVar
 
-from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.drafter import Budget, DraftContext, Drafter, Leaving
 from graft.draft.pacing.rounds import Round, Rounds
 from graft.draft.pacing.trial import SHARE, Trial
 from graft.models.language_model import TargetStep
@@ -26,7 +26,8 @@ KNOWN = 8  # rounds, faded, from which a speed is believed; of a single sequence
 LOOK = 4  # rounds of rest after which it is looked whether a copy is in sight
 OPENING = 2  # rounds at the beginning of an answer, which may repeat the question
 WOKEN = 3  # rounds of copies in sight that paid, after which all are asked for again
-LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence
+LEAVE = 32  # rounds of rest to go that are not worth telling networks of a new sequence;
+LET_GO = 256  # nor, of one under way, telling them on: that delays every round
 SHARE_DRAWN = 0.01  # of the time that trials may lose where tokens are drawn: fewer repeat anything
 LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some, by one without
 
@@ -39,6 +40,10 @@ class Copies(Drafter, Protocol):
 
     def is_copying(self, sequence: int) -> bool:
         """Whether a sequence looks as if it were being copied."""
+
+
+class Everybody(Drafter, Leaving, Protocol):
+    """Copies, and networks that can be let go of."""
 
 
 class Kind(Enum):
@@ -158,7 +163,7 @@ class Paced:
         self,
         copies: Copies,
         clock: Callable[[], float],
-        everybody: Drafter | None = None,
+        everybody: Everybody | None = None,
         *,
         least: int = 0,
     ) -> None:
@@ -166,6 +171,7 @@ class Paced:
         self._everybody, self._least = everybody, least
         self._paces: dict[tuple[int, bool, bool], _Pace] = {}
         self._latest: _Pace | None = None
+        self._usual: _Pace | None = None  # the latest of rounds in which no prompt was read
         self._whose: list[int] = []  # sequences of the latest round
         self._reads = False  # and whether prompts were read in it
         self._asked: _Asked | None = None
@@ -219,6 +225,8 @@ class Paced:
             asked, last = self._over
             self._over = None
             asked.pace.ended(asked, last)
+        if self._told and self._usual and self._usual.networks.resting >= LET_GO:
+            self._let_go()
         networks, opening = self._knows(self._whose), self._opening > 0
         if not opening and self._latest.dozes(networks=networks):
             self._next = Kind.DOZING
@@ -252,6 +260,8 @@ class Paced:
             self._opening, self._next = OPENING, None
         self._whose, self._reads, before = whose, reads, self._latest
         self._latest = self._pace(contexts, reads=reads)
+        if not reads:
+            self._usual = self._latest
         if self._next is None or self._latest is not before:
             self.reflect()
 
@@ -306,9 +316,16 @@ class Paced:
         return not self._told.isdisjoint(whose)
 
     def _is_left(self) -> bool:
-        """Whether networks rest for so long, in rounds like the last one, that they need not know
-        of a sequence that begins."""
-        return self._latest is not None and self._latest.networks.resting >= LEAVE
+        """Whether networks rest for so long that they need not know of a sequence that begins: in
+        rounds in which no prompt is read, as nearly all of an answer's are."""
+        pace = self._usual or self._latest
+        return pace is not None and pace.networks.resting >= LEAVE
+
+    def _let_go(self) -> None:
+        """Networks need not know of those who are writing any more."""
+        for sequence in self._told.intersection(self._whose):
+            self._everybody.leave(sequence)
+            self._told.remove(sequence)
 
     def _are_copying(self, whose: list[int]) -> bool:
         """Whether a copy is in sight for any of these sequences."""

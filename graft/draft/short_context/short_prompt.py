@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.drafter import Budget, DraftContext, Drafter, Leaving
 from graft.draft.models.model import Helper, ModelDrafter
 from graft.draft.models.worth import Account
 from graft.draft.pacing.trust import FIRST_HOPE
@@ -105,11 +105,20 @@ class ShortContextDrafter:
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
-        self._coming.pop(sequence, None)
-        if self._shown.pop(sequence, None):
+        if self._forgets(sequence):
             self._drafter.finish(sequence)
+
+    def leave(self, sequence: int) -> None:
+        """See Leaving."""
+        if self._forgets(sequence):
+            self._drafter.leave(sequence)
+
+    def _forgets(self, sequence: int) -> bool:
+        """Forget a sequence; whether the draft model knows of it."""
+        self._coming.pop(sequence, None)
         if not self._coming:
             self._latest = None
+        return self._shown.pop(sequence, None) is not None
 
     def _take_up(self, context: DraftContext, coming: "Future[Shortened | None]") -> None:
         """The short prompt is there."""
@@ -167,6 +176,12 @@ class ByPrompt:
         drafter = self._chosen.pop(sequence, None)
         if drafter:
             drafter.finish(sequence)
+
+    def leave(self, sequence: int) -> None:
+        """See Leaving. Whoever is alone goes on."""
+        drafter = self._chosen.pop(sequence)
+        if isinstance(drafter, Leaving):
+            drafter.leave(sequence)
 
     def _shared_out(self, sequences: list[int]) -> list[tuple[Drafter, list[int]]]:
         """Each of the two, with the places of its own sequences, where it has any."""

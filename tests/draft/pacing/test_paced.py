@@ -1,10 +1,12 @@
 """Drafts are made as long as they pay by the clock."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.paced import FIRST, LEAVE, LOOK, WOKEN, Paced
+from graft.draft.pacing.paced import FIRST, LEAVE, LET_GO, LOOK, WOKEN, Paced
 from graft.draft.pacing.trial import EARLY, LATE, REFRESH
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler, SamplingParams
@@ -35,14 +37,18 @@ class Asked:
     def finish(self, sequence):
         self.told.append(("finish", sequence))
 
+    def leave(self, sequence):
+        self.told.append(("leave", sequence))
+
 
 class Life:
     """An engine's rounds on a clock of our own."""
 
-    def __init__(self, *, plain=1.0, networks=False):
+    def __init__(self, *, plain=1.0, networks=False, least=0):
         self.now, self.plain = 0.0, plain
         self.copies, self.everybody = Asked(), Asked()
-        self.paced = Paced(self.copies, lambda: self.now, self.everybody if networks else None)
+        everybody = self.everybody if networks else None
+        self.paced = Paced(self.copies, lambda: self.now, everybody, least=least)
         self.drafted, self.owed = [], 0.0
 
     def _whole(self, tokens):
@@ -51,7 +57,7 @@ class Life:
         count, self.owed = int(self.owed), self.owed % 1
         return count
 
-    def rounds(self, count, *, seconds, tokens, whose=(0,), temperature=0.0):
+    def rounds(self, count, *, seconds, tokens, whose=(0,), temperature=0.0, reads=False):
         """Rounds with drafts take so long and bring so many tokens to each sequence."""
         contexts = [DraftContext(each, [1, 2], [], tokens=[3]) for each in whose]
         for context in contexts:
@@ -59,7 +65,7 @@ class Life:
             context.sampler = Sampler(params, context.prompt, 10)
         before = len(self.drafted)
         for _ in range(count):
-            trees = self.paced.propose(contexts, BUDGET)
+            trees = self.paced.propose(contexts, replace(BUDGET, reads=reads))
             drafted = len(trees[0]) > 1
             self.drafted.append(drafted)
             self.now += seconds if drafted else self.plain
@@ -402,6 +408,7 @@ def networks_that_rest() -> Life:
 
 def test_networks_are_not_told_of_sequences_that_begin_while_they_rest():
     life = networks_that_rest()
+    life.paced.finish(0)
     life.everybody.told.clear()
     life.copies.told.clear()
     life.paced.start(DraftContext(1, [1], []))
@@ -411,6 +418,36 @@ def test_networks_are_not_told_of_sequences_that_begin_while_they_rest():
     assert {sequence for _, sequence in life.copies.told} == {1}
     life.paced.start(DraftContext(2, [1], []))  # it is time to try again
     assert life.everybody.told == [("start", 2)]
+
+
+def test_networks_that_seem_to_pay_where_prompts_are_read_are_not_told_if_they_rest_elsewhere():
+    """Nearly all rounds of a sequence that begins beside others read nothing."""
+    life = Life(networks=True)
+    life.paced.start(DraftContext(0, [1], []))
+    life.rounds(60, seconds=1.0, tokens=3, reads=True)
+    assert life.everybody.rounds > 20
+    life.rounds(300, seconds=5.0, tokens=1)
+    assert life.paced._latest.networks.resting > LEAVE
+    life.everybody.told.clear()
+    life.rounds(1, seconds=1.0, tokens=3, reads=True)
+    assert not life.paced._latest.networks.resting
+    life.paced.start(DraftContext(1, [1], []))
+    assert not life.everybody.told
+
+
+def test_networks_that_rest_for_long_are_not_told_of_those_under_way_either():
+    life = Life(networks=True)
+    life.paced.start(DraftContext(0, [1], []))
+    while ("leave", 0) not in life.everybody.told:
+        assert life.paced._latest is None or life.paced._latest.networks.resting < LET_GO
+        life.rounds(1, seconds=5.0, tokens=1)
+    shown = len(life.everybody.told)
+    assert life.everybody.told == [("start", 0), *[("step", 0)] * (shown - 2), ("leave", 0)]
+    life.rounds(50, seconds=5.0, tokens=1)
+    life.paced.finish(0)
+    assert len(life.everybody.told) == shown
+    steps = len(life.drafted) - (shown - 2)
+    assert life.copies.told == [("step", 0)] * steps + [("finish", 0)]
 
 
 def test_networks_are_not_told_of_prompts_that_they_have_no_say_in():
@@ -446,9 +483,11 @@ def test_what_was_thought_over_before_need_not_be_when_asked(reflects, monkeypat
 
 
 def test_in_a_round_of_both_everybody_guesses_for_those_he_knows_of():
-    life = networks_that_rest()
-    life.paced.start(DraftContext(1, [1], []))
-    contexts = [DraftContext(each, [1, 2], [], tokens=[each]) for each in (1, 0)]
+    life = Life(networks=True, least=2)
+    prompts = [1, 2], [1]  # the second is too short for networks
+    for sequence, prompt in enumerate(prompts):
+        life.paced.start(DraftContext(sequence, prompt, []))
+    contexts = [DraftContext(each, prompts[each], [], tokens=[each]) for each in (1, 0)]
     both = set()
     for _ in range(50):
         before = life.copies.rounds, life.everybody.rounds

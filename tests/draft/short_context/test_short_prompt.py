@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,13 +15,19 @@ from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
 
 from graft.assemble import Helpers, make_drafter, make_verifier
 from graft.decode.request import Request
-from graft.draft.drafter import Budget, DraftContext
+from graft.draft.combined import Combined
+from graft.draft.drafter import Budget, DraftContext, NoDraft
 from graft.draft.models.chains import Chains
 from graft.draft.models.growth import ChainGrowth
 from graft.draft.models.model import ModelDrafter
 from graft.draft.models.reader import Reader
 from graft.draft.short_context import short_prompt
-from graft.draft.short_context.short_prompt import Prompts, ShortContextDrafter, pays_from
+from graft.draft.short_context.short_prompt import (
+    ByPrompt,
+    Prompts,
+    ShortContextDrafter,
+    pays_from,
+)
 from graft.errors import InputError
 from graft.models.step_costs import StepCosts
 from graft.sampling import Sampler, SamplingParams
@@ -177,6 +184,19 @@ def test_sequences_that_end_before_their_prompt_is_short(helper):
     assert helper.model.arena.taken == 0
 
 
+def test_an_answer_that_goes_on_without_drafts_says_nothing_of_how_long_answers_are(helper):
+    model = inner(helper)
+    drafter = ShortContextDrafter(model, Prompts(ends_only, waits=True))
+    expected = model._experience.answer
+    for goes_on in (True, False):
+        drafter.start(context_of())
+        proposed(drafter, context_of())
+        (drafter.leave if goes_on else drafter.finish)(0)
+        assert (model._experience.answer == expected) == goes_on
+        assert helper.model.arena.taken == 0
+    drafter.leave(0)
+
+
 # The target with its own short prompt
 
 
@@ -292,6 +312,18 @@ def test_long_and_short_prompts_in_one_batch():
     by_source = [result.stats.drafted_by_source["short context"] for result in drafted]
     assert [count > 0 for count in by_source] == [False, True, False, True]
     assert engine.model.arena.taken == 0
+
+
+def test_whoever_a_prompt_was_given_to_is_left():
+    long, rest = Mock(spec=Combined), Mock(spec=NoDraft)
+    drafter = ByPrompt(long, rest, least=5)
+    for sequence, prompt in enumerate(([1, 2], [1, 2, 3, 4, 5])):
+        drafter.start(context_of(prompt, sequence))
+        drafter.leave(sequence)
+        drafter.finish(sequence)
+    long.leave.assert_called_once_with(1)
+    long.finish.assert_not_called()
+    rest.finish.assert_not_called()  # alone, it goes on
 
 
 @pytest.mark.parametrize(("costs", "least"), [(STEEP, 1024), (FLAT, None)])
