@@ -107,12 +107,13 @@ class Text:
         grown[: self.size] = self.tokens[: self.size]
         self.tokens = grown
 
-    def append(self, tokens: np.ndarray) -> None:
-        """Copy tokens to the end."""
+    def append(self, tokens: list[int] | np.ndarray) -> None:
+        """Copy tokens to the end. An array takes longer to make than a list of few to look at."""
         stop = self.size + len(tokens)
         self.reserve(stop)
         self.tokens[self.size : stop] = tokens
-        if _has_negative(self.tokens, self.size, stop):
+        few = isinstance(tokens, list)
+        if min(tokens, default=0) < 0 if few else _has_negative(self.tokens, self.size, stop):
             raise InputError(f"token {min(tokens)} is negative; an index takes ids from 0 up")
         self.size = stop
 

@@ -56,7 +56,7 @@ class Matches:
 class TokenIndex(Protocol):
     """A growing text of tokens that can be asked what followed its own end before."""
 
-    def extend(self, tokens: np.ndarray) -> None:
+    def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens; the end of the text is what `lookup` matches."""
 
     def border(self) -> None:

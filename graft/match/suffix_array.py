@@ -259,9 +259,9 @@ class RecentTokens:
         """The last tokens as if these, which are not kept, had come too."""
         return np.array(self._and(more), dtype=np.int32)
 
-    def extend(self, tokens: np.ndarray) -> None:
+    def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens; an id that the store's tokenizer does not have is a border."""
-        self._recent = self._and(tokens[-LONGEST:].tolist())
+        self._recent = self._and([int(token) for token in tokens[-LONGEST:]])
 
     def border(self) -> None:
         """End a document."""

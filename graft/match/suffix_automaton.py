@@ -38,6 +38,7 @@ from graft.match.suffix_states import (
     target_of,
 )
 
+FEW = 32  # new tokens that the next lookup enters: one call of compiled code, not two
 LISTED_EDGES = 32  # of one state; the oldest, among which a frequent continuation most likely is
 UNSEEN = 0.05  # what the continuations not seen yet count for
 
@@ -202,13 +203,16 @@ def _walk(automaton: Automaton, after: np.ndarray) -> tuple[int, int]:
 @compiled
 def _lookup(
     arrays: Arrays,
+    text: tuple[np.ndarray, int, np.ndarray],
     frontier_arrays: tuple[np.ndarray, ...],
     confidence: np.ndarray,
     bounds: tuple[int, int, float],
-    after: np.ndarray,
     found: tuple[np.ndarray, np.ndarray],
 ) -> int:
-    """Fill the columns of `found` = (fields, scores), best first; returns how many."""
+    """Enter `text` = (tokens, how many, what would follow them), the last for this time alone; fill
+    the columns of `found` = (fields, scores), best first; returns how many."""
+    tokens, stop, after = text
+    extend(arrays, tokens, stop)
     fields, scores = found
     automaton = named(arrays)
     used, nodes, node_scores, heap = frontier_arrays
@@ -243,7 +247,7 @@ class SuffixAutomaton:
     ) -> None:
         self._limits = (max_backoff, max_depth, float(min_score))
         self._text = Text()
-        self._room = 0
+        self._entered = self._room = 0
         self._arrays = make_arrays(self._room)
         self._frontier = self._make_frontier(32)
 
@@ -253,6 +257,8 @@ class SuffixAutomaton:
     @property
     def arrays(self) -> Arrays:
         """What compiled code reads, until the next token."""
+        if self._entered < self._text.size:
+            self._enter()
         return self._arrays
 
     @property
@@ -263,7 +269,7 @@ class SuffixAutomaton:
     @property
     def match_length(self) -> int:
         """How many tokens at the end of the text stood there before."""
-        used, states, _ = self._arrays
+        used, states, _ = self.arrays
         return int(states[states[used[2], LINK], LENGTH])
 
     def token_at(self, position: int) -> int:
@@ -275,17 +281,20 @@ class SuffixAutomaton:
         self._text.reserve(length)
         self._follow_room()
 
-    def extend(self, tokens: np.ndarray) -> None:
+    def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens to the text."""
         self._text.append(tokens)
         self._follow_room()
-        extend(self._arrays, self._text.tokens, self._text.size)
+        if len(tokens) > FEW:
+            self._enter()
 
     def border(self) -> None:
         """End a document: nothing matches or continues across this point."""
+        self._enter()
         self._text.append_border()
         self._follow_room()
         border(self._arrays)
+        self._entered = self._text.size
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` continuation nodes of the text's end, by falling score."""
@@ -299,8 +308,9 @@ class SuffixAutomaton:
         scores = np.empty(limit, dtype=np.float32)
         trust = np.asarray(confidence, dtype=np.float64)
         after = np.array(tokens, dtype=np.int32) if len(tokens) else NOTHING
-        found = (fields, scores)
-        size = _lookup(self._arrays, self._frontier, trust, self._limits, after, found)
+        text, found = (self._text.tokens, self._text.size, after), (fields, scores)
+        size = _lookup(self._arrays, text, self._frontier, trust, self._limits, found)
+        self._entered = self._text.size
         return Matches(fields, scores[:size])
 
     @classmethod
@@ -311,6 +321,11 @@ class SuffixAutomaton:
         index.border()
         index.reserve(2048)
         index.lookup(4, np.ones(2))
+
+    def _enter(self) -> None:
+        """What is not in the automaton yet."""
+        extend(self._arrays, self._text.tokens, self._text.size)
+        self._entered = self._text.size
 
     def _follow_room(self) -> None:
         if self._room != self._text.room:

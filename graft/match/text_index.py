@@ -19,7 +19,7 @@ class TextIndex:
         """The token at a position of the text; a border is -1."""
         return self._text[position]
 
-    def extend(self, tokens: np.ndarray) -> None:
+    def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens to the text."""
         self._text.append(tokens)
         self._follow()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graft.errors import InputError
 from graft.match.matches import Matches
-from graft.match.suffix_automaton import LISTED_EDGES, UNSEEN, SuffixAutomaton
+from graft.match.suffix_automaton import FEW, LISTED_EDGES, UNSEEN, SuffixAutomaton
 
 FIELDS = ("tokens", "parents", "match_lengths", "counts", "totals", "scores", "positions")
 
@@ -223,11 +223,29 @@ def test_a_state_with_many_continuations_lists_its_oldest():
     assert set(found.totals) == {2 * LISTED_EDGES}
 
 
+@pytest.mark.parametrize("count", [1, FEW, FEW + 1])
+def test_tokens_are_entered_by_whoever_asks_first(count):
+    """Few are only noted when they come."""
+    text = [7, *range(1, count), 7]
+    for ask in (lambda index: index.arrays, lambda index: index.lookup(4, TRUST), lambda _: None):
+        index = indexed([7])
+        index.extend(text[1:])
+        ask(index)
+        assert index.match_length == longest_match(text) == 1
+        found, expected = index.lookup(4, TRUST), indexed(text).lookup(4, TRUST)
+        assert found.tokens.tolist() == expected.tokens.tolist()
+    index = indexed([7])
+    index.extend(text[1:])
+    index.border()
+    assert index.match_length == 0
+
+
 def test_tokens_are_read_back_and_negative_ones_refused():
     index = indexed([4, BORDER, 6])
     assert [index.token_at(position) for position in range(3)] == [4, BORDER, 6]
     with pytest.raises(IndexError, match="outside a text of 3 tokens"):
         index.token_at(3)
-    with pytest.raises(InputError, match="token -5 is negative"):
-        index.extend(np.array([1, -5], dtype=np.int32))
+    for tokens in ([1, -5], np.array([1, -5], dtype=np.int32)):
+        with pytest.raises(InputError, match="token -5 is negative"):
+            index.extend(tokens)
     assert len(index) == 3

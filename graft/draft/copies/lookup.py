@@ -23,8 +23,9 @@ COPYING = 6  # tokens at a text's end that stood somewhere before: it looks like
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence's indexed text: where its stretches begin and what they are (`hanging.py`), and
-    the last proposal. What came in rounds without one is indexed when somebody asks."""
+    """A sequence's indexed text: where its stretches begin and what they are (`hanging.py`), the
+    last proposal, and those that are not learned from yet, with what came. What came in rounds
+    without one is indexed when somebody asks."""
 
     indexed: TokenIndex
     calibration: Calibration
@@ -32,14 +33,20 @@ class _Text:
     kinds: np.ndarray  # [S] int16
     matches: Matches | None = None
     late: list[int] = field(default_factory=list)
+    tried: list[tuple[Matches, list[int]]] = field(default_factory=list)
 
     @property
     def index(self) -> TokenIndex:
         """Of everything that came so far."""
         if self.late:
-            self.indexed.extend(np.array(self.late, np.int32))
+            self.indexed.extend(self.late)
             self.late.clear()
         return self.indexed
+
+    def learn(self, but: int = 0) -> None:
+        """From the proposals that were held against the text, `but` the last."""
+        while len(self.tried) > but:
+            self.calibration.observe(*self.tried.pop(0))
 
     def tree(self, root: int, kept: int) -> DraftTree:
         """The best of the last proposal."""
@@ -54,7 +61,8 @@ class _Text:
 class LookupDrafter:
     """Guesses what followed the end of the text before.
 
-    Matches are trusted by `prior` at first and, if `calibrated`, by what comes true.
+    Matches are trusted by `prior` at first and, if `calibrated`, by what comes true: by what the
+    last round but one showed, so that the last can be learned from while the next is on its way.
     """
 
     def __init__(
@@ -87,6 +95,7 @@ class LookupDrafter:
         limit = min(self._nodes, budget.nodes)
         texts = [self._texts[context.sequence] for context in contexts]
         for text in texts:
+            text.learn(but=1)
             text.matches = text.index.lookup(limit, text.calibration.confidence())
         counts = self._choose([text.matches.scores for text in texts], budget)
         return [
@@ -125,8 +134,13 @@ class LookupDrafter:
             text.late += step.tokens
             if text.matches is not None:
                 if self._calibrated:
-                    text.calibration.observe(text.matches, step.tokens)
+                    text.tried.append((text.matches, step.tokens))
                 text.matches = None
+
+    def reflect(self) -> None:
+        """See Reflective."""
+        for text in self._texts.values():
+            text.learn()
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""

@@ -15,7 +15,9 @@ from enum import Enum, auto
 from functools import partial
 from typing import Protocol, TypeVar
 
-from graft.draft.drafter import Budget, DraftContext, Drafter, Leaving
+import numpy as np
+
+from graft.draft.drafter import Budget, DraftContext, Drafter, Leaving, Reflective
 from graft.draft.pacing.rounds import Round, Rounds
 from graft.draft.pacing.trial import SHARE, Trial
 from graft.models.language_model import TargetStep
@@ -35,7 +37,7 @@ LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some
 Whose = TypeVar("Whose", DraftContext, TargetStep)
 
 
-class Copies(Drafter, Protocol):
+class Copies(Drafter, Reflective, Protocol):
     """A drafter that knows when it is on to something."""
 
     def is_copying(self, sequence: int) -> bool:
@@ -59,17 +61,29 @@ class Kind(Enum):
 
 @dataclass(slots=True)
 class _Asked:
-    """Of the round under way: whose pace it has, who is asked, for how many sequences; the seconds
-    it would take without guesses, and with those that were made, if any were. Of a rest, all
-    `rounds` that are timed together."""
+    """Of the round under way: whose pace it has, who is asked, what steps cost by their nodes
+    (`Budget.seconds`) and what was drafted. Of a rest, all `rounds` that are timed together."""
 
     pace: "_Pace"
     kind: Kind
-    sequences: int
-    plain: float
-    expected: float
-    guessed: bool
+    seconds: np.ndarray
+    trees: list[DraftTree]
     rounds: int = 1
+
+    @property
+    def plain(self) -> float:
+        """Seconds without guesses."""
+        return float(self.seconds[0])
+
+    @property
+    def guesses(self) -> int:
+        """How many were made."""
+        return sum(map(len, self.trees)) - len(self.trees)
+
+    @property
+    def expected(self) -> float:
+        """Seconds with them."""
+        return float(self.seconds[min(self.guesses, len(self.seconds) - 1)])
 
 
 @dataclass(slots=True)
@@ -83,7 +97,7 @@ class _Besides:
     def ended(self, asked: _Asked, took: float, pace: float) -> None:
         """A round is over. Those in which nobody was asked take `pace` of the table's seconds, 0
         where that is not known. The first ones count as much as all before them."""
-        if not asked.guessed:
+        if not asked.guesses:
             self.seconds *= FORGET
         elif pace:
             self.rounds += 1
@@ -140,7 +154,7 @@ class _Pace:
         """A round is over: networks' use is what they add to copies, that of copies what they add
         to nothing."""
         kind, time = asked.kind, last.seconds / asked.rounds / asked.plain
-        tokens = last.tokens / asked.rounds / asked.sequences  # not always as many ran
+        tokens = last.tokens / asked.rounds / len(asked.trees)  # not always as many ran
         if kind is not Kind.EVERYBODY:
             self.besides.ended(asked, last.seconds, self.copies.without.mean)
         self.networks.ended(tokens, time, asked=kind is Kind.EVERYBODY, rounds=asked.rounds)
@@ -205,22 +219,20 @@ class Paced:
         last = self._rounds.begin(self._whose)
         if last:
             self._over = self._asked, last
-        plain = float(budget.seconds[0])
         if self._asleep:
-            self._asked = _Asked(pace, Kind.NOBODY, len(contexts), plain, plain, guessed=False)
-            return [root_only(context.root) for context in contexts]
-        besides = max(pace.besides.seconds, 0.0)
-        dear = Budget(budget.nodes, budget.seconds, budget.certain, besides, budget.reads)
-        trees = self._trees(kind, contexts, dear)
-        nodes = sum(map(len, trees)) - len(trees)
-        expected = budget.seconds[min(nodes, len(budget.seconds) - 1)]
-        self._asked = _Asked(pace, kind, len(contexts), plain, float(expected), nodes > 0)
+            kind, trees = Kind.NOBODY, [root_only(context.root) for context in contexts]
+        else:
+            besides = max(pace.besides.seconds, 0.0)
+            dear = Budget(budget.nodes, budget.seconds, budget.certain, besides, budget.reads)
+            trees = self._trees(kind, contexts, dear)
+        self._asked = _Asked(pace, kind, budget.seconds, trees)
         return trees
 
     def reflect(self) -> None:
         """Hold the last round that is over against the clock, and decide who is asked in the next:
         in time that the device takes anyway."""
         self._catch_up()
+        self._copies.reflect()
         if self._over:
             asked, last = self._over
             self._over = None

@@ -5,7 +5,9 @@ import pytest
 from tiny import tiny_tokenizer
 
 from graft.assemble import make_drafter
+from graft.assemble.copies import paying_copies
 from graft.decode.text import Encoder
+from graft.draft.copies.calibration import PRIOR
 from graft.draft.drafter import Budget, DraftContext
 from graft.models.language_model import TargetStep
 
@@ -113,3 +115,21 @@ def test_sequences_do_not_see_each_other(draft):
     drafter.finish(1)
     drafter.finish(1)
     assert drafter.propose([two], BUDGET)[0].tokens[1] == 8
+
+
+@pytest.mark.parametrize("reflects", [False, True])
+def test_a_round_is_learned_from_while_the_next_is_on_its_way(reflects):
+    """What came is held against the guesses one round later, whoever does it."""
+    drafter = paying_copies()
+    context = DraftContext(0, TEXT, [(0, len(TEXT))], tokens=[1])
+    drafter.start(context)
+    trust, seen = drafter._texts[0].calibration, []
+    for token in (9, 2, 9, 3, 9, 4):  # it never goes on as it did before
+        drafter.propose([context], BUDGET)
+        seen.append(trust.confidence()[1:].mean())
+        if reflects:
+            drafter.reflect()
+        context.tokens.append(token)
+        drafter.observe([TargetStep(0, [token])])
+    assert seen[0] == seen[1] == pytest.approx(PRIOR[1:].mean())
+    assert all(later < earlier for earlier, later in zip(seen[1:], seen[2:], strict=False))

@@ -19,7 +19,7 @@ class Asked:
     """Counts how often it is asked, and by whom it was told what; may see a copy."""
 
     def __init__(self):
-        self.rounds, self.told, self.copying = 0, [], False
+        self.rounds, self.told, self.copying, self.thought = 0, [], False, 0
 
     def is_copying(self, sequence):
         return self.copying
@@ -39,6 +39,9 @@ class Asked:
 
     def leave(self, sequence):
         self.told.append(("leave", sequence))
+
+    def reflect(self):
+        self.thought += 1
 
 
 class Life:
