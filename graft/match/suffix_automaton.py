@@ -247,7 +247,7 @@ class SuffixAutomaton:
     ) -> None:
         self._limits = (max_backoff, max_depth, float(min_score))
         self._text = Text()
-        self._entered = self._room = 0
+        self._room = 0
         self._arrays = make_arrays(self._room)
         self._frontier = self._make_frontier(32)
 
@@ -257,7 +257,7 @@ class SuffixAutomaton:
     @property
     def arrays(self) -> Arrays:
         """What compiled code reads, until the next token."""
-        if self._entered < self._text.size:
+        if self._arrays[0][0] < self._text.size:
             self._enter()
         return self._arrays
 
@@ -294,7 +294,6 @@ class SuffixAutomaton:
         self._text.append_border()
         self._follow_room()
         border(self._arrays)
-        self._entered = self._text.size
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` continuation nodes of the text's end, by falling score."""
@@ -310,7 +309,6 @@ class SuffixAutomaton:
         after = np.array(tokens, dtype=np.int32) if len(tokens) else NOTHING
         text, found = (self._text.tokens, self._text.size, after), (fields, scores)
         size = _lookup(self._arrays, text, self._frontier, trust, self._limits, found)
-        self._entered = self._text.size
         return Matches(fields, scores[:size])
 
     @classmethod
@@ -325,7 +323,6 @@ class SuffixAutomaton:
     def _enter(self) -> None:
         """What is not in the automaton yet."""
         extend(self._arrays, self._text.tokens, self._text.size)
-        self._entered = self._text.size
 
     def _follow_room(self) -> None:
         if self._room != self._text.room:
