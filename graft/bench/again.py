@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.bench.bare import exit_code
+from graft.bench.installed import interpreters
 from graft.bench.lines import Lines
 from graft.bench.metrics import Ratio, decode_ratio, paired_ratio, tokens_per_step
 from graft.bench.page.sections import kind_of
@@ -24,7 +25,7 @@ from graft.bench.report import Cell, Runs, runs_by_cell, usual_baseline
 from graft.bench.runner import Watch, run
 from graft.bench.settings import WHOLE, Settings
 from graft.bench.sizes import short
-from graft.bench.systems import PEERS
+from graft.bench.systems import PEERS, lacks
 from graft.bench.tables import NOTHING, markdown_table, shown_number, shown_ratio
 from graft.bench.workers import Idle
 from graft.errors import GraftError, InputError
@@ -32,6 +33,11 @@ from graft.errors import GraftError, InputError
 FOLDER = Path("results") / "again"
 CLOSE = 0.03  # a mean that is no farther off counts as the same, however sure it is
 NOT_OF_PROMPTS = "is of no suite of prompts; docs/results.md has the command that makes it"
+NEEDS = {  # by engine
+    "hf": "it needs --draft-model",
+    "vllm": "it needs --peer-python vllm=PATH, the python of its environment",
+    "llama": "it needs --peer-python llama=PATH, the python of its environment, and --gguf",
+}
 # What files did not say before it could be chosen
 OLDEST_FIXED = {"draft model": "none", "load options": {}, "context length": None}
 OLDEST_FIXED |= {"device": "auto", "rehearsals": 0, "ignore eos": False}
@@ -73,42 +79,71 @@ def settings_of(
     *,
     limit: int | None = None,
     **changes: Any,  # noqa: ANN401
-) -> Settings:
-    """What was asked for, in all sessions of a file; `data` is the suite's folder, or one that has
-    it under its name. `limit` leaves no more prompts of each category, of those that were asked;
-    `changes` are for what is called otherwise here, such as a model's file."""
+) -> list[Settings]:
+    """What was asked for, in every session of a file that asked for something else; `data` is the
+    suite's folder, or one that has it under its name. `limit` leaves no more prompts of each
+    category, of those that were asked; `changes` are for what is called otherwise here, such as a
+    model's file, and for what peers need (`interpreters`, `gguf`): those that miss something are
+    left out."""
     if not results.sessions:
         raise InputError("the file holds no answers; give one written by graft bench")
     fixed = OLDEST_FIXED | results.sessions[0]["fixed"]
-    asked = [OLDEST_OPTIONS | each["options"] for each in results.sessions]
     own = data / fixed["suite"]
-    length = fixed["context length"]
-    limits = [each["limit"] for each in asked]
-    recorded = {
+    length, draft_model = fixed["context length"], fixed["draft model"]
+    always = {
         "suite": fixed["suite"],
         "data": own if own.exists() else data,
-        "drafts": _union(asked, "draft"),
-        "peers": [name for name in _union(asked, "peers") if PEERS[name].engine == "hf"],
         "model": fixed["model"],
-        "draft_model": None if fixed["draft model"] == "none" else fixed["draft model"],
+        "draft_model": None if draft_model == "none" else draft_model,
         "dtype": fixed["dtype"],
         "device": fixed["device"],
         "context_length": length if isinstance(length, int) else None,
-        "temperatures": _union(asked, "temperature"),
-        "batches": _union(asked, "batch"),
-        "contexts": _union(asked, "context"),
-        "limit": _at_most(None if None in limits else max(limits), limit),
-        "groups": max((each["groups"] or 0 for each in asked), default=0) or None,
-        "split": asked[0]["split"],
-        "categories": _union(asked, "category"),
-        "repeats": max(each["repeats"] for each in asked),
         "rehearsals": fixed["rehearsals"],
         "ignore_eos": fixed["ignore eos"],
         "max_tokens": fixed["max_tokens"],
         "load_options": fixed["load options"],
+        "quality": "likelihood" if results.likelihoods else "answers",
         **({"head": fixed["head"]} if "head" in fixed else {}),
+        **{name: each for name, each in changes.items() if each is not None},
     }
-    return Settings(**recorded | {name: each for name, each in changes.items() if each is not None})
+    asked: list[dict[str, Any]] = []
+    for session in results.sessions:
+        options = OLDEST_OPTIONS | session["options"]
+        if options not in asked:
+            asked.append(options)
+    return [
+        Settings(**always, **_chosen(each, limit), **_peers(each["peers"], fixed, always))
+        for each in asked
+    ]
+
+
+def _chosen(asked: dict[str, Any], limit: int | None) -> dict[str, Any]:
+    """What a session's options say, but for peers."""
+    return {
+        "drafts": tuple(asked["draft"]),
+        "temperatures": tuple(asked["temperature"]),
+        "batches": tuple(asked["batch"]),
+        "contexts": tuple(asked["context"]),
+        "limit": _at_most(asked["limit"], limit),
+        "groups": asked["groups"],
+        "split": asked["split"],
+        "categories": tuple(asked["category"]),
+        "repeats": asked["repeats"],
+    }
+
+
+def _peers(asked: list[str], fixed: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Those that can run, with the options they got."""
+    able = tuple(name for name in asked if _can_run(name, given))
+    options = {name: fixed.get(f"{name} options") for name in able}
+    return {"peers": able, "peer_options": {name: each for name, each in options.items() if each}}
+
+
+def _can_run(peer: str, given: dict[str, Any]) -> bool:
+    """Whether a peer has a python of its own, where it needs one, and everything else."""
+    engine = PEERS[peer].engine
+    found = engine == "hf" or engine in given.get("interpreters", ())
+    return found and not lacks(peer, frozenset(name for name, each in given.items() if each))
 
 
 def _at_most(asked: int | None, limit: int | None) -> int | None:
@@ -119,10 +154,6 @@ def _at_most(asked: int | None, limit: int | None) -> int | None:
     if asked is None or limit is None:
         return limit if asked is None else asked
     return max(count for count in range(1, min(limit, asked) + 1) if asked % count == 0)
-
-
-def _union(asked: list[dict[str, Any]], name: str) -> tuple[Any, ...]:
-    return tuple(dict.fromkeys(value for each in asked for value in each[name]))
 
 
 def compare(published: Results, here: Results) -> list[Compared]:
@@ -184,16 +215,26 @@ def notes(published: Results, here: Results) -> Iterator[str]:
                        ("cpu", "CPU"), ("torch", "torch"), ("graft", "graft")):  # fmt: skip
         if before.get(name) != now.get(name):
             yield f"{what}: {before.get(name)} published, {now.get(name)} here"
+    if both := published.likelihoods.keys() & here.likelihoods.keys():
+        means = [
+            sum(results.likelihoods[each].per_token for each in both) / len(both)
+            for results in (published, here)
+        ]
+        yield (
+            f"gold's log-likelihood per token, {len(both)} readings: "
+            f"{means[0]:.4f} published, {means[1]:.4f} here"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A published file and what is measured again into the file `out`."""
+    """A published file and what is measured again into the file `out`: for each of its sessions
+    that asked for something else."""
 
     name: str
     out: Path
     published: Results
-    settings: Settings
+    asked: list[Settings]
 
     @classmethod
     def of(cls, file: Path, data: Path, folder: Path, **changes: Any) -> "Again":  # noqa: ANN401
@@ -209,10 +250,10 @@ class Again:
     def measure(self, out: Path, watch: Watch, idle: Idle | None = None) -> bool:
         """Whether everything could be. Stopped, it goes on where it was."""
         asked = {name for each in self.published.sessions for name in each["options"]["peers"]}
-        for name in sorted(asked - set(self.settings.peers)):
-            watch.say(f"{name} is left out: graft bench peers measures other engines")
+        for name in sorted(asked - {name for each in self.asked for name in each.peers}):
+            watch.say(f"{name} is left out: {NEEDS[PEERS[name].engine]}")
         out.parent.mkdir(parents=True, exist_ok=True)
-        return run(self.settings, out, watch, idle)
+        return all([run(each, out, watch, idle) for each in self.asked])
 
     def table(self) -> str:
         """What was measured beside what was published, and what else is not as it was."""
@@ -249,13 +290,17 @@ def main() -> int:
     options.add_argument("--data", type=Path, required=True, help="a folder with the suites")
     options.add_argument("--out", type=Path, default=FOLDER, help="the new files' folder")
     options.add_argument("--limit", type=int, help="prompts of each category, at most")
+    options.add_argument("--peer-python", action="append", default=[], metavar="ENGINE=PATH",
+                         help="python with hf, vllm or llama; repeat it")  # fmt: skip
+    options.add_argument("--gguf", type=Path, help="the model's weights, for llama")
     for name in ("model", "draft_model", "dtype", "device"):
         options.add_argument(f"--{name.replace('_', '-')}", help="another than published")
     chosen = vars(options.parse_args())
     files, data, folder = (chosen.pop(name) for name in ("files", "data", "out"))
+    pythons = chosen.pop("peer_python")
 
     def once_more(file: Path, idle: Idle) -> bool:
-        again = Again.of(file, data, folder, **chosen)
+        again = Again.of(file, data, folder, interpreters=interpreters(pythons), **chosen)
         complete = again.measure(again.out, Lines(), idle)
         sys.stdout.write(f"{again.table()}\n")
         sys.stdout.flush()

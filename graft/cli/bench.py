@@ -39,6 +39,10 @@ RUN_CODE = Annotated[
     bool,
     typer.Option("--run-code", help="Run the programs that a model wrote here, for pass@1."),
 ]
+PEER_PYTHON = Annotated[
+    list[str] | None,
+    typer.Option(metavar="ENGINE=PATH", help="Python with hf, vllm or llama; repeat it."),
+]
 BASELINE = Annotated[
     str | None, typer.Option(metavar="NAME", help="Ratios are against it; plain if measured.")
 ]
@@ -261,14 +265,20 @@ def again(  # noqa: PLR0913 (one parameter is one option)
     draft_model: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
     device: Annotated[str | None, typer.Option(help="Another than in the file.")] = None,
+    peer_python: PEER_PYTHON = None,
+    gguf: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The model's weights, for llama.")
+    ] = None,
 ) -> None:
     """Measure result files again, by the settings in them, and compare cell by cell.
 
     Example: graft bench again results/auto_cpu_fp32_spec_bench.jsonl --data DATA
     """
     from graft.bench.again import FOLDER, Again, every_file
+    from graft.bench.installed import interpreters
 
     changes = {"model": model, "draft_model": draft_model, "dtype": dtype, "device": device}
+    changes |= {"interpreters": interpreters(peer_python or []), "gguf": gguf}
 
     def once_more(file: Path, idle: "Idle") -> bool:
         repeated = Again.of(file, data, out or FOLDER, limit=limit, **changes)

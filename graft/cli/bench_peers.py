@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from graft.cli.bench import BASELINE, JSON, MARKDOWN, BenchOptions, load_report, measure, say, show
+from graft.cli.bench import (
+    BASELINE,
+    JSON,
+    MARKDOWN,
+    PEER_PYTHON,
+    BenchOptions,
+    load_report,
+    measure,
+    say,
+    show,
+)
 from graft.cli.failures import REFUSED
 from graft.cli.options import takes_options
 
@@ -16,10 +26,7 @@ from graft.cli.options import takes_options
 def peers(
     *,
     options: BenchOptions,
-    peer_python: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ENGINE=PATH", help="Python with hf, vllm or llama; repeat it."),
-    ] = None,
+    peer_python: PEER_PYTHON = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="JSON lines; the same command goes on with them."),

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from made_up_answers import Recorder
 
-from graft.bench.again import Again, Compared, compare, every_file, settings_of
+from graft.bench.again import Again, Compared, compare, every_file, notes, settings_of
 from graft.bench.metrics import Ratio
-from graft.bench.records import read_results
+from graft.bench.records import Likelihood, read_results
 from graft.bench.runner import run
 from graft.bench.workers import Idle
 from graft.errors import InputError
@@ -27,22 +27,94 @@ def published(settings, fake_workers, tmp_path):
     return out
 
 
-def test_the_settings_are_those_of_all_sessions(published, questions, tiny_folder):
-    found = settings_of(read_results(published), questions)
-    assert (found.suite, found.data, found.limit) == ("spec_bench", questions, 1)
-    assert (list(found.drafts), list(found.peers)) == (["plain", "auto"], ["hf"])
-    assert list(found.temperatures) == [0.0, 1.0]
-    assert (found.dtype, found.max_tokens, found.repeats) == ("fp32", 8, 1)
-    assert found.model == str(tiny_folder)
+def test_the_settings_are_those_of_every_session(published, questions, tiny_folder):
+    asked = settings_of(read_results(published), questions)
+    assert [list(found.temperatures) for found in asked] == [[0.0], [0.0, 1.0]]
+    for found in asked:
+        assert (found.suite, found.data, found.limit) == ("spec_bench", questions, 1)
+        assert (list(found.drafts), list(found.peers)) == (["plain", "auto"], ["hf"])
+        assert (found.dtype, found.max_tokens, found.repeats) == ("fp32", 8, 1)
+        assert found.model == str(tiny_folder)
+
+
+def test_a_session_that_asked_the_same_is_not_asked_again(published, questions):
+    results = read_results(published)
+    results.sessions.append(results.sessions[-1])  # a stopped run that went on
+    assert len(settings_of(results, questions)) == 2
 
 
 def test_suites_are_found_under_their_names(published, questions):
-    assert settings_of(read_results(published), questions.parent).data == questions
+    assert settings_of(read_results(published), questions.parent)[0].data == questions
 
 
 def test_what_is_called_otherwise_here_may_be_said(published, questions):
-    found = settings_of(read_results(published), questions, model="other", dtype=None)
+    found, _ = settings_of(read_results(published), questions, model="other", dtype=None)
     assert (found.model, found.dtype) == ("other", "fp32")
+
+
+def test_prompts_are_asked_in_the_groups_of_their_session(
+    settings, fake_workers, questions, tmp_path
+):
+    out = tmp_path / "groups.jsonl"
+    for limit, batch in ((1, 2), (2, 3)):
+        asked = settings(limit=limit, batches=(batch,), drafts=("plain", "auto"))
+        run(asked, out, Recorder())
+    again = Again.of(out, questions, tmp_path / "again")
+    assert again.measure(again.out, Recorder())
+    compared = compare(again.published, read_results(again.out))
+    assert {each.cell[1] for each in compared} == {2, 3}
+    for each in compared:
+        answers = again.published.answers.values()
+        groups = [answer for answer in answers if answer.batch == each.cell[1]]
+        assert each.prompts == len(groups) / 2
+        assert each.same == each.prompts > 0
+
+
+@pytest.fixture
+def with_peers(settings, fake_workers, tmp_path):
+    """A file with other engines in it, one of which got an option, and a GGUF file."""
+    out, gguf = tmp_path / "peers.jsonl", tmp_path / "weights.gguf"
+    gguf.touch()
+    asked = settings(
+        limit=1, drafts=("plain",), peers=("hf", "vllm", "vllm-ngram", "llama"), gguf=gguf,
+        interpreters={"vllm": "py", "llama": "py"}, peer_options={"vllm": ("eager",)},
+    )  # fmt: skip
+    run(asked, out, Recorder())
+    return out, gguf
+
+
+def test_peers_are_measured_again_whose_python_is_named(with_peers, questions):
+    published, gguf = with_peers
+
+    def peers(**changes):
+        (found,) = settings_of(read_results(published), questions, **changes)
+        return list(found.peers), dict(found.peer_options)
+
+    vllm, both = {"vllm": "py"}, {"vllm": "py", "llama": "py"}
+    assert peers(interpreters={}) == (["hf"], {})
+    assert peers(interpreters=vllm) == (["hf", "vllm", "vllm-ngram"], {"vllm": ["eager"]})
+    assert "llama" not in peers(interpreters=both)[0]  # it has no weights
+    assert "llama" in peers(interpreters=both, gguf=gguf)[0]
+
+
+def test_peers_that_are_left_out_are_named_with_what_they_need(with_peers, questions, tmp_path):
+    published, _ = with_peers
+    watch = Recorder()
+    again = Again.of(published, questions, tmp_path / "again", interpreters={})
+    assert again.measure(again.out, watch)
+    told = "\n".join(watch.lines)
+    assert "vllm-ngram is left out: it needs --peer-python vllm=PATH" in told
+    assert "llama is left out: it needs --peer-python llama=PATH" in told
+
+
+def test_likelihoods_of_gold_are_asked_for_again_where_there_are_some(published, questions):
+    found = read_results(published)
+    assert settings_of(found, questions)[0].quality == "answers"
+    key = 1, 0, False
+    found.likelihoods[key] = Likelihood(*key, tokens=4, log_likelihood=-8.0)
+    assert settings_of(found, questions)[0].quality == "likelihood"
+    there = replace(found, likelihoods={key: Likelihood(*key, tokens=4, log_likelihood=-6.0)})
+    assert "1 readings: -2.0000 published, -1.5000 here" in "\n".join(notes(found, there))
 
 
 def test_the_same_is_asked_again_and_compared_cell_by_cell(published, questions, tmp_path):
@@ -121,7 +193,7 @@ def test_fewer_prompts_lie_at_equal_distances(published, questions, asked, limit
     results = read_results(published)
     for session in results.sessions:
         session["options"]["limit"] = asked
-    assert settings_of(results, questions, limit=limit).limit == chosen
+    assert settings_of(results, questions, limit=limit)[0].limit == chosen
 
 
 def test_no_prompts_are_refused(published, questions):
@@ -189,7 +261,7 @@ def test_every_published_file_of_prompts_says_how_to_measure_it_again(tmp_path):
     found = []
     for file in sorted(RESULTS.glob("*.jsonl")):
         try:
-            found.append(Again.of(file, tmp_path, tmp_path).settings.suite)
+            found.append(Again.of(file, tmp_path, tmp_path).asked[0].suite)
         except InputError as error:  # of kernels, servers, training: commands of their own
             assert "no suite of prompts" in str(error)  # noqa: PT017
     assert len(found) > 60
