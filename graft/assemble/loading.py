@@ -75,10 +75,10 @@ def load(  # noqa: PLR0913  every option by its name
     drafter's, and results then say that they are not lossless.
 
     `kv_cache` is how many bytes keys and values may take. A GPU's cache is allocated at once, by
-    default for `max_batch` whole contexts and one more, if there is room; a CPU's grows. In it
-    `prefix_cache` bytes of texts read before may be kept for prompts that begin the same: 0 for
-    none, None for a tenth of the memory. `disk_cache` is how many bytes of those that
-    `Engine.remember` is told to keep may lie on disk.
+    default for `max_batch` whole contexts, one more and the `prefix_cache` that is asked for, if
+    there is room; a CPU's grows. In it `prefix_cache` bytes of texts read before may be kept for
+    prompts that begin the same: 0 for none, None for a tenth of the memory. `disk_cache` is how
+    many bytes of those that `Engine.remember` is told to keep may lie on disk.
 
     `warm` captures a GPU's graphs of every size now, in a second or two, not when a request first
     needs one: each takes as long as twenty tokens. Of the heads those are put to work now that
@@ -108,7 +108,7 @@ def load(  # noqa: PLR0913  every option by its name
     sequences = max_batch + 1
     if short and not drafting:
         sequences += -(-max_batch // 4)  # short prompts have a quarter of the tokens at most
-    _hold(both, sequences=sequences, most_bytes=kv_cache)
+    _hold(both, sequences=sequences, kept=prefix_cache or 0, most_bytes=kv_cache)
     if warm:
         for each in both:
             each.model.warm_up(max_batch)
@@ -130,12 +130,22 @@ def load(  # noqa: PLR0913  every option by its name
     )
 
 
-def _hold(both: Sequence[LoadedModel], *, sequences: int, most_bytes: int | None) -> None:
-    """Give each its share of the cache's memory, by the size of its rows."""
-    for each in both:
-        share = each.model.arena.storage.row_bytes / _row_bytes(both)
-        own = None if most_bytes is None else int(most_bytes * share)
-        hold_rows(each.model, each.device, sequences=sequences, most_bytes=own)
+def _hold(
+    both: Sequence[LoadedModel], *, sequences: int, kept: int, most_bytes: int | None
+) -> None:
+    """Give each its share of the cache's memory, by the size of its rows; `kept` bytes of it are
+    for texts that were read before."""
+    for place, each in enumerate(both):
+        own = each.model.arena.storage.row_bytes
+        to_come = [other for other in both[place:] if other.device == each.device]
+        hold_rows(
+            each.model,
+            each.device,
+            sequences=sequences,
+            most_bytes=None if most_bytes is None else int(most_bytes * own / _row_bytes(both)),
+            kept=int(kept / _row_bytes(both)),
+            share=own / _row_bytes(to_come),
+        )
 
 
 def _keep_prefixes(both: Sequence[LoadedModel], *, most_bytes: int, disk_bytes: int) -> None:

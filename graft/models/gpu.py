@@ -40,21 +40,29 @@ def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
     return GraphedForward(TritonLayers(shape, weights))
 
 
-def hold_rows(model: LanguageModel, device: str, *, sequences: int, most_bytes: int | None) -> None:
-    """Take the memory of the cache once and for all: whole contexts for so many sequences, if it
-    has room for them. `most_bytes` sets it; on the CPU, where rows come as needed, that bounds it.
-    """
+def hold_rows(
+    model: LanguageModel,
+    device: str,
+    *,
+    sequences: int,
+    most_bytes: int | None,
+    kept: int = 0,
+    share: float = 1.0,
+) -> None:
+    """Take the memory of the cache once and for all: whole contexts for so many sequences and
+    `kept` rows of texts that were read before, if a `share` of what is free has room for them.
+    `most_bytes` sets it; on the CPU, where rows come as needed, that bounds it."""
     row = model.arena.storage.row_bytes
     if not device.startswith("cuda"):
         if most_bytes is not None:
             model.arena.most_rows = _enough(most_bytes // row, row)
         return
-    free = int(SHARE * torch.cuda.mem_get_info(device)[0])
+    free = int(share * SHARE * torch.cuda.mem_get_info(device)[0])
     if most_bytes is not None and most_bytes > free:
         raise InputError(
             f"a cache of {most_bytes >> 20} MiB does not fit: {free >> 20} MiB can be had"
         )
-    wanted = sequences * model.context_length
+    wanted = sequences * model.context_length + kept
     rows = min(wanted, free // row) if most_bytes is None else most_bytes // row
     model.arena.hold(_enough(rows, row))
 

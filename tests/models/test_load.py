@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from tiny_architectures import VOCABULARY, build, config_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from graft.assemble import loading
 from graft.errors import CheckpointError, GraftError, InputError, UnsupportedModelError
 from graft.models import load
-from graft.models.gpu import hold_rows
+from graft.models.gpu import SHARE, hold_rows
 from graft.models.language_model import LanguageModel
 from graft.models.llama_shape import read_llama
 from graft.models.load import LoadedModel, load_model, longest_context
@@ -239,12 +241,13 @@ def test_why_a_network_is_not_captured_is_said_by_name(name, options, triton, sa
     assert reason is None if says is None else says in reason
 
 
-def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
-    def model() -> LanguageModel:
-        forward = load.build_forward(build("llama"), name="tiny", kind="lean")[0]
-        return LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
+def _model() -> LanguageModel:
+    forward = load.build_forward(build("llama"), name="tiny", kind="lean")[0]
+    return LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
 
-    free, bounded = model(), model()
+
+def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
+    free, bounded = _model(), _model()
     row = bounded.arena.storage.row_bytes
     hold_rows(free, "cpu", sequences=3, most_bytes=None)
     hold_rows(bounded, "cpu", sequences=3, most_bytes=2000 * row)
@@ -252,3 +255,42 @@ def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
     assert bounded.arena.most_rows == 2000
     with pytest.raises(InputError, match="give it .* MiB at least"):
         hold_rows(bounded, "cpu", sequences=3, most_bytes=100 * row)
+
+
+@pytest.mark.parametrize(
+    ("room", "rows"),
+    [(100_000, 3 * 2048 + 5120), (8000, 8000), (4000, 4000)],
+    ids=["enough", "for the sequences and some texts", "for less than the sequences"],
+)
+def test_the_cache_of_a_gpu_has_room_for_sequences_and_for_texts_read_before(
+    monkeypatch, room, rows
+):
+    model = _model()
+    bytes_free = int(room * model.arena.storage.row_bytes / SHARE) + 1
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (bytes_free, bytes_free))
+    hold_rows(model, "cuda", sequences=3, most_bytes=None, kept=5120)
+    assert model.arena.storage.rows == rows
+
+
+@pytest.mark.parametrize(
+    ("devices", "shares"),
+    [(("cuda:0", "cuda:0"), [0.75, 1.0]), (("cuda:0", "cuda:1"), [1.0, 1.0])],
+    ids=["one GPU", "two"],
+)
+def test_models_share_what_is_free_on_their_gpu_by_the_size_of_their_rows(
+    monkeypatch, devices, shares
+):
+    held = []
+    monkeypatch.setattr(loading, "hold_rows", lambda *_, **given: held.append(given))
+    both = [
+        SimpleNamespace(
+            model=SimpleNamespace(arena=SimpleNamespace(storage=SimpleNamespace(row_bytes=size))),
+            device=device,
+        )
+        for size, device in zip((300, 100), devices, strict=True)
+    ]
+    loading._hold(both, sequences=2, kept=8000, most_bytes=None)
+    assert [given["share"] for given in held] == shares
+    assert [given["kept"] for given in held] == [20, 20]  # rows of 400 bytes in both
+    loading._hold(both, sequences=2, kept=0, most_bytes=40_000)
+    assert [given["most_bytes"] for given in held[2:]] == [30_000, 10_000]
