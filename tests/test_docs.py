@@ -1,0 +1,84 @@
+"""What the documentation names is there: files, headings, commands and their options."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from graft.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+FILE = re.compile(
+    r"(?<!-out )\b(?:benchmarks|docs|examples|graft|results|tests)/[\w./-]+\.(?:jsonl|md|png|py)\b"
+)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`([^`]+)`")
+
+
+def anchors(page: Path) -> set[str]:
+    """Its headings, as a link names them."""
+    headings = HEADING.findall(BLOCK.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def commands(text: str) -> list[str]:
+    """What is to be typed: lines of blocks, joined where they go on, and code within lines."""
+    blocks = [block.replace("\\\n", " ") for block in BLOCK.findall(text)]
+    lines = [line for block in blocks for line in block.splitlines()]
+    lines += [code.replace("\n", " ") for code in INLINE.findall(BLOCK.sub("", text))]
+    lines = [line.split(";")[0].strip().removeprefix("$ ") for line in lines]
+    return [line.split("  #")[0] for line in lines if line.startswith("graft ")]
+
+
+def unknown(line: str) -> str | None:
+    """The first word of a command that is none, or an option that it does not have."""
+    words = shlex.split(line.replace("...", " "))[1:]
+    command = get_command(app)
+    below = getattr(command, "commands", {})
+    while words and words[0] in below:
+        command = below[words.pop(0)]
+        below = getattr(command, "commands", {})
+    if below and words and re.fullmatch(r"[a-z]+", words[0]):
+        return words[0]
+    options = {name for each in command.params for name in each.opts + each.secondary_opts}
+    given = [word.split("=")[0] for word in words if re.match(r"--[a-z]", word)]
+    return next((word for word in given if word not in {"--help", *options}), None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_named_exist(page):
+    named = set(FILE.findall(page.read_text()))
+    named = {each for each in named if not re.search(r"[A-Z]{2}", Path(each).stem)}  # FILE, SUITE
+    assert [each for each in sorted(named) if not (ROOT / each).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in LINK.findall(page.read_text()):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path) if path else page
+        assert other.exists(), target
+        if anchor:
+            assert anchor in anchors(other), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_there_with_their_options(page):
+    wrong = {line: word for line in commands(page.read_text()) if (word := unknown(line))}
+    assert wrong == {}
+
+
+def test_a_command_that_is_gone_would_be_found():
+    assert unknown("graft bench peers --peer-python vllm=PY") is None
+    assert unknown("graft run QUESTION --doc FILE") is None
+    assert unknown("graft bench nothing") == "nothing"
+    assert unknown("graft run --no-such-option") == "--no-such-option"
+    text = "Ask `graft run X` or\n```\ngraft bench \\\n    --gone   # now\n```\n"
+    assert [*map(unknown, commands(text))] == ["--gone", None]
