@@ -10,6 +10,7 @@ from typer.main import get_command
 from graft.cli.main import app
 
 ROOT = Path(__file__).parents[1]
+COMMAND = get_command(app)
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 FILE = re.compile(
     r"(?<!-out )\b(?:benchmarks|docs|examples|graft|results|tests)/[\w./-]+\.(?:jsonl|md|png|py)\b"
@@ -38,7 +39,7 @@ def commands(text: str) -> list[str]:
 def unknown(line: str) -> str | None:
     """The first word of a command that is none, or an option that it does not have."""
     words = shlex.split(line.replace("...", " "))[1:]
-    command = get_command(app)
+    command = COMMAND
     below = getattr(command, "commands", {})
     while words and words[0] in below:
         command = below[words.pop(0)]

@@ -9,13 +9,14 @@ against the baseline, prompt by prompt, and in tokens per step, which depend on 
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from graft.bench.bare import exit_code
-from graft.bench.installed import interpreters
+from graft.bench.installed import interpreters, no_python
 from graft.bench.lines import Lines
 from graft.bench.metrics import Ratio, decode_ratio, paired_ratio, tokens_per_step
 from graft.bench.page.sections import kind_of
@@ -25,7 +26,7 @@ from graft.bench.report import Cell, Runs, runs_by_cell, usual_baseline
 from graft.bench.runner import Watch, run
 from graft.bench.settings import WHOLE, Settings
 from graft.bench.sizes import short
-from graft.bench.systems import PEERS, lacks
+from graft.bench.systems import OPTIONS, PEERS, lacks
 from graft.bench.tables import NOTHING, markdown_table, shown_number, shown_ratio
 from graft.bench.workers import Idle
 from graft.errors import GraftError, InputError
@@ -33,11 +34,6 @@ from graft.errors import GraftError, InputError
 FOLDER = Path("results") / "again"
 CLOSE = 0.03  # a mean that is no farther off counts as the same, however sure it is
 NOT_OF_PROMPTS = "is of no suite of prompts; docs/results.md has the command that makes it"
-NEEDS = {  # by engine
-    "hf": "it needs --draft-model",
-    "vllm": "it needs --peer-python vllm=PATH, the python of its environment",
-    "llama": "it needs --peer-python llama=PATH, the python of its environment, and --gguf",
-}
 # What files did not say before it could be chosen
 OLDEST_FIXED = {"draft model": "none", "load options": {}, "context length": None}
 OLDEST_FIXED |= {"device": "auto", "rehearsals": 0, "ignore eos": False}
@@ -132,18 +128,21 @@ def _chosen(asked: dict[str, Any], limit: int | None) -> dict[str, Any]:
     }
 
 
-def _peers(asked: list[str], fixed: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+def _peers(asked: list[str], fixed: dict[str, Any], always: dict[str, Any]) -> dict[str, Any]:
     """Those that can run, with the options they got."""
-    able = tuple(name for name in asked if _can_run(name, given))
+    pythons = always.get("interpreters", {})
+    given = frozenset(name for name in OPTIONS if always.get(name))
+    able = tuple(name for name in asked if not _lacking(name, pythons, given))
     options = {name: fixed.get(f"{name} options") for name in able}
     return {"peers": able, "peer_options": {name: each for name, each in options.items() if each}}
 
 
-def _can_run(peer: str, given: dict[str, Any]) -> bool:
-    """Whether a peer has a python of its own, where it needs one, and everything else."""
-    engine = PEERS[peer].engine
-    found = engine == "hf" or engine in given.get("interpreters", ())
-    return found and not lacks(peer, frozenset(name for name, each in given.items() if each))
+def _lacking(peer: str, pythons: Mapping[str, str], given: frozenset[str]) -> str | None:
+    """Why a peer cannot run, by what was said."""
+    if reason := no_python(PEERS[peer].engine, pythons):
+        return reason
+    option = lacks(peer, given)
+    return option and f"it needs {option}"
 
 
 def _at_most(asked: int | None, limit: int | None) -> int | None:
@@ -216,13 +215,13 @@ def notes(published: Results, here: Results) -> Iterator[str]:
         if before.get(name) != now.get(name):
             yield f"{what}: {before.get(name)} published, {now.get(name)} here"
     if both := published.likelihoods.keys() & here.likelihoods.keys():
-        means = [
-            sum(results.likelihoods[each].per_token for each in both) / len(both)
+        first, second = (
+            fmean(results.likelihoods[each].per_token for each in both)
             for results in (published, here)
-        ]
+        )
         yield (
             f"gold's log-likelihood per token, {len(both)} readings: "
-            f"{means[0]:.4f} published, {means[1]:.4f} here"
+            f"{first:.4f} published, {second:.4f} here"
         )
 
 
@@ -249,9 +248,11 @@ class Again:
 
     def measure(self, out: Path, watch: Watch, idle: Idle | None = None) -> bool:
         """Whether everything could be. Stopped, it goes on where it was."""
+        here = self.asked[0]
         asked = {name for each in self.published.sessions for name in each["options"]["peers"]}
-        for name in sorted(asked - {name for each in self.asked for name in each.peers}):
-            watch.say(f"{name} is left out: {NEEDS[PEERS[name].engine]}")
+        for name in sorted(asked):
+            if reason := _lacking(name, here.interpreters, here.given):
+                watch.say(f"{name} is left out: {reason}")
         out.parent.mkdir(parents=True, exist_ok=True)
         return all([run(each, out, watch, idle) for each in self.asked])
 
@@ -297,16 +298,20 @@ def main() -> int:
         options.add_argument(f"--{name.replace('_', '-')}", help="another than published")
     chosen = vars(options.parse_args())
     files, data, folder = (chosen.pop(name) for name in ("files", "data", "out"))
-    pythons = chosen.pop("peer_python")
+    words = chosen.pop("peer_python")
 
     def once_more(file: Path, idle: Idle) -> bool:
-        again = Again.of(file, data, folder, interpreters=interpreters(pythons), **chosen)
+        again = Again.of(file, data, folder, **chosen)
         complete = again.measure(again.out, Lines(), idle)
         sys.stdout.write(f"{again.table()}\n")
         sys.stdout.flush()
         return complete
 
-    return exit_code(lambda: every_file(files, once_more, Lines().say), lambda: folder)
+    def measured() -> bool:
+        chosen["interpreters"] = interpreters(words)
+        return every_file(files, once_more, Lines().say)
+
+    return exit_code(measured, lambda: folder)
 
 
 if __name__ == "__main__":

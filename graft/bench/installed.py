@@ -51,13 +51,21 @@ def missing(name: str, asked: Asked, named: Mapping[str, str]) -> str | None:
         return f"it needs {lacking}"
     engine = PEERS[name].engine
     python = named.get(engine) or getattr(asked, f"python_{engine}")
-    if python is None and engine != "hf":
-        return f"it needs --peer-python {engine}=PATH, the python of its environment"
-    python = interpreter(engine, {engine: python} if python else {})
+    pythons = {engine: python} if python else {}
+    if lacking := no_python(engine, pythons):
+        return lacking
+    python = interpreter(engine, pythons)
     for package in filter(None, (PACKAGES[engine], MORE.get(name))):
         if not _has(python, package, environment(PEERS[name])):
             return f"{python} has no {package}"
     return None
+
+
+def no_python(engine: str, named: Mapping[str, str]) -> str | None:
+    """Why an engine cannot be started: only `hf` may run in our own environment."""
+    if engine == "hf" or named.get(engine):
+        return None
+    return f"it needs --peer-python {engine}=PATH, the python of its environment"
 
 
 def _has(python: str, package: str, environment: Mapping[str, str]) -> bool:
