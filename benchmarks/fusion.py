@@ -130,11 +130,11 @@ class Runs:
     def fused(self, name: str) -> Combined:
         """A fused preset of its own, not the engine's."""
         drafters = self.engine.drafters
-        return make_drafter(self.names[name], drafters.helpers, drafters.store)
+        return make_drafter(self.names[name], drafters.resources, drafters.store)
 
     def tree(self) -> ModelDrafter:
         """EAGLE-2's tree of the draft model, nothing else."""
-        helper = self.engine.drafters.helpers.model
+        helper = self.engine.drafters.resources.model
         return ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
 
     def variants(self) -> dict[str, Drafter]:

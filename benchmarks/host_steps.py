@@ -25,7 +25,7 @@ import graft
 from graft import Request, SamplingParams
 from graft.assemble import engine_around
 from graft.decode import engine as engine_module
-from graft.decode.flight import Flight
+from graft.decode.in_flight import InFlightStep
 from graft.models.device_step import DeviceStep
 from graft.models.forward_graphed import GraphedForward
 from graft.models.language_model import LanguageModel
@@ -38,8 +38,8 @@ PARTS = {
     "draft": (engine_module.Engine, "_draft"),
     "score": (LanguageModel, "score_all"),
     "draw": (engine_module.Draws, "__init__"),
-    "land": (Flight, "land"),
-    "tell": (Flight, "tell"),
+    "land": (InFlightStep, "land"),
+    "tell": (InFlightStep, "tell"),
     "sweep": (engine_module.Batch, "sweep"),
     "admit": (engine_module.Batch, "admit"),
 }

@@ -15,7 +15,7 @@ from pathlib import Path
 from graft.home import atomic_folder
 from graft.models.checkpoints.pretrained import KNOWN
 from graft.models.heads.files import CARD, CONFIG, WEIGHTS, read_head
-from graft.models.heads.shelf import IN_PACKAGE
+from graft.models.heads.installed import IN_PACKAGE
 from graft.train.card import PAPERS, architecture
 from graft.train.journal import LOG, read_notes
 

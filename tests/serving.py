@@ -29,7 +29,7 @@ class Serving:
 
     def rows_in_use(self):
         """How many sequences have rows, once the step under way is over."""
-        self.engine.turns.exclusively(self.engine.sweep)
+        self.engine.step_lock.exclusive(self.engine.sweep)
         return self.engine.running + self.engine.waiting
 
 

@@ -246,7 +246,7 @@ def test_networks_that_are_let_go_of_in_mid_answer_never_change_it(kind, option,
     """They are right but take as long as fifty steps, so that pacing soon goes on without them."""
     bench, late, left = bench_with_head(kind, max_batch=2), [0.0], []
     drafters, model = bench.engine.drafters, bench.engine.model
-    drafters.helpers = replace(drafters.helpers, clock=lambda: model.steps + late[0])
+    drafters.resources = replace(drafters.resources, clock=lambda: model.steps + late[0])
     propose, finish = HeadDrafter.propose, HeadDrafter.finish
 
     def proposed(self, contexts, budget):

@@ -19,7 +19,7 @@ from tiny_int8 import quantised
 
 from graft.assemble import triforce
 from graft.draft.models.growth import ChainGrowth, TreeGrowth
-from graft.draft.short_context.sight import Chunks, SnapKV, Window
+from graft.draft.short_context.kv_selection import Chunks, SnapKV, Window
 from graft.draft.short_context.streaming import SelfDrafter
 
 WINDOW, SNAPKV = Window(sinks=2, latest=6), SnapKV(budget=12, observed=4, kernel=3)
@@ -36,7 +36,7 @@ PROMPTS = [random_prompt(40), random_prompt(61, 1), random_prompt(300, 2)]
 
 def narrow_drafters(engine, head=None):
     """Each of the ways to see a part, over much smaller parts than the presets'."""
-    target = engine.drafters.helpers.target
+    target = engine.drafters.resources.target
     made = {
         "window": SelfDrafter(target, ChainGrowth(3), WINDOW),
         "window tree": SelfDrafter(target, TreeGrowth(3, 3), WINDOW),
@@ -47,7 +47,7 @@ def narrow_drafters(engine, head=None):
         "triforce": triforce(target, CHUNKS),
     }
     if head:
-        made["triforce-head"] = triforce(target, CHUNKS, head=engine.drafters.helpers.head)
+        made["triforce-head"] = triforce(target, CHUNKS, head=engine.drafters.resources.head)
     return made
 
 
@@ -204,7 +204,7 @@ def test_up_to_the_end_of_the_context(draft):
 def test_each_tier_counts_and_taking_one_away_shows(bench):
     params = replace(OPTIONS["greedy"], max_tokens=60, ignore_eos=True)
     engine = bench.engine
-    target = engine.drafters.helpers.target
+    target = engine.drafters.resources.target
     engine.drafters["middle alone"] = SelfDrafter(target, ChainGrowth(6), CHUNKS)
     three, two, copies = (
         bench.check(PROMPTS[0], params, draft).stats
@@ -230,7 +230,7 @@ def test_the_lowest_tier_saves_forwards(bench, option):
     """Of the middle tier: the target makes as many as without it."""
     params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
     engine = bench.engine
-    target = engine.drafters.helpers.target
+    target = engine.drafters.resources.target
     engine.drafters["middle alone"] = SelfDrafter(target, ChainGrowth(6), CHUNKS)
     made = {}
     bench.plain(PROMPTS[0], params)

@@ -21,12 +21,12 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from graft.assemble import Drafters, Helpers
+from graft.assemble import Drafters, DraftResources
 from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
-from graft.draft.heads.head import HeadHelper, growth_for
+from graft.draft.heads.head import DraftHead, growth_for
 from graft.draft.models.chains import Chains
-from graft.draft.models.model import Helper
+from graft.draft.models.model import DraftModel
 from graft.draft.short_context.short_prompt import Shorten
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.heads.files import Head
@@ -127,7 +127,7 @@ def tiny_engine(  # noqa: PLR0913
     forward: str | None = "panels",
     invariant: bool = False,
     drafters: Mapping[str, Drafter] | None = None,
-    helper: Helper | None = None,
+    helper: DraftModel | None = None,
     heads: Sequence[Head] = (),
     context_length: int | None = None,
     eos_ids: frozenset[int] = frozenset({END}),
@@ -154,11 +154,11 @@ def tiny_engine(  # noqa: PLR0913
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
     runners = [run_head(head, model, packed=name == "panels") for head in heads]
-    helpers = {
-        each.config.kind: HeadHelper(each, growth_for(each), costs_of(0.1)) for each in runners
+    resources = {
+        each.config.kind: DraftHead(each, growth_for(each), costs_of(0.1)) for each in runners
     }
-    itself = Helper(model, own_costs or costs_of(0.1), model.vocabulary)
-    everybody = Helpers(helper, helpers, itself, shorten, chains or Chains())
+    itself = DraftModel(model, own_costs or costs_of(0.1), model.vocabulary)
+    everybody = DraftResources(helper, resources, itself, shorten, chains or Chains())
     presets = Drafters(everybody, tiny_tokenizer())
     presets.update(drafters or {})
     return Engine(loaded, presets, verify, costs_of(1.0), **options)
@@ -181,7 +181,7 @@ def tiny_helper(  # noqa: PLR0913
     forward: str = "panels",
     device: str = "cpu",
     wrap: Callable[[Forward], Forward] = lambda forward: forward,
-) -> Helper:
+) -> DraftModel:
     """A draft model that agrees with the tiny target sometimes: its network with noise on all
     weights, in steps that take `cost` of the target's time."""
     network = tiny_network()
@@ -195,4 +195,4 @@ def tiny_helper(  # noqa: PLR0913
     model = LanguageModel(
         wrap(built), vocabulary=vocab, context_length=context_length, most_rows=most_rows
     )
-    return Helper(model, costs_of(cost), VOCABULARY)
+    return DraftModel(model, costs_of(cost), VOCABULARY)

@@ -2,7 +2,6 @@
 
 from graft.assemble.drafters import Drafters, make_drafter
 from graft.assemble.heads import machine_clock
-from graft.assemble.helpers import Helpers
 from graft.assemble.loading import engine_around, load, rows_key_of
 from graft.assemble.networks import EAGLE_TREE, triforce
 from graft.assemble.presets import (
@@ -15,6 +14,7 @@ from graft.assemble.presets import (
     STORE_PRESETS,
     check_draft,
 )
+from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import VERIFIERS, check_verifier, make_verifier
 
 __all__ = [
@@ -28,7 +28,7 @@ __all__ = [
     "STORE_PRESETS",
     "VERIFIERS",
     "Drafters",
-    "Helpers",
+    "DraftResources",
     "check_draft",
     "check_verifier",
     "engine_around",

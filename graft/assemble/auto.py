@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from graft.assemble.copies import Makers, paying_copies
-from graft.assemble.helpers import Helpers
+from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import GAMMA
 from graft.draft.combined import Combined, what_pays
 from graft.draft.drafter import Drafter
 from graft.draft.models.chains import DEPTH, Chains
-from graft.draft.models.model import UNCERTAIN, Helper
+from graft.draft.models.model import UNCERTAIN, DraftModel
 from graft.draft.pacing.paced import Paced
 from graft.draft.short_context.short_prompt import (
     LEAST_PROMPT,
@@ -20,54 +20,56 @@ from graft.draft.short_context.short_prompt import (
 from graft.draft.short_context.short_prompt import SOURCE as SHORT_CONTEXT
 
 
-def auto(helpers: Helpers, *networks: Drafter) -> Drafter:
+def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
     """Copies, and what networks guess, as many as pay; for prompts so long that it may pay also
     the target with a short version of them. And any of it as long as that pays by the clock."""
     copies = paying_copies()
     drafter = Combined([copies, *networks], prune=what_pays) if networks else copies
-    target, least = helpers.target, None
-    if helpers.shorten:
+    target, least = resources.target, None
+    if resources.shorten:
         least = pays_from(target.costs, target, DEPTH, target.model.context_length)
     if least is not None:
-        short = _short(replace(helpers, chains=Chains()), target, least=least, reward=UNCERTAIN)
+        short = _short(replace(resources, chains=Chains()), target, least=least, reward=UNCERTAIN)
         long = Combined([copies, *networks, short], prune=what_pays)
         drafter = ByPrompt(long, drafter, least=least)
-    if helpers.clock is None:
+    if resources.clock is None:
         return drafter
     everybody = None if drafter is copies else drafter
-    return Paced(copies, helpers.clock, everybody, least=0 if networks else least or 0)
+    return Paced(copies, resources.clock, everybody, least=0 if networks else least or 0)
 
 
-def with_short(helpers: Helpers) -> Makers:
+def with_short(resources: DraftResources) -> Makers:
     """What short prompts add: drafts of the target itself, and of draft models."""
-    if not helpers.shorten:
+    if not resources.shorten:
         return {}
 
     def up() -> ShortContextDrafter:
-        chains = replace(helpers.chains, gamma=helpers.chains.gamma or GAMMA)
-        return _short(replace(helpers, chains=chains), helpers.model)
+        chains = replace(resources.chains, gamma=resources.chains.gamma or GAMMA)
+        return _short(replace(resources, chains=chains), resources.model)
 
     return {
-        "rapid": lambda: _short(helpers, helpers.model if _smaller(helpers) else helpers.target),
+        "rapid": lambda: _short(
+            resources, resources.model if _smaller(resources) else resources.target
+        ),
         "rapid-up": up,
     }
 
 
-def _smaller(helpers: Helpers) -> bool:
+def _smaller(resources: DraftResources) -> bool:
     """Whether there is a draft model that takes less time than the target."""
-    model, target = helpers.model, helpers.target
+    model, target = resources.model, resources.target
     return bool(model) and model.costs.step(LEAST_PROMPT, 1) < target.costs.step(LEAST_PROMPT, 1)
 
 
 def _short(
-    helpers: Helpers, helper: Helper, *, least: int = LEAST_PROMPT, reward: float = 0.0
+    resources: DraftResources, helper: DraftModel, *, least: int = LEAST_PROMPT, reward: float = 0.0
 ) -> ShortContextDrafter:
     """Chains from short prompts."""
     prompts = Prompts(
-        helpers.shorten,
+        resources.shorten,
         least=least,
-        drafted_whole=helper is not helpers.target,
-        waits=helpers.chains.sampled,
+        drafted_whole=helper is not resources.target,
+        waits=resources.chains.sampled,
     )
     named = replace(helper, source=SHORT_CONTEXT)
-    return ShortContextDrafter(helpers.chains.drafter(named, reward=reward), prompts).get_ready()
+    return ShortContextDrafter(resources.chains.drafter(named, reward=reward), prompts).get_ready()

@@ -6,7 +6,6 @@ from typing import Any
 
 from graft.assemble.auto import auto, with_short
 from graft.assemble.copies import lookups, rest, stored
-from graft.assemble.helpers import Helpers
 from graft.assemble.networks import rasd, with_either, with_head, with_model, with_target
 from graft.assemble.presets import (
     RETRIEVING,
@@ -15,6 +14,7 @@ from graft.assemble.presets import (
     check_draft,
     runs_network,
 )
+from graft.assemble.resources import DraftResources
 from graft.draft.combined import Combined, what_pays
 from graft.draft.drafter import Drafter
 from graft.errors import InputError
@@ -25,76 +25,80 @@ from graft.models.heads.config import KINDS
 
 
 def make_drafter(
-    name: str, helpers: Helpers | None = None, find_store: Callable[[str], Store] | None = None
+    name: str,
+    resources: DraftResources | None = None,
+    find_store: Callable[[str], Store] | None = None,
 ) -> Drafter:
     """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, REST, RASD), or
     several presets joined by +, of whose guesses as many are taken as pay."""
-    helpers = helpers or Helpers()
-    if name in helpers.ready:
-        return helpers.ready[name]
+    resources = resources or DraftResources()
+    if name in resources.ready:
+        return resources.ready[name]
     parts = name.split("+")
-    guided = bool(helpers.heads or helpers.ready)
+    guided = bool(resources.heads or resources.ready)
     for part in parts:
-        if part not in helpers.ready:
-            check_draft(part, draft_model=helpers.model is not None, head=guided)
+        if part not in resources.ready:
+            check_draft(part, draft_model=resources.model is not None, head=guided)
     if len(parts) > 1:
         parts.sort(key=runs_network)  # cheap ones first: see Combined
-        walked = replace(helpers, chains=replace(helpers.chains, sampled=False))  # trees have no q
+        walked = replace(
+            resources, chains=replace(resources.chains, sampled=False)
+        )  # trees have no q
         made = [make_drafter(part, walked, find_store) for part in parts]
         return Combined(made, prune=what_pays)
     preset, _, folder = name.partition(":")
     if preset in STORE_PRESETS:
         assert find_store is not None, "nobody to open a datastore"
-        return _from_store(preset, find_store(folder), helpers)
-    _check_helpers(preset, helpers)
+        return _from_store(preset, find_store(folder), resources)
+    _check_helpers(preset, resources)
     makers = {
         **lookups(),
-        "auto": lambda: auto(helpers),
-        **with_target(helpers),
-        **with_short(helpers),
-        **with_model(helpers),
-        **with_head(helpers),
-        **(with_either(helpers) if helpers.ready else {}),
+        "auto": lambda: auto(resources),
+        **with_target(resources),
+        **with_short(resources),
+        **with_model(resources),
+        **with_head(resources),
+        **(with_either(resources) if resources.ready else {}),
     }
     return makers[name]()
 
 
-def _from_store(preset: str, store: Store, helpers: Helpers) -> Drafter:
+def _from_store(preset: str, store: Store, resources: DraftResources) -> Drafter:
     makers = {
         "store": lambda: stored(store),
         "rest": lambda: rest(store),
-        "rasd-rest": lambda: rasd(rest(store), helpers),
+        "rasd-rest": lambda: rasd(rest(store), resources),
     }
     return makers[preset]()
 
 
-def _check_helpers(preset: str, helpers: Helpers) -> None:
-    """Refuse what these helpers in particular cannot make."""
-    if preset in KINDS and preset not in helpers.heads:
-        there = ", ".join(helpers.heads)
+def _check_helpers(preset: str, resources: DraftResources) -> None:
+    """Refuse what these resources in particular cannot make."""
+    if preset in KINDS and preset not in resources.heads:
+        there = ", ".join(resources.heads)
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
-    if preset in RETRIEVING and not helpers.shorten:
+    if preset in RETRIEVING and not resources.shorten:
         raise InputError(f"draft {preset!r} needs a model with a tokenizer")
-    if preset in {*SELF_PRESETS, "triforce-head"} and helpers.target is None:
+    if preset in {*SELF_PRESETS, "triforce-head"} and resources.target is None:
         raise InputError(f"draft {preset!r} is made of the target itself; ask its engine for it")
 
 
 class Drafters(dict[str, Drafter]):
     """Drafters by name, made when they are first asked for."""
 
-    def __init__(self, helpers: Helpers | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
-        self.helpers, self._tokenizer = helpers or Helpers(), tokenizer
+    def __init__(self, resources: DraftResources | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
+        self.resources, self._tokenizer = resources or DraftResources(), tokenizer
         self._stores: dict[str, Store] = {}
         super().__init__()
 
     @property
     def names(self) -> list[str]:
         """All presets, and whatever else there is by now."""
-        return list(dict.fromkeys([*self.helpers.presets, *self]))
+        return list(dict.fromkeys([*self.resources.presets, *self]))
 
     def __missing__(self, name: str) -> Drafter:
         """InputError where there is nothing of that name."""
-        return self.setdefault(name, make_drafter(name, self.helpers, self.store))
+        return self.setdefault(name, make_drafter(name, self.resources, self.store))
 
     def shelve(self, name: str, store: Store) -> None:
         """From now on `store:NAME` drafts from this one."""

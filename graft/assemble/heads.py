@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from graft.draft.heads.costs import head_costs
-from graft.draft.heads.head import HeadHelper, growth_for
+from graft.draft.heads.head import DraftHead, growth_for
 from graft.draft.heads.overhead import with_overhead
 from graft.draft.heads.warm import warm_shapes
 from graft.models.heads.load import load_head
@@ -13,7 +13,7 @@ from graft.models.load import LoadedModel
 from graft.models.step_costs import costs_are_given
 
 
-class Heads(Mapping[str, HeadHelper]):
+class Heads(Mapping[str, DraftHead]):
     """A target's heads by their kind, the favourite first.
 
     The first use of one loads and times it, which plain decoding need not wait for. It runs the
@@ -25,9 +25,9 @@ class Heads(Mapping[str, HeadHelper]):
     ) -> None:
         self._folders, self._target = folders, target
         self._sequences, self._warm = sequences, warm
-        self._at_work: dict[str, HeadHelper] = {}
+        self._at_work: dict[str, DraftHead] = {}
 
-    def __getitem__(self, kind: str) -> HeadHelper:
+    def __getitem__(self, kind: str) -> DraftHead:
         if kind not in self._at_work:
             self._at_work[kind] = self._start(self._folders[kind])
         return self._at_work[kind]
@@ -41,7 +41,7 @@ class Heads(Mapping[str, HeadHelper]):
     def __len__(self) -> int:
         return len(self._folders)
 
-    def _start(self, folder: Path) -> HeadHelper:
+    def _start(self, folder: Path) -> DraftHead:
         runner = load_head(folder, self._target)
         on_gpu = runner.device.type == "cuda"
         if on_gpu:  # captured graphs read rows where they lie
@@ -49,7 +49,7 @@ class Heads(Mapping[str, HeadHelper]):
         growth = growth_for(runner)
         identity, dtype = self._target.identity, self._target.dtype
         costs = head_costs(runner, growth, identity, dtype)
-        helper = HeadHelper(runner, growth, costs, clock=machine_clock())
+        helper = DraftHead(runner, growth, costs, clock=machine_clock())
         if on_gpu and self._warm:
             warm_shapes(helper, self._sequences - 1)
         return with_overhead(helper, identity, dtype)

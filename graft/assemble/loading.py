@@ -8,13 +8,13 @@ from importlib.metadata import version
 from graft.assemble.copies import INDEXES
 from graft.assemble.drafters import Drafters
 from graft.assemble.heads import Heads, machine_clock
-from graft.assemble.helpers import Helpers
 from graft.assemble.presets import check_draft, retrieves
+from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import chains_for, check_verifier, make_verifier
 from graft.decode.engine import Engine
-from graft.draft.copies import hanging
+from graft.draft.copies import build_tree
 from graft.draft.copies.calibration import Calibration
-from graft.draft.models.model import Helper
+from graft.draft.models.model import DraftModel
 from graft.draft.models.overhead import with_overhead
 from graft.draft.pacing import budget
 from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
@@ -116,17 +116,17 @@ def load(  # noqa: PLR0913  every option by its name
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     _keep_prefixes(both, most_bytes=kept, disk_bytes=disk_cache)
     vocabulary = loaded.model.vocabulary
-    helpers = Helpers(
-        model=drafting and with_overhead(Helper(drafting.model, _costs(drafting), vocabulary)),
+    resources = DraftResources(
+        model=drafting and with_overhead(DraftModel(drafting.model, _costs(drafting), vocabulary)),
         heads=Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1, warm=warm),
-        target=with_overhead(Helper(loaded.model, costs, vocabulary)),
+        target=with_overhead(DraftModel(loaded.model, costs, vocabulary)),
         shorten=retrieval.with_tokenizer(loaded.tokenizer),
         chains=chains,
         clock=machine_clock(),
     )
     verify = make_verifier(verifier, shift or Shift())
     return engine_around(
-        loaded, costs, helpers=helpers, draft=draft, verify=verify, max_batch=max_batch
+        loaded, costs, resources=resources, draft=draft, verify=verify, max_batch=max_batch
     )
 
 
@@ -152,10 +152,10 @@ def _keep_prefixes(both: Sequence[LoadedModel], *, most_bytes: int, disk_bytes: 
     """Let texts be kept in memory, and the target's, where that is asked for, on disk."""
     if not most_bytes:
         return
-    rows, shelf, target = most_bytes // _row_bytes(both), None, both[0]
+    rows, store, target = most_bytes // _row_bytes(both), None, both[0]
     if disk_bytes:
-        shelf = PrefixFiles(prefix_folder(), rows_key_of(target), most_bytes=disk_bytes)
-    target.model.prefixes.use(most_rows=rows, shelf=shelf)
+        store = PrefixFiles(prefix_folder(), rows_key_of(target), most_bytes=disk_bytes)
+    target.model.prefixes.use(most_rows=rows, store=store)
     for other in both[1:]:
         other.model.prefixes.use(most_rows=rows)
 
@@ -172,19 +172,19 @@ def engine_around(
     loaded: LoadedModel,
     costs: StepCosts,
     *,
-    helpers: Helpers | None = None,
+    resources: DraftResources | None = None,
     draft: str = "auto",
     verify: Verifier = walk,
     max_batch: int = 16,
 ) -> Engine:
     """An engine with every preset around a model, and those who help it, that are there already."""
-    for each in (*INDEXES, Calibration, hanging, budget):
+    for each in (*INDEXES, Calibration, build_tree, budget):
         each.warm_up()
-    helpers = helpers or Helpers()
-    if helpers.target is None:
-        itself = Helper(loaded.model, costs, loaded.model.vocabulary)
-        helpers = replace(helpers, target=itself)
-    drafters = Drafters(helpers, loaded.tokenizer)
+    resources = resources or DraftResources()
+    if resources.target is None:
+        itself = DraftModel(loaded.model, costs, loaded.model.vocabulary)
+        resources = replace(resources, target=itself)
+    drafters = Drafters(resources, loaded.tokenizer)
     drafters[draft]  # InputError where it cannot be made
     return Engine(
         loaded,

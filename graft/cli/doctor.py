@@ -149,9 +149,9 @@ def cached_models(problems: list[str], notes: list[str]) -> list[dict[str, Any]]
 
 def installed_heads() -> list[str]:
     """Names of the draft heads."""
-    from graft.models.heads import shelf
+    from graft.models.heads import installed
 
-    return [each.name for each in shelf.installed_heads()]
+    return [each.name for each in installed.installed_heads()]
 
 
 def show(report: dict[str, Any]) -> None:

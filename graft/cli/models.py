@@ -59,7 +59,7 @@ def listing() -> dict[str, Any]:
     the draft heads that are installed."""
     from graft.home import home
     from graft.models.checkpoints.pretrained import DEFAULT_MODEL, KNOWN, installed
-    from graft.models.heads.shelf import installed_heads
+    from graft.models.heads.installed import installed_heads
 
     rows = []
     for model in installed():

@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import TypeVar, Unpack
 
 from graft.decode.batch import Batch
-from graft.decode.flight import Flight, by_drafter, place_side_by_side
+from graft.decode.in_flight import InFlightStep, by_drafter, place_side_by_side
 from graft.decode.pace import readable_tokens, seconds_by_nodes
 from graft.decode.request import Constraint, Options, Request, as_request, is_batch
 from graft.decode.sequence import Result
 from graft.decode.sequence import Sequence as Running
 from graft.decode.stats import Stats, clock
+from graft.decode.step_lock import StepLock
 from graft.decode.stream import AsyncStream, Stream
 from graft.decode.text import Detokenizer, Encoder, Prompt
-from graft.decode.turns import Turns
-from graft.draft.drafter import Budget, DraftContext, Drafter, DraftersByName, Reflective
+from graft.draft.drafter import Budget, DraftContext, Drafter, DraftersByName, UpdatesAsync
 from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
@@ -52,9 +52,9 @@ class Engine:
         self.drafters, self._verify = drafters, verify
         self.default_draft = default_draft
         self.encoder = Encoder(loaded.tokenizer, self.model.vocabulary)
-        self.turns = Turns()
+        self.step_lock = StepLock()
         self._batch = Batch(self.model, most=max_batch, spare_rows=MOST_NODES + 1)
-        self._flight: Flight | None = None  # the step under way
+        self._flight: InFlightStep | None = None  # the step under way
         self._numbers = itertools.count()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
@@ -104,9 +104,9 @@ class Engine:
     def remember(self, prompt: Prompt) -> None:
         """Keep what was read of a prompt on disk too, where the engine has a disk cache."""
         tokens = self.encoder.prompt(prompt).tokens
-        self.turns.exclusively(lambda: self.model.prefixes.shelve(tokens))
+        self.step_lock.exclusive(lambda: self.model.prefixes.persist(tokens))
 
-    def exclusively(self, action: Callable[[], Outcome]) -> Outcome:
+    def exclusive(self, action: Callable[[], Outcome]) -> Outcome:
         """Use the model between two steps; one that is on its way is sent again."""
         outcome: list[Outcome] = []
 
@@ -114,7 +114,7 @@ class Engine:
             self._flight = None
             outcome.append(action())
 
-        self.turns.exclusively(alone)
+        self.step_lock.exclusive(alone)
         return outcome[0]
 
     def advance(self) -> None:
@@ -144,7 +144,7 @@ class Engine:
             self._flight = None
         self._batch.sweep()
 
-    def _send(self) -> Flight | None:
+    def _send(self) -> InFlightStep | None:
         """Draft, and have everything scored; None where nobody wants anything."""
         since = clock()
         self._batch.sweep()
@@ -174,7 +174,7 @@ class Engine:
             with sequence.guard():
                 sequence.start_drafter()
         self._reflect(writing)
-        return Flight(parts, list(logits.split(counts)), draws, since)
+        return InFlightStep(parts, list(logits.split(counts)), draws, since)
 
     def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
         """Every drafter proposes for its own sequences, knowing what else is in the step."""
@@ -183,7 +183,7 @@ class Engine:
         for drafter, mine in by_drafter(writing):
             nodes = MOST_NODES * len(mine)
             seconds = seconds_by_nodes(self.costs, writing, rows=rows, read=read, nodes=nodes)
-            budget = Budget(MOST_NODES, seconds, certain=len(writing), reads=read > 0)
+            budget = Budget(MOST_NODES, seconds, base_tokens=len(writing), reads=read > 0)
             try:
                 proposed = drafter.propose([writing[i].context for i in mine], budget)
             except Exception as error:  # no reason to lose what others draft with
@@ -197,9 +197,9 @@ class Engine:
     def _reflect(self, writing: list[Running]) -> None:
         """Drafters think while the device computes."""
         for drafter, mine in by_drafter(writing):
-            if isinstance(drafter, Reflective):
+            if isinstance(drafter, UpdatesAsync):
                 try:
-                    drafter.reflect()
+                    drafter.update_async()
                 except Exception as error:
                     _blame(error, [writing[i] for i in mine])
 
@@ -267,7 +267,7 @@ class Engine:
         drafters = self.drafters if request.drafters is None else request.drafters
         if name in drafters:
             return drafters[name]
-        return self.exclusively(lambda: drafters[name])  # making one may run the model
+        return self.exclusive(lambda: drafters[name])  # making one may run the model
 
     @property
     def busy(self) -> bool:

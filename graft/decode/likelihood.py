@@ -23,7 +23,7 @@ def log_likelihood(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -
             f"at most {most}; shorten the prompt"
         )
     found: list[float] = []
-    engine.turns.exclusively(partial(_score, engine, prompt, text, found))
+    engine.step_lock.exclusive(partial(_score, engine, prompt, text, found))
     return found
 
 

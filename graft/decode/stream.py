@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from graft.decode.sequence import Result, Sequence, TokenEvent
-from graft.decode.turns import Turns
+from graft.decode.step_lock import StepLock
 
 
 class Steps(Protocol):
     """What a stream needs of the engine."""
 
-    turns: Turns
+    turns: StepLock
 
     def advance(self) -> None:
         """One forward for everybody."""
@@ -36,7 +36,7 @@ class Stream:
         return self
 
     def __next__(self) -> TokenEvent:
-        self._engine.turns.until(self.ready, self._engine.advance)
+        self._engine.step_lock.until(self.ready, self._engine.advance)
         event = self.take()
         if event is None:
             raise StopIteration
@@ -48,7 +48,7 @@ class Stream:
 
     def step(self) -> None:
         """At most one step of the engine towards the next event, by this thread or another."""
-        self._engine.turns.once(self.ready, self._engine.advance)
+        self._engine.step_lock.once(self.ready, self._engine.advance)
 
     @property
     def prompt_read(self) -> tuple[int, int]:
@@ -93,7 +93,7 @@ class Stream:
         """The complete answer, without reading its events."""
         for sequence in self._sequences:
             sequence.patience = None
-        self._engine.turns.until(lambda: self.done, self._engine.advance)
+        self._engine.step_lock.until(lambda: self.done, self._engine.advance)
         self._raise()
         return self.result
 
@@ -101,7 +101,7 @@ class Stream:
         """Stop here and free the rows; safe to call at any time, by any thread, also twice."""
         for sequence in self._sequences:
             sequence.cancel()
-        self._engine.turns.between(self._engine.sweep)  # else the step under way does it
+        self._engine.step_lock.between(self._engine.sweep)  # else the step under way does it
 
     def __del__(self) -> None:
         for sequence in self._sequences:  # no more than that: this may run anywhere, at any time

@@ -36,7 +36,7 @@ Prompt = str | Sequence[int] | Sequence[Message] | EncodedPrompt
 
 
 class Encoder:
-    """Turns prompts into token ids; without a tokenizer (None) it takes nothing but ids.
+    """StepLock prompts into token ids; without a tokenizer (None) it takes nothing but ids.
 
     Threads take turns: tokenizers keep settings between calls.
     """

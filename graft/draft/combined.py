@@ -16,7 +16,7 @@ from functools import reduce
 from typing import Protocol
 
 from graft.draft.copies.lookup import LookupDrafter
-from graft.draft.drafter import Budget, DraftContext, Drafter, Leaving
+from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter
 from graft.draft.pacing.budget import as_many_as_pay, best_of
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
@@ -92,11 +92,11 @@ class Combined:
         for drafter in self.drafters:
             drafter.finish(sequence)
 
-    def leave(self, sequence: int) -> None:
-        """See Leaving."""
+    def detach(self, sequence: int) -> None:
+        """See Detachable."""
         for drafter in self.drafters[1:]:
-            if isinstance(drafter, Leaving):
-                drafter.leave(sequence)
+            if isinstance(drafter, Detachable):
+                drafter.detach(sequence)
             else:
                 drafter.finish(sequence)
 

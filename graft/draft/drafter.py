@@ -44,12 +44,12 @@ class DraftContext:
 class Budget:
     """What a step may cost: most nodes of a tree besides its root; the seconds [n] of the step
     with n of them in all its trees; the tokens it yields without any; the seconds that any guess at
-    all takes `besides`, as far as that is known; and whether it `reads` prompts too."""
+    all takes `overhead_seconds`, as far as that is known; and whether it `reads` prompts too."""
 
     nodes: int
     seconds: np.ndarray
-    certain: float = 1
-    besides: float = 0.0
+    base_tokens: float = 1
+    overhead_seconds: float = 0.0
     reads: bool = False
 
     def after(self, trees: Sequence[DraftTree]) -> "Budget":
@@ -57,10 +57,10 @@ class Budget:
         and every further node comes on top of theirs."""
         promised = sum(float(tree.scores[1:].sum()) for tree in trees)
         nodes = min(sum(len(tree) - 1 for tree in trees), len(self.seconds) - 1)
-        seconds, besides = self.seconds[nodes:], self.besides
+        seconds, besides = self.seconds[nodes:], self.overhead_seconds
         if nodes:  # they have paid for it
             seconds, besides = seconds + besides, 0.0
-        return Budget(self.nodes, seconds, self.certain + promised, besides, self.reads)
+        return Budget(self.nodes, seconds, self.base_tokens + promised, besides, self.reads)
 
 
 class Drafter(Protocol):
@@ -81,19 +81,19 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class Reflective(Protocol):
+class UpdatesAsync(Protocol):
     """A drafter that thinks over what can wait while a device computes the step."""
 
-    def reflect(self) -> None:
+    def update_async(self) -> None:
         """The step with the last proposals is on its way."""
 
 
 @runtime_checkable
-class Leaving(Protocol):
+class Detachable(Protocol):
     """A drafter that can be let go of while a sequence goes on: one that learns from how answers
     end, or several."""
 
-    def leave(self, sequence: int) -> None:
+    def detach(self, sequence: int) -> None:
         """Forget the sequence; of several drafters, all but the first do."""
 
 

@@ -21,7 +21,7 @@ from graft.models.block_index import BlockIndex
 Taken = TypeVar("Taken")
 
 
-class Shelf(Protocol):
+class PrefixStore(Protocol):
     """A slower place for rows, such as a disk (`prefix_files.py`)."""
 
     def fetch(self, tokens: np.ndarray, known: int, arena: Arena) -> Extent | None:
@@ -45,18 +45,18 @@ class PrefixCache:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self.used = False
-        self._most_rows, self._shelf = 0, None
+        self._most_rows, self._store = 0, None
         self._texts: dict[str, BlockIndex] = defaultdict(BlockIndex)  # of all sequences, by salt
         self._running: dict[Extent, _Text] = {}  # the tokens that others may build on
         self._idle: dict[Extent, _Text] = {}  # the longest unused first
         self._idle_rows = 0
 
-    def use(self, *, most_rows: int, shelf: Shelf | None = None) -> None:
-        """Share from now on, and keep at most `most_rows` of ended sequences, others on `shelf`.
+    def use(self, *, most_rows: int, store: PrefixStore | None = None) -> None:
+        """Share from now on, and keep at most `most_rows` of ended sequences, others on `store`.
 
         What is kept already is forgotten.
         """
-        self.used, self._most_rows, self._shelf = True, most_rows, shelf
+        self.used, self._most_rows, self._store = True, most_rows, store
         self.clear()
 
     def open(
@@ -125,12 +125,12 @@ class PrefixCache:
         while self._idle_rows > self._most_rows:
             self._drop_oldest()
 
-    def shelve(self, tokens: Sequence[int]) -> None:
-        """Put what is known of these first tokens on the shelf too."""
+    def persist(self, tokens: Sequence[int]) -> None:
+        """Put what is known of these first tokens on the store too."""
         text = np.asarray(tokens, np.int32)
         extent, known = self._texts[""].longest(text)
-        if self._shelf and extent:
-            self._shelf.put(text[:known], self._arena, extent)
+        if self._store and extent:
+            self._store.put(text[:known], self._arena, extent)
 
     def clear(self) -> None:
         """Forget all ended sequences."""
@@ -147,7 +147,7 @@ class PrefixCache:
 
     def _fetch(self, tokens: np.ndarray, known: int) -> Extent | None:
         try:
-            extent = self._shelf.fetch(tokens, known, self._arena) if self._shelf else None
+            extent = self._store.fetch(tokens, known, self._arena) if self._store else None
         except OutOfRowsError:
             return None
         if extent:

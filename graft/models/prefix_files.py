@@ -67,7 +67,7 @@ def make_room(folder: Path, most_bytes: int) -> None:
 
 
 class PrefixFiles:
-    """A shelf (`prefix_cache.Shelf`) in `folder`, for the rows that `key` names.
+    """A store (`prefix_cache.PrefixStore`) in `folder`, for the rows that `key` names.
 
     `most_bytes` bounds the files of all keys together.
     """
@@ -78,7 +78,7 @@ class PrefixFiles:
         self._known: dict[tuple[str, int], _File] = {}
 
     def fetch(self, tokens: np.ndarray, known: int, arena: Arena) -> Extent | None:
-        """See Shelf."""
+        """See PrefixStore."""
         file, found = self._best(tokens)
         if file is None or found <= known:
             return None
@@ -94,7 +94,7 @@ class PrefixFiles:
         return extent
 
     def put(self, tokens: np.ndarray, arena: Arena, extent: Extent) -> None:
-        """See Shelf. A disk that refuses is logged, not raised: the answer is there already."""
+        """See PrefixStore. A failed write is logged, not raised: the answer is there already."""
         size = len(tokens) * arena.storage.row_bytes
         if len(tokens) - self._best(tokens)[1] < _WORTH * BLOCK or size > self._most:
             return

@@ -34,7 +34,7 @@ class ModelAttention:
     def attention_of(self, tokens: Sequence[int]) -> np.ndarray:
         """See Attention."""
         self._check(len(tokens))
-        return self._engine.exclusively(lambda: self._weights(list(tokens))).cpu().numpy()
+        return self._engine.exclusive(lambda: self._weights(list(tokens))).cpu().numpy()
 
     def _check(self, tokens: int) -> None:
         """Caps, sinks and windows of the last layer would have to be counted in."""

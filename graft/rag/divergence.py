@@ -24,7 +24,7 @@ def continuation_logits(
 
     Runs between two steps of the engine, at once; without `rows` everything is computed.
     """
-    return engine.exclusively(lambda: _logits(engine, list(prompt), rows, list(answer)))
+    return engine.exclusive(lambda: _logits(engine, list(prompt), rows, list(answer)))
 
 
 def _logits(

@@ -133,7 +133,7 @@ class DocumentCache:
         self.reuse = reuse or Reuse()
         self._rotation = None
         if self.reuse.approximate:
-            self._rotation = engine.exclusively(lambda: find_rotation(engine.model))
+            self._rotation = engine.exclusive(lambda: find_rotation(engine.model))
         self._key = f"{rows_key_of(engine.loaded)}-{frequencies_name(engine.model)}"
         self._kept = KeptRows(
             self._key,

@@ -172,10 +172,10 @@ class Asking:
 
 def _grammar(asked: Sampled) -> str | None:
     """What the answer must look like; at most one wish of several fields."""
-    wishes = [*_formats(asked), *_structures(asked.structured_outputs), *_guides(asked)]
-    if len(wishes) > 1:
+    args = [*_formats(asked), *_structures(asked.structured_outputs), *_guides(asked)]
+    if len(args) > 1:
         raise InputError("ask for one structured output, not for several")
-    return wishes[0] if wishes else None
+    return args[0] if args else None
 
 
 def _formats(asked: Sampled) -> list[str]:

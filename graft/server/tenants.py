@@ -22,6 +22,6 @@ class Tenants:
         """A tenant's own, made when first asked for."""
         with self._making:
             if tenant not in self._known:
-                shared = self._engine.drafters.helpers  # networks and costs: nothing learned
+                shared = self._engine.drafters.resources  # networks and costs: nothing learned
                 self._known[tenant] = Drafters(shared, self._engine.loaded.tokenizer)
             return self._known[tenant]

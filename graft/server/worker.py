@@ -244,7 +244,7 @@ class Worker:
     def _step(self) -> BaseException | None:
         """One step for everybody. What fails here is nobody's in particular: all of them end."""
         try:
-            self.engine.turns.exclusively(self.engine.advance)
+            self.engine.step_lock.exclusive(self.engine.advance)
         except Exception as error:
             log.exception("a step failed")
             return error

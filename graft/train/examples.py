@@ -146,7 +146,7 @@ def is_conversation(value: Any) -> bool:  # noqa: ANN401 (any JSON)
 
 
 def messages_of(turns: list[dict[str, Any]]) -> Messages | None:
-    """Turns as role and content, from the first question on; None where they cannot be used."""
+    """StepLock as role and content, from the first question on; None where they cannot be used."""
     messages: Messages = []
     for turn in turns:
         role = ROLES.get(str(turn.get("role", turn.get("from"))).lower())

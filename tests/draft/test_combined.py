@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tiny import tiny_engine, tiny_helper
 
-from graft.assemble import Helpers, make_drafter
+from graft.assemble import DraftResources, make_drafter
 from graft.draft.combined import (
     AtOnce,
     Combined,
@@ -108,7 +108,7 @@ def test_each_knows_what_those_before_it_promise():
     combined = Combined([first, second, third], prune=everything)
     combined.propose(contexts(7, 8), BUDGET)
     for left in second.heard + third.heard:  # the second has nothing new
-        assert left.certain == pytest.approx(1 + 2 * 0.75)
+        assert left.base_tokens == pytest.approx(1 + 2 * 0.75)
         np.testing.assert_array_equal(left.seconds, BUDGET.seconds[4:])
 
 
@@ -116,7 +116,7 @@ def test_promises_that_do_not_pay_do_not_count():
     first, second = Told([[3, 4]], score=0.5), Told([[5]])
     dear = Budget(63, 1 + np.arange(64))
     Combined([first, second], prune=what_pays).propose(contexts(7), dear)
-    assert second.heard[0].certain == 1
+    assert second.heard[0].base_tokens == 1
     np.testing.assert_array_equal(second.heard[0].seconds, dear.seconds)
 
 
@@ -234,7 +234,7 @@ def test_methods_that_run_their_model_anyway_look_up_beside_it(helper, draft, mo
         return propose(self, contexts, budget)
 
     monkeypatch.setattr(LookupDrafter, "propose", noted)
-    drafter, (context,) = make_drafter(draft, Helpers(helper)), contexts(7)
+    drafter, (context,) = make_drafter(draft, DraftResources(helper)), contexts(7)
     drafter.start(context)
     drafter.propose([context], BUDGET)
     drafter.finish(0)
@@ -321,7 +321,7 @@ def test_a_model_that_did_not_draft_prunes_nothing(helper):
 def test_a_sure_copy_spares_the_draft_model_its_time():
     """What the lookup promises leaves nothing for a draft model to gain."""
     helper, budget = tiny_helper(cost=0.3), Budget(63, StepCosts.read(REFERENCE).at(128)[1:])
-    drafter = make_drafter("auto", Helpers(helper))
+    drafter = make_drafter("auto", DraftResources(helper))
     text = list(range(40, 100))
     context = DraftContext(0, text, [(0, len(text))], tokens=text[:12])
     drafter.start(context)

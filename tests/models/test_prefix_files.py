@@ -22,8 +22,8 @@ PLENTY = 1 << 30
 def engine_with(folder, key="model", most_bytes=PLENTY, forward="panels", seed=0):
     """As in a new process: nothing in memory."""
     engine = tiny_engine(tiny_network(seed=seed), forward=forward)
-    shelf = PrefixFiles(folder, key, most_bytes=most_bytes)
-    engine.model.prefixes.use(most_rows=20 * BLOCK, shelf=shelf)
+    store = PrefixFiles(folder, key, most_bytes=most_bytes)
+    engine.model.prefixes.use(most_rows=20 * BLOCK, store=store)
     return engine
 
 
@@ -46,9 +46,9 @@ def remembered(tmp_path_factory):
 
 
 @pytest.fixture
-def shelf(remembered, tmp_path):
+def store(remembered, tmp_path):
     """A copy for a test to use and damage."""
-    return copytree(remembered, tmp_path / "shelf")
+    return copytree(remembered, tmp_path / "store")
 
 
 @cache
@@ -68,15 +68,15 @@ def test_another_process_finds_the_document(tmp_path, forward):
     assert again.stats.cached_tokens == 3 * BLOCK
 
 
-def test_rows_come_back_bit_for_bit(shelf):
+def test_rows_come_back_bit_for_bit(store):
     logged = SamplingParams(max_tokens=20, ignore_eos=True, logprobs=5)
-    with_files = list(engine_with(shelf).stream(SECOND, logged))
+    with_files = list(engine_with(store).stream(SECOND, logged))
     assert [e.top for e in with_files] == [e.top for e in tiny_engine().stream(SECOND, logged)]
 
 
-def test_a_text_that_only_begins_the_same_takes_the_beginning(shelf):
+def test_a_text_that_only_begins_the_same_takes_the_beginning(store):
     other = [*DOCUMENT[: 2 * BLOCK + 9], *[7] * 300]
-    result = engine_with(shelf).generate(other, PARAMS)
+    result = engine_with(store).generate(other, PARAMS)
     assert result.stats.cached_tokens == 2 * BLOCK
     assert result.token_ids == tiny_engine().generate(other, PARAMS).token_ids
 
@@ -97,42 +97,42 @@ def test_a_file_moved_into_another_models_folder_is_not_used(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("place", [0.02, 0.5, 0.999])
-def test_a_damaged_file_is_never_used(shelf, caplog, place):
-    [file] = files(shelf)
+def test_a_damaged_file_is_never_used(store, caplog, place):
+    [file] = files(store)
     content = bytearray(file.read_bytes())
     content[int(len(content) * place)] ^= 0x10
     file.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        result = engine_with(shelf).generate(SECOND, PARAMS)
+        result = engine_with(store).generate(SECOND, PARAMS)
     assert result.stats.cached_tokens == 0
     assert result.token_ids == answer_without_files()
     assert "damaged" in caplog.text
-    assert not files(shelf)
+    assert not files(store)
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff" * 100])
-def test_a_file_that_is_none_of_ours_is_never_used(shelf, content):
-    [file] = files(shelf)
+def test_a_file_that_is_none_of_ours_is_never_used(store, content):
+    [file] = files(store)
     file.write_bytes(content)
-    assert engine_with(shelf).generate(SECOND, PARAMS).stats.cached_tokens == 0
+    assert engine_with(store).generate(SECOND, PARAMS).stats.cached_tokens == 0
 
 
-def test_a_truncated_file_is_never_used(shelf):
-    [file] = files(shelf)
+def test_a_truncated_file_is_never_used(store):
+    [file] = files(store)
     file.write_bytes(file.read_bytes()[:-1000])
-    assert engine_with(shelf).generate(SECOND, PARAMS).stats.cached_tokens == 0
+    assert engine_with(store).generate(SECOND, PARAMS).stats.cached_tokens == 0
 
 
-def test_nothing_is_written_twice_and_a_longer_text_replaces_a_shorter(shelf):
-    [file] = files(shelf)
+def test_nothing_is_written_twice_and_a_longer_text_replaces_a_shorter(store):
+    [file] = files(store)
     stamp = file.stat().st_mtime_ns
-    engine = engine_with(shelf)
+    engine = engine_with(store)
     engine.generate(SECOND, PARAMS)
     engine.remember(SECOND)
-    assert files(shelf) == [file]
+    assert files(store) == [file]
     assert file.stat().st_mtime_ns > stamp  # used just now
-    remember(shelf, [*DOCUMENT, *range(3, 120)] * 2)
-    [longer] = files(shelf)
+    remember(store, [*DOCUMENT, *range(3, 120)] * 2)
+    [longer] = files(store)
     assert longer != file
 
 
@@ -152,8 +152,8 @@ def test_the_longest_unused_file_goes_when_there_is_no_room(tmp_path):
     assert not files(tmp_path)
 
 
-def test_a_killed_write_leaves_the_old_files_as_they_were(shelf, monkeypatch):
-    before = {file: file.read_bytes() for file in files(shelf)}
+def test_a_killed_write_leaves_the_old_files_as_they_were(store, monkeypatch):
+    before = {file: file.read_bytes() for file in files(store)}
 
     def killed(tensors, path, about):
         path.write_bytes(b"half")
@@ -161,9 +161,9 @@ def test_a_killed_write_leaves_the_old_files_as_they_were(shelf, monkeypatch):
 
     monkeypatch.setattr(prefix_files, "save_file", killed)
     with pytest.raises(KeyboardInterrupt):
-        remember(shelf, [*DOCUMENT, *range(3, 120)] * 2)
-    assert {file: file.read_bytes() for file in files(shelf)} == before
-    assert engine_with(shelf).generate(SECOND, PARAMS).stats.cached_tokens == 3 * BLOCK
+        remember(store, [*DOCUMENT, *range(3, 120)] * 2)
+    assert {file: file.read_bytes() for file in files(store)} == before
+    assert engine_with(store).generate(SECOND, PARAMS).stats.cached_tokens == 3 * BLOCK
 
 
 def test_a_disk_that_refuses_costs_no_answer(tmp_path, monkeypatch, caplog):

@@ -24,7 +24,7 @@ def text_prompt(text, tokenizer=TOKENIZER):
 
 
 def chat_prompt(*turns, tokenizer=TOKENIZER):
-    """Turns of user and assistant, the last of the user."""
+    """StepLock of user and assistant, the last of the user."""
     roles = ["user", "assistant"] * len(turns)
     messages = [{"role": r, "content": c} for r, c in zip(roles, turns, strict=False)]
     encoded = Encoder(tokenizer, len(tokenizer)).prompt(messages)

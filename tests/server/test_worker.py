@@ -66,7 +66,7 @@ async def whole(worker, request, *, heard=False):
 
 
 def rows_in_use(engine):
-    engine.turns.exclusively(engine.sweep)
+    engine.step_lock.exclusive(engine.sweep)
     return engine.running + engine.waiting, engine.model.arena.usage
 
 

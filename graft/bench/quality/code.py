@@ -36,7 +36,7 @@ def passed(answer: str, references: Sequence[str]) -> float:
 
 
 def program(answer: str, prompt: str, test: str, name: str) -> str:
-    """The prompt, whose imports and helpers count, what was answered, and the tests.
+    """The prompt, whose imports and resources count, what was answered, and the tests.
 
     An answer that does not define the function continues the prompt, as a base model would.
     """

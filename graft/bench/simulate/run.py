@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from graft.assemble import PRESETS, Drafters, Helpers
+from graft.assemble import PRESETS, Drafters, DraftResources
 from graft.bench.metrics import Ratio, Run, decode_ratio, decode_speed, drafting, tokens_per_step
 from graft.bench.records import Results, read_results
 from graft.bench.report import ALL, PLAIN, report
@@ -162,8 +162,8 @@ class _Makers:
             for name, each in self._traces.items()
             if _needs(draft, name)
         }
-        helpers = Helpers(clock=clock if paced else None, ready=ready)
-        return Drafters(helpers, self._tokenizer)[draft]
+        resources = DraftResources(clock=clock if paced else None, ready=ready)
+        return Drafters(resources, self._tokenizer)[draft]
 
 
 def _needs(draft: str, traced: str) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from graft.draft.copies.build_tree import hung, source_at
 from graft.draft.copies.calibration import PRIOR, Calibration
-from graft.draft.copies.hanging import hung, source_at
 from graft.draft.copies.texts import NOWHERE, SOURCES, Layout, stretches
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import Choose
@@ -137,8 +137,8 @@ class LookupDrafter:
                     text.tried.append((text.matches, step.tokens))
                 text.matches = None
 
-    def reflect(self) -> None:
-        """See Reflective."""
+    def update_async(self) -> None:
+        """See UpdatesAsync."""
         for text in self._texts.values():
             text.learn()
 

@@ -4,7 +4,7 @@ levels are guessed without a wait in between.
 Launching the kernels of a level takes ten times as long as running them. A graph always runs on the
 same addresses with the same sizes. So batches are filled up to the next of a few sizes, and what
 changes (tokens, positions, noise, which rows are known) is copied into a buffer first
-(`desk.py`). How the known rows are shared out among the device's programs is planned by the
+(`graph_inputs.py`). How the known rows are shared out among the device's programs is planned by the
 host, as for the target's steps (`tree_plan.py`); which guesses see which, only the device knows.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.draft.heads.desk import Plans, RoundDesk, RoundShape
+from graft.draft.heads.graph_inputs import Plans, RoundInputs, RoundShape
 from graft.draft.heads.growth import BATCHES, Asked, Beam, LaunchedGrowth, Pool, Waiting, with_roots
 from graft.kernels.beam_triton import Nodes, Step, advance, best_children
 from graft.models.capture import Pool as GraphPool
@@ -55,7 +55,7 @@ class GraphedGrowth:
         noisy = any(each.sampler is not None and not each.sampler.params.greedy for each in asked)
         shape = RoundShape(batch, fresh, beam, noisy, plans.looks)
         prepared = self._prepared.get(shape) or self._prepare(shape)
-        prepared.desk.fill(asked, rows, plans)
+        prepared.inputs.fill(asked, rows, plans)
         return prepared.run(len(asked))
 
     def _read_most(self, asked: Sequence[Asked]) -> list[Asked]:
@@ -98,11 +98,11 @@ class GraphedGrowth:
 
 
 class _Prepared:
-    """A round of some shape: fill its desk, then run it."""
+    """A round of some shape: fill its inputs, then run it."""
 
     def __init__(self, fused: FusedHead, shape: RoundShape) -> None:
         self._fused, self._beam = fused, shape.beam
-        self.desk = RoundDesk(fused.runner, shape)
+        self.inputs = RoundInputs(fused.runner, shape)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._found: Tensor | None = None
         on_gpu = fused.runner.device.type == "cuda"
@@ -136,14 +136,14 @@ class _Prepared:
     @torch.inference_mode()
     def _launch(self) -> Tensor:
         """[3, B, P] int32; see `advance`."""
-        runner, desk, beam = self._fused.runner, self.desk, self._beam
-        working, nodes = FusedRound(self._fused, desk), Nodes.roots(desk.roots)
+        runner, inputs, beam = self._fused.runner, self.inputs, self._beam
+        working, nodes = FusedRound(self._fused, inputs), Nodes.roots(inputs.roots)
         pool = torch.empty(self._back.shape, dtype=torch.int32, device=runner.device)
         first, above, outputs = 1, 0, working.root()
         for depth, (width, size) in enumerate(zip(beam.rows, beam.sizes, strict=True)):
             step = Step(beam.children, size, first, above, beam.keeps_all)
-            found = best_children(desk.logits(outputs, depth), beam.children)
-            nodes = advance(nodes, found, step, runner.tokens, desk.tree_rows, pool)
+            found = best_children(inputs.logits(outputs, depth), beam.children)
+            nodes = advance(nodes, found, step, runner.tokens, inputs.tree_rows, pool)
             first += width * beam.children if beam.keeps_all else size
             above += size
             if depth + 1 < beam.depth:

@@ -41,7 +41,7 @@ BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSP
 
 
 @dataclass(frozen=True, slots=True)
-class HeadHelper:
+class DraftHead:
     """A head, how its guesses grow, what a level of them costs here, and what a round of them takes
     besides, by sequences. `clock` tells whether drafts keep what they promise; None where counts
     must not depend on the machine."""
@@ -100,7 +100,7 @@ class _Followed:
 class HeadDrafter:
     """A head guesses what its target will write; without a `beam` as widely as pays."""
 
-    def __init__(self, helper: HeadHelper, beam: Beam | None = None, *, nodes: int) -> None:
+    def __init__(self, helper: DraftHead, beam: Beam | None = None, *, nodes: int) -> None:
         self._runner, self._grow, self._nodes = helper.runner, helper.growth, nodes
         self._beam, self._shapes = beam, Paying(helper.costs, helper.overhead)
         self._choose = as_many_as_fit if beam else as_many_as_pay
@@ -196,7 +196,7 @@ class HeadDrafter:
         draft = self._shapes.choose(ranks, length, budget, worth)
         trial = self._shapes.trial(ranks, length, budget, worth)
         self._chosen[_situation(ready, budget)] = draft, trial
-        if budget.certain == len(ready):  # what others found says nothing of the head
+        if budget.base_tokens == len(ready):  # what others found says nothing of the head
             self._hopeless = draft is None and trial.hopeless
 
     def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:
@@ -274,7 +274,7 @@ class HeadDrafter:
 
 def _situation(ready: list[_Followed], budget: Budget) -> tuple[int, int]:
     """Sequences, and tokens that come with the step anyway, in halves."""
-    return len(ready), round(2 * budget.certain)
+    return len(ready), round(2 * budget.base_tokens)
 
 
 def _length(ready: list[_Followed]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.heads.costs import depends_on
-from graft.draft.heads.head import HeadDrafter, HeadHelper
+from graft.draft.heads.head import DraftHead, HeadDrafter
 from graft.draft.heads.ranks import RANKS
 from graft.draft.heads.worth import TRIAL
 from graft.models.arena import Extent
@@ -26,20 +26,20 @@ _ROUNDS = 8
 _TOKEN = 1
 
 
-def with_overhead(helper: HeadHelper, fingerprint: str, dtype: str) -> HeadHelper:
+def with_overhead(helper: DraftHead, fingerprint: str, dtype: str) -> DraftHead:
     """The same head, its overhead known; see `step_costs.costs_for`."""
     parts = [*depends_on(helper.runner, helper.growth, fingerprint, dtype), "overhead"]
     overhead = kept_costs(parts, lambda: measure(helper), share=REFERENCE_SHARE)
     return replace(helper, overhead=overhead)
 
 
-def measure(helper: HeadHelper) -> StepCosts:
+def measure(helper: DraftHead) -> StepCosts:
     """Time drafts of one level after real steps, and take what the level costs away."""
     seconds = tuple(_besides(helper, count) for count in SEQUENCES)
     return StepCosts((PROMPT,), SEQUENCES, (seconds,))
 
 
-def _besides(helper: HeadHelper, count: int) -> float:
+def _besides(helper: DraftHead, count: int) -> float:
     model, drafter = helper.runner.model, HeadDrafter(helper, TRIAL, nodes=RANKS)
     contexts = [DraftContext(each, [_TOKEN] * PROMPT, []) for each in range(count)]
     extents = [model.open(PROMPT + _ROUNDS) for _ in contexts]

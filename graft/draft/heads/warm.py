@@ -8,14 +8,14 @@ from itertools import product
 
 from graft.draft.heads.costs import read_text, text_of
 from graft.draft.heads.growth import BATCHES, Asked
-from graft.draft.heads.head import BEAMS, HeadHelper
+from graft.draft.heads.head import BEAMS, DraftHead
 from graft.draft.heads.worth import SHAPES
 from graft.sampling import Sampler, SamplingParams
 
 TEXT = 16  # tokens
 
 
-def warm_shapes(helper: HeadHelper, sequences: int = 1) -> None:
+def warm_shapes(helper: DraftHead, sequences: int = 1) -> None:
     """Run a round of every shape that may be chosen, greedy and sampled, for every size of batch
     that rounds are captured for, up to the one for so many sequences."""
     runner = helper.runner

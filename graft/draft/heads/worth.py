@@ -65,7 +65,7 @@ class Paying:
         """The best shape for so many sequences, if any is worth its time; promises count for so
         much of what they say."""
         rates = np.mean([each.rates for each in ranks], 0)
-        best, found = MARGIN * budget.certain / float(budget.seconds[0]), None
+        best, found = MARGIN * budget.base_tokens / float(budget.seconds[0]), None
         for width in WIDTHS:
             depth, expected = self._best_depth(rates, width, len(ranks), length, budget)
             if worth * expected.rate > best:
@@ -81,7 +81,7 @@ class Paying:
         drafting += self.costs.step(length, sequences, sequences)
         expected = self._expected(rates, drafting, sequences, budget)
         seconds = expected.seconds / min(worth, 1.0)  # as long as it really takes
-        missing = 1 - worth * expected.rate * float(budget.seconds[0]) / budget.certain
+        missing = 1 - worth * expected.rate * float(budget.seconds[0]) / budget.base_tokens
         most = drafting + seconds - expected.seconds
         loss = max(LEAST_LOSS * drafting, min(most, missing * seconds))
         return Trial(
@@ -118,8 +118,8 @@ class Paying:
         sequence, and checks some of them."""
         most = min(budget.nodes, (len(budget.seconds) - 1) // sequences, len(nodes))
         if not most:
-            return Expected(budget.certain, drafting + float(budget.seconds[0]))
-        tokens = budget.certain + sequences * np.cumsum(nodes[:most])
+            return Expected(budget.base_tokens, drafting + float(budget.seconds[0]))
+        tokens = budget.base_tokens + sequences * np.cumsum(nodes[:most])
         seconds = drafting + budget.seconds[sequences : sequences * most + 1 : sequences]
         best = int(np.argmax(tokens / seconds))
         return Expected(float(tokens[best]), float(seconds[best]))
@@ -127,4 +127,4 @@ class Paying:
 
 def plain(budget: Budget) -> Expected:
     """A round without a draft."""
-    return Expected(budget.certain, float(budget.seconds[0]))
+    return Expected(budget.base_tokens, float(budget.seconds[0]))

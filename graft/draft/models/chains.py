@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from graft.draft.models.growth import ChainGrowth
-from graft.draft.models.model import Helper, ModelDrafter
+from graft.draft.models.model import DraftModel, ModelDrafter
 from graft.errors import InputError
 
 DEPTH = 8  # of a chain that is as deep as pays
@@ -25,7 +25,7 @@ class Chains:
         if not 0 <= self.confidence <= 1:
             raise InputError(f"confidence must be between 0 and 1, not {self.confidence}")
 
-    def drafter(self, helper: Helper, *, reward: float = 0.0) -> ModelDrafter:
+    def drafter(self, helper: DraftModel, *, reward: float = 0.0) -> ModelDrafter:
         """A draft model with such chains."""
         growth = ChainGrowth(self.gamma or DEPTH, self.confidence, self.sampled)
         fixed = self.gamma is not None

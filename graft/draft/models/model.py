@@ -29,7 +29,7 @@ UNCERTAIN = 2.0  # times the price of reading a prompt that drafts must promise,
 
 
 @dataclass(frozen=True, slots=True)
-class Helper:
+class DraftModel:
     """A draft model, what its steps cost here, and how many token ids the target knows.
 
     `overhead` is what a level of guesses takes besides its step, in seconds; `source` what its
@@ -73,7 +73,7 @@ class ModelDrafter:
 
     def __init__(
         self,
-        helper: Helper,
+        helper: DraftModel,
         growth: Growth,
         *,
         nodes: int,
@@ -126,10 +126,10 @@ class ModelDrafter:
         each = self._followed.get(sequence)
         if each:
             self._experience.ended(len(each.reader.context.tokens))
-            self.leave(sequence)
+            self.detach(sequence)
 
-    def leave(self, sequence: int) -> None:
-        """See Leaving."""
+    def detach(self, sequence: int) -> None:
+        """See Detachable."""
         self._followed.pop(sequence).reader.close()
 
     def first_tokens(self, sequence: int) -> list[int]:

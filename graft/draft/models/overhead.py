@@ -11,14 +11,14 @@ import numpy as np
 
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.models.growth import ChainGrowth
-from graft.draft.models.model import Helper, ModelDrafter
+from graft.draft.models.model import DraftModel, ModelDrafter
 
 LEVELS = 8
 ROUNDS = 5
 PROMPT = 128  # tokens
 
 
-def with_overhead(helper: Helper) -> Helper:
+def with_overhead(helper: DraftModel) -> DraftModel:
     """The same draft model, its overhead known; on a CPU there is none to speak of."""
     if not helper.model.asynchronous:
         return helper

@@ -1,6 +1,6 @@
 """Whether drafting on is worth its time: the draft model's seconds count like the target's.
 
-A round over n guesses yields `budget.certain` tokens and the sum of the guesses' path
+A round over n guesses yields `budget.base_tokens` tokens and the sum of the guesses' path
 probabilities, and costs the draft model's forwards so far plus the target's step over n nodes.
 Before every forward of the draft model the round is weighed as it stands against the round with
 one more level: expected tokens per second of all of it. A level is drafted only for the sequences
@@ -33,7 +33,7 @@ class Account:
     ) -> None:
         self._budget, self._costs, self._length = budget, costs, length
         self._overhead = overhead  # seconds that a forward costs besides
-        self._spent, self._nodes, self._tokens = 0.0, 0, float(budget.certain)
+        self._spent, self._nodes, self._tokens = 0.0, 0, float(budget.base_tokens)
 
     def price(self, rows: int, sequences: int = 1) -> float:
         """Seconds of a forward of the draft model over so many rows of so many sequences."""
@@ -46,13 +46,13 @@ class Account:
     @property
     def trial_seconds(self) -> float:
         """What a plain step of one sequence adds to what its next trial may cost."""
-        return TRIAL_SHARE * float(self._budget.seconds[0]) / self._budget.certain
+        return TRIAL_SHARE * float(self._budget.seconds[0]) / self._budget.base_tokens
 
     def gain(self, depth: int, sequences: int, hope: float) -> float:
         """Seconds that drafts of the best depth, up to `depth`, for so many sequences would save
         per token if each guess came true with this probability; 0 where they would not pay."""
         best = self._rates(depth, sequences, hope).max()
-        plain = self._budget.certain / self._budget.seconds[0]
+        plain = self._budget.base_tokens / self._budget.seconds[0]
         return max(0.0, float(1 / plain - MARGIN / best))
 
     def levels(self, depth: int, sequences: int, hope: float) -> int:
@@ -63,7 +63,7 @@ class Account:
         """Tokens per second of rounds with one, two, ... `depth` levels."""
         levels = np.arange(1, depth + 1)
         nodes = np.minimum(sequences * levels, len(self._budget.seconds) - 1)
-        tokens = self._budget.certain + sequences * np.cumsum(hope**levels)
+        tokens = self._budget.base_tokens + sequences * np.cumsum(hope**levels)
         drafting = levels * self.price(sequences, sequences)
         return tokens / (drafting + self._budget.seconds[nodes])
 
@@ -72,7 +72,7 @@ class Account:
         pooled = -np.sort(-np.concatenate(scores))
         most = min(len(pooled), len(self._budget.seconds) - 1)
         gained = np.concatenate([[0.0], np.cumsum(pooled[:most], dtype=np.float64)])
-        tokens = self._budget.certain + gained
+        tokens = self._budget.base_tokens + gained
         self._nodes = int(np.argmax(tokens / (self._spent + self._budget.seconds[: most + 1])))
         self._tokens = float(tokens[self._nodes])
 

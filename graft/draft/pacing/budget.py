@@ -27,11 +27,11 @@ def as_many_as_pay(scores: Sequence[np.ndarray], budget: Budget) -> list[int]:
     """For each tree how many of its nodes (path probabilities, best first) are worth their time,
     all trees weighed together: in a batch a node of one sequence costs time that all of them wait.
 
-    A step over the best n nodes yields `budget.certain` tokens + the sum of their path
-    probabilities in expectation and costs seconds[n], and with any of them `besides`. The best rate
-    wins; of equal ones the smaller trees.
+    A step over the best n nodes yields `budget.base_tokens` tokens + the sum of their path
+    probabilities in expectation and costs seconds[n], plus `overhead_seconds` where n > 0. The
+    best rate wins; of equal ones the smaller trees.
     """
-    certain, besides = float(budget.certain), float(budget.besides)
+    certain, besides = float(budget.base_tokens), float(budget.overhead_seconds)
     if len(scores) == 1:  # most often, and a step of a GPU waits for it
         most = min(len(scores[0]), budget.nodes)
         return [_best_count(scores[0], most, budget.seconds, certain, besides) if most else 0]

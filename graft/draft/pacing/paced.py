@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from graft.draft.drafter import Budget, DraftContext, Drafter, Leaving, Reflective
+from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, UpdatesAsync
 from graft.draft.pacing.rounds import Round, Rounds
 from graft.draft.pacing.trial import SHARE, Trial
 from graft.models.language_model import TargetStep
@@ -37,14 +37,14 @@ LEARN, FORGET = 0.05, 0.99  # of what guesses take besides: by a round with some
 Whose = TypeVar("Whose", DraftContext, TargetStep)
 
 
-class Copies(Drafter, Reflective, Protocol):
+class Copies(Drafter, UpdatesAsync, Protocol):
     """A drafter that knows when it is on to something."""
 
     def is_copying(self, sequence: int) -> bool:
         """Whether a sequence looks as if it were being copied."""
 
 
-class Everybody(Drafter, Leaving, Protocol):
+class Everybody(Drafter, Detachable, Protocol):
     """Copies, and networks that can be let go of."""
 
 
@@ -223,16 +223,16 @@ class Paced:
             kind, trees = Kind.NOBODY, [root_only(context.root) for context in contexts]
         else:
             besides = max(pace.besides.seconds, 0.0)
-            dear = Budget(budget.nodes, budget.seconds, budget.certain, besides, budget.reads)
+            dear = Budget(budget.nodes, budget.seconds, budget.base_tokens, besides, budget.reads)
             trees = self._trees(kind, contexts, dear)
         self._asked = _Asked(pace, kind, budget.seconds, trees)
         return trees
 
-    def reflect(self) -> None:
+    def update_async(self) -> None:
         """Hold the last round that is over against the clock, and decide who is asked in the next:
         in time that the device takes anyway."""
         self._catch_up()
-        self._copies.reflect()
+        self._copies.update_async()
         if self._over:
             asked, last = self._over
             self._over = None
@@ -275,7 +275,7 @@ class Paced:
         if not reads:
             self._usual = self._latest
         if self._next is None or self._latest is not before:
-            self.reflect()
+            self.update_async()
 
     def _goes_on(self) -> bool:
         """Whether the round before was one of the same rest of the same sequences."""
@@ -336,7 +336,7 @@ class Paced:
     def _let_go(self) -> None:
         """Networks need not know of those who are writing any more."""
         for sequence in self._told.intersection(self._whose):
-            self._everybody.leave(sequence)
+            self._everybody.detach(sequence)
             self._told.remove(sequence)
 
     def _are_copying(self, whose: list[int]) -> bool:

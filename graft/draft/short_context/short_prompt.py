@@ -17,8 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from graft.draft.drafter import Budget, DraftContext, Drafter, Leaving
-from graft.draft.models.model import Helper, ModelDrafter
+from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter
+from graft.draft.models.model import DraftModel, ModelDrafter
 from graft.draft.models.worth import Account
 from graft.draft.pacing.trust import FIRST_HOPE
 from graft.models.language_model import TargetStep
@@ -108,10 +108,10 @@ class ShortContextDrafter:
         if self._forgets(sequence):
             self._drafter.finish(sequence)
 
-    def leave(self, sequence: int) -> None:
-        """See Leaving."""
+    def detach(self, sequence: int) -> None:
+        """See Detachable."""
         if self._forgets(sequence):
-            self._drafter.leave(sequence)
+            self._drafter.detach(sequence)
 
     def _forgets(self, sequence: int) -> bool:
         """Forget a sequence; whether the draft model knows of it."""
@@ -177,11 +177,11 @@ class ByPrompt:
         if drafter:
             drafter.finish(sequence)
 
-    def leave(self, sequence: int) -> None:
-        """See Leaving. Whoever is alone goes on."""
+    def detach(self, sequence: int) -> None:
+        """See Detachable. Whoever is alone goes on."""
         drafter = self._chosen.pop(sequence)
-        if isinstance(drafter, Leaving):
-            drafter.leave(sequence)
+        if isinstance(drafter, Detachable):
+            drafter.detach(sequence)
 
     def _shared_out(self, sequences: list[int]) -> list[tuple[Drafter, list[int]]]:
         """Each of the two, with the places of its own sequences, where it has any."""
@@ -193,7 +193,7 @@ class ByPrompt:
         return found
 
 
-def pays_from(costs: StepCosts, helper: Helper, depth: int, longest: int) -> int | None:
+def pays_from(costs: StepCosts, helper: DraftModel, depth: int, longest: int) -> int | None:
     """The least tokens of a prompt, in doublings, from which drafts of a short version of it would
     pay by the clock if most came true; None where they never would, up to the `longest`."""
     length = LEAST_PROMPT

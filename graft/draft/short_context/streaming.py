@@ -1,8 +1,8 @@
 """Drafts of the target itself, which sees a part of its own cache only (MagicDec).
 
 No second model and no second cache: a guess reads the target's weights and, of a long context's
-keys and values, a small part (`sight.py`). That pays where reading the cache takes longer than
-reading the weights: long contexts, many sequences at once. A text of which the part leaves nothing
+keys and values, a small part (`kv_selection.py`). That saves time where reading the cache takes
+longer than reading the weights: long contexts, many sequences at once. A text of which the part leaves nothing
 out is not drafted for.
 """
 
@@ -11,24 +11,24 @@ from torch import Tensor
 from graft.draft.drafter import DraftContext
 from graft.draft.models.growth import Growth
 from graft.draft.models.guess import Guess
-from graft.draft.models.model import Helper, ModelDrafter, _Followed
+from graft.draft.models.model import DraftModel, ModelDrafter, _Followed
 from graft.draft.models.worth import Account, Unlimited
-from graft.draft.short_context.sight import Sight
+from graft.draft.short_context.kv_selection import KVSelection
 from graft.draft.short_context.view_reader import ViewReader
 from graft.models.language_model import TargetStep
 
 
 class SelfDrafter(ModelDrafter):
-    """The target guesses what it will write from what it sees through `sight`.
+    """The target guesses what it will write from what it sees through `selection`.
 
     `helper` is the target itself; its steps cost what they cost at the length of what is seen.
     """
 
     def __init__(
-        self, helper: Helper, growth: Growth, sight: Sight, *, adaptive: bool = False
+        self, helper: DraftModel, growth: Growth, selection: KVSelection, *, adaptive: bool = False
     ) -> None:
         super().__init__(helper, growth, nodes=growth.depth, adaptive=adaptive)
-        self._sight = sight
+        self._selection = selection
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
@@ -41,7 +41,7 @@ class SelfDrafter(ModelDrafter):
         return self._followed[sequence].reader.sees_all
 
     def _reader(self, context: DraftContext) -> ViewReader:
-        return ViewReader(self._model, context, sight=self._sight)
+        return ViewReader(self._model, context, selection=self._selection)
 
     def _begin(
         self, ready: list[_Followed], account: Account | Unlimited
@@ -49,7 +49,7 @@ class SelfDrafter(ModelDrafter):
         """See ModelDrafter. Only the root is missing: reading it is the first level's forward."""
         chosen = self._chosen(ready, account)
         for each in chosen:
-            each.guess = Guess(each.reader, each.trust, self._sight.source)
+            each.guess = Guess(each.reader, each.trust, self._selection.source)
         guesses = [each.guess for each in chosen]
         if not guesses:
             return [], None

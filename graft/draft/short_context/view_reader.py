@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from graft.draft.models.reader import Reader
-from graft.draft.short_context.sight import Sight
+from graft.draft.short_context.kv_selection import KVSelection
 from graft.models.arena import Extent, OutOfRowsError
 
 
@@ -18,7 +18,7 @@ from graft.models.arena import Extent, OutOfRowsError
 class ViewReader(Reader):
     """See Reader; `base` are the target's rows of the sequence, once it has shown them."""
 
-    sight: Sight | None = None
+    selection: KVSelection | None = None
     base: Extent | None = None
     chosen: Extent | None = None  # rows gathered of the prompt
 
@@ -30,7 +30,7 @@ class ViewReader(Reader):
     @property
     def sees_all(self) -> bool:
         """Whether the view would leave nothing out: guesses would cost what the target costs."""
-        return not self.sight.leaves_out(len(self.context.prompt), self.length - 1)
+        return not self.selection.leaves_out(len(self.context.prompt), self.length - 1)
 
     def prepare(self, depth: int, scratch: int) -> bool:
         """See Reader."""
@@ -45,7 +45,7 @@ class ViewReader(Reader):
             self.model.prefixes.ensure(self.extent, 1 + scratch)
         except OutOfRowsError:
             return False
-        self.extent.look(*self.sight.spans(len(self.context.prompt), self.base.total))
+        self.extent.look(*self.selection.spans(len(self.context.prompt), self.base.total))
         self.sure, self.guessed = self.base.total, []
         return True
 
@@ -59,16 +59,16 @@ class ViewReader(Reader):
     def _open(self) -> None:
         if self.extent is None:
             self.extent = self.model.look(self.base, 1)
-        if self.sight.gathered and self.chosen is None:
-            self.chosen = self.model.prefixes.reserve(self.sight.gathered)
+        if self.selection.gathered and self.chosen is None:
+            self.chosen = self.model.prefixes.reserve(self.selection.gathered)
             self._gather()
             self.extent.chosen = self.chosen
 
     def _gather(self) -> None:
         """Copy the rows that are chosen by layer and head; all at once, when the prompt has been
         read."""
-        count, storage = self.sight.gathered, self.model.arena.storage
-        tokens = self.sight.choose(self.model, self.base, self.context.prompt)
+        count, storage = self.selection.gathered, self.model.arena.storage
+        tokens = self.selection.choose(self.model, self.base, self.context.prompt)
         rows = torch.from_numpy(self.base.rows).to(tokens.device)
         storage.gather(rows[tokens], self.chosen.start + np.arange(count))
         self.chosen.length = count

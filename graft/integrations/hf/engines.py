@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from graft.assemble import Helpers, engine_around, machine_clock
+from graft.assemble import DraftResources, engine_around, machine_clock
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
 from graft.integrations.hf.split import heads_blamed, shared_costs
@@ -144,12 +144,12 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()
     checkpoint = Checkpoint(_name(model), Path(model.config.name_or_path), fingerprint)
     dtype, device = name_of(model.dtype), str(model.device)
-    helpers = Helpers(clock=None if costs or is_split(model) else machine_clock())
+    resources = DraftResources(clock=None if costs or is_split(model) else machine_clock())
     if costs is None and is_split(model):
         costs = shared_costs(model, target)
     costs = costs or costs_for(target, fingerprint, dtype, device)
     loaded = LoadedModel(target, None, checkpoint, frozenset(), dtype, device, kind)
-    return engine_around(loaded, costs, helpers=helpers, max_batch=MOST_ROWS)
+    return engine_around(loaded, costs, resources=resources, max_batch=MOST_ROWS)
 
 
 def _name(model: PreTrainedModel) -> str:

@@ -23,7 +23,7 @@ from graft.decode.stats import Stats
 from graft.errors import ContextLengthError, InputError
 from graft.integrations.hf.engines import engine_for
 from graft.integrations.hf.refusals import asked_of_transformers, refuse, unpadded
-from graft.integrations.hf.rows import Ends, Row, Wishes
+from graft.integrations.hf.rows import Ends, GenerateArgs, Row
 from graft.integrations.hf.split import agreed_seeds, refuse_on_split
 from graft.sampling import SamplingParams
 
@@ -116,7 +116,7 @@ def _rows(
     config: GenerationConfig,
 ) -> tuple[list[Row], Ends]:
     wanted = bool(config.return_dict_in_generate)
-    wishes = Wishes(
+    args = GenerateArgs(
         scores=wanted and bool(config.output_scores),
         logits=wanted and bool(config.output_logits),
         sampled=bool(config.do_sample),
@@ -124,7 +124,7 @@ def _rows(
     padded = any(hasattr(criterion, "eos_token_id") for criterion in callbacks[1])
     ends = Ends([None] * len(prompts), go_on=not padded)
     rows = [
-        Row(number, input_ids, prompt, *callbacks, ends=ends, wishes=wishes)
+        Row(number, input_ids, prompt, *callbacks, ends=ends, args=args)
         for number, prompt in enumerate(prompts)
     ]
     return rows, ends

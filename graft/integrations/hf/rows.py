@@ -65,7 +65,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class GenerateArgs:
     """What of the distributions the caller wants to know, and whether tokens are drawn."""
 
     scores: bool
@@ -85,14 +85,14 @@ class Row:
         criteria: StoppingCriteriaList,
         *,
         ends: Ends,
-        wishes: Wishes,
+        args: GenerateArgs,
     ) -> None:
         self._number, self._rows = number, len(input_ids)
         self.prompt, self._width, self._ends = prompt, input_ids.shape[1], ends
         self._ids, self._known = input_ids[number : number + 1].clone(), 0
         self._processors = LogitsProcessorList(self._own(each) for each in processors)
         self._criteria = StoppingCriteriaList(self._own(each) for each in criteria)
-        self._wishes = wishes
+        self._wishes = args
         self.scores: list[Tensor] = []  # [V] of every token drawn
         self.logits: list[Tensor] = []
 

@@ -23,8 +23,8 @@ from graft.models.checkpoints.folder import read_header, read_json
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.config import WINDOW, HeadConfig, check_target, sizes_of
+from graft.models.heads.installed import CONFIG
 from graft.models.heads.layers import Positions
-from graft.models.heads.shelf import CONFIG
 from graft.models.longspec_head import LongSpecHead
 
 Head = EagleHead | LongSpecHead

@@ -32,7 +32,7 @@ class Looking:
     most_parts: int
 
 
-class Desk(Protocol):
+class GraphInputs(Protocol):
     """What a round of B sequences starts from, where a graph finds it. Of the N places for new
     tokens some may be empty: those have no row."""
 
@@ -108,18 +108,18 @@ class FusedHead:
 class FusedRound:
     """Reads what is new, then guesses level by level."""
 
-    def __init__(self, fused: FusedHead, desk: Desk) -> None:
-        self._fused, self._runner, self._desk = fused, fused.runner, desk
+    def __init__(self, fused: FusedHead, inputs: GraphInputs) -> None:
+        self._fused, self._runner, self._inputs = fused, fused.runner, inputs
         self._depth = 0
         self._outputs: Tensor | None = None
 
     @torch.inference_mode()
     def root(self) -> Tensor:
         """[B, E]: the outputs after the last new tokens."""
-        desk = self._desk
-        hidden = self._fused.inputs(desk.tokens, desk.features, None)
-        query = self._fused.project(hidden, desk.positions, desk.rows)
-        return self._through(hidden[desk.last], query[desk.last], Nodes.roots(desk.roots))
+        inputs = self._inputs
+        hidden = self._fused.inputs(inputs.tokens, inputs.features, None)
+        query = self._fused.project(hidden, inputs.positions, inputs.rows)
+        return self._through(hidden[inputs.last], query[inputs.last], Nodes.roots(inputs.roots))
 
     @torch.inference_mode()
     def level(self, nodes: Nodes) -> Tensor:
@@ -164,7 +164,7 @@ class FusedRound:
         return found.view(len(query), -1)
 
     def _placed(self, whose: str, nodes: Nodes) -> PlacedPlan:
-        looking = self._desk.looking(whose, self._depth)
+        looking = self._inputs.looking(whose, self._depth)
         return PlacedPlan(
             looking.tile, looking.tasks, looking.parts, nodes.bits.view(-1, 1), nodes.positions,
             looking.most_parts,

@@ -12,10 +12,10 @@ from graft.errors import CheckpointError
 from graft.models.heads.config import KINDS, sizes_of
 from graft.models.heads.eagle_runner import EagleRunner
 from graft.models.heads.files import CONFIG, Head, read_head
+from graft.models.heads.installed import installed_heads
 from graft.models.heads.layers import Positions
 from graft.models.heads.longspec_runner import LongSpecRunner
 from graft.models.heads.runner import HeadRunner
-from graft.models.heads.shelf import installed_heads
 from graft.models.language_model import LanguageModel
 from graft.models.load import LoadedModel, read_config
 

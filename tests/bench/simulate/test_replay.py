@@ -4,7 +4,7 @@ import pytest
 from tiny import END, costs_of, tiny_engine
 
 from graft import Request, SamplingParams
-from graft.assemble import Drafters, Helpers
+from graft.assemble import Drafters, DraftResources
 from graft.bench.metrics import tokens_per_step
 from graft.bench.simulate.recorded_model import SimulatedClock, step_seconds
 from graft.bench.simulate.recordings import Recording
@@ -73,7 +73,7 @@ def test_counts_are_those_of_the_real_run(engine, recordings, draft, temperature
     clock = SimulatedClock()
     runs = replay(
         recordings[temperature],
-        Drafters(Helpers())[draft],
+        Drafters(DraftResources())[draft],
         Machine(costs_of(1.0), batch),
         clock,
     ).runs

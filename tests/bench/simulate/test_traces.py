@@ -5,7 +5,7 @@ from test_replay import ROOM, answers, recorded
 from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import tiny_head
 
-from graft.assemble import Drafters, Helpers
+from graft.assemble import Drafters, DraftResources
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.bench.simulate.replay import Machine, replay
@@ -35,8 +35,8 @@ def test_counts_are_those_of_the_real_run(engine, traced, draft):
     cells, path = traced
     clock = SimulatedClock()
     traces = read_traces(path, cells)
-    helpers = Helpers(ready={"eagle2": traces.drafter(CELL, clock.spend)})
-    runs = replay(cells[CELL], Drafters(helpers)[draft], Machine(costs_of(1.0)), clock).runs
+    resources = DraftResources(ready={"eagle2": traces.drafter(CELL, clock.spend)})
+    runs = replay(cells[CELL], Drafters(resources)[draft], Machine(costs_of(1.0)), clock).runs
     real = answers(engine, draft, 0.0)
     assert sum(run.steps for run in runs) == sum(each.stats.steps for each in real)
     assert sum(run.drafted for run in runs) == sum(each.stats.num_draft_tokens for each in real)
@@ -49,7 +49,9 @@ def test_drafting_takes_its_time(traced):
     def seconds(share):
         clock, traces = SimulatedClock(), read_traces(path, cells)
         traces.share = share
-        drafter = Drafters(Helpers(ready={"eagle2": traces.drafter(CELL, clock.spend)}))["eagle2"]
+        drafter = Drafters(DraftResources(ready={"eagle2": traces.drafter(CELL, clock.spend)}))[
+            "eagle2"
+        ]
         runs = replay(cells[CELL], drafter, Machine(costs_of(1.0)), clock).runs
         return sum(run.decode for run in runs)
 

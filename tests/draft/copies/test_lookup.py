@@ -128,7 +128,7 @@ def test_a_round_is_learned_from_while_the_next_is_on_its_way(reflects):
         drafter.propose([context], BUDGET)
         seen.append(trust.confidence()[1:].mean())
         if reflects:
-            drafter.reflect()
+            drafter.update_async()
         context.tokens.append(token)
         drafter.observe([TargetStep(0, [token])])
     assert seen[0] == seen[1] == pytest.approx(PRIOR[1:].mean())

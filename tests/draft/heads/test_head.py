@@ -16,8 +16,8 @@ from graft.draft.heads.head import (
     BEAMS,
     FOLLOWED,
     LONGSPEC_BEAM,
+    DraftHead,
     HeadDrafter,
-    HeadHelper,
     growth_for,
 )
 from graft.draft.heads.ranks import RANKS, Ranks, expected_levels
@@ -154,7 +154,7 @@ def helper_of(kind, model=None, **more):
     network = tiny_network()
     model = model or tiny_engine(network).model
     runner = run_head(tiny_head(kind, network, **more), model, packed=True)
-    return HeadHelper(runner, growth_for(runner), costs_of(0.1))
+    return DraftHead(runner, growth_for(runner), costs_of(0.1))
 
 
 class Target:
@@ -389,7 +389,7 @@ def test_where_drafts_are_far_from_paying_few_sequences_are_followed(kind):
 def test_a_sure_copy_does_not_speak_against_a_head():
     target = Target("eagle2", beam=False)
     target.begin(0, PROMPT)
-    target.propose(0, budget=Budget(63, np.linspace(1, 64, 64), certain=7))
+    target.propose(0, budget=Budget(63, np.linspace(1, 64, 64), base_tokens=7))
     assert not target.drafter._hopeless
 
 

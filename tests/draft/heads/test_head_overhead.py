@@ -8,7 +8,7 @@ from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.draft.drafter import Budget
-from graft.draft.heads.head import HeadHelper, growth_for
+from graft.draft.heads.head import DraftHead, growth_for
 from graft.draft.heads.overhead import LEAST, SEQUENCES, measure, with_overhead
 from graft.draft.heads.ranks import Ranks
 from graft.draft.heads.worth import TRIAL_SHARE, Paying
@@ -21,7 +21,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 def helper_of(kind, cost):
     network = tiny_network()
     runner = run_head(tiny_head(kind, network), tiny_engine(network).model, packed=True)
-    return HeadHelper(runner, growth_for(runner), costs_of(cost))
+    return DraftHead(runner, growth_for(runner), costs_of(cost))
 
 
 @every_kind
@@ -70,7 +70,7 @@ def test_the_less_is_missing_the_less_a_trial_costs():
 
 
 def test_without_room_for_guesses_nothing_pays():
-    full = Budget(63, np.ones(2), certain=2)  # one node for two sequences
+    full = Budget(63, np.ones(2), base_tokens=2)  # one node for two sequences
     shapes = Paying(flat(0.01))
     assert shapes.choose([Ranks(), Ranks()], 100, full) is None
     assert shapes.trial([Ranks(), Ranks()], 100, full).loss == pytest.approx(0.01)

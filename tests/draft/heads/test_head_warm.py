@@ -7,7 +7,7 @@ from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.draft.heads.growth import LaunchedGrowth
-from graft.draft.heads.head import BEAMS, HeadHelper, growth_for
+from graft.draft.heads.head import BEAMS, DraftHead, growth_for
 from graft.draft.heads.warm import warm_shapes
 from graft.draft.heads.worth import SHAPES, TRIAL
 from graft.models.heads.load import run_head
@@ -27,7 +27,7 @@ def test_every_shape_that_may_be_chosen_is_run(kind, sequences, counts, monkeypa
         return begin(growth, asked, beam)
 
     monkeypatch.setattr(LaunchedGrowth, "begin", watched)
-    warm_shapes(HeadHelper(runner, growth_for(runner), costs_of(0.1)), sequences)
+    warm_shapes(DraftHead(runner, growth_for(runner), costs_of(0.1)), sequences)
     wanted = product({BEAMS[kind][0], TRIAL, *SHAPES}, (True, False), counts)
     assert set(seen) == set(wanted)
     assert runner.arena.taken == runner.model.arena.taken == 0

@@ -35,7 +35,7 @@ def test_time_already_spent_is_gone_but_counts():
 
 
 def test_only_those_sequences_go_on_for_which_it_pays():
-    steep = Budget(63, 1 + np.arange(64) * 0.2, certain=3)
+    steep = Budget(63, 1 + np.arange(64) * 0.2, base_tokens=3)
     assert account(0.05, steep).paying([0.2, 0.95, 0.9], [1, 1, 1]) == [1, 2]
 
 
@@ -82,7 +82,7 @@ def test_what_a_level_takes_besides_its_forward_counts():
 
 def test_trials_take_their_share_of_a_plain_steps_time():
     assert account(0.1).trial_seconds == pytest.approx(TRIAL_SHARE)
-    four = Budget(63, np.ones(64), certain=4)
+    four = Budget(63, np.ones(64), base_tokens=4)
     assert account(0.1, four).trial_seconds == pytest.approx(TRIAL_SHARE / 4)
 
 

@@ -33,11 +33,11 @@ def test_as_many_nodes_as_raise_the_rate(scores, seconds, nodes):
 
 @pytest.mark.parametrize(("scores", "nodes"), [([0.4], 0), ([0.6], 1), ([0.3, 0.3], 2)])
 def test_what_any_guess_takes_besides_must_pay_too(scores, nodes):
-    assert as_many_as_pay([np.array(scores)], Budget(63, FREE, besides=0.5)) == [nodes]
+    assert as_many_as_pay([np.array(scores)], Budget(63, FREE, overhead_seconds=0.5)) == [nodes]
 
 
 def test_what_guesses_take_besides_is_paid_once():
-    budget = Budget(63, DEAR, besides=0.5)
+    budget = Budget(63, DEAR, overhead_seconds=0.5)
     assert budget.after([root_only(1)]).besides == 0.5
     left = budget.after([chain([1, 2])])
     assert left.besides == 0
@@ -70,14 +70,14 @@ def test_one_tree_is_weighed_as_it_would_be_beside_an_empty_one():
 def test_in_a_batch_the_likeliest_nodes_of_all_trees_are_taken():
     scores = [np.array([0.9, 0.5]), np.array([]), np.array([0.8, 0.7, 0.1])]
     seconds = np.array([1, 1, 1, 1, 3.0, 9, 9])  # three more nodes are free
-    assert as_many_as_pay(scores, Budget(63, seconds, certain=3)) == [1, 0, 2]
-    assert as_many_as_fit(scores, Budget(63, seconds, certain=3)) == [2, 0, 3]
+    assert as_many_as_pay(scores, Budget(63, seconds, base_tokens=3)) == [1, 0, 2]
+    assert as_many_as_fit(scores, Budget(63, seconds, base_tokens=3)) == [2, 0, 3]
 
 
 def test_what_pays_for_one_may_not_pay_when_many_wait():
     scores, seconds = [np.array([0.3])], np.array([1, 1.2])
-    assert as_many_as_pay(scores, Budget(63, seconds, certain=1)) == [1]  # 1.3 / 1.2
-    assert as_many_as_pay(scores, Budget(63, seconds, certain=8)) == [0]  # 8.3 / 1.2 < 8 / 1
+    assert as_many_as_pay(scores, Budget(63, seconds, base_tokens=1)) == [1]  # 1.3 / 1.2
+    assert as_many_as_pay(scores, Budget(63, seconds, base_tokens=8)) == [0]  # 8.3 / 1.2 < 8 / 1
 
 
 def test_a_gain_that_drafting_itself_would_eat_is_not_taken():

@@ -37,10 +37,10 @@ class Asked:
     def finish(self, sequence):
         self.told.append(("finish", sequence))
 
-    def leave(self, sequence):
+    def detach(self, sequence):
         self.told.append(("leave", sequence))
 
-    def reflect(self):
+    def update_async(self):
         self.thought += 1
 
 
@@ -318,7 +318,7 @@ def test_nobody_looks_for_copies_of_sequences_that_are_over(reflects):
         for _ in range(7):
             life.rounds(1, seconds=1.5, tokens=1, whose=(sequence,))
             if reflects:
-                life.paced.reflect()
+                life.paced.update_async()
         assert set(looked) <= {sequence}
 
 
@@ -339,7 +339,7 @@ def test_guesses_cost_what_their_rounds_take_besides(besides):
     seconds = BUDGET.seconds[1] + besides
     life.rounds(300, seconds=seconds, tokens=2)
     assert life.copies.budget.seconds is BUDGET.seconds
-    assert life.copies.budget.besides == pytest.approx(besides, abs=0.02)
+    assert life.copies.budget.overhead_seconds == pytest.approx(besides, abs=0.02)
 
 
 @pytest.mark.parametrize("sequences", [1, 8])

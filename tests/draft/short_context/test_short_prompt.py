@@ -13,7 +13,7 @@ from scipy.stats import chisquare
 from short_prompts import HEAD, TAIL, Ends, ends_only
 from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
 
-from graft.assemble import Helpers, make_drafter, make_verifier
+from graft.assemble import DraftResources, make_drafter, make_verifier
 from graft.decode.request import Request
 from graft.draft.combined import Combined
 from graft.draft.drafter import Budget, DraftContext, NoDraft
@@ -319,7 +319,7 @@ def test_whoever_a_prompt_was_given_to_is_left():
     drafter = ByPrompt(long, rest, least=5)
     for sequence, prompt in enumerate(([1, 2], [1, 2, 3, 4, 5])):
         drafter.start(context_of(prompt, sequence))
-        drafter.leave(sequence)
+        drafter.detach(sequence)
         drafter.finish(sequence)
     long.leave.assert_called_once_with(1)
     long.finish.assert_not_called()
@@ -351,9 +351,9 @@ def test_rapid_takes_the_draft_model_if_it_is_smaller():
 
 def test_without_anybody_to_shorten_prompts_it_is_refused():
     with pytest.raises(InputError, match="'rapid' needs a model with a tokenizer"):
-        make_drafter("rapid", Helpers())
+        make_drafter("rapid", DraftResources())
     with pytest.raises(InputError, match="'rapid-up' needs a draft model"):
-        make_drafter("rapid-up", Helpers(shorten=ends_only))
+        make_drafter("rapid-up", DraftResources(shorten=ends_only))
 
 
 @pytest.mark.parametrize("wrong", [{"gamma": 0}, {"gamma": 1000}, {"confidence": 1.5}])

@@ -7,8 +7,8 @@ from safetensors import safe_open
 
 from graft.models.checkpoints.pretrained import KNOWN
 from graft.models.heads.files import CARD, CONFIG, WEIGHTS, read_head
+from graft.models.heads.installed import IN_PACKAGE, installed_heads
 from graft.models.heads.load import find_heads
-from graft.models.heads.shelf import IN_PACKAGE, installed_heads
 
 SHIPPED = ("smollm2-135m-eagle2", "smollm2-135m-longspec")
 MOST_BYTES = 12_000_000

@@ -75,7 +75,7 @@ Settled = tuple[Part, list[int], list[int]]  # whose, the nodes kept, the tokens
 
 
 @dataclass(slots=True)
-class Flight:
+class InFlightStep:
     """`logits` are those of each part; `draws` of all of them, where they are made ahead; its time
     counts from `since`."""
 

@@ -6,7 +6,7 @@ import torch
 from tiny import VOCABULARY, tiny_network
 
 from graft.draft.drafter import DraftContext
-from graft.draft.short_context.sight import (
+from graft.draft.short_context.kv_selection import (
     LONGSPEC_WINDOW,
     MAGICDEC,
     MAGICDEC_SNAPKV,
@@ -93,7 +93,7 @@ def test_chunks_are_those_whose_mean_key_the_last_token_asks_for(read):
 def test_chosen_rows_are_copied_once_and_freed_at_the_end(read, rule):
     model, base = read
     taken, context = model.arena.taken, DraftContext(0, PROMPT, [], tokens=[7])
-    reader = ViewReader(model, context, sight=rule)
+    reader = ViewReader(model, context, selection=rule)
     assert not reader.prepare(3, 3)  # the target's rows are not known yet
     reader.base = base
     assert reader.prepare(3, 3)

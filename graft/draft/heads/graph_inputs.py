@@ -94,8 +94,8 @@ class Plans:
         return self._made[key]
 
 
-class RoundDesk:
-    """See Desk; also where the noise of sampled guesses comes from."""
+class RoundInputs:
+    """See GraphInputs; also where the noise of sampled guesses comes from."""
 
     def __init__(self, runner: HeadRunner, shape: RoundShape) -> None:
         self._runner, self._looks, self._noisy = runner, dict(shape.looks), shape.noisy
@@ -119,7 +119,7 @@ class RoundDesk:
         self._send()
 
     def looking(self, whose: str, depth: int) -> Looking:
-        """See Desk."""
+        """See GraphInputs."""
         place, there = (whose, depth), self._there.parts
         look = self._looks[place]
         return Looking(look.tile, there["tasks", place], there["parts", place], look.parts)

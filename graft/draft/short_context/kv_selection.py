@@ -21,7 +21,7 @@ from graft.models.language_model import LanguageModel
 Spans = tuple[tuple[int, int], ...]
 
 
-class Sight(Protocol):
+class KVSelection(Protocol):
     """A rule what to see of a text of which a prompt is the beginning."""
 
     source: str  # what guesses made this way are called
@@ -47,15 +47,15 @@ class Window:
     gathered = 0
 
     def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
-        """See Sight."""
+        """See KVSelection."""
         return total > self.sinks + self.latest
 
     def spans(self, prompt: int, total: int) -> Spans:  # noqa: ARG002
-        """See Sight."""
+        """See KVSelection."""
         return (0, self.sinks), (total - self.latest, total)
 
     def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
-        """See Sight."""
+        """See KVSelection."""
         raise AssertionError("a window gathers nothing")
 
 
@@ -71,19 +71,19 @@ class SnapKV:
 
     @property
     def gathered(self) -> int:
-        """See Sight."""
+        """See KVSelection."""
         return self.budget - self.observed
 
     def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
-        """See Sight."""
+        """See KVSelection."""
         return prompt > self.budget
 
     def spans(self, prompt: int, total: int) -> Spans:
-        """See Sight."""
+        """See KVSelection."""
         return ((prompt - self.observed, total),)
 
     def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
-        """See Sight."""
+        """See KVSelection."""
         return _by_head(model, base, prompt, self.observed, self._attended)
 
     def _attended(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -103,19 +103,19 @@ class Chunks:
 
     @property
     def gathered(self) -> int:
-        """See Sight."""
+        """See KVSelection."""
         return self.budget // self.size * self.size
 
     def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
-        """See Sight."""
+        """See KVSelection."""
         return prompt // self.size > self.budget // self.size
 
     def spans(self, prompt: int, total: int) -> Spans:
-        """See Sight. Tokens that fill no chunk are seen too."""
+        """See KVSelection. Tokens that fill no chunk are seen too."""
         return ((prompt // self.size * self.size, total),)
 
     def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
-        """See Sight."""
+        """See KVSelection."""
         return _by_head(model, base, prompt, 1, self._nearest)
 
     def _nearest(self, queries: Tensor, keys: Tensor) -> Tensor:

@@ -120,7 +120,7 @@ def _take(guess: Guess, tree: DraftTree, path: list[int], shares: list[float]) -
         guess.depth += 1
 
 
-class Tiered:
+class Hierarchical:
     """A middle tier that grows by `CheckedGrowth`, and the lowest one, as one drafter."""
 
     def __init__(self, middle: SelfDrafter, lowest: Drafter) -> None:

@@ -5,30 +5,30 @@ from dataclasses import dataclass, field
 
 from graft.assemble.presets import RETRIEVING, SELF_PRESETS, presets_with
 from graft.draft.combined import Guide
-from graft.draft.heads.head import HeadHelper
+from graft.draft.heads.head import DraftHead
 from graft.draft.models.chains import Chains
-from graft.draft.models.model import Helper
+from graft.draft.models.model import DraftModel
 from graft.draft.short_context.short_prompt import Shorten
 from graft.models.heads.config import KINDS
 
 
 @dataclass(frozen=True, slots=True)
-class Helpers:
+class DraftResources:
     """Networks that guess: a smaller model, and heads by their kind, the favourite first; the
     target itself, where there is somebody to shorten prompts for it. And the clock that tells
     whether guessing pays, None where counts must not depend on the machine. `ready` are drafters
     that somebody else has made in a network's place, by the preset they stand for."""
 
-    model: Helper | None = None
-    heads: Mapping[str, HeadHelper] = field(default_factory=dict)
-    target: Helper | None = None
+    model: DraftModel | None = None
+    heads: Mapping[str, DraftHead] = field(default_factory=dict)
+    target: DraftModel | None = None
     shorten: Shorten | None = None
     chains: Chains = Chains()
     clock: Callable[[], float] | None = None
     ready: Mapping[str, Guide] = field(default_factory=dict)
 
     @property
-    def head(self) -> HeadHelper | None:
+    def head(self) -> DraftHead | None:
         """The favourite."""
         return next(iter(self.heads.values()), None)
 

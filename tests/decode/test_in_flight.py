@@ -7,7 +7,7 @@ from daily import daily
 from late import Counted, Device, Late
 from tiny import tiny_engine
 
-from graft.decode.flight import Flight
+from graft.decode.in_flight import InFlightStep
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
 from graft.models.arena import BLOCK
@@ -81,8 +81,10 @@ def test_an_answer_that_nobody_hears_is_the_same(at_once, late, option):
 
 
 def test_a_first_token_that_nobody_waits_for_holds_up_no_step(late, monkeypatch):
-    told, tell = [], Flight.tell
-    monkeypatch.setattr(Flight, "tell", lambda self: told.append(late.model.steps) or tell(self))
+    told, tell = [], InFlightStep.tell
+    monkeypatch.setattr(
+        InFlightStep, "tell", lambda self: told.append(late.model.steps) or tell(self)
+    )
     for ask, ahead in ((late.stream, 0), (late.generate, 1)):
         told.clear()
         before = late.model.steps
@@ -257,7 +259,7 @@ class Pensive(NoDraft):
         self.asked.append(self.model.steps)
         return super().propose(contexts, budget)
 
-    def reflect(self):
+    def update_async(self):
         self.thought.append(self.model.steps)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from graft.errors import InputError
 
 
-class Turns:
+class StepLock:
     """No thread of its own: who comes first steps, the others wait until that step is over."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Turns:
         if not self.between(lambda: ready() or step()):
             self._await_end()
 
-    def exclusively(self, action: Callable[[], None]) -> None:
+    def exclusive(self, action: Callable[[], None]) -> None:
         """Do something as soon as no step is under way."""
         while not self.between(action):
             self._await_end()
