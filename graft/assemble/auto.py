@@ -9,7 +9,7 @@ from graft.draft.combined import Combined, what_pays
 from graft.draft.drafter import Drafter
 from graft.draft.models.chains import DEPTH, Chains
 from graft.draft.models.model import UNCERTAIN, DraftModel
-from graft.draft.pacing.paced import Paced
+from graft.draft.pacing.controller import Controller
 from graft.draft.short_context.short_prompt import (
     LEAST_PROMPT,
     ByPrompt,
@@ -34,8 +34,8 @@ def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
         drafter = ByPrompt(long, drafter, least=least)
     if resources.clock is None:
         return drafter
-    everybody = None if drafter is copies else drafter
-    return Paced(copies, resources.clock, everybody, least=0 if networks else least or 0)
+    model = None if drafter is copies else drafter
+    return Controller(copies, resources.clock, model, min_prompt=0 if networks else least or 0)
 
 
 def with_short(resources: DraftResources) -> Makers:

@@ -52,6 +52,10 @@ class Budget:
     overhead_seconds: float = 0.0
     reads: bool = False
 
+    def with_overhead(self, seconds: float) -> "Budget":
+        """The same, with this overhead."""
+        return Budget(self.nodes, self.seconds, self.base_tokens, seconds, self.reads)
+
     def after(self, trees: Sequence[DraftTree]) -> "Budget":
         """What is left for others once these trees are in the step: it yields what they promise,
         and every further node comes on top of theirs."""

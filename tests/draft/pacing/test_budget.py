@@ -38,9 +38,9 @@ def test_what_any_guess_takes_besides_must_pay_too(scores, nodes):
 
 def test_what_guesses_take_besides_is_paid_once():
     budget = Budget(63, DEAR, overhead_seconds=0.5)
-    assert budget.after([root_only(1)]).besides == 0.5
+    assert budget.after([root_only(1)]).overhead_seconds == 0.5
     left = budget.after([chain([1, 2])])
-    assert left.besides == 0
+    assert left.overhead_seconds == 0
     assert left.seconds.tolist() == [2.5, 3.5, 4.5]
 
 

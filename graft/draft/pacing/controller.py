@@ -1,0 +1,227 @@
+"""Chooses what drafts in each step: nothing, lookups, or lookups and a model.
+
+A conservative bandit over three arms. Each step goes to the arm with the best estimate
+(`estimator.py`). Another arm is explored only while its account covers the expected loss. An
+account earns a share of the plain decoding time and what the arm's steps save, up to a cap. So the
+time of all steps stays below (1 + ALPHA) x the time of plain decoding + a constant, whatever the
+text (tests/draft/pacing/test_controller.py).
+
+The cost table (`models/step_costs.py`) limits the nodes of a single draft; the controller adds what
+the table cannot know: host time, a busy machine, drafts that are rejected more often than expected.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, UpdatesAsync
+from graft.draft.pacing.estimator import MIN_STEPS, Arm, Estimator, Measured
+from graft.draft.pacing.step_timer import StepSample, StepTimer
+from graft.models.language_model import TargetStep
+from graft.tree.draft_tree import DraftTree, root_only
+
+ALPHA = 0.01  # share of plain decoding's time that exploration may cost, all arms together
+MAX_BALANCE = 24.0  # plain steps: what an account may spend in a row on text without copies
+REFRESH_STEPS = 128  # drafted steps between two plain ones, which keep the plain estimate current
+
+
+class Lookup(Drafter, UpdatesAsync, Protocol):
+    """A drafter that copies from text."""
+
+
+class LookupAndModel(Drafter, Detachable, Protocol):
+    """The same lookups combined with a draft model or head, which can be detached."""
+
+
+Item = TypeVar("Item", DraftContext, TargetStep)
+
+
+class Controller:
+    """Drafts with `lookup`, or with `model` (lookups and a network) where that is faster.
+
+    `model` does not run for prompts of fewer than `min_prompt` tokens.
+    """
+
+    def __init__(
+        self,
+        lookup: Lookup,
+        clock: Callable[[], float],
+        model: LookupAndModel | None = None,
+        *,
+        min_prompt: int = 0,
+    ) -> None:
+        self._lookup, self._model, self._min_prompt = lookup, model, min_prompt
+        self._timer = StepTimer(clock)
+        self._estimators: dict[tuple[int, bool, bool], Estimator] = {}
+        drafting = (Arm.LOOKUP,) if model is None else (Arm.LOOKUP, Arm.LOOKUP_AND_MODEL)
+        self._accounts = dict.fromkeys(drafting, float(MIN_STEPS))  # plain steps
+        self._income = ALPHA / len(drafting)
+        self._since_refresh = self._refreshes = 0
+        self._sequences: list[int] = []
+        self._kind: tuple[int, bool, bool] | None = None
+        self._estimator = self._decoding = Estimator()
+        self._running: tuple[Estimator, Measured] | None = None
+        self._ended: tuple[Estimator, Measured, StepSample] | None = None
+        self._arm: Arm | None = None  # of the next step; None: not decided
+        self._attached: set[int] = set()  # sequences that the model follows
+        self._unseen: list[TargetStep] = []  # steps that the drafters have not observed yet
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        if self._attaches(context):
+            self._attached.add(context.sequence)
+            self._model.start(context)
+        else:
+            self._lookup.start(context)
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        self._switch_to(contexts, prefills=budget.reads)
+        if self._arm is None:
+            self.update_async()
+        arm, self._arm = self._arm, None
+        self._close_step(self._timer.begin(self._sequences))
+        plain = expected = float(budget.seconds[0])
+        nodes = 0
+        if arm is Arm.PLAIN:
+            trees = [root_only(context.root) for context in contexts]
+        else:
+            self._show_unseen()
+            budget = budget.with_overhead(self._estimator.overhead_seconds)
+            trees = self._draft(arm, contexts, budget)
+            nodes = sum(map(len, trees)) - len(trees)
+            expected = float(budget.seconds[min(nodes, len(budget.seconds) - 1)])
+        measured = Measured(arm, len(contexts), plain, expected, nodes)
+        self._running = self._estimator, measured
+        return trees
+
+    def update_async(self) -> None:
+        """See UpdatesAsync: estimate, and decide for the next step."""
+        self._show_unseen()
+        self._lookup.update_async()
+        if self._ended:
+            self._settle(*self._ended)
+            self._ended = None
+        self._arm = self._choose()
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter. After a plain step without a model, the next one need not wait for this."""
+        self._timer.add_tokens(sum(len(step.tokens) for step in steps))
+        self._unseen += steps
+        if self._attached or (self._running and self._running[1].arm is not Arm.PLAIN):
+            self._show_unseen()
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        self._timer.close()
+        self._show_unseen()
+        attached = sequence in self._attached
+        (self._model if attached else self._lookup).finish(sequence)
+        self._attached.discard(sequence)
+
+    def _attaches(self, context: DraftContext) -> bool:
+        """Whether the model follows a new sequence: it is the fastest arm, or may be tried."""
+        if self._model is None or len(context.prompt) < self._min_prompt:
+            return False
+        arm, estimator = Arm.LOOKUP_AND_MODEL, self._decoding
+        loss = self._loss(arm, estimator)
+        return loss <= 0 or self._accounts[arm] >= MIN_STEPS * loss
+
+    def _switch_to(self, contexts: list[DraftContext], *, prefills: bool) -> None:
+        """Find the estimator of a step; a decision made for other sequences is dropped."""
+        sequences = [context.sequence for context in contexts]
+        if sequences == self._sequences and self._kind and self._kind[2] == prefills:
+            return
+        greedy = sum(context.greedy for context in contexts)
+        kind = len(contexts).bit_length(), 2 * greedy < len(contexts), prefills
+        self._sequences = sequences
+        if kind == self._kind:
+            return
+        if kind not in self._estimators:
+            alike = [each for each in self._estimators if each[1] == kind[1]]
+            nearest = min(alike, key=lambda each: abs(each[0] - kind[0]), default=None)
+            self._estimators[kind] = Estimator(self._estimators.get(nearest))
+        self._kind, self._estimator, self._arm = kind, self._estimators[kind], None
+        if not prefills:
+            self._decoding = self._estimator
+
+    def _choose(self) -> Arm:
+        """The arm of the next step."""
+        arm = self._best_affordable()
+        self._since_refresh += arm is not Arm.PLAIN
+        if self._since_refresh > REFRESH_STEPS:  # the arms below, in turn
+            self._since_refresh, self._refreshes = 0, self._refreshes + 1
+            arm = Arm(self._refreshes % arm)
+        return arm
+
+    def _best_affordable(self) -> Arm:
+        """The highest arm that loses nothing, or no more than its account holds."""
+        following = not self._attached.isdisjoint(self._sequences)
+        for arm in reversed(self._accounts):
+            if not self._estimator.knows(Arm(arm - 1)):
+                continue
+            if arm is Arm.LOOKUP_AND_MODEL and not following:
+                continue
+            if self._accounts[arm] >= self._loss(arm, self._estimator):
+                return arm
+            if arm is Arm.LOOKUP_AND_MODEL and self._estimator is self._decoding:
+                self._detach()
+        return Arm.PLAIN
+
+    def _loss(self, arm: Arm, estimator: Estimator) -> float:
+        """Plain steps that a step of an arm loses against the best arm below it, at least 0."""
+        missing = 1 - estimator.speed(arm) / self._other_speed(arm, estimator)
+        return max(missing, 0.0) * estimator.time(arm)
+
+    @staticmethod
+    def _other_speed(arm: Arm, estimator: Estimator) -> float:
+        return max(estimator.speed(each) for each in Arm if each < arm)
+
+    def _settle(self, estimator: Estimator, step: Measured, sample: StepSample) -> None:
+        """Count a step that ended, and what it saved against the best arm below its own.
+
+        Its time is the mean of its arm: single steps are noisy.
+        """
+        estimator.add(step, sample)
+        time = estimator.time(step.arm)
+        for arm, balance in self._accounts.items():
+            self._accounts[arm] = min(balance + self._income * time, MAX_BALANCE)
+        if step.arm is not Arm.PLAIN and estimator.knows(Arm.PLAIN):
+            tokens = sample.tokens / step.sequences
+            saved = tokens / self._other_speed(step.arm, estimator) - time
+            self._accounts[step.arm] = min(self._accounts[step.arm] + saved, MAX_BALANCE)
+
+    def _close_step(self, sample: StepSample | None) -> None:
+        if sample and self._running:
+            self._ended = *self._running, sample
+
+    def _draft(self, arm: Arm, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        if arm is Arm.LOOKUP:
+            return self._lookup.propose(contexts, budget)
+        found: dict[int, DraftTree] = {}
+        for drafter, own in self._by_drafter(contexts):
+            trees = drafter.propose(own, budget)
+            found |= zip((context.sequence for context in own), trees, strict=True)
+        return [found[context.sequence] for context in contexts]
+
+    def _show_unseen(self) -> None:
+        if self._unseen:
+            unseen, self._unseen = self._unseen, []
+            for drafter, own in self._by_drafter(unseen):
+                drafter.observe(own)
+
+    def _by_drafter(self, items: list[Item]) -> Iterator[tuple[Drafter, list[Item]]]:
+        """Sequences that the model follows, and the others, with their drafter."""
+        if not self._attached:
+            yield self._lookup, items
+            return
+        attached = [item for item in items if item.sequence in self._attached]
+        if attached:
+            yield self._model, attached
+        if len(attached) < len(items):
+            yield self._lookup, [item for item in items if item.sequence not in self._attached]
+
+    def _detach(self) -> None:
+        """The model stops following the running sequences: following costs time in every step."""
+        for sequence in self._attached.intersection(self._sequences):
+            self._model.detach(sequence)
+            self._attached.remove(sequence)
