@@ -96,7 +96,7 @@ def test_the_first_goes_on_without_the_others():
     learns = Mock(spec=ModelDrafter)
     combined = Combined([first, second, learns], prune=everything)
     combined.start(*contexts(7))
-    combined.leave(0)
+    combined.detach(0)
     assert first.heard == [("start", 0)]
     assert second.heard == [("start", 0), ("finish", 0)]
     learns.leave.assert_called_once_with(0)
