@@ -1,7 +1,7 @@
-"""A text that the target itself drafts for, through a view of its own rows.
+"""A sequence that the target itself drafts for, through a view of its own KV cache rows.
 
-There is nothing to read but the root: the rows of all that was written are the target's exact ones,
-and those of guesses are forgotten when the next round begins.
+Only the root is uncached: the rows of all committed tokens are the target's exact ones, and those
+of draft tokens are dropped before the next draft.
 """
 
 from dataclasses import dataclass
@@ -9,31 +9,31 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from graft.draft.models.reader import Reader
+from graft.draft.models.cache import DraftCache
 from graft.draft.short_context.kv_selection import KVSelection
 from graft.models.arena import Extent, OutOfRowsError
 
 
 @dataclass(slots=True)
-class ViewReader(Reader):
-    """See Reader; `base` are the target's rows of the sequence, once it has shown them."""
+class ViewCache(DraftCache):
+    """See DraftCache; `base` are the target's rows of the sequence, None before its first step."""
 
     selection: KVSelection | None = None
     base: Extent | None = None
-    chosen: Extent | None = None  # rows gathered of the prompt
+    chosen: Extent | None = None  # rows gathered from the prompt's
 
     @property
-    def seen(self) -> int:
-        """See Reader."""
+    def visible(self) -> int:
+        """See DraftCache."""
         return self.extent.sees
 
     @property
     def sees_all(self) -> bool:
-        """Whether the view would leave nothing out: guesses would cost what the target costs."""
+        """Whether the selection leaves no row out, so that drafting costs as much as decoding."""
         return not self.selection.leaves_out(len(self.context.prompt), self.length - 1)
 
     def prepare(self, depth: int, scratch: int) -> bool:
-        """See Reader."""
+        """See DraftCache."""
         if self.base is None or self.base.total != self.length - 1 or self.sees_all:
             return False
         if self.length + depth > self.model.context_length:
@@ -46,15 +46,15 @@ class ViewReader(Reader):
         except OutOfRowsError:
             return False
         self.extent.look(*self.selection.spans(len(self.context.prompt), self.base.total))
-        self.sure, self.guessed = self.base.total, []
+        self.cached, self.drafted = self.base.total, []
         return True
 
     def close(self) -> None:
-        """See Reader."""
+        """See DraftCache."""
         for each in (self.extent, self.chosen):
             if each is not None:
                 self.model.close(each)
-        self.extent, self.chosen, self.sure, self.guessed = None, None, 0, []
+        self.extent, self.chosen, self.cached, self.drafted = None, None, 0, []
 
     def _open(self) -> None:
         if self.extent is None:
@@ -65,8 +65,7 @@ class ViewReader(Reader):
             self.extent.chosen = self.chosen
 
     def _gather(self) -> None:
-        """Copy the rows that are chosen by layer and head; all at once, when the prompt has been
-        read."""
+        """Copy the rows selected per layer and head, once, after the prompt's prefill."""
         count, storage = self.selection.gathered, self.model.arena.storage
         tokens = self.selection.choose(self.model, self.base, self.context.prompt)
         rows = torch.from_numpy(self.base.rows).to(tokens.device)
