@@ -25,18 +25,18 @@ def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
     short version of them. With a clock, drafters are disabled while they lose time."""
     copies = adaptive_copies()
     drafter = Combined([copies, *networks], prune=within_cost) if networks else copies
-    target, least = resources.target, None
+    target, min_tokens = resources.target, None
     if resources.shorten:
-        least = min_prompt_length(target.costs, target, MAX_DEPTH, target.model.context_length)
-    if least is not None:
+        min_tokens = min_prompt_length(target.costs, target, MAX_DEPTH, target.model.context_length)
+    if min_tokens is not None:
         adaptive = replace(resources, chains=Chains())
-        short = _short(adaptive, target, min_tokens=least, min_gain=UNCERTAIN_GAIN)
+        short = _short(adaptive, target, min_tokens=min_tokens, min_gain=UNCERTAIN_GAIN)
         long = Combined([copies, *networks, short], prune=within_cost)
-        drafter = ByPromptLength(long, drafter, min_tokens=least)
+        drafter = ByPromptLength(long, drafter, min_tokens=min_tokens)
     if resources.clock is None:
         return drafter
     everybody = None if drafter is copies else drafter
-    return Paced(copies, resources.clock, everybody, least=0 if networks else least or 0)
+    return Paced(copies, resources.clock, everybody, least=0 if networks else min_tokens or 0)
 
 
 def with_short(resources: DraftResources) -> Makers:

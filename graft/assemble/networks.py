@@ -16,7 +16,7 @@ from graft.draft.models.growth import ChainGrowth, TreeGrowth
 from graft.draft.models.model import UNCERTAIN_GAIN, DraftModel, ModelDrafter
 from graft.draft.short_context.hierarchical import (
     CheckedGrowth,
-    Hierarchical,
+    hierarchical,
     lookup_after,
     no_proposal,
 )
@@ -107,7 +107,7 @@ def rasd(retrieval: LookupDrafter, resources: DraftResources) -> Combined:
 
 def triforce(
     target: DraftModel, selection: KVSelection = TRIFORCE, *, head: DraftHead | None = None
-) -> Hierarchical:
+) -> Combined:
     """Copies or a head's chain, verified by the target over a part of its KV cache."""
     if head:
         beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
@@ -116,7 +116,7 @@ def triforce(
         fast = lookups()["copy"]()
         propose_after = lookup_after(fast)
     growth = CheckedGrowth(TRIFORCE_DEPTH, fast=fast, propose_after=propose_after, nodes=COPIED)
-    return Hierarchical(SelfDrafter(target, growth, selection), fast)
+    return hierarchical(SelfDrafter(target, growth, selection), fast)
 
 
 def _paper_tree(resources: DraftResources) -> Guide:

@@ -114,10 +114,10 @@ def test_budget_counts_the_nodes_of_earlier_drafters():
 
 def test_budget_ignores_nodes_beyond_the_cost():
     first, second = Fixed([[3, 4]], score=0.5), Fixed([[5]])
-    dear = Budget(63, 1 + np.arange(64))
-    Combined([first, second], prune=within_cost).propose(contexts(7), dear)
+    expensive = Budget(63, 1 + np.arange(64))
+    Combined([first, second], prune=within_cost).propose(contexts(7), expensive)
     assert second.calls[0].base_tokens == 1
-    np.testing.assert_array_equal(second.calls[0].seconds, dear.seconds)
+    np.testing.assert_array_equal(second.calls[0].seconds, expensive.seconds)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 3])
@@ -130,11 +130,11 @@ def test_tree_keeps_to_its_budget(prune, nodes):
 
 def test_only_nodes_within_the_cost_are_kept():
     good, bad = Fixed([[3]], score=0.9), Fixed([[4], [5]], score=0.1)
-    dear = Budget(63, 1 + 0.3 * np.arange(64))
+    expensive = Budget(63, 1 + 0.3 * np.arange(64))
     assert sources(
-        Combined([good, bad], prune=within_cost).propose(contexts(7), dear)[0]
+        Combined([good, bad], prune=within_cost).propose(contexts(7), expensive)[0]
     ).keys() == {(3,)}
-    assert len(Combined([good, bad], prune=all_nodes).propose(contexts(7), dear)[0]) == 4
+    assert len(Combined([good, bad], prune=all_nodes).propose(contexts(7), expensive)[0]) == 4
 
 
 # Concurrent drafters

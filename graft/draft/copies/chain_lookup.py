@@ -72,18 +72,18 @@ def _walk(automaton: Automaton, counts: np.ndarray, prior: np.ndarray, draft: tu
     state = max(states[automaton.used[2], LINK], ROOT)
     matched, score = states[state, LENGTH], 1.0
     for at in range(len(scores)):
-        rest, best, token, target, length, voted = 1.0, 0.0, 0, ROOT, 0, 0.0
+        remaining, best, token, target, length, voted = 1.0, 0.0, 0, ROOT, 0, 0.0
         for _ in range(MAX_BACKOFF):
-            if state == ROOT or rest <= best:
+            if state == ROOT or remaining <= best:
                 break
             total = continued(automaton, state)
             if total > 0:
-                share = rest * hit_rate(counts, prior, matched) / (total + UNSEEN)
+                share = remaining * hit_rate(counts, prior, matched) / (total + UNSEEN)
                 count, offered, to = _most_frequent(automaton, state)
                 if share * min(count, total) > best:
                     best, token, target = share * min(count, total), offered, to
-                    length, voted = matched, rest * min(count, total) / (total + UNSEEN)
-                rest -= share * total
+                    length, voted = matched, remaining * min(count, total) / (total + UNSEEN)
+                remaining -= share * total
             state = states[state, LINK]
             matched = states[state, LENGTH]
         score *= best
@@ -152,12 +152,6 @@ class ChainLookup:
     def tokens(self, count: int) -> list[int]:
         """The first tokens of the last chain."""
         return self._chain[_NODE_TOKEN, : min(count, self._size)].tolist()
-
-    def hit_rates(self) -> np.ndarray:
-        """[LONGEST + 1] estimated acceptance by match length."""
-        return np.array(
-            [hit_rate(self._counts, self._prior, length) for length in range(LONGEST + 1)]
-        )
 
     @classmethod
     def warm_up(cls) -> None:

@@ -15,9 +15,9 @@ from torch import Tensor
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.heads.growth import Beam, Candidates, DraftInput, Growth, LaunchedGrowth
 from graft.draft.heads.ranks import Ranks
-from graft.draft.heads.shapes import TRIAL, PlannedDraft, ShapeChooser, Trial, plain
+from graft.draft.heads.shapes import TRIAL, PlannedDraft, ShapeChooser, Trial
 from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, best_of
-from graft.draft.pacing.ledger import Ledger
+from graft.draft.pacing.ledger import Expected, Ledger
 from graft.draft.pacing.trust import Experience, Trust
 from graft.machine import has_triton
 from graft.models.arena import Extent
@@ -169,7 +169,8 @@ class HeadDrafter:
             self._ledger.begin([context.sequence for context in contexts])
         draft = self._next_draft(ready, budget) if ready else None
         if self._ledger and len(ready) == len(contexts):
-            self._ledger.expect(draft.expected if draft else plain(budget), drafted=bool(draft))
+            plain = Expected(budget.base_tokens, float(budget.seconds[0]))
+            self._ledger.expect(draft.expected if draft else plain, drafted=bool(draft))
         return draft.beam if draft else None
 
     def _next_draft(self, ready: list[_SequenceState], budget: Budget) -> PlannedDraft | None:

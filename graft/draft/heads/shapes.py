@@ -123,8 +123,3 @@ class ShapeChooser:
         seconds = drafting + budget.seconds[sequences : sequences * count + 1 : sequences]
         best = int(np.argmax(tokens / seconds))
         return Expected(float(tokens[best]), float(seconds[best]))
-
-
-def plain(budget: Budget) -> Expected:
-    """A step without a draft."""
-    return Expected(budget.base_tokens, float(budget.seconds[0]))

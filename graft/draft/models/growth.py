@@ -191,7 +191,8 @@ class TreeGrowth:
 
     def extend(self, drafts: Sequence[PartialDraft], logits: Tensor) -> None:
         """See Growth."""
-        best = draft_preferences(drafts, logits).topk(min(self.width, logits.shape[1]))
+        logs = preferences(_frontier_positions(drafts), logits)
+        best = logs.topk(min(self.width, logs.shape[1]))
         probs, tokens = best.values.exp().tolist(), best.indices.tolist()
         row = 0
         for draft in drafts:
@@ -226,14 +227,6 @@ def _subtree(draft: PartialDraft, nodes: list[int], vocabulary: int) -> DraftTre
         np.ones(len(nodes), np.float32),
         np.zeros(len(nodes), np.int16),
     )
-
-
-def draft_preferences(drafts: Sequence[PartialDraft], logits: Tensor) -> Tensor:
-    """[M, V] log-preferences at the frontiers, with the target's noise.
-
-    A greedy sampler's are the log-probabilities at temperature 1: the draft model's confidence.
-    """
-    return preferences(_frontier_positions(drafts), logits)
 
 
 def _frontier_positions(drafts: Sequence[PartialDraft]) -> list[Asked]:

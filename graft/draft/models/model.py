@@ -101,7 +101,8 @@ class ModelDrafter:
         for each in states:
             each.clear_draft()
         if budget.nodes:
-            self._draft([each for each in states if self._prepare(each)], budget)
+            depth, scratch = self._growth.depth, self._growth.scratch
+            self._draft([each for each in states if each.cache.prepare(depth, scratch)], budget)
         for each in states:
             each.tree = each.draft.tree() if each.draft else None
         whole = [
@@ -140,15 +141,15 @@ class ModelDrafter:
     def _open_cache(self, context: DraftContext) -> DraftCache:
         return DraftCache(self._model, context)
 
-    def _prepare(self, each: SequenceState) -> bool:
-        return each.cache.prepare(self._growth.depth, self._growth.scratch)
-
     def _draft(self, ready: list[SequenceState], budget: Budget) -> None:
         """Draft for the sequences that the cost model selects."""
         if not ready:
             return
-        length = sum(each.cache.visible for each in ready) // len(ready)
-        costs = self._cost_model(budget, length) if self._adaptive else NoCostLimit()
+        costs: CostModel | NoCostLimit = NoCostLimit()
+        if self._adaptive:
+            length = sum(each.cache.visible for each in ready) // len(ready)
+            model = self._draft_model
+            costs = CostModel(budget, model.costs, length, overhead=model.overhead)
         if self._prefill_at_once:
             self._prefill_prompts(ready)
         growing, logits = self._begin(ready, costs)
@@ -194,10 +195,6 @@ class ModelDrafter:
                 chunk = cache.next_chunk(min(self._model.chunk, cache.uncached - 1))
                 self._model.prefill_chunk(cache.extent, chunk)
                 cache.cached += len(chunk)
-
-    def _cost_model(self, budget: Budget, length: int) -> CostModel:
-        draft_model = self._draft_model
-        return CostModel(budget, draft_model.costs, length, overhead=draft_model.overhead)
 
     def _select_growing(
         self, drafts: list[PartialDraft], costs: CostModel | NoCostLimit

@@ -14,12 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graft.draft.combined import Combined
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.models.growth import ChainGrowth, DraftPosition
 from graft.draft.models.partial_draft import PartialDraft
 from graft.draft.short_context.streaming import SelfDrafter
-from graft.models.language_model import LanguageModel, TargetStep
+from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, root_only
 from graft.tree.prune import below, shallow
@@ -121,33 +122,21 @@ def _append_path(draft: PartialDraft, tree: DraftTree, path: list[int], probs: l
         draft.depth += 1
 
 
-class Hierarchical:
+def hierarchical(middle: SelfDrafter, fast: Drafter) -> Combined:
     """A middle drafter that grows by `CheckedGrowth`, and its fast drafter, as one drafter."""
 
-    def __init__(self, middle: SelfDrafter, fast: Drafter) -> None:
-        self._middle, self._fast = middle, fast
-
-    def start(self, context: DraftContext) -> None:
-        """See Drafter."""
-        self._fast.start(context)
-        self._middle.start(context)
-
-    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
-        """See Drafter."""
-        trees = self._middle.propose(contexts, budget)
-        short = [i for i, each in enumerate(contexts) if self._middle.sees_all(each.sequence)]
+    def middle_or_fast(
+        _: Sequence[Drafter], contexts: list[DraftContext], budget: Budget
+    ) -> list[list[DraftTree]]:
+        trees = middle.propose(contexts, budget)
+        short = [i for i, each in enumerate(contexts) if middle.sees_all(each.sequence)]
         if short:
-            own = self._fast.propose([contexts[i] for i in short], budget)
+            own = fast.propose([contexts[i] for i in short], budget)
             for i, tree in zip(short, own, strict=True):
                 trees[i] = tree
-        return trees
+        return [trees]
 
-    def observe(self, steps: list[TargetStep]) -> None:
-        """See Drafter."""
-        self._fast.observe(steps)
-        self._middle.observe(steps)
+    def unpruned(_: object, proposed: list[list[DraftTree]], __: Budget) -> list[DraftTree]:
+        return [tree for (tree,) in proposed]
 
-    def finish(self, sequence: int) -> None:
-        """See Drafter."""
-        self._fast.finish(sequence)
-        self._middle.finish(sequence)
+    return Combined([fast, middle], prune=unpruned, schedule=middle_or_fast)

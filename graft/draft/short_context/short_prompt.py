@@ -142,8 +142,8 @@ class ShortContextDrafter:
 
 
 class ByPromptLength:
-    """One drafter for prompts of `min_tokens` or more, another for shorter ones, which thus do not
-    pay for the first. The two may share drafters."""
+    """One drafter for prompts of `min_tokens` or more, another for shorter ones. The two may share
+    drafters."""
 
     def __init__(self, long: Drafter, short: Drafter, *, min_tokens: int) -> None:
         self._long, self._short, self._min_tokens = long, short, min_tokens

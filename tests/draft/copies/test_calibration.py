@@ -72,7 +72,7 @@ def test_recent_outcomes_count_more():
     assert one.confidence()[5] > low + 0.2
 
 
-def test_trust_stays_between_never_and_always():
+def test_rates_stay_between_0_and_1():
     one = Calibration()
     for _ in range(500):
         one.observe(matches((7, -1, 40)), [7])

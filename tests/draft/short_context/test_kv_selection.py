@@ -16,7 +16,7 @@ from graft.draft.short_context.kv_selection import (
     SnapKV,
     Window,
 )
-from graft.draft.short_context.view_cache import ViewCache
+from graft.draft.short_context.streaming import ViewCache
 from graft.models.language_model import LanguageModel
 from graft.models.load import build_forward
 

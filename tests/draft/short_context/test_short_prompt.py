@@ -566,8 +566,8 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
     expected = draws * second_and_third(engine.model, prompt, sampler, vocabulary)
     often = expected > 5
     observed = np.append(counts[often], counts[~often].sum())
-    wanted = np.append(expected[often], expected[~often].sum())
-    assert chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > 1e-3
+    pooled = np.append(expected[often], expected[~often].sum())
+    assert chisquare(observed, pooled * observed.sum() / pooled.sum()).pvalue > 1e-3
 
 
 def second_and_third(model, prompt, sampler, vocabulary):
