@@ -77,7 +77,7 @@ def load_smollm2(dtype):
         patch.setenv("GRAFT_COSTS", "reference")
         if not any(model.name == "smollm2-135m" and model.folder for model in installed()):
             pytest.skip(f"smollm2-135m is not in {USERS_HOME}; run make setup")
-        use_all_threads()
+        use_cores()
         return load("smollm2-135m", dtype=dtype)
 
 
@@ -93,20 +93,22 @@ def loaded_smollm2_int8():
 
 @pytest.fixture
 def smollm2(loaded_smollm2):
-    """The default model in fp32, with all threads again."""
-    use_all_threads()
+    """The default model in fp32, with this process's share of the cores."""
+    use_cores()
     return loaded_smollm2
 
 
 @pytest.fixture
 def smollm2_int8(loaded_smollm2_int8):
     """The same with int8 weights."""
-    use_all_threads()
+    use_cores()
     return loaded_smollm2_int8
 
 
-def use_all_threads():
+def use_cores():
+    """Give torch and numba this process's share of the cores; more threads would only spin."""
     from graft.models.forward_panels import use_threads
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     use_threads()
