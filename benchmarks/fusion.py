@@ -27,7 +27,7 @@ import graft
 from graft import SamplingParams
 from graft.assemble import EAGLE_TREE, make_drafter
 from graft.bench.task import read_suite, select
-from graft.draft.combined import AtOnce, Combined, Prune, everything
+from graft.draft.combined import Combined, Concurrently, Prune, all_nodes
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.heads.head import EAGLE_NODES
@@ -144,10 +144,12 @@ class Runs:
             found[name] = self.fused(name)
             if name != "casd":
                 found[name + WITHOUT] = Combined(
-                    self.fused(name).drafters, prune=everything, ask=AtOnce()
+                    self.fused(name).drafters, prune=all_nodes, schedule=Concurrently()
                 )
         copies = PromptOnly(CopyIndex, as_many_as_fit, nodes=20, calibrated=False)
-        found["casd-prompt"] = Combined([copies, self.tree()], prune=everything, ask=AtOnce())
+        found["casd-prompt"] = Combined(
+            [copies, self.tree()], prune=all_nodes, schedule=Concurrently()
+        )
         return found
 
     def replay(self, tokens: list[int], name: str) -> dict[str, Any]:
@@ -155,7 +157,7 @@ class Runs:
         combined = self.fused(name)
         recorder = Recorder(combined.prune)
         self.engine.drafters["recorded"] = Combined(
-            combined.drafters, prune=recorder, ask=combined.ask
+            combined.drafters, prune=recorder, schedule=combined.schedule
         )
         result = self.engine.generate(tokens, self.params, draft="recorded")
         return replayed(recorder, result.token_ids)

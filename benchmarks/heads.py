@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from graft.draft.heads.costs import read_text, text_of
-from graft.draft.heads.growth import Asked, Growth
+from graft.draft.heads.growth import DraftInput, Growth
 from graft.draft.heads.head import BEAMS, growth_for
 from graft.models.arena import Extent
 from graft.models.gpu import hold_rows
@@ -92,7 +92,7 @@ def memory(runner: HeadRunner, target: LoadedModel, context: int) -> dict:
 def _round(runner: HeadRunner, growth: Growth, known: Memory, extent: Extent) -> None:
     """Read a token and draft."""
     beam, _ = BEAMS[runner.config.kind]
-    growth.begin([Asked(text_of(runner, known, 1), extent, None)], beam)()
+    growth.begin([DraftInput(text_of(runner, known, 1), extent, None)], beam)()
 
 
 def _median(work: Callable[[], object], target: LoadedModel) -> float:

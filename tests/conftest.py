@@ -1,4 +1,4 @@
-"""Every test has its own cache folder, so that none depends on what the machine has fetched."""
+"""Fixtures for all tests; each test has its own cache folder."""
 
 import os
 from importlib.util import find_spec
@@ -12,7 +12,9 @@ from graft.home import home
 if not torch.cuda.is_available():  # Triton reads this when it is first imported
     os.environ["TRITON_INTERPRET"] = "1"
 
-settings.register_profile("graft", deadline=None, max_examples=50)  # a busy machine is no failure
+settings.register_profile(
+    "graft", deadline=None, max_examples=50
+)  # a busy machine must not fail a test
 settings.load_profile("graft")
 
 USERS_HOME = home()  # before any test changes it
@@ -34,8 +36,8 @@ def files(tmp_path, request):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def shortened_at_once():
-    """When drafts from a short prompt begin depends on a thread: in tests they begin at once."""
+def shortened_without_threads():
+    """Drafts from a short prompt begin at once, not when a thread has finished."""
     from short_prompts import Inline
 
     with pytest.MonkeyPatch.context() as patch:
@@ -44,8 +46,8 @@ def shortened_at_once():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def interpreted_quickly():
-    """Much of the time in Triton's interpreter goes into replacing what is replaced already."""
+def fast_interpreter():
+    """Patches Triton's interpreter once; it would otherwise patch itself at every launch."""
     if torch.cuda.is_available() or not find_spec("triton"):
         yield
         return
@@ -58,7 +60,7 @@ def interpreted_quickly():
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """Threads cost tiny networks more than they gain, most of all on a busy machine."""
+    """Tiny networks are faster on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -75,7 +77,7 @@ def load_smollm2(dtype):
         patch.setenv("GRAFT_COSTS", "reference")
         if not any(model.name == "smollm2-135m" and model.folder for model in installed()):
             pytest.skip(f"smollm2-135m is not in {USERS_HOME}; run make setup")
-        use_all_threads()
+        use_cores()
         return load("smollm2-135m", dtype=dtype)
 
 
@@ -91,20 +93,22 @@ def loaded_smollm2_int8():
 
 @pytest.fixture
 def smollm2(loaded_smollm2):
-    """The default model in fp32, with the threads that tests of tiny models took away."""
-    use_all_threads()
+    """The default model in fp32, with this process's share of the cores."""
+    use_cores()
     return loaded_smollm2
 
 
 @pytest.fixture
 def smollm2_int8(loaded_smollm2_int8):
     """The same with int8 weights."""
-    use_all_threads()
+    use_cores()
     return loaded_smollm2_int8
 
 
-def use_all_threads():
+def use_cores():
+    """Give torch and numba this process's share of the cores; more threads would only spin."""
     from graft.models.forward_panels import use_threads
 
-    torch.set_num_threads(os.cpu_count() or 1)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
     use_threads()

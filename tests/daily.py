@@ -1,4 +1,4 @@
-"""Parameters that are tried every day, and those that can wait for `make test-slow`."""
+"""Parameters for `make test`, and those for `make test-slow` only."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def daily(values: Iterable[object], *chosen: object) -> list[object]:
-    """All values, those that are not `chosen` marked slow."""
+    """All values; those not `chosen` are marked slow."""
     found = list(values)
     unknown = [each for each in chosen if each not in found]
     assert not unknown, f"not among the values: {unknown}"

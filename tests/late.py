@@ -1,4 +1,4 @@
-"""A CPU forward that behaves like a device's: its logits are gone with the next step."""
+"""A CPU forward that behaves like a device's: the next step overwrites its logits."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ WAITS = {
 
 
 class Late:
-    """Says it is asynchronous, and spoils the logits it gave as soon as it is run again."""
+    """Reports itself as asynchronous, and overwrites its last logits when it runs again."""
 
     asynchronous = True
 
@@ -38,8 +38,8 @@ class Late:
         return self.inner.keeps_features
 
     @keeps_features.setter
-    def keeps_features(self, wanted: bool) -> None:
-        self.inner.keeps_features = wanted
+    def keeps_features(self, keeps: bool) -> None:
+        self.inner.keeps_features = keeps
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> torch.Tensor:
         self._given.fill_(torch.nan)
@@ -56,7 +56,7 @@ class Late:
 
 
 class Device(torch.Tensor):
-    """A tensor that counts how often the host would have to wait for it, and what comes of it."""
+    """A tensor that counts operations, also on its results, for which the host waits."""
 
     waits: Counter[str] = Counter()
 
@@ -74,7 +74,7 @@ def _is_mask(index) -> bool:
 
 
 class Counted(Late):
-    """The same, with logits that count."""
+    """Late with Device logits."""
 
     def run(self, tokens, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         return super().run(tokens, layout, outputs).as_subclass(Device)

@@ -1,4 +1,4 @@
-"""Short prompts without retrieval, the two ends of a long one, and without threads."""
+"""Short prompts without retrieval and threads: both ends of a long prompt."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -10,7 +10,7 @@ HEAD, TAIL = 20, 60  # tokens of each end
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What is left of a prompt."""
+    """A shortened prompt."""
 
     tokens: list[int]
 
@@ -23,7 +23,7 @@ def ends_only(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> End
 
 
 class Inline:
-    """An executor without threads: what is submitted has been done."""
+    """An executor that runs what is submitted at once, without threads."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass

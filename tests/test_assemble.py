@@ -40,7 +40,7 @@ def target(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory):
-    """Another size, and a padded vocabulary."""
+    """A draft model of another size with a padded vocabulary."""
     folder = tmp_path_factory.mktemp("draft")
     tiny_network(layers=1, hidden=32, vocab=160).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
@@ -51,7 +51,7 @@ def load(model, **options):
     return graft.load(str(model), dtype="fp32", device="cpu", **options)
 
 
-def test_a_draft_model_brings_its_presets(target, draft):
+def test_draft_model_adds_its_presets(target, draft):
     engine = load(target, draft_model=str(draft), draft="casd", kv_cache=50_000_000)
     alone = [*PRESETS, *SHORT_PRESETS, *SELF_PRESETS]
     assert engine.presets == [*alone, *MODEL_PRESETS, *EITHER_PRESETS]
@@ -64,22 +64,20 @@ def test_a_draft_model_brings_its_presets(target, draft):
 @pytest.mark.parametrize(
     ("options", "sequences"), [({"max_batch": 3}, [3, 3]), ({"warm": False}, [])]
 )
-def test_both_models_are_warmed_up_unless_told_not_to(
-    target, draft, options, sequences, monkeypatch
-):
+def test_both_models_are_warmed_up(target, draft, options, sequences, monkeypatch):
     warmed = []
     monkeypatch.setattr(LanguageModel, "warm_up", lambda _, count: warmed.append(count))
     load(target, draft_model=str(draft), kv_cache=50_000_000, **options)
     assert warmed == sequences
 
 
-def test_without_one_they_are_refused_before_anything_is_loaded():
+def test_presets_without_a_draft_model_are_refused_before_loading():
     for name in [*MODEL_PRESETS, *EITHER_PRESETS]:
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft model"):
             graft.load("no-such-model", draft=name, head=None)
 
 
-def test_the_target_drafts_for_itself(target):
+def test_self_speculation_presets(target):
     engine = load(target, draft="magicdec+copy")
     assert set(SELF_PRESETS) < set(engine.presets)
     params = SamplingParams(max_tokens=40, ignore_eos=True)
@@ -92,8 +90,8 @@ def test_the_target_drafts_for_itself(target):
 
 
 @pytest.mark.parametrize("name", ["magicdec", "copy+triforce"])
-def test_nobody_else_drafts_like_the_target_itself(name):
-    with pytest.raises(InputError, match="is made of the target itself") as refused:
+def test_self_speculation_needs_the_target(name):
+    with pytest.raises(InputError, match="needs the target itself") as refused:
         make_drafter(name)
     assert "\n" not in str(refused.value)
 
@@ -103,7 +101,7 @@ def test_triforce_with_a_head_needs_one():
         graft.load("no-such-model", draft="triforce-head", head=None)
 
 
-def test_a_draft_model_with_another_tokenizer_is_refused(target, tmp_path):
+def test_draft_model_with_another_tokenizer_is_refused(target, tmp_path):
     tiny_network().save_pretrained(tmp_path)
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(128)}, unk_token="w0"))
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(tmp_path)
@@ -126,7 +124,7 @@ def heads(target, tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_head_brings_its_presets(target, heads, kind):
+def test_head_adds_its_presets(target, heads, kind):
     engine = load(target, head=str(heads[kind]), draft=f"{kind}+copy")
     alone = [*PRESETS, *SHORT_PRESETS, *SELF_PRESETS]
     own = ["head", kind, "triforce-head"]
@@ -147,7 +145,7 @@ def test_installed_heads_are_found_by_the_weights_they_were_trained_for(target, 
     assert "head" not in load(target, head=None).presets
 
 
-def test_a_head_of_another_model_is_not_installed_for_this_one(target, heads, tmp_path):
+def test_head_of_another_model_is_not_used(target, heads, tmp_path):
     shutil.copytree(heads["eagle2"], home() / "heads" / "eagle2")
     other = tmp_path / "other"
     tiny_network(seed=9).save_pretrained(other)
@@ -158,51 +156,51 @@ def test_a_head_of_another_model_is_not_installed_for_this_one(target, heads, tm
     assert "\n" not in str(refused.value)
 
 
-def test_a_head_of_another_kind_is_named(target, heads):
+def test_preset_of_another_kind_of_head_is_refused(target, heads):
     with pytest.raises(
         InputError, match="'longspec' needs a head of that kind; the one here is eagle2"
     ):
         load(target, head=str(heads["eagle2"]), draft="longspec")
 
 
-def test_without_a_head_its_presets_are_refused_before_anything_is_loaded():
+def test_presets_without_a_head_are_refused_before_loading():
     for name in HEAD_PRESETS:
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft head"):
             graft.load("no-such-model", draft=name, head=None)
 
 
-def test_heads_of_other_models_bring_no_presets(target):
+def test_heads_of_other_models_add_no_presets(target):
     with pytest.raises(InputError, match="draft 'eagle2' needs a draft head; name its folder"):
         load(target, draft="eagle2")
 
 
 @pytest.fixture
-def started(monkeypatch):
-    """The kinds of heads that were put to work, as they were."""
+def loaded(monkeypatch):
+    """The kinds of heads that were loaded, in order."""
     kinds = []
 
-    def start(folder, target):
+    def recorded(folder, target):
         runner = load_head(folder, target)
         kinds.append(runner.config.kind)
         return runner
 
-    monkeypatch.setattr(assembled_heads, "load_head", start)
+    monkeypatch.setattr(assembled_heads, "load_head", recorded)
     return kinds
 
 
-def test_a_head_is_put_to_work_when_it_is_first_asked_for(target, heads, started):
+def test_head_is_loaded_at_first_use(target, heads, loaded):
     engine = load(target, head=str(heads["eagle2"]), draft="plain")
     assert {"head", "eagle2", "casd"} < set(engine.presets)
     params = SamplingParams(max_tokens=20, ignore_eos=True)
     plain = engine.generate("the end", params)
     assert engine.generate("the end", params, draft="pld").token_ids == plain.token_ids
-    assert started == []
+    assert loaded == []
     for draft in ("eagle2", "casd", "auto"):
         assert engine.generate("the end", params, draft=draft).token_ids == plain.token_ids
-    assert started == ["eagle2"]
+    assert loaded == ["eagle2"]
 
 
-def test_a_request_may_bring_a_head_to_work_while_others_are_answered(target, heads, started):
+def test_head_is_loaded_while_other_requests_run(target, heads, loaded):
     engine = load(target, head=str(heads["eagle2"]), draft="plain")
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     expected = engine.generate("the end", params).token_ids
@@ -212,7 +210,7 @@ def test_a_request_may_bring_a_head_to_work_while_others_are_answered(target, he
         drafted = [pool.submit(engine.generate, "the end", params, draft=d) for d in ("head",) * 2]
         assert before.finish().token_ids == expected
     assert [each.result().token_ids for each in drafted] == [expected] * 2
-    assert started == ["eagle2"]
+    assert loaded == ["eagle2"]
 
 
 @pytest.mark.parametrize(
@@ -226,16 +224,14 @@ def test_a_request_may_bring_a_head_to_work_while_others_are_answered(target, he
         ({"warm": False}, ["eagle2"]),
     ],
 )
-def test_of_installed_heads_those_are_put_to_work_that_the_draft_uses(
-    target, heads, started, options, kinds
-):
+def test_only_heads_that_the_draft_uses_are_loaded(target, heads, loaded, options, kinds):
     for folder in heads.values():
         shutil.copytree(folder, home() / "heads" / folder.name)
     load(target, **options)
-    assert started == kinds
+    assert loaded == kinds
 
 
-def test_a_head_of_another_model_is_refused_even_if_nobody_uses_it(heads, tmp_path):
+def test_unused_head_of_another_model_is_refused(heads, tmp_path):
     tiny_network(seed=9).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="was trained for other weights"):
@@ -250,7 +246,7 @@ def test_casd_prefers_a_head_to_a_draft_model(target, draft, heads):
     assert drafted["model"] == 0
 
 
-def test_a_head_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path):
+def test_missing_head_is_refused_before_loading(tmp_path):
     with pytest.raises(CheckpointError, match="is not a draft head's folder"):
         graft.load("no-such-model", head=str(tmp_path))
 
@@ -258,8 +254,8 @@ def test_a_head_that_is_not_there_is_refused_before_anything_is_loaded(tmp_path)
 LONG = "Where did the winner go? " + "The end and the answer came after the rain. " * 60
 
 
-def test_rapid_drafts_from_what_was_retrieved(target, draft):
-    """By the target itself, and by another model; the same text."""
+def test_rapid_drafts_from_retrieved_passages(target, draft):
+    """With the target itself and with a draft model."""
     pytest.importorskip("graft.retrieval.shorten")
     params = SamplingParams(max_tokens=30, ignore_eos=True)
     for options in ({}, {"draft_model": str(draft), "draft_device": "cpu"}):
@@ -286,16 +282,16 @@ def test_verifiers_with_q(target, draft, verifier, draft_of):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"retrieved": 5}, "retrieved must be a number of tokens from 64 on"),
         ({"retrieved": "all"}, "retrieved must be a number of tokens from 64 on"),
         ({"gamma": 0}, "gamma must be between 1 and"),
-        ({"verifier": "rapid", "draft": "auto"}, "weighs a chain that a model drew"),
+        ({"verifier": "rapid", "draft": "auto"}, "needs a chain sampled by a model"),
         ({"draft_device": "cpu"}, "a draft device needs a draft model"),
     ],
 )
-def test_options_that_do_not_fit_are_refused_before_anything_is_loaded(options, said):
-    with pytest.raises(InputError, match=said) as refused:
+def test_wrong_options_are_refused_before_loading(options, message):
+    with pytest.raises(InputError, match=message) as refused:
         graft.load("no-such-model", head=None, **options)
     assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Drafting never changes the output: every drafter x every option gives what `plain` gives.
+"""Drafting never changes the output: every drafter with every option equals `plain`.
 
 The slow part compares with transformers' own greedy decoding on Spec-Bench prompts:
 
@@ -18,7 +18,7 @@ import torch
 from daily import daily
 from late import Late
 from short_prompts import ends_only
-from tiny import END, VOCABULARY, tiny_engine, tiny_helper, tiny_network, tiny_tokenizer
+from tiny import END, VOCABULARY, tiny_draft_model, tiny_engine, tiny_network, tiny_tokenizer
 from tiny_heads import tiny_head
 from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
@@ -63,7 +63,7 @@ OPTIONS = {
 
 
 class Bench:
-    """An engine with all drafters, and what plain decoding answered."""
+    """An engine with all drafters, and plain decoding's answers."""
 
     def __init__(self, **options):
         self.watch = WatchedWalk()
@@ -82,7 +82,7 @@ class Bench:
         return self._plain[key]
 
     def check(self, prompt, params, draft, **more):
-        """Answer with a drafter, insist that it is plain's answer, return it."""
+        """Generate with a drafter and check that the result is plain decoding's."""
         expected, expected_events = self.plain(prompt, params)
         result, events = run(self.engine, prompt, params, draft, **more)
         assert_same(result, expected)
@@ -108,15 +108,15 @@ def assert_same(result, expected):
 
 
 def two_prompts(option):
-    """The first or the last two of the four: the options take turns."""
+    """The first or the last two of the four, alternating by option."""
     return PROMPTS[2:] if list(OPTIONS).index(option) % 2 else PROMPTS[:2]
 
 
-def by_turns(drafts, most):
-    """One drafter with all options every day, the others with those that differ most."""
+def some_options(drafts, full):
+    """The drafter `full` with all options, the others with three; all pairs in the slow tests."""
     cases = list(product(OPTIONS, drafts))
     few = ("greedy", "temperature", "everything")
-    return daily(cases, *(case for case in cases if case[0] in few or case[1] == most))
+    return daily(cases, *(case for case in cases if case[0] in few or case[1] == full))
 
 
 def accepted(results):
@@ -149,35 +149,35 @@ def test_drafting_never_changes_the_output(bench, option, draft):
 
 @pytest.fixture(scope="module")
 def model_bench():
-    return Bench(helper=tiny_helper())
+    return Bench(draft_model=tiny_draft_model())
 
 
-@pytest.mark.parametrize(("option", "draft"), by_turns(MODEL_PRESETS, "auto"))
+@pytest.mark.parametrize(("option", "draft"), some_options(MODEL_PRESETS, "auto"))
 def test_a_draft_model_never_changes_the_output(model_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
     place = list(OPTIONS).index(option) % len(PROMPTS)
     result = model_bench.check(PROMPTS[place], params, draft)
     assert accepted([result]) >= 10
     assert rejected([result]) >= 3
-    if draft != "auto":  # which may find all it wants in the output
+    if draft != "auto":  # whose lookups may find enough in the output
         assert {"model", "both"} & result.stats.accepted_by_source.keys()
 
 
 SHORT = {
     "self": ({}, "rapid"),
     "self and copies": ({}, "rapid+copy"),
-    "smaller": ({"helper": {"cost": 0.05}}, "rapid"),
-    "upward": ({"helper": {"cost": 3.0}}, "rapid-up"),
+    "smaller": ({"draft_model": {"cost": 0.05}}, "rapid"),
+    "upward": ({"draft_model": {"cost": 3.0}}, "rapid-up"),
     "late": ({"wrap": Late}, "rapid"),
-}  # who drafts from a short version of the prompt, and how that is asked for
+}  # by who drafts from a short version of the prompt: engine options, and the preset
 LONG_PROMPTS = [[5 + (i * 7 + i // 90) % 118 for i in range(count)] for count in (1100, 1300)]
 
 
 @pytest.fixture(scope="module", params=SHORT)
 def short_bench(request):
     options, draft = SHORT[request.param]
-    if "helper" in options:
-        options = {"helper": tiny_helper(**options["helper"])}
+    if "draft_model" in options:
+        options = {"draft_model": tiny_draft_model(**options["draft_model"])}
     return draft, Bench(shorten=ends_only, **options)
 
 
@@ -186,7 +186,7 @@ def test_a_short_context_never_changes_the_output(short_bench, option):
     draft, bench = short_bench
     params = replace(OPTIONS[option], max_tokens=64, ignore_eos=True)
     first, second = LONG_PROMPTS
-    prompt = second if params.temperature else first  # greedily the second is soon a cycle
+    prompt = second if params.temperature else first  # greedy output of the second soon repeats
     result = bench.check(prompt, params, draft)
     assert accepted([result]) >= 20
     assert rejected([result]) >= 2
@@ -231,7 +231,7 @@ def test_a_head_never_changes_the_output(head_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
     place = list(OPTIONS).index(option) % len(PROMPTS)
     result = bench.check(PROMPTS[place], params, preset_of(draft, head))
-    wrong = head == "random eagle2"  # and soon left alone, but by the papers' presets
+    wrong = head == "random eagle2"  # adaptive presets soon stop using it
     if not wrong or draft in ("paper", "casd", "rasd-pld"):
         assert rejected([result]) >= 3
     if not wrong:
@@ -242,19 +242,19 @@ def test_a_head_never_changes_the_output(head_bench, option, draft):
 
 @pytest.mark.parametrize("kind", ["eagle2", "longspec"])
 @pytest.mark.parametrize("option", ["greedy", "temperature"])
-def test_networks_that_are_let_go_of_in_mid_answer_never_change_it(kind, option, monkeypatch):
-    """They are right but take as long as fifty steps, so that pacing soon goes on without them."""
-    bench, late, left = bench_with_head(kind, max_batch=2), [0.0], []
+def test_detaching_a_head_during_an_answer_never_changes_it(kind, option, monkeypatch):
+    """The head is right but takes as long as fifty steps, so pacing soon detaches it."""
+    bench, delay, detached = bench_with_head(kind, max_batch=2), [0.0], []
     drafters, model = bench.engine.drafters, bench.engine.model
-    drafters.resources = replace(drafters.resources, clock=lambda: model.steps + late[0])
+    drafters.resources = replace(drafters.resources, clock=lambda: model.steps + delay[0])
     propose, finish = HeadDrafter.propose, HeadDrafter.finish
 
     def proposed(self, contexts, budget):
-        late[0] += 50.0
+        delay[0] += 50.0
         return propose(self, contexts, budget)
 
     def finished(self, sequence):
-        left.append((sequence, len(self._followed[sequence].context.tokens)))
+        detached.append((sequence, len(self._states[sequence].context.tokens)))
         finish(self, sequence)
 
     monkeypatch.setattr(HeadDrafter, "propose", proposed)
@@ -266,8 +266,8 @@ def test_networks_that_are_let_go_of_in_mid_answer_never_change_it(kind, option,
         assert_same(result, other)
     heads = [result.stats.accepted_by_source["head"] for result in results]
     assert sum(heads) >= 3
-    assert any(tokens < params.max_tokens for _, tokens in left)
-    assert len(left) < len(PROMPTS)  # of the last they never heard
+    assert any(tokens < params.max_tokens for _, tokens in detached)
+    assert len(detached) < len(PROMPTS)  # the last sequence never reached the head
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_networks_that_are_let_go_of_in_mid_answer_never_change_it(kind, option,
         *(("lean", "longspec"), ("hook", "eagle2"), ("late", "eagle2")),
     ),
 )
-def test_a_head_beside_other_forwards(forward, head):
+def test_a_head_with_other_forwards_never_changes_the_output(forward, head):
     options = {"wrap": Late} if forward == "late" else {"forward": forward}
     bench = bench_with_head(head, **options)
     for option in ("greedy", "temperature"):
@@ -294,8 +294,8 @@ def test_a_head_beside_other_forwards(forward, head):
         *(("eagle2", "temperature"), ("longspec", "greedy")),
     ),
 )
-def test_heads_in_batches_on_prefixes_that_others_read(head, option):
-    """Several at once, again with what was read before, and several answers to one prompt."""
+def test_heads_in_batches_with_cached_prefixes(head, option):
+    """A batch, the same batch with a filled prefix cache, and several choices of one prompt."""
     engine = bench_with_head(head).engine
     params = replace(OPTIONS[option], max_tokens=30, ignore_eos=True)
     long = [5 + i % 90 for i in range(600)]
@@ -319,52 +319,52 @@ def test_heads_in_batches_on_prefixes_that_others_read(head, option):
     engine.sweep()
 
 
-# Letters that no merge of the tokenizer touches: what the model writes in them is read back as the
-# same tokens, so a text can be passed as `prediction` and is drafted from as it was written.
+# Letters without merges: their text encodes to the same tokens again, so it can be passed as
+# `prediction` and is copied token by token.
 ROUND_TRIP = {
     token: float("-inf")
     for token in range(VOCABULARY)
     if not re.fullmatch("[a-gi-mo-qs-zA-Z]", tiny_tokenizer().decode([token]))
 }
-WRITING = SamplingParams(temperature=1.0, seed=1, max_tokens=90, logit_bias=ROUND_TRIP)
+LETTERS_ONLY = SamplingParams(temperature=1.0, seed=1, max_tokens=90, logit_bias=ROUND_TRIP)
 ENDING_DRAFTERS = [*PRESETS, "oracle", "sd", "rasd-pld"]
 
 
-def new_at(items):
-    """Places from the 8th on where an item occurs for the first time."""
+def first_occurrences(items):
+    """Indices from 8 on at which an item occurs for the first time."""
     return [i for i, item in enumerate(items) if i >= 8 and items.index(item) == i]
 
 
 class Endings:
-    """Runs that end early, drafted by someone who knows how the text would have gone on."""
+    """Requests that end early, with a drafter that knows the rest of the text."""
 
     def __init__(self, bench, draft):
         self.bench, self.draft = bench, draft
-        self.whole = bench.plain(PROMPTS[0], WRITING)[0]
+        self.whole = bench.plain(PROMPTS[0], LETTERS_ONLY)[0]
         assert tiny_tokenizer()(self.whole.text).input_ids == self.whole.token_ids
-        self.inside = 0  # ended in an accepted run: a token that was already verified is dropped
-        self.short = 0  # the last step accepted something
+        self.inside = 0  # ended inside an accepted path: verified tokens were dropped
+        self.accepted_last = 0  # the last step accepted a draft token
 
     def check(self, **changes):
-        params = replace(WRITING, **changes)
+        params = replace(LETTERS_ONLY, **changes)
         expected, _ = self.bench.plain(PROMPTS[0], params)
-        self.bench.plain(PROMPTS[0], WRITING)  # the oracle knows more than will be emitted
+        self.bench.plain(PROMPTS[0], LETTERS_ONLY)  # the oracle drafts beyond the end
         result, events = run(
             self.bench.engine, PROMPTS[0], params, self.draft, prediction=self.whole.text
         )
         assert_same(result, expected)
         assert len(result.token_ids) < len(self.whole.token_ids)
         self.inside += events[-1].source != ""
-        self.short += 0 < result.stats.per_step_accepted[-1]
+        self.accepted_last += 0 < result.stats.per_step_accepted[-1]
         return result
 
 
 @pytest.fixture(scope="module")
 def store(model_bench, tmp_path_factory):
-    """A datastore of other answers, which go on like these for a while."""
+    """A datastore of other answers, which share parts with the tested ones."""
     folder = tmp_path_factory.mktemp("datastore") / "store"
-    drawn = [replace(SAMPLED, max_tokens=100, seed=seed, ignore_eos=True) for seed in (1, 2, 3)]
-    texts = [model_bench.engine.generate(p, each).token_ids for p in PROMPTS for each in drawn]
+    params = [replace(SAMPLED, max_tokens=100, seed=seed, ignore_eos=True) for seed in (1, 2, 3)]
+    texts = [model_bench.engine.generate(p, each).token_ids for p in PROMPTS for each in params]
     manifest = Manifest(tokenizer_fingerprint(tiny_tokenizer()), "tiny", VOCABULARY)
     with writing(folder):
         writer = StoreWriter(folder, begin_store(folder, manifest))
@@ -398,10 +398,10 @@ every_ending_drafter = pytest.mark.parametrize("endings", ENDING_DRAFTERS, indir
 
 
 @every_ending_drafter
-def test_an_end_token_inside_an_accepted_run_ends_the_text(endings, monkeypatch):
+def test_eos_inside_an_accepted_path(endings, monkeypatch):
     tokens = endings.whole.token_ids
     engine = endings.bench.engine
-    for place in new_at(tokens)[:8]:
+    for place in first_occurrences(tokens)[:8]:
         ends = frozenset({END, tokens[place], 1, 2})
         monkeypatch.setattr(engine, "loaded", replace(engine.loaded, eos_ids=ends))
         result = endings.check()
@@ -411,9 +411,9 @@ def test_an_end_token_inside_an_accepted_run_ends_the_text(endings, monkeypatch)
 
 
 @every_ending_drafter
-def test_several_stop_tokens_inside_accepted_runs(endings):
+def test_stop_token_ids_inside_an_accepted_path(endings):
     tokens = endings.whole.token_ids
-    places = new_at(tokens)
+    places = first_occurrences(tokens)
     for first, second in zip(places[:8], places[1:9], strict=True):
         result = endings.check(stop_token_ids=(tokens[second], tokens[first]))
         assert result.token_ids == tokens[: first + 1]
@@ -422,9 +422,9 @@ def test_several_stop_tokens_inside_accepted_runs(endings):
 
 
 @every_ending_drafter
-def test_a_stop_string_that_ends_inside_an_accepted_run(endings):
+def test_stop_string_inside_an_accepted_path(endings):
     text = endings.whole.text
-    for place in new_at([text[i : i + 3] for i in range(len(text) - 2)])[5:45:5]:
+    for place in first_occurrences([text[i : i + 3] for i in range(len(text) - 2)])[5:45:5]:
         result = endings.check(stop=("never", text[place : place + 3]))
         assert result.text == text[:place]
         assert len(result.token_ids) == place + 3  # one letter a token
@@ -433,12 +433,12 @@ def test_a_stop_string_that_ends_inside_an_accepted_run(endings):
 
 
 @every_ending_drafter
-def test_max_tokens_inside_an_accepted_run(endings):
-    for most in range(20, 60, 5):
-        result = endings.check(max_tokens=most)
-        assert len(result.token_ids) == most
+def test_max_tokens_inside_an_accepted_path(endings):
+    for max_tokens in range(20, 60, 5):
+        result = endings.check(max_tokens=max_tokens)
+        assert len(result.token_ids) == max_tokens
         assert result.finish_reason == "length"
-    assert endings.short >= 1  # trees are cut to what may be emitted, so nothing is dropped
+    assert endings.accepted_last >= 1  # trees are limited to the tokens left, so nothing is dropped
 
 
 @pytest.mark.parametrize("draft", DRAFTERS)
@@ -458,8 +458,7 @@ def other_bench(request):
     return Bench(forward=request.param)
 
 
-# Logits depend on the shape of the tree, not on what is drawn from them: every drafter, but not
-# with every option.
+# Logits depend on the shape of the tree, not on the sampling: every drafter, but not every option.
 FORWARD_CASES = [*(("greedy", draft) for draft in DRAFTERS), ("everything", "auto"),
                  ("everything", "oracle")]  # fmt: skip
 
@@ -497,7 +496,9 @@ def late_bench():
     return Bench(wrap=Late)
 
 
-@pytest.mark.parametrize(("option", "draft"), by_turns(["auto", "oracle", "adversary"], "oracle"))
+@pytest.mark.parametrize(
+    ("option", "draft"), some_options(["auto", "oracle", "adversary"], "oracle")
+)
 def test_drafting_never_changes_the_output_of_a_step_in_flight(bench, late_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
     for prompt in PROMPTS[2:]:
@@ -507,12 +508,14 @@ def test_drafting_never_changes_the_output_of_a_step_in_flight(bench, late_bench
 
 @pytest.fixture(scope="module")
 def late_model_bench():
-    return Bench(helper=tiny_helper(wrap=Late), wrap=Late)
+    return Bench(draft_model=tiny_draft_model(wrap=Late), wrap=Late)
 
 
 @pytest.mark.parametrize("draft", MODEL_PRESETS)
 @pytest.mark.parametrize("option", ["greedy", "temperature", "everything"])
-def test_a_draft_model_beside_a_step_in_flight(bench, late_model_bench, option, draft):
+def test_a_draft_model_with_a_step_in_flight_never_changes_the_output(
+    bench, late_model_bench, option, draft
+):
     params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
     result = late_model_bench.check(PROMPTS[2], params, draft)
     assert_same(result, bench.plain(PROMPTS[2], params)[0])
@@ -531,7 +534,7 @@ REAL_OPTIONS = {
         ("smollm2", "greedy"), ("smollm2", "temperature"), ("smollm2_int8", "temperature"),
     ),
 )  # fmt: skip
-def test_drafting_never_changes_what_a_real_model_writes(model, option, request):
+def test_drafting_never_changes_a_real_models_output(model, option, request):
     engine = request.getfixturevalue(model)
     section = (ROOT / "examples" / "service_agreement.md").read_text().split("\n## ")[2]
     question = f"{section}\n\nRepeat the list of the equipment."
@@ -552,7 +555,7 @@ HEAD_PROMPTS = (
 
 
 def check_heads(engine, prompt, params):
-    """Every preset that drafts with the shipped heads writes what plain decoding writes."""
+    """Every preset with the shipped heads equals plain decoding."""
     messages = [{"role": "user", "content": prompt}]
     expected, _ = run(engine, messages, params, "plain")
     for draft in HEAD_DRAFTERS:
@@ -566,7 +569,7 @@ def check_heads(engine, prompt, params):
     ("prompt", "temperature"),
     [(HEAD_PROMPTS[0], 0), pytest.param(HEAD_PROMPTS[1], 1, marks=pytest.mark.slow)],
 )
-def test_shipped_heads_never_change_what_their_target_writes(smollm2, prompt, temperature):
+def test_shipped_heads_never_change_the_output(smollm2, prompt, temperature):
     params = SamplingParams(temperature=temperature, seed=4, max_tokens=10, ignore_eos=True)
     check_heads(smollm2, prompt, params)
 
@@ -579,7 +582,7 @@ def test_shipped_heads_never_change_a_long_answer(smollm2, prompt, temperature):
 
 
 @pytest.mark.slow
-def test_auto_writes_what_transformers_writes(smollm2):
+def test_auto_equals_transformers(smollm2):
     """40 Spec-Bench prompts x 128 tokens; a difference must be a tie within rounding."""
     path = os.environ.get("GRAFT_SPEC_BENCH")
     if not path:
@@ -612,7 +615,7 @@ def greedy_by_transformers(network, prompt, ends):
 
 
 def gap_at_first_difference(network, prompt, ours, theirs):
-    """How far apart transformers' logits hold the two tokens."""
+    """The difference of transformers' logits of the two tokens."""
     place = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b)
     with torch.inference_mode():
         logits = network(torch.tensor([prompt + ours[:place]])).logits[0, -1]

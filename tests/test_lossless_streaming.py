@@ -1,7 +1,7 @@
-"""Drafts of the target over a part of its own cache never change the output.
+"""Drafts of the target over a part of its own KV cache never change the output.
 
-The parts are so small that guesses are both accepted and rejected, by the target and, where there
-are three tiers, by the middle one.
+The parts are so small that draft tokens are both accepted and rejected, by the target and in
+TriForce also by the middle drafter.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ import torch
 from daily import daily
 from late import Late
 from test_lossless import OPTIONS, Bench, accepted, assert_same, rejected
-from tiny import tiny_helper, tiny_network
+from tiny import tiny_draft_model, tiny_network
 from tiny_heads import tiny_head
 from tiny_int8 import quantised
 
@@ -24,7 +24,7 @@ from graft.draft.short_context.streaming import SelfDrafter
 
 WINDOW, SNAPKV = Window(sinks=2, latest=6), SnapKV(budget=12, observed=4, kernel=3)
 CHUNKS = Chunks(budget=8, size=4)
-DRAFTERS = ["window", "window tree", "as deep as pays", "snapkv", "triforce"]
+DRAFTERS = ["window", "window tree", "adaptive window", "snapkv", "triforce"]
 
 
 def random_prompt(length, seed=0):
@@ -35,13 +35,13 @@ PROMPTS = [random_prompt(40), random_prompt(61, 1), random_prompt(300, 2)]
 
 
 def narrow_drafters(engine, head=None):
-    """Each of the ways to see a part, over much smaller parts than the presets'."""
+    """Every kind of selection, over much smaller parts than the presets'."""
     target = engine.drafters.resources.target
     made = {
         "window": SelfDrafter(target, ChainGrowth(3), WINDOW),
         "window tree": SelfDrafter(target, TreeGrowth(3, 3), WINDOW),
-        "as deep as pays": SelfDrafter(
-            replace(target, costs=tiny_helper().costs), ChainGrowth(8), WINDOW, adaptive=True
+        "adaptive window": SelfDrafter(
+            replace(target, costs=tiny_draft_model().costs), ChainGrowth(8), WINDOW, adaptive=True
         ),
         "snapkv": SelfDrafter(target, ChainGrowth(3), SNAPKV),
         "triforce": triforce(target, CHUNKS),
@@ -78,7 +78,7 @@ def head_bench(request):
 
 
 @pytest.mark.parametrize("option", ["greedy", "temperature", "everything"])
-def test_a_head_as_the_lowest_tier(head_bench, option):
+def test_triforce_with_a_head(head_bench, option):
     params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
     results = [head_bench.check(prompt, params, "triforce-head") for prompt in PROMPTS[:2]]
     assert accepted(results) >= 5
@@ -89,11 +89,11 @@ def test_a_head_as_the_lowest_tier(head_bench, option):
 
 @pytest.mark.parametrize("draft", ["magicdec", "magicdec-snapkv", "magicdec+copy", "window+pld"])
 @pytest.mark.parametrize("option", ["greedy", "temperature"])
-def test_the_presets_over_a_long_prompt(bench, option, draft):
-    """Longer than 257 tokens, or than 1,056, which they may see."""
+def test_presets_with_a_long_prompt(bench, option, draft):
+    """Longer than the 257 or 1,056 tokens of their selections."""
     params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
     result = bench.check(random_prompt(1100 if "window" in draft else 300), params, draft)
-    if "window" not in draft:  # that one drafts as much as pays: nothing, by these costs
+    if "window" not in draft:  # adaptive: nothing at these costs
         assert accepted([result]) >= 5
         assert {"window", "SnapKV", "both"} & result.stats.accepted_by_source.keys()
 
@@ -106,8 +106,8 @@ def test_the_presets_over_a_long_prompt(bench, option, draft):
     ),
 )
 def test_batches_on_shared_prefixes_while_extents_move(draft, option):
-    """Several at once, begun alike, with little room at first; again with what was read before;
-    several answers to one prompt."""
+    """A batch with shared beginnings and small extents; the same batch with a filled prefix cache;
+    several choices of one prompt."""
     engine = bench_of().engine
     params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
     long = random_prompt(600, 3)
@@ -119,9 +119,9 @@ def test_batches_on_shared_prefixes_while_extents_move(draft, option):
         results = engine.generate(prompts, params, draft=draft)
         for result, expected in zip(results, plain, strict=True):
             assert_same(result, expected)
-        least = 1 if draft == "as deep as pays" else 20
-        assert accepted(results) >= least
-        assert accepted(results) + rejected(results) >= 2 * least
+        min_accepted = 1 if draft == "adaptive window" else 20
+        assert accepted(results) >= min_accepted
+        assert accepted(results) + rejected(results) >= 2 * min_accepted
     assert results[3].stats.cached_tokens == 512
     assert moved
     del engine.model.arena.place, engine.model.arena.ensure
@@ -137,7 +137,7 @@ def test_batches_on_shared_prefixes_while_extents_move(draft, option):
 
 
 def count_moves(arena):
-    """Make extents so tight that they must move again and again; the moves that were made."""
+    """Make extents so small that they move often; the list of moves."""
     moves, ensure, place = [], arena.ensure, arena.place
 
     def tight(extent):
@@ -155,7 +155,7 @@ def count_moves(arena):
 
 
 @pytest.mark.parametrize("draft", DRAFTERS)
-def test_a_prompt_that_the_part_holds_whole_is_not_drafted_for(bench, draft):
+def test_no_draft_where_the_selection_leaves_nothing_out(bench, draft):
     params = replace(OPTIONS["greedy"], max_tokens=3, ignore_eos=True)
     result = bench.check(random_prompt(5), params, draft)
     assert not {"window", "SnapKV", "retrieved KV"} & result.stats.drafted_by_source.keys()
@@ -186,7 +186,7 @@ def benches():
 
 
 @pytest.mark.parametrize("draft", DRAFTERS)
-def test_a_full_cache_means_no_draft(draft):
+def test_full_cache_never_changes_the_output(draft):
     bench = bench_of(most_rows=16 * 12)
     params = replace(OPTIONS["greedy"], max_tokens=20, ignore_eos=True)
     bench.check(PROMPTS[0], params, draft)
@@ -201,7 +201,7 @@ def test_up_to_the_end_of_the_context(draft):
     assert result.finish_reason == "length"
 
 
-def test_each_tier_counts_and_taking_one_away_shows(bench):
+def test_statistics_count_inner_drafts(bench):
     params = replace(OPTIONS["greedy"], max_tokens=60, ignore_eos=True)
     engine = bench.engine
     target = engine.drafters.resources.target
@@ -217,17 +217,17 @@ def test_each_tier_counts_and_taking_one_away_shows(bench):
     assert not two.inner_drafted_by_source
     assert not copies.inner_drafted_by_source
     assert "retrieved KV" not in copies.drafted_by_source
-    # The middle tier's chain is what it would have drafted alone.
+    # The middle drafter's chain is the one it would have drafted alone.
     assert three.per_step_drafted == two.per_step_drafted
     assert three.per_step_accepted == two.per_step_accepted
-    told = three.as_dict()
-    assert told["drafted_by_source"] == {"retrieved KV": sum(three.per_step_drafted)}
-    assert told["inner_accepted_by_source"] == dict(three.inner_accepted_by_source)
+    as_dict = three.as_dict()
+    assert as_dict["drafted_by_source"] == {"retrieved KV": sum(three.per_step_drafted)}
+    assert as_dict["inner_accepted_by_source"] == dict(three.inner_accepted_by_source)
 
 
 @pytest.mark.parametrize("option", ["greedy", "temperature"])
-def test_the_lowest_tier_saves_forwards(bench, option):
-    """Of the middle tier: the target makes as many as without it."""
+def test_triforces_copies_save_forwards(bench, option):
+    """Forwards of the middle drafter; the target's are as many as without copies."""
     params = replace(OPTIONS[option], max_tokens=60, ignore_eos=True)
     engine = bench.engine
     target = engine.drafters.resources.target

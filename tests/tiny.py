@@ -1,8 +1,8 @@
 """Tiny random models and engines around them, made in memory: no files, no downloads.
 
-Embedding and head are drawn wide and the layers narrow, so that the last token mostly decides the
-next: output falls into cycles (drafts are accepted) and leaves them now and then (drafts are
-rejected), greedy because the layers see the whole context, sampled because the draw jumps.
+Embedding and output weights have a large spread and the layers a small one, so the last token
+mostly determines the next: output repeats in cycles (drafts are accepted) and leaves them now and
+then (drafts are rejected), greedy because of the context, sampled because of the noise.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +45,7 @@ TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 VOCABULARY = 128
-SHARPNESS = 0.7  # of the head: how far the likeliest token stands out
+SHARPNESS = 0.7  # spread of the output weights: how far the most probable token stands out
 NARROW = 0.1  # spread of the layers' weights
 
 
@@ -127,7 +127,7 @@ def tiny_engine(  # noqa: PLR0913
     forward: str | None = "panels",
     invariant: bool = False,
     drafters: Mapping[str, Drafter] | None = None,
-    helper: DraftModel | None = None,
+    draft_model: DraftModel | None = None,
     heads: Sequence[Head] = (),
     context_length: int | None = None,
     eos_ids: frozenset[int] = frozenset({END}),
@@ -139,9 +139,9 @@ def tiny_engine(  # noqa: PLR0913
     own_costs: StepCosts | None = None,
     **options: Any,
 ) -> Engine:
-    """An engine with every preset, those of a draft model and of heads too where there are some,
-    those of short prompts where somebody shortens them (drafts then cost the target little), and
-    `drafters` besides, around a tiny network; `options` are the engine's own."""
+    """An engine around a tiny network with every preset that `draft_model`, `heads` and `shorten`
+    allow, and with `drafters`. The target's own drafts cost `own_costs`, by default a tenth of its
+    steps; `options` are the engine's."""
     torch.set_num_threads(1)  # the products are too small to share
     network = tiny_network() if network is None else network
     built, name = build_forward(network, name="tiny", kind=forward, invariant=invariant)
@@ -154,12 +154,12 @@ def tiny_engine(  # noqa: PLR0913
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
     runners = [run_head(head, model, packed=name == "panels") for head in heads]
-    resources = {
+    by_kind = {
         each.config.kind: DraftHead(each, growth_for(each), costs_of(0.1)) for each in runners
     }
     itself = DraftModel(model, own_costs or costs_of(0.1), model.vocabulary)
-    everybody = DraftResources(helper, resources, itself, shorten, chains or Chains())
-    presets = Drafters(everybody, tiny_tokenizer())
+    resources = DraftResources(draft_model, by_kind, itself, shorten, chains or Chains())
+    presets = Drafters(resources, tiny_tokenizer())
     presets.update(drafters or {})
     return Engine(loaded, presets, verify, costs_of(1.0), **options)
 
@@ -171,7 +171,7 @@ def costs_of(share: float) -> StepCosts:
     return replace(costs, seconds=seconds)
 
 
-def tiny_helper(  # noqa: PLR0913
+def tiny_draft_model(  # noqa: PLR0913
     *,
     noise: float = 0.15,
     vocab: int = VOCABULARY,
@@ -182,8 +182,8 @@ def tiny_helper(  # noqa: PLR0913
     device: str = "cpu",
     wrap: Callable[[Forward], Forward] = lambda forward: forward,
 ) -> DraftModel:
-    """A draft model that agrees with the tiny target sometimes: its network with noise on all
-    weights, in steps that take `cost` of the target's time."""
+    """A draft model that often agrees with the tiny target: its network with noise on all weights.
+    A step costs `cost` of the target's."""
     network = tiny_network()
     generator = torch.Generator().manual_seed(1)
     for weight in network.parameters():

@@ -1,7 +1,7 @@
-"""Draft heads for the tiny target, made in memory: random ones, and ones that know it a little.
+"""Draft heads for the tiny target, made in memory: random ones, and ones that often agree with it.
 
-The tiny target's last token mostly decides its next one. A head whose layers are all but silent
-and which hands the token's embedding on so agrees with it often, though not always.
+The tiny target's last token mostly determines its next one. A head that passes the token's
+embedding on and has small other weights therefore agrees with it often.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ from graft.models.heads.files import HEADS, Head
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
 KINDS = tuple(HEADS)
-QUIET = 0.02  # spread of the weights of a head that knows
+SMALL = 0.02  # spread of the weights of a head that agrees
 
 
 def tiny_head(
@@ -26,8 +26,8 @@ def tiny_head(
     sees_target: bool = True,
     **more: Any,
 ) -> Head:
-    """A head of a kind for a network; `more` goes to its config. One that does not see the target
-    gets nothing out of the target's cache."""
+    """A head of a kind for a network; `more` goes to its config. Without `sees_target` its
+    cross-attention outputs zeros."""
     torch.manual_seed(3)
     head = HEADS[kind](head_config(kind, CHECKPOINT, network.config, **more)).eval()
     drafted = torch.randperm(head.config.vocabulary)[: head.config.draft_vocabulary]
@@ -35,7 +35,7 @@ def tiny_head(
     if knows:
         for weight in head.parameters():
             if weight.dim() > 1:
-                weight.data.normal_(0, QUIET)
+                weight.data.normal_(0, SMALL)
         if kind == "eagle2":
             head.fc.weight.data[:, : head.config.hidden] += torch.eye(head.config.hidden)
     if not sees_target:

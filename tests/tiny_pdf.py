@@ -1,7 +1,7 @@
-"""PDFs of a few hundred bytes, written by hand: lines of text, or a picture of none."""
+"""PDFs of a few hundred bytes: lines of text, or a picture without text."""
 
 PICTURE = b"q 200 0 0 200 50 500 cm BI /W 1 /H 1 /CS /G /BPC 8 ID \x80 EI Q"
-# Passwords nobody knows: what a reader derives from the empty one is never this.
+# Unknown passwords: the empty one never gives these.
 ENCRYPTION = b"<< /Filter /Standard /V 1 /R 2 /O <" + b"41" * 32 + b"> /U <" + b"42" * 32
 ENCRYPTION += b"> /P -4 >>"
 

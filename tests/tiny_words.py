@@ -1,4 +1,4 @@
-"""Tokenizers that know every character, trained in memory, and long made-up texts for them."""
+"""Tokenizers that encode every character, trained in memory, and long made-up texts for them."""
 
 import random
 from functools import cache

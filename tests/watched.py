@@ -1,4 +1,4 @@
-"""Drafters that know the answer, and a walk that counts what it does: for the lossless tests."""
+"""Drafters that know the answer, and a walk that counts side branches: for the lossless tests."""
 
 from itertools import pairwise
 
@@ -12,7 +12,7 @@ from graft.verify.walk import walk
 
 
 class Knowing(NoDraft):
-    """Is told what plain decoding answers to a prompt before it is asked."""
+    """Base class: has plain decoding's answer to each prompt."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -23,12 +23,12 @@ class Knowing(NoDraft):
 
     def _propose(self, context: DraftContext, budget: Budget) -> DraftTree:
         answer = self.answers[tuple(context.prompt)]
-        coming = answer[len(context.tokens) :]
-        assert answer[: len(context.tokens)] == context.tokens, "already not what plain wrote"
-        paths = self.paths(coming, budget.nodes) if coming and budget.nodes else []
+        remaining = answer[len(context.tokens) :]
+        assert answer[: len(context.tokens)] == context.tokens, "differs from plain decoding"
+        paths = self.paths(remaining, budget.nodes) if remaining and budget.nodes else []
         return from_paths(context.root, paths, "test") if paths else root_only(context.root)
 
-    def paths(self, coming: list[int], nodes: int) -> list[list[int]]:
+    def paths(self, remaining: list[int], nodes: int) -> list[list[int]]:
         raise NotImplementedError
 
     def wrong(self, token: int, distance: int) -> int:
@@ -38,26 +38,26 @@ class Knowing(NoDraft):
 class Oracle(Knowing):
     """Drafts the answer, at every level as the second of three children."""
 
-    def paths(self, coming: list[int], nodes: int) -> list[list[int]]:
-        right = coming[: min(5, nodes // 3)]
+    def paths(self, remaining: list[int], nodes: int) -> list[list[int]]:
+        right = remaining[: min(5, nodes // 3)]
         before = [[*right[:d], self.wrong(token, 1)] for d, token in enumerate(right)]
         after = [[*right[:d], self.wrong(token, 2)] for d, token in enumerate(right)]
         return [*before, right, *after]
 
 
 class Adversary(Knowing):
-    """Never right: wide and deep, the coming tokens only at wrong places."""
+    """Always rejected: wide and deep trees with the right tokens at wrong positions only."""
 
-    def paths(self, coming: list[int], nodes: int) -> list[list[int]]:
+    def paths(self, remaining: list[int], nodes: int) -> list[list[int]]:
         paths = []
         for distance in range(1, min(5, nodes // 9 + 1)):
-            wrong = self.wrong(coming[0], distance)
-            paths += [[wrong, *coming[:4]], [wrong, *coming[1:3]], [wrong] * 3]
+            wrong = self.wrong(remaining[0], distance)
+            paths += [[wrong, *remaining[:4]], [wrong, *remaining[1:3]], [wrong] * 3]
         return paths
 
 
 class WatchedWalk:
-    """The walk, counting how often it went to a child that was not the first."""
+    """The walk verifier, counting accepted nodes that are not the first child."""
 
     def __init__(self) -> None:
         self.side_branches = 0

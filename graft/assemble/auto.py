@@ -1,45 +1,47 @@
-"""`auto`, and drafts from short versions of long prompts, which it may use too."""
+"""`auto`, and drafts from short versions of long prompts, which `auto` may use."""
 
 from dataclasses import replace
 
-from graft.assemble.copies import Makers, paying_copies
+from graft.assemble.copies import Makers, adaptive_copies
 from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import GAMMA
-from graft.draft.combined import Combined, what_pays
+from graft.draft.combined import Combined, within_cost
 from graft.draft.drafter import Drafter
-from graft.draft.models.chains import DEPTH, Chains
-from graft.draft.models.model import UNCERTAIN, DraftModel
+from graft.draft.models.chains import MAX_DEPTH, Chains
+from graft.draft.models.model import UNCERTAIN_GAIN, DraftModel
 from graft.draft.pacing.controller import Controller
 from graft.draft.short_context.short_prompt import (
-    LEAST_PROMPT,
-    ByPrompt,
+    MIN_PROMPT,
+    ByPromptLength,
     Prompts,
     ShortContextDrafter,
-    pays_from,
+    min_prompt_length,
 )
 from graft.draft.short_context.short_prompt import SOURCE as SHORT_CONTEXT
 
 
 def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
-    """Copies, and what networks guess, as many as pay; for prompts so long that it may pay also
-    the target with a short version of them. And any of it as long as that pays by the clock."""
-    copies = paying_copies()
-    drafter = Combined([copies, *networks], prune=what_pays) if networks else copies
-    target, least = resources.target, None
+    """Copies and networks within the measured step cost; for long prompts also the target with a
+    short version of them. With a clock, drafters are disabled while they lose time."""
+    copies = adaptive_copies()
+    drafter = Combined([copies, *networks], prune=within_cost) if networks else copies
+    target, min_tokens = resources.target, None
     if resources.shorten:
-        least = pays_from(target.costs, target, DEPTH, target.model.context_length)
-    if least is not None:
-        short = _short(replace(resources, chains=Chains()), target, least=least, reward=UNCERTAIN)
-        long = Combined([copies, *networks, short], prune=what_pays)
-        drafter = ByPrompt(long, drafter, least=least)
+        min_tokens = min_prompt_length(target.costs, target, MAX_DEPTH, target.model.context_length)
+    if min_tokens is not None:
+        adaptive = replace(resources, chains=Chains())
+        short = _short(adaptive, target, min_tokens=min_tokens, min_gain=UNCERTAIN_GAIN)
+        long = Combined([copies, *networks, short], prune=within_cost)
+        drafter = ByPromptLength(long, drafter, min_tokens=min_tokens)
     if resources.clock is None:
         return drafter
     model = None if drafter is copies else drafter
-    return Controller(copies, resources.clock, model, min_prompt=0 if networks else least or 0)
+    min_prompt = 0 if networks else min_tokens or 0
+    return Controller(copies, resources.clock, model, min_prompt=min_prompt)
 
 
 def with_short(resources: DraftResources) -> Makers:
-    """What short prompts add: drafts of the target itself, and of draft models."""
+    """Presets with short prompts: drafts of the target itself, or of a draft model."""
     if not resources.shorten:
         return {}
 
@@ -56,20 +58,25 @@ def with_short(resources: DraftResources) -> Makers:
 
 
 def _smaller(resources: DraftResources) -> bool:
-    """Whether there is a draft model that takes less time than the target."""
+    """Whether there is a draft model that is faster than the target."""
     model, target = resources.model, resources.target
-    return bool(model) and model.costs.step(LEAST_PROMPT, 1) < target.costs.step(LEAST_PROMPT, 1)
+    return bool(model) and model.costs.step(MIN_PROMPT, 1) < target.costs.step(MIN_PROMPT, 1)
 
 
 def _short(
-    resources: DraftResources, helper: DraftModel, *, least: int = LEAST_PROMPT, reward: float = 0.0
+    resources: DraftResources,
+    draft_model: DraftModel,
+    *,
+    min_tokens: int = MIN_PROMPT,
+    min_gain: float = 0.0,
 ) -> ShortContextDrafter:
     """Chains from short prompts."""
     prompts = Prompts(
         resources.shorten,
-        least=least,
-        drafted_whole=helper is not resources.target,
-        waits=resources.chains.sampled,
+        min_tokens=min_tokens,
+        drafts_whole=draft_model is not resources.target,
+        wait=resources.chains.sampled,
     )
-    named = replace(helper, source=SHORT_CONTEXT)
-    return ShortContextDrafter(resources.chains.drafter(named, reward=reward), prompts).get_ready()
+    named = replace(draft_model, source=SHORT_CONTEXT)
+    drafter = resources.chains.drafter(named, min_gain=min_gain)
+    return ShortContextDrafter(drafter, prompts).preload()

@@ -1,4 +1,4 @@
-"""Presets that only look up what followed before: in the text at hand, or in a datastore."""
+"""Presets that look up continuations, in the request's own text or in a datastore."""
 
 from collections.abc import Callable
 
@@ -14,12 +14,12 @@ from graft.match.suffix_automaton import SuffixAutomaton
 
 Makers = dict[str, Callable[[], Drafter]]  # presets by name
 INDEXES = (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts)
-PAYING_NODES = 48  # at most, where as many are taken as pay
+MAX_NODES = 48  # at most, where the measured step cost limits them
 COPIED = 20  # nodes of CASD's copier: two branches of ten
 
 
 def lookups() -> Makers:
-    """Copies from the text at hand, with the papers' numbers."""
+    """Copies from the request's own text, with the papers' numbers."""
     return {
         "plain": NoDraft,
         "pld": lambda: _all_of(NgramIndex, 10),
@@ -28,9 +28,9 @@ def lookups() -> Makers:
     }
 
 
-def paying_copies() -> LookupDrafter:
-    """Copies of any length from the text at hand, as many as pay."""
-    return LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=PAYING_NODES, calibrated=True)
+def adaptive_copies() -> LookupDrafter:
+    """Copies of any length from the request's own text, limited by the measured step cost."""
+    return LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=MAX_NODES, calibrated=True)
 
 
 def rasd_copies() -> LookupDrafter:
@@ -39,17 +39,17 @@ def rasd_copies() -> LookupDrafter:
 
 
 def stored(store: Store) -> LookupDrafter:
-    """What followed in a datastore, as many as pay."""
+    """Copies from a datastore, limited by the measured step cost."""
     return LookupDrafter(
-        store.index, as_many_as_pay, nodes=PAYING_NODES, calibrated=True, prior=STORE_PRIOR
+        store.index, as_many_as_pay, nodes=MAX_NODES, calibrated=True, prior=STORE_PRIOR
     )
 
 
 def rest(store: Store) -> LookupDrafter:
-    """The same by REST's choice."""
+    """Copies from a datastore, chosen by REST's rule."""
     return _all_of(lambda: RestIndex(store), 64)
 
 
 def _all_of(index: Callable[[], TokenIndex], nodes: int) -> LookupDrafter:
-    """Everything that is found, up to a paper's number of nodes."""
+    """All matches up to a paper's number of nodes."""
     return LookupDrafter(index, as_many_as_fit, nodes=nodes, calibrated=False)

@@ -15,7 +15,7 @@ from graft.assemble.presets import (
     runs_network,
 )
 from graft.assemble.resources import DraftResources
-from graft.draft.combined import Combined, what_pays
+from graft.draft.combined import Combined, within_cost
 from graft.draft.drafter import Drafter
 from graft.errors import InputError
 from graft.match.store_warm_up import warm_up
@@ -30,7 +30,7 @@ def make_drafter(
     find_store: Callable[[str], Store] | None = None,
 ) -> Drafter:
     """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, REST, RASD), or
-    several presets joined by +, of whose guesses as many are taken as pay."""
+    several presets joined by +, merged within the measured step cost."""
     resources = resources or DraftResources()
     if name in resources.ready:
         return resources.ready[name]
@@ -45,12 +45,12 @@ def make_drafter(
             resources, chains=replace(resources.chains, sampled=False)
         )  # trees have no q
         made = [make_drafter(part, walked, find_store) for part in parts]
-        return Combined(made, prune=what_pays)
+        return Combined(made, prune=within_cost)
     preset, _, folder = name.partition(":")
     if preset in STORE_PRESETS:
-        assert find_store is not None, "nobody to open a datastore"
+        assert find_store is not None, "no way to open a datastore"
         return _from_store(preset, find_store(folder), resources)
-    _check_helpers(preset, resources)
+    _check_resources(preset, resources)
     makers = {
         **lookups(),
         "auto": lambda: auto(resources),
@@ -72,19 +72,19 @@ def _from_store(preset: str, store: Store, resources: DraftResources) -> Drafter
     return makers[preset]()
 
 
-def _check_helpers(preset: str, resources: DraftResources) -> None:
-    """Refuse what these resources in particular cannot make."""
+def _check_resources(preset: str, resources: DraftResources) -> None:
+    """Raise InputError for a preset that these resources cannot make."""
     if preset in KINDS and preset not in resources.heads:
         there = ", ".join(resources.heads)
         raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
     if preset in RETRIEVING and not resources.shorten:
         raise InputError(f"draft {preset!r} needs a model with a tokenizer")
     if preset in {*SELF_PRESETS, "triforce-head"} and resources.target is None:
-        raise InputError(f"draft {preset!r} is made of the target itself; ask its engine for it")
+        raise InputError(f"draft {preset!r} needs the target itself; get it from the engine")
 
 
 class Drafters(dict[str, Drafter]):
-    """Drafters by name, made when they are first asked for."""
+    """Drafters by name, made at first use."""
 
     def __init__(self, resources: DraftResources | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
         self.resources, self._tokenizer = resources or DraftResources(), tokenizer
@@ -93,26 +93,26 @@ class Drafters(dict[str, Drafter]):
 
     @property
     def names(self) -> list[str]:
-        """All presets, and whatever else there is by now."""
+        """All presets, and the drafters made so far."""
         return list(dict.fromkeys([*self.resources.presets, *self]))
 
     def __missing__(self, name: str) -> Drafter:
-        """InputError where there is nothing of that name."""
+        """Raises InputError for an unknown name."""
         return self.setdefault(name, make_drafter(name, self.resources, self.store))
 
     def shelve(self, name: str, store: Store) -> None:
-        """From now on `store:NAME` drafts from this one."""
+        """Make a datastore available as `store:NAME`."""
         self._stores[name] = store
 
     def forget(self, name: str) -> None:
-        """Let go of a store and of the drafters that use it; those at work keep it to the end."""
+        """Drop a datastore and the drafters that use it; running requests keep it."""
         self._stores.pop(name, None)
         for draft in list(self):
             if any(part.partition(":")[2] == name for part in draft.split("+")):
                 self.pop(draft, None)
 
     def store(self, folder: str) -> Store:
-        """The datastore in a folder, if it was made with the target's tokenizer."""
+        """The datastore in a folder; InputError if it was built with another tokenizer."""
         if folder not in self._stores:
             if self._tokenizer is None:
                 raise InputError("a datastore needs a model with a tokenizer")

@@ -1,4 +1,4 @@
-"""Who helps an engine's target to guess."""
+"""The models, heads and options that an engine's drafters are made from."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,9 @@ from graft.models.heads.config import KINDS
 
 @dataclass(frozen=True, slots=True)
 class DraftResources:
-    """Networks that guess: a smaller model, and heads by their kind, the favourite first; the
-    target itself, where there is somebody to shorten prompts for it. And the clock that tells
-    whether guessing pays, None where counts must not depend on the machine. `ready` are drafters
-    that somebody else has made in a network's place, by the preset they stand for."""
+    """A draft model, heads by kind (the preferred one first), the target itself, what shortens
+    prompts, and the options of chains. `clock` times steps; None where counts must not depend on
+    the machine. `ready` are existing drafters that replace a network's, by preset."""
 
     model: DraftModel | None = None
     heads: Mapping[str, DraftHead] = field(default_factory=dict)
@@ -29,12 +28,12 @@ class DraftResources:
 
     @property
     def head(self) -> DraftHead | None:
-        """The favourite."""
+        """The preferred head."""
         return next(iter(self.heads.values()), None)
 
     @property
     def presets(self) -> dict[str, str]:
-        """What can be made with them."""
+        """The presets that can be made from these resources, with descriptions."""
         known = presets_with(draft_model=self.model is not None, head=bool(self.heads))
         missing = {kind for kind in KINDS if kind not in self.heads}
         if not self.shorten:

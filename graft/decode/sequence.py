@@ -11,7 +11,7 @@ from torch import Tensor
 from graft.decode.request import Constraint, PreparedRows, StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
-from graft.draft.copies.texts import NOWHERE, Layout, Origin, stretches
+from graft.draft.copies.texts import NOWHERE, Layout, Origin, text_spans
 from graft.draft.drafter import DraftContext, Drafter
 from graft.errors import ContextLengthError, GraftError
 from graft.models.arena import Extent
@@ -288,7 +288,7 @@ class Sequence:
         if place <= NOWHERE:
             return None
         if self.layout is None:
-            self.layout = Layout(stretches(self.context))
+            self.layout = Layout(text_spans(self.context))
         return self.layout.origin(place)
 
     def _last_text(self) -> str:

@@ -1,12 +1,12 @@
-"""Several drafters, one tree: each proposes, the trees are grafted onto one another.
+"""Several drafters as one: each proposes a tree, and the trees are merged.
 
-Where nodes are weighed by time, drafters are asked in turn, lookups first, and each knows what
-those before it found that pays (`Budget.after`): where a lookup is sure of itself, a draft model
-need not be run. Where a method runs its draft model anyway, lookups run beside it (`AtOnce`), and
-what they wait for, such as a disk, costs no time.
+Where the cost limits the nodes, drafters propose one after the other, lookups first, each with the
+budget that the earlier ones leave (`Budget.after`): after a confident lookup a draft model need not
+run. Where a method always runs its draft model, lookups run on a thread beside it (`Concurrently`),
+so their waits, such as for a disk, cost no time.
 
-How the trees are pruned makes the method: CASD takes everything that fits, RASD only retrieved
-branches that the draft model could imagine, and the free compositions what pays by the clock.
+The pruning rule makes the method: CASD keeps all nodes up to a limit, RASD only retrieved branches
+whose first token the draft model proposes too, and presets joined by + the nodes within the cost.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,30 +23,28 @@ from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
 from graft.tree.prune import cut, starting_with
 
-# For each sequence, the trees that the drafters proposed, in their order -> one tree for each
+# For each sequence the drafters' trees, in their order -> one tree for each sequence
 Prune = Callable[[list[DraftContext], list[list[DraftTree]], Budget], list[DraftTree]]
-# Who guesses, for which sequences, within what budget -> for each drafter a tree for each sequence
-Ask = Callable[[Sequence[Drafter], list[DraftContext], Budget], list[list[DraftTree]]]
+# Runs the drafters -> for each drafter a tree for each sequence
+Schedule = Callable[[Sequence[Drafter], list[DraftContext], Budget], list[list[DraftTree]]]
 
 
-def in_turn(
+def one_by_one(
     drafters: Sequence[Drafter], contexts: list[DraftContext], budget: Budget
 ) -> list[list[DraftTree]]:
-    """One after the other, each with what those before it left of the budget."""
+    """Each drafter with the budget that the earlier ones leave."""
     proposed: list[list[DraftTree]] = []
     left = budget
     for drafter in drafters:
         if proposed:
-            left = budget.after(what_pays(contexts, _by_sequence(proposed), budget))
+            left = budget.after(within_cost(contexts, _by_sequence(proposed), budget))
         proposed.append(drafter.propose(contexts, left))
     return proposed
 
 
-class AtOnce:
-    """All but the last, which is the slow one, on a thread beside it, each with the whole budget.
-
-    The thread starts with the first round and ends when nobody has this object any more.
-    """
+class Concurrently:
+    """The last drafter, which is the slow one, and all others on a thread beside it, each with the
+    whole budget. The thread ends with this object."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft-lookup")
@@ -54,7 +52,7 @@ class AtOnce:
     def __call__(
         self, drafters: Sequence[Drafter], contexts: list[DraftContext], budget: Budget
     ) -> list[list[DraftTree]]:
-        """See Ask. Whatever happens, no lookup is still running when this returns."""
+        """See Schedule. No lookup is running when this returns or raises."""
         *quick, slow = drafters
         beside = self._executor.submit(
             lambda: [drafter.propose(contexts, budget) for drafter in quick]
@@ -69,8 +67,10 @@ class AtOnce:
 class Combined:
     """Any number of drafters as one."""
 
-    def __init__(self, drafters: Sequence[Drafter], *, prune: Prune, ask: Ask = in_turn) -> None:
-        self.drafters, self.prune, self.ask = drafters, prune, ask
+    def __init__(
+        self, drafters: Sequence[Drafter], *, prune: Prune, schedule: Schedule = one_by_one
+    ) -> None:
+        self.drafters, self.prune, self.schedule = drafters, prune, schedule
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
@@ -79,7 +79,7 @@ class Combined:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        proposed = _by_sequence(self.ask(self.drafters, contexts, budget))
+        proposed = _by_sequence(self.schedule(self.drafters, contexts, budget))
         return self.prune(contexts, proposed, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
@@ -105,38 +105,38 @@ def _by_sequence(proposed: list[list[DraftTree]]) -> list[list[DraftTree]]:
     return [list(trees) for trees in zip(*proposed, strict=True)]
 
 
-def everything(
+def all_nodes(
     contexts: list[DraftContext],  # noqa: ARG001
     proposed: list[list[DraftTree]],
     budget: Budget,
 ) -> list[DraftTree]:
-    """All branches, the best first up to the most nodes a tree may have (CASD)."""
+    """The best nodes up to the budget's limit per tree (CASD)."""
     return [cut(reduce(union, trees), budget.nodes) for trees in proposed]
 
 
-def what_pays(
+def within_cost(
     contexts: list[DraftContext],  # noqa: ARG001
     proposed: list[list[DraftTree]],
     budget: Budget,
 ) -> list[DraftTree]:
-    """The nodes that are worth the target's time, those of all sequences weighed together."""
+    """The nodes that raise the batch's expected tokens per second."""
     return best_of([reduce(union, trees) for trees in proposed], as_many_as_pay, budget)
 
 
 class Guide(Drafter, Protocol):
-    """A drafter that can say what it held likely: a draft model, or a head."""
+    """A drafter with probabilities: a draft model, or a head."""
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """What it held likeliest after the root, in the draft just proposed."""
+        """The root's children in the last draft, before pruning."""
 
 
 @dataclass(frozen=True, slots=True)
 class GuidedByModel:
-    """RASD: of the retrieved branches those stay whose first token the draft model holds likely.
+    """RASD: keeps the retrieved branches whose first token the draft model proposes too.
 
-    Where retrieval finds nothing, it is asked again as if the draft model's likeliest guesses had
-    come: those of the first `levels`, `width` of each; what is found hangs under the guess. The
-    model's tree is the last of the proposed ones, `retrieval` drew the others.
+    Where retrieval finds nothing, it looks up continuations of the draft model's best nodes: the
+    `width` best of each of the first `levels`. The model's tree is the last of the proposed ones,
+    the others are those of `retrieval`.
     """
 
     retrieval: Sequence[LookupDrafter]
@@ -152,20 +152,20 @@ class GuidedByModel:
         return [cut(self._fused(*pair, budget.nodes), budget.nodes) for pair in pairs]
 
     def _fused(self, context: DraftContext, trees: list[DraftTree], nodes: int) -> DraftTree:
-        guessed, found = trees[-1], trees[:-1]
+        drafted, found = trees[-1], trees[:-1]
         likely = self.model.first_tokens(context.sequence)
         if not likely:
             return reduce(union, trees)
         if all(len(tree) == 1 for tree in found):
-            found = self._asked_again(context, guessed, nodes)
-        return reduce(union, [starting_with(tree, likely) for tree in found], guessed)
+            found = self._continuations(context, drafted, nodes)
+        return reduce(union, [starting_with(tree, likely) for tree in found], drafted)
 
-    def _asked_again(self, context: DraftContext, tree: DraftTree, nodes: int) -> list[DraftTree]:
-        """What retrieval finds behind the guesses, level by level until it finds something."""
+    def _continuations(self, context: DraftContext, tree: DraftTree, nodes: int) -> list[DraftTree]:
+        """Retrieved continuations of the tree's nodes, of the first level that has any."""
         paths = tree.paths()
         for level in range(1, self.levels + 1):
-            guesses = [node for node in range(len(tree)) if len(paths[node]) == level]
-            best = sorted(guesses, key=lambda node: -tree.scores[node])[: self.width]
+            in_level = [node for node in range(len(tree)) if len(paths[node]) == level]
+            best = sorted(in_level, key=lambda node: -tree.scores[node])[: self.width]
             found = [
                 drafter.propose_after(context, paths[node], _scores_to(tree, node), nodes)
                 for node in best

@@ -1,9 +1,8 @@
-"""A network's guesses, kept at every position of an answer and replayed without the network.
+"""A network's drafts, recorded at every position of an answer and replayed without the network.
 
-`Tracing` asks a drafter before every token of a plainly decoded answer and keeps its tree. `Traced`
-proposes those trees again wherever a replay comes by. Whoever drafts by a fixed rule is so replayed
-exactly, for what it guesses depends on the text alone; of an adaptive drafter the trees are those
-it would draw if nodes cost nothing, cut to what pays.
+`Tracing` records a drafter's tree before every token of a plainly decoded answer. `Traced` proposes
+these trees in a replay. A drafter with a fixed shape is replayed exactly, because its draft depends
+on the text alone. An adaptive drafter is recorded as if nodes cost nothing, then pruned.
 """
 
 import time
@@ -24,12 +23,12 @@ Trace = Sequence[DraftTree]  # [i]: the tree after the answer's first i + 1 toke
 
 
 def key_of(prompt: Sequence[int]) -> Hashable:
-    """What a trace is found by."""
+    """The key of a prompt's trace."""
     return tuple(prompt)
 
 
 class Tracing:
-    """Keeps what `drafter` proposes, and proposes nothing."""
+    """Records what `drafter` proposes, and proposes nothing itself."""
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
@@ -40,7 +39,7 @@ class Tracing:
 
     @property
     def share(self) -> float:
-        """What a draft takes, in steps of plain decoding."""
+        """The time of a draft, in steps of plain decoding."""
         return median(self._drafting) / median(self._steps) if self._steps else 0.0
 
     def start(self, context: DraftContext) -> None:
@@ -70,7 +69,8 @@ class Tracing:
 
 
 class Traced:
-    """Proposes what was kept, as many nodes as `choose` says, in `share` of a plain step's time."""
+    """Proposes recorded trees, pruned by `choose`; a draft takes `share` of a plain step's time,
+    which `spend` adds to a simulated clock."""
 
     def __init__(
         self,
@@ -82,40 +82,40 @@ class Traced:
     ) -> None:
         self._traces, self._choose = traces, choose
         self._share, self._spend = share, spend
-        self._followed: dict[int, Trace] = {}
-        self._likely: dict[int, list[int]] = {}
+        self._replayed: dict[int, Trace] = {}
+        self._first_tokens: dict[int, list[int]] = {}
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
         trace = self._traces.get(key_of(context.prompt))
         if trace is None:
-            raise InputError("the traces are of other prompts; trace this result file")
-        self._followed[context.sequence] = trace
+            raise InputError("the traces are from other prompts; trace this result file")
+        self._replayed[context.sequence] = trace
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         trees = [self._tree(context) for context in contexts]
         self._spend(self._share * float(budget.seconds[0]))
         for context, tree in zip(contexts, trees, strict=True):
-            self._likely[context.sequence] = tree.tokens[tree.parents == 0].tolist()
+            self._first_tokens[context.sequence] = tree.tokens[tree.parents == 0].tolist()
         return best_of(trees, self._choose, budget)
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """What the network held likeliest after the root, in the draft just proposed."""
-        return self._likely[sequence]
+        """The root's children in the last draft, before pruning."""
+        return self._first_tokens[sequence]
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
-        self._followed.pop(sequence, None)
-        self._likely.pop(sequence, None)
+        self._replayed.pop(sequence, None)
+        self._first_tokens.pop(sequence, None)
 
     def _tree(self, context: DraftContext) -> DraftTree:
-        trace, place = self._followed[context.sequence], len(context.tokens) - 1
-        if place >= len(trace):
+        trace, position = self._replayed[context.sequence], len(context.tokens) - 1
+        if position >= len(trace):
             return root_only(context.root)
-        if trace[place].tokens[0] != context.root:
-            raise InputError("the traces are of other answers; trace this result file")
-        return trace[place]
+        if trace[position].tokens[0] != context.root:
+            raise InputError("the traces are from other answers; trace this result file")
+        return trace[position]

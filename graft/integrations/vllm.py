@@ -137,7 +137,7 @@ class Proposer:
                 text is not None
                 and len(text.copies) == len(before)
                 and text.seen < self._round
-                and text.copies.begins(before)
+                and text.copies.is_prefix_of(before)
             ):
                 return text
         text = _Text(ChainLookup(self._longest), [_Shelf(store.index()) for store in self._stores])

@@ -1,4 +1,4 @@
-"""Several drafters as one: what is fused, what is pruned, what is asked again."""
+"""Several drafters as one: merging, pruning, schedules, RASD."""
 
 import gc
 import threading
@@ -6,16 +6,16 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from tiny import tiny_engine, tiny_helper
+from tiny import tiny_draft_model, tiny_engine
 
 from graft.assemble import DraftResources, make_drafter
 from graft.draft.combined import (
-    AtOnce,
     Combined,
+    Concurrently,
     GuidedByModel,
-    everything,
-    in_turn,
-    what_pays,
+    all_nodes,
+    one_by_one,
+    within_cost,
 )
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
@@ -34,31 +34,31 @@ BUDGET = Budget(63, np.linspace(1, 1.1, 64))
 
 
 @pytest.fixture(scope="module")
-def helper():
-    return tiny_helper()
+def draft_model():
+    return tiny_draft_model()
 
 
-class Told(NoDraft):
-    """Proposes what it was told, and remembers what it heard."""
+class Fixed(NoDraft):
+    """Proposes fixed paths, and records its calls."""
 
-    def __init__(self, paths, source="told", score=0.9):
-        self.paths, self.source, self.score, self.heard = paths, source, score, []
+    def __init__(self, paths, source="fixed", score=0.9):
+        self.paths, self.source, self.score, self.calls = paths, source, score, []
 
     def start(self, context):
-        self.heard.append(("start", context.sequence))
+        self.calls.append(("start", context.sequence))
 
     def propose(self, contexts, budget):
-        self.heard.append(budget)
+        self.calls.append(budget)
         trees = [from_paths(context.root, self.paths, self.source) for context in contexts]
         for tree in trees:
             tree.scores[:] = self.score**tree.depths
         return trees
 
     def observe(self, steps):
-        self.heard.append(("observe", [step.tokens for step in steps]))
+        self.calls.append(("observe", [step.tokens for step in steps]))
 
     def finish(self, sequence):
-        self.heard.append(("finish", sequence))
+        self.calls.append(("finish", sequence))
 
 
 def contexts(*roots):
@@ -69,79 +69,79 @@ def sources(tree):
     return {tuple(path): tree.source(i) for i, path in enumerate(tree.paths()) if path}
 
 
-def test_trees_are_grafted_onto_one_another():
-    combined = Combined([Told([[3, 4], [5]], "a"), Told([[3, 6]], "b")], prune=everything)
+def test_trees_are_merged():
+    combined = Combined([Fixed([[3, 4], [5]], "a"), Fixed([[3, 6]], "b")], prune=all_nodes)
     (tree,) = combined.propose(contexts(7), BUDGET)
     assert sources(tree) == {(3,): "both", (5,): "a", (3, 4): "a", (3, 6): "b"}
 
 
-def test_everyone_hears_of_everything():
-    drafters = [Told([[3]]), Told([[4]]), Told([[5]])]
-    combined = Combined(drafters, prune=everything)
+def test_all_drafters_get_all_calls():
+    drafters = [Fixed([[3]]), Fixed([[4]]), Fixed([[5]])]
+    combined = Combined(drafters, prune=all_nodes)
     (context,) = contexts(7)
     combined.start(context)
     combined.propose([context], BUDGET)
     combined.observe([TargetStep(0, [3, 9])])
     combined.finish(0)
     for drafter in drafters:
-        assert [each for each in drafter.heard if isinstance(each, tuple)] == [
+        assert [each for each in drafter.calls if isinstance(each, tuple)] == [
             ("start", 0),
             ("observe", [[3, 9]]),
             ("finish", 0),
         ]
 
 
-def test_the_first_goes_on_without_the_others():
-    first, second = Told([[3]]), Told([[4]])
-    learns = Mock(spec=ModelDrafter)
-    combined = Combined([first, second, learns], prune=everything)
+def test_detach_finishes_all_drafters_but_the_first():
+    first, second = Fixed([[3]]), Fixed([[4]])
+    detachable = Mock(spec=ModelDrafter)
+    combined = Combined([first, second, detachable], prune=all_nodes)
     combined.start(*contexts(7))
     combined.detach(0)
-    assert first.heard == [("start", 0)]
-    assert second.heard == [("start", 0), ("finish", 0)]
-    learns.leave.assert_called_once_with(0)
-    learns.finish.assert_not_called()
+    assert first.calls == [("start", 0)]
+    assert second.calls == [("start", 0), ("finish", 0)]
+    detachable.detach.assert_called_once_with(0)
+    detachable.finish.assert_not_called()
 
 
-def test_each_knows_what_those_before_it_promise():
-    first, second, third = Told([[3, 4]], score=0.5), Told([[3]], score=0.5), Told([[5]])
-    combined = Combined([first, second, third], prune=everything)
+def test_budget_counts_the_nodes_of_earlier_drafters():
+    first, second, third = Fixed([[3, 4]], score=0.5), Fixed([[3]], score=0.5), Fixed([[5]])
+    combined = Combined([first, second, third], prune=all_nodes)
     combined.propose(contexts(7, 8), BUDGET)
-    for left in second.heard + third.heard:  # the second has nothing new
+    for left in second.calls + third.calls:  # the second has nothing new
         assert left.base_tokens == pytest.approx(1 + 2 * 0.75)
         np.testing.assert_array_equal(left.seconds, BUDGET.seconds[4:])
 
 
-def test_promises_that_do_not_pay_do_not_count():
-    first, second = Told([[3, 4]], score=0.5), Told([[5]])
-    dear = Budget(63, 1 + np.arange(64))
-    Combined([first, second], prune=what_pays).propose(contexts(7), dear)
-    assert second.heard[0].base_tokens == 1
-    np.testing.assert_array_equal(second.heard[0].seconds, dear.seconds)
+def test_budget_ignores_nodes_beyond_the_cost():
+    first, second = Fixed([[3, 4]], score=0.5), Fixed([[5]])
+    expensive = Budget(63, 1 + np.arange(64))
+    Combined([first, second], prune=within_cost).propose(contexts(7), expensive)
+    assert second.calls[0].base_tokens == 1
+    np.testing.assert_array_equal(second.calls[0].seconds, expensive.seconds)
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 3])
-@pytest.mark.parametrize("prune", [everything, what_pays])
-def test_a_tree_keeps_to_its_budget(prune, nodes):
-    combined = Combined([Told([[3, 4], [5, 6]]), Told([[7, 8]])], prune=prune)
+@pytest.mark.parametrize("prune", [all_nodes, within_cost])
+def test_tree_keeps_to_its_budget(prune, nodes):
+    combined = Combined([Fixed([[3, 4], [5, 6]]), Fixed([[7, 8]])], prune=prune)
     for tree in combined.propose(contexts(1, 2), Budget(nodes, BUDGET.seconds)):
         assert len(tree) - 1 == nodes
 
 
-def test_only_what_pays_is_kept_where_nodes_cost():
-    good, bad = Told([[3]], score=0.9), Told([[4], [5]], score=0.1)
-    dear = Budget(63, 1 + 0.3 * np.arange(64))
-    assert sources(Combined([good, bad], prune=what_pays).propose(contexts(7), dear)[0]).keys() == {
-        (3,)
-    }
-    assert len(Combined([good, bad], prune=everything).propose(contexts(7), dear)[0]) == 4
+def test_only_nodes_within_the_cost_are_kept():
+    good, bad = Fixed([[3]], score=0.9), Fixed([[4], [5]], score=0.1)
+    expensive = Budget(63, 1 + 0.3 * np.arange(64))
+    assert sources(
+        Combined([good, bad], prune=within_cost).propose(contexts(7), expensive)[0]
+    ).keys() == {(3,)}
+    assert len(Combined([good, bad], prune=all_nodes).propose(contexts(7), expensive)[0]) == 4
 
 
-# Side by side
+# Concurrent drafters
 
 
-class Meeting(Told):
-    """Proposes once all others who come to the barrier are proposing too."""
+class Waiting(Fixed):
+    """Proposes once all drafters with the same barrier are proposing."""
 
     def __init__(self, barrier, paths):
         super().__init__(paths)
@@ -152,21 +152,21 @@ class Meeting(Told):
         return super().propose(contexts, budget)
 
 
-def test_a_lookup_and_a_model_run_at_the_same_time():
+def test_lookup_and_model_run_concurrently():
     barrier = threading.Barrier(2)
-    drafters = [Meeting(barrier, [[3, 4]]), Meeting(barrier, [[5]])]
-    combined = Combined(drafters, prune=everything, ask=AtOnce())
+    drafters = [Waiting(barrier, [[3, 4]]), Waiting(barrier, [[5]])]
+    combined = Combined(drafters, prune=all_nodes, schedule=Concurrently())
     for _ in range(3):
         (tree,) = combined.propose(contexts(7), BUDGET)
         assert sources(tree).keys() == {(3,), (3, 4), (5,)}
 
 
-@pytest.mark.parametrize("prune", [everything, what_pays])
-def test_at_once_and_in_turn_find_the_same(prune):
-    drafters = [Told([[3, 4], [6]], "a"), Told([[3, 9], [8]], "b"), Told([[3, 4, 5]], "c", 0.7)]
+@pytest.mark.parametrize("prune", [all_nodes, within_cost])
+def test_both_schedules_give_the_same_tree(prune):
+    drafters = [Fixed([[3, 4], [6]], "a"), Fixed([[3, 9], [8]], "b"), Fixed([[3, 4, 5]], "c", 0.7)]
     found = [
-        Combined(drafters, prune=prune, ask=ask).propose(contexts(7, 1), BUDGET)
-        for ask in (in_turn, AtOnce())
+        Combined(drafters, prune=prune, schedule=schedule).propose(contexts(7, 1), BUDGET)
+        for schedule in (one_by_one, Concurrently())
     ]
     for one, other in zip(*found, strict=True):
         assert sources(one) == sources(other)
@@ -174,10 +174,10 @@ def test_at_once_and_in_turn_find_the_same(prune):
 
 
 @pytest.mark.parametrize("wrong", [0, 1])
-def test_what_goes_wrong_on_either_side_reaches_the_caller(wrong):
-    """And the next round is as good as any."""
-    drafters, ask = [Told([[3]]), Told([[4]])], AtOnce()
-    combined = Combined(drafters, prune=everything, ask=ask)
+def test_errors_of_either_drafter_reach_the_caller(wrong):
+    """And the next draft works."""
+    drafters, schedule = [Fixed([[3]]), Fixed([[4]])], Concurrently()
+    combined = Combined(drafters, prune=all_nodes, schedule=schedule)
     drafters[wrong].propose = Mock(side_effect=InputError("the disk is gone"))
     with pytest.raises(InputError, match="the disk is gone"):
         combined.propose(contexts(7), BUDGET)
@@ -185,39 +185,41 @@ def test_what_goes_wrong_on_either_side_reaches_the_caller(wrong):
     assert len(combined.propose(contexts(7), BUDGET)[0]) == 3
 
 
-def test_a_lookup_is_over_when_the_model_fails():
-    begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
+def test_lookup_has_finished_when_the_model_fails():
+    begun, proceed, finished = threading.Event(), threading.Event(), threading.Event()
 
-    class Slow(Told):
+    class Slow(Fixed):
         def propose(self, contexts, budget):
             begun.set()
-            go_on.wait(timeout=60)
-            over.set()
+            proceed.wait(timeout=60)
+            finished.set()
             return super().propose(contexts, budget)
 
-    class Failing(Told):
+    class Failing(Fixed):
         def propose(self, contexts, budget):
             begun.wait(timeout=60)
-            threading.Timer(0.05, go_on.set).start()
+            threading.Timer(0.05, proceed.set).start()
             raise InputError("out of memory")
 
     with pytest.raises(InputError, match="out of memory"):
-        AtOnce()([Slow([[3]]), Failing([[4]])], contexts(7), BUDGET)
-    assert over.is_set()
+        Concurrently()([Slow([[3]]), Failing([[4]])], contexts(7), BUDGET)
+    assert finished.is_set()
 
 
-def test_no_thread_outlives_its_drafter():
+def test_thread_ends_with_its_drafter():
     threads = set()
 
-    class Noted(Told):
+    class Recorded(Fixed):
         def propose(self, contexts, budget):
             threads.add(threading.current_thread())
             return super().propose(contexts, budget)
 
-    combined = Combined([Noted([[3]]), Noted([[4]])], prune=everything, ask=AtOnce())
+    combined = Combined(
+        [Recorded([[3]]), Recorded([[4]])], prune=all_nodes, schedule=Concurrently()
+    )
     combined.propose(contexts(7), BUDGET)
     combined.propose(contexts(7), BUDGET)
-    [thread] = threads - {threading.current_thread()}  # one, kept from round to round
+    [thread] = threads - {threading.current_thread()}  # one thread for all drafts
     del combined
     gc.collect()
     thread.join(timeout=60)
@@ -225,16 +227,16 @@ def test_no_thread_outlives_its_drafter():
 
 
 @pytest.mark.parametrize("draft", ["casd", "rasd-pld"])
-def test_methods_that_run_their_model_anyway_look_up_beside_it(helper, draft, monkeypatch):
+def test_casd_and_rasd_look_up_on_a_thread(draft_model, draft, monkeypatch):
     threads = set()
     propose = LookupDrafter.propose
 
-    def noted(self, contexts, budget):
+    def recorded(self, contexts, budget):
         threads.add(threading.current_thread())
         return propose(self, contexts, budget)
 
-    monkeypatch.setattr(LookupDrafter, "propose", noted)
-    drafter, (context,) = make_drafter(draft, DraftResources(helper)), contexts(7)
+    monkeypatch.setattr(LookupDrafter, "propose", recorded)
+    drafter, (context,) = make_drafter(draft, DraftResources(draft_model)), contexts(7)
     drafter.start(context)
     drafter.propose([context], BUDGET)
     drafter.finish(0)
@@ -245,8 +247,8 @@ def test_methods_that_run_their_model_anyway_look_up_beside_it(helper, draft, mo
 # RASD: a model guides retrieval
 
 
-class Guide(Told):
-    """A model that holds its first tokens likely, and some more that it did not draft."""
+class Guide(Fixed):
+    """A model with probable first tokens, some of which are not in its tree."""
 
     def __init__(self, paths, *more):
         super().__init__(paths, "model", 0.5)
@@ -267,20 +269,20 @@ def guided(guide, prompt, tokens, **options):
 
 
 @pytest.mark.parametrize(("likely", "kept"), [([3], True), ([8, 3], True), ([8], False)])
-def test_retrieved_branches_stay_if_the_model_holds_their_first_token_likely(likely, kept):
+def test_retrieved_branches_need_a_first_token_of_the_model(likely, kept):
     found = guided(Guide([[2, 3]], *likely), [60, 61, 3, 4], [60, 61])
     branch = {(3,): "prompt", (3, 4): "prompt", (3, 4, 60): "output", (3, 4, 60, 61): "output"}
     assert found == {(2,): "model", (2, 3): "model"} | (branch if kept else {})
 
 
-def test_a_branch_that_the_model_goes_along_with_is_from_both():
+def test_shared_nodes_have_both_sources():
     found = guided(Guide([[3, 9]]), [60, 61, 3, 4], [60, 61])
     assert found[3,] == "both"
     assert (found[3, 4], found[3, 9]) == ("prompt", "model")
 
 
-def test_retrieval_that_finds_nothing_is_asked_again_behind_the_models_guesses():
-    """61 alone is no match of two tokens; 61 and a guess are."""
+def test_retrieval_without_matches_continues_the_models_nodes():
+    """61 alone is no match of two tokens; 61 and a draft token are."""
     prompt = [70, 61, 3, 4, 5]
     found = guided(Guide([[2], [3]]), prompt, [99, 61])
     assert found == {(2,): "model", (3,): "model", (3, 4): "prompt", (3, 4, 5): "prompt",
@@ -288,7 +290,7 @@ def test_retrieval_that_finds_nothing_is_asked_again_behind_the_models_guesses()
     assert guided(Guide([[2], [3]]), prompt, [99, 61], levels=0).keys() == {(2,), (3,)}
 
 
-def test_it_is_asked_again_level_by_level():
+def test_retrieval_continues_level_by_level():
     prompt = [70, 3, 4, 5, 6]
     found = guided(Guide([[2], [3, 4]]), prompt, [99, 61])
     assert found[3, 4, 5] == found[3, 4, 5, 6] == "prompt"
@@ -296,7 +298,7 @@ def test_it_is_asked_again_level_by_level():
     assert (3, 4, 5) not in guided(Guide([[2, 7], [3, 4]]), prompt, [99, 61], width=1)
 
 
-def test_what_is_found_behind_a_guess_is_as_likely_as_both_together():
+def test_continuations_multiply_probabilities():
     retrieval = LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False)
     context = DraftContext(0, [61, 3, 4], [(0, 3)], tokens=[99, 61])
     retrieval.start(context)
@@ -307,30 +309,33 @@ def test_what_is_found_behind_a_guess_is_as_likely_as_both_together():
     assert len(retrieval.propose_after(context, [8], [0.5], 20)) == 1
 
 
-def test_a_model_that_did_not_draft_prunes_nothing(helper):
-    retrieval, model = Told([[3, 4]], "a"), ModelDrafter(
-        helper, TreeGrowth(2, 4), nodes=9, adaptive=False
+def test_model_without_a_draft_prunes_nothing(draft_model):
+    retrieval, model = Fixed([[3, 4]], "a"), ModelDrafter(
+        draft_model, TreeGrowth(2, 4), nodes=9, adaptive=False
     )  # fmt: skip
     combined = Combined([retrieval, model], prune=GuidedByModel([], model))
-    context = DraftContext(0, [40] * 600, [], tokens=[7])  # takes more than a round to read
+    context = DraftContext(0, [40] * 600, [], tokens=[7])  # more than one prefill chunk
     combined.start(context)
     assert sources(combined.propose([context], BUDGET)[0]) == {(3,): "a", (3, 4): "a"}
     combined.finish(0)
 
 
-def test_a_sure_copy_spares_the_draft_model_its_time():
-    """What the lookup promises leaves nothing for a draft model to gain."""
-    helper, budget = tiny_helper(cost=0.3), Budget(63, StepCosts.read(REFERENCE).at(128)[1:])
-    drafter = make_drafter("auto", DraftResources(helper))
+def test_confident_lookup_makes_the_draft_model_idle():
+    """The lookup's nodes leave no time to save for the draft model."""
+    draft_model, budget = (
+        tiny_draft_model(cost=0.3),
+        Budget(63, StepCosts.read(REFERENCE).at(128)[1:]),
+    )
+    drafter = make_drafter("auto", DraftResources(draft_model))
     text = list(range(40, 100))
     context = DraftContext(0, text, [(0, len(text))], tokens=text[:12])
     drafter.start(context)
-    drafter.propose([context], budget)  # reads the prompt
+    drafter.propose([context], budget)  # prefills the prompt
     context.tokens.append(text[12])
     drafter.observe([TargetStep(0, [text[12]])])
-    before = helper.model.steps
+    before = draft_model.model.steps
     (tree,) = drafter.propose([context], budget)
-    assert helper.model.steps == before
+    assert draft_model.model.steps == before
     assert tree.tokens[1] == text[13]
     drafter.finish(0)
 
@@ -338,8 +343,8 @@ def test_a_sure_copy_spares_the_draft_model_its_time():
 # Names
 
 
-def test_names_joined_by_plus_are_one_drafter(helper):
-    engine = tiny_engine(helper=helper)
+def test_names_joined_by_plus_are_one_drafter(draft_model):
+    engine = tiny_engine(draft_model=draft_model)
     params = SamplingParams(max_tokens=60, ignore_eos=True)
     plain = engine.generate("the end and the answer", params, draft="plain")
     for draft in ("sd+copy", "pld+igpg", "sd-tree+auto+pld"):
@@ -355,20 +360,20 @@ def test_names_joined_by_plus_are_one_drafter(helper):
         ("sd", "needs a draft model"),
         ("copy+sd", "needs a draft model"),
         ("copy+", "unknown draft ''"),
-        ("nobody", "unknown draft 'nobody'"),
-        ("copy+nobody", "unknown draft 'nobody'"),
+        ("nothing", "unknown draft 'nothing'"),
+        ("copy+nothing", "unknown draft 'nothing'"),
         ("copy+store:some/where", "datastore"),
     ],
 )
-def test_a_name_that_means_nothing_is_refused_in_one_line(draft, message):
+def test_unknown_name_is_refused_in_one_line(draft, message):
     engine = tiny_engine()
     with pytest.raises(InputError, match=message) as refused:
         engine.generate("the end", draft=draft)
     assert "\n" not in str(refused.value)
 
 
-def test_a_cut_keeps_the_names_of_sources():
-    tree = Combined([Told([[3]], "a"), Told([[4]], "b")], prune=everything).propose(
+def test_pruning_keeps_the_names_of_sources():
+    tree = Combined([Fixed([[3]], "a"), Fixed([[4]], "b")], prune=all_nodes).propose(
         contexts(7), BUDGET
     )[0]
     assert {keep(tree, [0, node]).source(1) for node in (1, 2)} == {"a", "b"}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from short_prompts import ends_only
 from test_lossless_streaming import narrow_drafters
-from tiny import tiny_engine, tiny_helper, tiny_network
+from tiny import tiny_draft_model, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.assemble import EITHER_PRESETS, PRESETS, make_verifier
@@ -41,8 +41,8 @@ def test_drafting_never_changes_the_output_on_a_gpu(forward, params):
 @pytest.mark.parametrize("forward", ["graphed", "lean", "hook"])
 @pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
 def test_a_draft_model_never_changes_the_output_on_a_gpu(forward, params):
-    helper = tiny_helper(forward=forward, device="cuda")
-    engine = tiny_engine(tiny_network().cuda(), forward=forward, helper=helper)
+    draft_model = tiny_draft_model(forward=forward, device="cuda")
+    engine = tiny_engine(tiny_network().cuda(), forward=forward, draft_model=draft_model)
     plain = engine.generate(PROMPT, params, draft="plain")
     for preset in ("auto", "sd", "sd-tree", *EITHER_PRESETS):
         drafted = engine.generate(PROMPT, params, draft=preset)
@@ -58,9 +58,9 @@ def test_levels_drawn_without_a_wait_are_those_drawn_with_one(forward, params, m
     trees = []
     for ahead in (True, False):
         if not ahead:
-            monkeypatch.setattr(ChainGrowth, "foresees", lambda growth, guesses: False)
-        helper = tiny_helper(forward=forward, device="cuda")
-        drafter = ModelDrafter(helper, ChainGrowth(6), nodes=6, adaptive=False)
+            monkeypatch.setattr(ChainGrowth, "can_extend_ahead", lambda growth, drafts: False)
+        draft_model = tiny_draft_model(forward=forward, device="cuda")
+        drafter = ModelDrafter(draft_model, ChainGrowth(6), nodes=6, adaptive=False)
         contexts = [DraftContext(each, [5, 6, 7, 8 + each], [], tokens=[9]) for each in range(3)]
         for context in contexts:
             context.sampler = Sampler(params, context.prompt, 128)
@@ -87,12 +87,12 @@ LONG = [5 + (i * 7 + i // 90) % 118 for i in range(1100)]
 @pytest.mark.parametrize("params", SETTINGS.values(), ids=SETTINGS)
 def test_a_short_context_never_changes_the_output_on_a_gpu(forward, draft_device, params):
     """The target itself, another model beside it, and one on another device."""
-    helper = None
+    draft_model = None
     if draft_device:
         kind = forward if draft_device == "cuda" else "panels"
-        helper = tiny_helper(forward=kind, device=draft_device, cost=0.05)
+        draft_model = tiny_draft_model(forward=kind, device=draft_device, cost=0.05)
     engine = tiny_engine(
-        tiny_network().cuda(), forward=forward, helper=helper, shorten=ends_only,
+        tiny_network().cuda(), forward=forward, draft_model=draft_model, shorten=ends_only,
         chains=Chains(gamma=5),
     )  # fmt: skip
     plain = engine.generate(LONG, params, draft="plain")

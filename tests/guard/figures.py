@@ -15,7 +15,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from tiny import tiny_engine, tiny_helper, tiny_network
+from tiny import tiny_draft_model, tiny_engine, tiny_network
 from tiny_heads import tiny_head
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -83,7 +83,9 @@ def counted_lookups() -> Iterator[Callable[[], int]]:
 def step_figures() -> Figures:
     """What a step of the engine asks of torch, and its memory."""
     network = tiny_network()
-    engine = tiny_engine(network, helper=tiny_helper(), heads=[tiny_head("eagle2", network)])
+    engine = tiny_engine(
+        network, draft_model=tiny_draft_model(), heads=[tiny_head("eagle2", network)]
+    )
     params = SamplingParams(max_tokens=24, ignore_eos=True)
     found = {}
     for draft in ANSWERED:

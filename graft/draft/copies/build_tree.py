@@ -1,5 +1,7 @@
-"""What an index found as a tree, in one compiled pass: between two steps of a GPU a microsecond of
-the host counts, and every step asks for it."""
+"""Builds a draft tree from an index's matches, in one compiled pass.
+
+It runs between two steps of a GPU, where microseconds of the host count.
+"""
 
 import numpy as np
 from numba import njit
@@ -11,51 +13,51 @@ from graft.tree.draft_tree import DraftTree, with_depths
 _STORE = SOURCES.index("store")
 
 
-def hung(
-    root: int, matches: Matches, kept: int, starts: np.ndarray, kinds: np.ndarray
+def tree_of(
+    root: int, matches: Matches, count: int, starts: np.ndarray, kinds: np.ndarray
 ) -> DraftTree:
-    """The first (and best) `kept` continuations under the root. `starts` are the places at which
-    the texts begin that were copied from, `kinds` their numbers in SOURCES."""
-    tokens, parents, scores, sources, places, depths = _hung(
-        root, matches.fields, matches.scores, kept, starts, kinds
+    """The `count` best continuations below the root. `starts` are the places at which the indexed
+    texts begin, `kinds` their numbers in SOURCES."""
+    tokens, parents, scores, sources, places, depths = _columns(
+        root, matches.fields, matches.scores, count, starts, kinds
     )
     tree = DraftTree(tokens, parents, scores, sources, SOURCES, places=places)
     return with_depths(tree, depths)
 
 
 def warm_up() -> None:
-    """Compile it, or load it from the cache, so that the first request need not."""
-    nothing = Matches(np.empty((6, 1), np.int32), np.empty(0, np.float32))
-    hung(0, nothing, 0, np.zeros(1, np.int64), np.zeros(1, np.int16))
+    """Compile it, or load it from the cache, before the first request."""
+    empty = Matches(np.empty((6, 1), np.int32), np.empty(0, np.float32))
+    tree_of(0, empty, 0, np.zeros(1, np.int64), np.zeros(1, np.int16))
 
 
 @njit(cache=True, nogil=True)
-def _hung(root, fields, scores, kept, starts, kinds):  # noqa: ANN001, ANN202  (numba)
-    """The columns of the tree, level by level; within one in the order in which they were found."""
-    count = kept + 1
-    level = np.zeros(count, np.int64)
-    sizes = np.zeros(count + 1, np.int64)  # nodes of each level, then where the next one is put
-    sizes[0] = 1
-    for i in range(kept):
-        level[i + 1] = level[fields[1, i] + 1] + 1
-        sizes[level[i + 1]] += 1
-    first = 0
-    for depth in range(count + 1):
-        sizes[depth], first = first, first + sizes[depth]
-    tokens, parents = np.empty(count, np.int64), np.empty(count, np.int32)
-    ordered, sources = np.empty(count, np.float32), np.empty(count, np.int16)
-    places, depths = np.empty(count, np.int32), np.empty(count, np.int64)
-    put = np.empty(count, np.int64)  # where each node stands now
+def _columns(root, fields, scores, count, starts, kinds):  # noqa: ANN001, ANN202  (numba)
+    """The columns of the tree in level order; within a level in the order of the matches."""
+    nodes = count + 1
+    level = np.zeros(nodes, np.int64)
+    following = np.zeros(nodes + 1, np.int64)  # nodes of each level, then its next free number
+    following[0] = 1
     for i in range(count):
-        node = put[i] = sizes[level[i]]
-        sizes[level[i]] += 1
+        level[i + 1] = level[fields[1, i] + 1] + 1
+        following[level[i + 1]] += 1
+    first = 0
+    for depth in range(nodes + 1):
+        following[depth], first = first, first + following[depth]
+    tokens, parents = np.empty(nodes, np.int64), np.empty(nodes, np.int32)
+    ordered, sources = np.empty(nodes, np.float32), np.empty(nodes, np.int16)
+    places, depths = np.empty(nodes, np.int32), np.empty(nodes, np.int64)
+    numbers = np.empty(nodes, np.int64)  # each match's node number
+    for i in range(nodes):
+        node = numbers[i] = following[level[i]]
+        following[level[i]] += 1
         depths[node] = level[i]
         if i == 0:
             tokens[0], parents[0], ordered[0], sources[0] = root, -1, 1.0, 0
             places[0] = NOWHERE
             continue
         place = fields[5, i - 1]
-        tokens[node], parents[node] = fields[0, i - 1], put[fields[1, i - 1] + 1]
+        tokens[node], parents[node] = fields[0, i - 1], numbers[fields[1, i - 1] + 1]
         ordered[node], places[node] = scores[i - 1], place
         sources[node] = source_at(place, starts, kinds)
     return tokens, parents, ordered, sources, places, depths
@@ -63,7 +65,7 @@ def _hung(root, fields, scores, kept, starts, kinds):  # noqa: ANN001, ANN202  (
 
 @njit(cache=True, nogil=True)
 def source_at(place, starts, kinds):  # noqa: ANN001, ANN201  (numba)
-    """What stands at a place of the indexed text; what stands in none is from a datastore."""
+    """The kind of text at a place; a token without a place is from a datastore."""
     if place <= NOWHERE:
         return _STORE
     return kinds[np.searchsorted(starts, place, side="right") - 1]

@@ -1,8 +1,8 @@
-"""How far to trust a match: learned per request from what the target accepted.
+"""Calibrated acceptance of lookup matches, learned per request.
 
-A guess made on m matching tokens comes true with a probability that differs from text to text
-(quoting: near 1; free prose: low). Each request starts from priors fitted on other prompts and
-counts its own hits and misses, recent ones more, so that one request never changes another's.
+How often a draft token after m matching tokens is accepted differs from text to text (quoting:
+near 1; free prose: low). Each request starts from priors fitted on other prompts and counts its own
+hits and misses, recent ones more. No request changes another's rates.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from graft.match.hash_table import compiled
 from graft.match.matches import Matches
 
 LONGEST = 16  # matches of this length and more share an entry
-# Mean hit rates of guesses with an undivided vote, by match length (entry 0 unused), fitted on the
+# Mean hit rates of matches with a single continuation, by match length (entry 0 unused), from the
 # even-numbered Spec-Bench questions with smollm2-135m; see docs/log.md.
 PRIOR = np.array([
     0, 0.40, 0.54, 0.61, 0.65, 0.68, 0.75, 0.80, 0.84,
@@ -24,23 +24,23 @@ STORE_PRIOR = np.array([
     0, 0.41, 0.41, 0.41, 0.41, 0.47, 0.49, 0.57, 0.63,
     0.67, 0.72, 0.72, 0.72, 0.72, 0.72, 0.72, 0.72,
 ])  # fmt: skip
-PRIOR_WEIGHT = 3.0  # observations the prior is worth
+PRIOR_WEIGHT = 3.0  # observations that the prior counts for
 DECAY = 0.96  # weight of an observation one step later
-SPREAD = 0.35  # how much a hit at one length says about its neighbours
+SPREAD = 0.35  # weight of an observation for the neighbouring lengths
 _HITS, _TRIES = range(2)
 
 
 @compiled
-def fade(counts: np.ndarray) -> None:
-    """A step later everything counts for a little less."""
+def decay(counts: np.ndarray) -> None:
+    """Reduce the weight of all observations by one step."""
     for row in range(2):
         for length in range(LONGEST + 1):
             counts[row, length] *= DECAY
 
 
 @compiled
-def count_guess(counts: np.ndarray, length: int, share: float, hit: int) -> None:
-    """A guess made on so many matching tokens was tried; its neighbours learn from it too."""
+def count_match(counts: np.ndarray, length: int, share: float, hit: int) -> None:
+    """Count a draft token after so many matching tokens; neighbouring lengths count it too."""
     length = min(length, LONGEST)
     for near in range(max(1, length - 2), min(LONGEST, length + 2) + 1):
         weight = SPREAD ** abs(near - length)
@@ -50,7 +50,7 @@ def count_guess(counts: np.ndarray, length: int, share: float, hit: int) -> None
 
 @compiled
 def hit_rate(counts: np.ndarray, prior: np.ndarray, length: int) -> float:
-    """What a guess made on so many matching tokens is trusted to come true."""
+    """The estimated acceptance of a draft token after so many matching tokens."""
     length = min(length, LONGEST)
     hits = prior[length] * PRIOR_WEIGHT + counts[_HITS, length]
     return min(max(hits / (counts[_TRIES, length] + PRIOR_WEIGHT), 0.01), 0.995)
@@ -63,10 +63,10 @@ def _rate_all(counts: np.ndarray, prior: np.ndarray, rates: np.ndarray) -> None:
 
 
 @compiled
-def _judge(counts: np.ndarray, fields: np.ndarray, size: int, emitted: np.ndarray) -> None:
-    """At each position the guesses of the longest match, the first among siblings, stand trial."""
+def _count(counts: np.ndarray, fields: np.ndarray, size: int, emitted: np.ndarray) -> None:
+    """Count the draft tokens of the longest match, the first among siblings, at each position."""
     tokens, parents, lengths = fields[0], fields[1], fields[2]  # as in Matches
-    fade(counts)
+    decay(counts)
     node = -1
     for token in emitted:
         longest, taken = -1, -1
@@ -79,7 +79,7 @@ def _judge(counts: np.ndarray, fields: np.ndarray, size: int, emitted: np.ndarra
         if longest < 0:
             return
         hit = taken >= 0 and lengths[taken] == longest
-        count_guess(counts, longest, 1.0, 1 if hit else 0)
+        count_match(counts, longest, 1.0, 1 if hit else 0)
         if taken < 0:
             return
         node = taken
@@ -93,14 +93,14 @@ def _observe(
     matches: tuple[np.ndarray, int],
     emitted: np.ndarray,
 ) -> None:
-    """All in one call: every step makes it."""
+    """One compiled call per step."""
     fields, size = matches
-    _judge(counts, fields, size, emitted)
+    _count(counts, fields, size, emitted)
     _rate_all(counts, prior, rates)
 
 
 class Calibration:
-    """Hit rates by match length for one sequence, and those it starts from."""
+    """Hit rates by match length for one sequence, starting from `prior`."""
 
     def __init__(self, prior: np.ndarray = PRIOR) -> None:
         self._prior = prior
@@ -113,18 +113,18 @@ class Calibration:
         return self._rates
 
     def observe(self, matches: Matches, emitted: Sequence[int] | np.ndarray) -> None:
-        """Hold a proposal, as it was before any cutting, against the tokens that came.
+        """Compare a proposal, as it was before pruning, with the committed tokens.
 
-        So guesses are tested whether or not the target was shown them, and trust returns as soon
-        as copying would pay again.
+        So matches are counted whether or not they were verified, and the rates rise again as soon
+        as the output copies again.
         """
-        came = np.asarray(emitted, np.int32)
+        tokens = np.asarray(emitted, np.int32)
         found = matches.fields, len(matches)
-        _observe(self._counts, self._prior, self._rates, found, came)
+        _observe(self._counts, self._prior, self._rates, found, tokens)
 
     @classmethod
     def warm_up(cls) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
+        """Compile it, or load it from the cache, before the first request."""
         one = cls()
         one.observe(Matches(np.empty((6, 1), np.int32), np.empty(0, np.float32)), [0])
         one.confidence()

@@ -1,15 +1,14 @@
-"""The likeliest chain after a growing text, trusted by what came true: one compiled call a step.
+"""The most probable chain after a growing text, in one compiled call per step.
 
-Engines that check chains for many requests at once leave a drafter less than a millisecond. So
-what LookupDrafter and Calibration do node by node is done here in one call for a text: hold the
-last chain against what came, then walk the suffix automaton along the likeliest continuation. The
-hit rates are Calibration's, to the last digit; the chain is the best-first search's with all but
-the best child of every node left out.
+An engine with many requests leaves a drafter less than a millisecond. So one call does the work of
+LookupDrafter and Calibration for a text: it compares the last chain with the committed tokens, then
+follows the most probable continuation in the suffix automaton. The hit rates equal Calibration's to
+the last digit; the chain is the best-first search's with only the best child of every node.
 """
 
 import numpy as np
 
-from graft.draft.copies.calibration import LONGEST, PRIOR, count_guess, fade, hit_rate
+from graft.draft.copies.calibration import LONGEST, PRIOR, count_match, decay, hit_rate
 from graft.match.hash_table import compiled
 from graft.match.suffix_automaton import LISTED_EDGES, UNSEEN, SuffixAutomaton
 from graft.match.suffix_states import (
@@ -29,26 +28,26 @@ from graft.match.suffix_states import (
 )
 
 MAX_BACKOFF = 4
-MIN_SCORE = 0.02  # a guess less likely than this pays nowhere
+MIN_SCORE = 0.02  # a less probable draft token saves no time on any machine
 _NODE_TOKEN, _MATCH = range(2)
 
 
 @compiled
-def _judge(
-    trust: np.ndarray, chain: np.ndarray, shares: np.ndarray, size: int, came: np.ndarray
+def _count(
+    counts: np.ndarray, chain: np.ndarray, shares: np.ndarray, size: int, new: np.ndarray
 ) -> None:
-    """Count which guesses of the last chain came true, down to the first that did not."""
-    fade(trust)
-    for at in range(min(size, len(came))):
-        hit = chain[_NODE_TOKEN, at] == came[at]
-        count_guess(trust, chain[_MATCH, at], shares[at], 1 if hit else 0)
+    """Count the accepted tokens of the last chain, up to and with the first rejected one."""
+    decay(counts)
+    for at in range(min(size, len(new))):
+        hit = chain[_NODE_TOKEN, at] == new[at]
+        count_match(counts, chain[_MATCH, at], shares[at], 1 if hit else 0)
         if not hit:
             return
 
 
 @compiled
 def _most_frequent(automaton: Automaton, state: int) -> tuple[int, int, int]:
-    """The continuation of a state seen most often, of equals the oldest: count, token, target."""
+    """The most frequent continuation of a state, among equals the oldest: count, token, target."""
     states, edges = automaton.states, automaton.edges
     token, target = states[state, TOKEN], states[state, TARGET]
     count = states[target, COUNT]
@@ -66,25 +65,25 @@ def _most_frequent(automaton: Automaton, state: int) -> tuple[int, int, int]:
 
 
 @compiled
-def _walk(automaton: Automaton, trust: np.ndarray, prior: np.ndarray, guess: tuple) -> int:
-    """Fill the chain, its shares and the probabilities of its paths; returns how long it is."""
-    chain, shares, scores = guess
+def _walk(automaton: Automaton, counts: np.ndarray, prior: np.ndarray, draft: tuple) -> int:
+    """Fill the chain, its shares and its path probabilities; returns its length."""
+    chain, shares, scores = draft
     states = automaton.states
     state = max(states[automaton.used[2], LINK], ROOT)
     matched, score = states[state, LENGTH], 1.0
     for at in range(len(scores)):
-        rest, best, token, target, length, voted = 1.0, 0.0, 0, ROOT, 0, 0.0
+        remaining, best, token, target, length, voted = 1.0, 0.0, 0, ROOT, 0, 0.0
         for _ in range(MAX_BACKOFF):
-            if state == ROOT or rest <= best:
+            if state == ROOT or remaining <= best:
                 break
             total = continued(automaton, state)
             if total > 0:
-                share = rest * hit_rate(trust, prior, matched) / (total + UNSEEN)
+                share = remaining * hit_rate(counts, prior, matched) / (total + UNSEEN)
                 count, offered, to = _most_frequent(automaton, state)
                 if share * min(count, total) > best:
                     best, token, target = share * min(count, total), offered, to
-                    length, voted = matched, rest * min(count, total) / (total + UNSEEN)
-                rest -= share * total
+                    length, voted = matched, remaining * min(count, total) / (total + UNSEEN)
+                remaining -= share * total
             state = states[state, LINK]
             matched = states[state, LENGTH]
         score *= best
@@ -97,17 +96,17 @@ def _walk(automaton: Automaton, trust: np.ndarray, prior: np.ndarray, guess: tup
 
 
 @compiled
-def _judge_and_walk(
-    arrays: tuple, trust: np.ndarray, prior: np.ndarray, guess: tuple, size: int, came: np.ndarray
+def _count_and_walk(
+    arrays: tuple, counts: np.ndarray, prior: np.ndarray, draft: tuple, size: int, new: np.ndarray
 ) -> int:
-    chain, shares, _ = guess
-    _judge(trust, chain, shares, size, came)
-    return _walk(named(arrays), trust, prior, guess)
+    chain, shares, _ = draft
+    _count(counts, chain, shares, size, new)
+    return _walk(named(arrays), counts, prior, draft)
 
 
 @compiled
 def _begins_with(tokens: np.ndarray, beginning: np.ndarray) -> bool:
-    # From the end: texts that differ mostly differ there, after a shared instruction.
+    # Backwards: texts with a shared instruction differ near the end.
     for at in range(len(beginning) - 1, -1, -1):
         if tokens[at] != beginning[at]:
             return False
@@ -115,56 +114,50 @@ def _begins_with(tokens: np.ndarray, beginning: np.ndarray) -> bool:
 
 
 class ChainLookup:
-    """One text, and chains of at most `longest` tokens that stood after its end before."""
+    """One growing text, and chains of at most `max_length` tokens that followed its end before."""
 
-    def __init__(self, longest: int, prior: np.ndarray = PRIOR) -> None:
+    def __init__(self, max_length: int, prior: np.ndarray = PRIOR) -> None:
         self._index = SuffixAutomaton()
-        self._trust = np.zeros((2, LONGEST + 1))
+        self._counts = np.zeros((2, LONGEST + 1))
         self._prior = np.array(prior, dtype=np.float64)
-        self._chain = np.empty((2, longest), dtype=np.int32)
-        self._shares, self._scores = np.empty(longest), np.empty(longest)
+        self._chain = np.empty((2, max_length), dtype=np.int32)
+        self._shares, self._scores = np.empty(max_length), np.empty(max_length)
         self._size = 0
 
     def __len__(self) -> int:
         """Tokens of the text."""
         return len(self._index)
 
-    def begins(self, tokens: np.ndarray) -> bool:
+    def is_prefix_of(self, tokens: np.ndarray) -> bool:
         """Whether these tokens (int32) start with the whole text."""
         return len(tokens) >= len(self) and _begins_with(tokens, self._index.tokens)
 
     def reserve(self, length: int) -> None:
-        """Make room for a text of so many tokens at once."""
+        """Allocate memory for a text of this length."""
         self._index.reserve(length)
 
-    def extend(self, came: np.ndarray) -> np.ndarray:
-        """Add what came, and guess: the probabilities [n] that the chain's paths come true."""
-        self._index.extend(came)
-        self._size = _judge_and_walk(
+    def extend(self, new: np.ndarray) -> np.ndarray:
+        """Append tokens and draft the next chain; the probabilities [n] of its paths."""
+        self._index.extend(new)
+        self._size = _count_and_walk(
             self._index.arrays,
-            self._trust,
+            self._counts,
             self._prior,
             (self._chain, self._shares, self._scores),
             self._size,
-            came,
+            new,
         )
         return self._scores[: self._size]
 
     def tokens(self, count: int) -> list[int]:
-        """The first tokens of the chain guessed last."""
+        """The first tokens of the last chain."""
         return self._chain[_NODE_TOKEN, : min(count, self._size)].tolist()
-
-    def hit_rates(self) -> np.ndarray:
-        """[LONGEST + 1] how often guesses come true, by the length of their match."""
-        return np.array(
-            [hit_rate(self._trust, self._prior, length) for length in range(LONGEST + 1)]
-        )
 
     @classmethod
     def warm_up(cls) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
+        """Compile it, or load it from the cache, before the first request."""
         SuffixAutomaton.warm_up()
         text = cls(4)
         text.extend(np.array([1, 2, 3, 1, 2], dtype=np.int32))
         text.extend(np.array([3], dtype=np.int32))
-        text.begins(np.array([1, 2, 3, 1, 2, 3], dtype=np.int32))
+        text.is_prefix_of(np.array([1, 2, 3, 1, 2, 3], dtype=np.int32))

@@ -1,7 +1,7 @@
-"""Drafts copied from text that is already there: one drafter for every kind of index.
+"""Drafts copied from existing text: one drafter for every kind of index.
 
-PLD, CASD's copier and IGPG differ in the index and its numbers alone; `auto` adds calibration and
-the rule of what pays. What they copy from, and in which order it is indexed, says `texts.py`.
+PLD, CASD's copier and IGPG differ only in the index and its numbers; `auto` adds calibration and
+the cost limit. `texts.py` defines the texts and the order in which they are indexed.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,60 +9,60 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graft.draft.copies.build_tree import hung, source_at
+from graft.draft.copies.build_tree import source_at, tree_of
 from graft.draft.copies.calibration import PRIOR, Calibration
-from graft.draft.copies.texts import NOWHERE, SOURCES, Layout, stretches
+from graft.draft.copies.texts import NOWHERE, SOURCES, Layout, text_spans
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import Choose
 from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
-COPYING = 6  # tokens at a text's end that stood somewhere before: it looks like a copy
+MIN_COPY = 6  # matching tokens at a text's end from which it counts as a copy
 
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence's indexed text: where its stretches begin and what they are (`hanging.py`), the
-    last proposal, and those that are not learned from yet, with what came. What came in rounds
-    without one is indexed when somebody asks."""
+    """A sequence's indexed text, the starts and kinds of its spans (`build_tree.py`), and the last
+    proposal. New tokens are indexed at the next lookup."""
 
     indexed: TokenIndex
     calibration: Calibration
     starts: np.ndarray  # [S] int64
     kinds: np.ndarray  # [S] int16
     matches: Matches | None = None
-    late: list[int] = field(default_factory=list)
-    tried: list[tuple[Matches, list[int]]] = field(default_factory=list)
+    new_tokens: list[int] = field(default_factory=list)
+    # Proposals that the calibration has not seen yet, with the tokens committed after each
+    verified: list[tuple[Matches, list[int]]] = field(default_factory=list)
 
     @property
     def index(self) -> TokenIndex:
-        """Of everything that came so far."""
-        if self.late:
-            self.indexed.extend(self.late)
-            self.late.clear()
+        """The index of all committed tokens."""
+        if self.new_tokens:
+            self.indexed.extend(self.new_tokens)
+            self.new_tokens.clear()
         return self.indexed
 
-    def learn(self, but: int = 0) -> None:
-        """From the proposals that were held against the text, `but` the last."""
-        while len(self.tried) > but:
-            self.calibration.observe(*self.tried.pop(0))
+    def calibrate(self, keep_last: int = 0) -> None:
+        """Update the calibration with all verified proposals but the `keep_last` last."""
+        while len(self.verified) > keep_last:
+            self.calibration.observe(*self.verified.pop(0))
 
-    def tree(self, root: int, kept: int) -> DraftTree:
-        """The best of the last proposal."""
-        if kept == 0:
+    def tree(self, root: int, count: int) -> DraftTree:
+        """The `count` best nodes of the last proposal."""
+        if count == 0:
             return root_only(root)
-        return hung(root, self.matches, kept, self.starts, self.kinds)
+        return tree_of(root, self.matches, count, self.starts, self.kinds)
 
     def sources(self, positions: np.ndarray) -> list[int]:
         return [source_at(place, self.starts, self.kinds) for place in positions.tolist()]
 
 
 class LookupDrafter:
-    """Guesses what followed the end of the text before.
+    """Proposes the tokens that followed earlier occurrences of the text's end.
 
-    Matches are trusted by `prior` at first and, if `calibrated`, by what comes true: by what the
-    last round but one showed, so that the last can be learned from while the next is on its way.
+    Acceptance is estimated by `prior` at first and, if `calibrated`, updated by the proposals up to
+    the last but one: the last is counted while the next step runs (`update_async`).
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class LookupDrafter:
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        parts, index = stretches(context), self._make_index()
-        for part in parts:
-            index.extend(np.array(part.tokens, np.int32))
-            if part.bordered:
+        spans, index = text_spans(context), self._make_index()
+        for span in spans:
+            index.extend(np.array(span.tokens, np.int32))
+            if span.bordered:
                 index.border()
-        kinds = np.array([SOURCES.index(part.source) for part in parts], np.int16)
-        starts = np.array(Layout(parts).starts, np.int64)
+        kinds = np.array([SOURCES.index(span.source) for span in spans], np.int16)
+        starts = np.array(Layout(spans).starts, np.int64)
         text = _Text(index, Calibration(self._prior), starts, kinds)
         self._texts[context.sequence] = text
 
@@ -95,19 +95,19 @@ class LookupDrafter:
         limit = min(self._nodes, budget.nodes)
         texts = [self._texts[context.sequence] for context in contexts]
         for text in texts:
-            text.learn(but=1)
+            text.calibrate(keep_last=1)
             text.matches = text.index.lookup(limit, text.calibration.confidence())
         counts = self._choose([text.matches.scores for text in texts], budget)
         return [
-            text.tree(context.root, kept)
-            for context, text, kept in zip(contexts, texts, counts, strict=True)
+            text.tree(context.root, count)
+            for context, text, count in zip(contexts, texts, counts, strict=True)
         ]
 
     def propose_after(
         self, context: DraftContext, path: list[int], scores: Sequence[float], nodes: int
     ) -> DraftTree:
-        """What followed before, if `path` (accepted with these probabilities) came next: a tree of
-        the path and at most `nodes` continuations of it. The index must be far-sighted."""
+        """A tree of `path`, whose nodes have these `scores`, and at most `nodes` continuations of
+        it. The index must be able to `lookup_after`."""
         text = self._texts[context.sequence]
         limit = min(self._nodes, nodes)
         matches = text.index.lookup_after(path, limit, text.calibration.confidence())
@@ -124,23 +124,23 @@ class LookupDrafter:
         )
 
     def is_copying(self, sequence: int) -> bool:
-        """Whether the end of the text stood there before, as far as a suffix automaton sees."""
-        return self._texts[sequence].index.match_length >= COPYING
+        """Whether the text's end repeats at least MIN_COPY earlier tokens (suffix automaton)."""
+        return self._texts[sequence].index.match_length >= MIN_COPY
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
         for step in steps:
             text = self._texts[step.sequence]
-            text.late += step.tokens
+            text.new_tokens += step.tokens
             if text.matches is not None:
                 if self._calibrated:
-                    text.tried.append((text.matches, step.tokens))
+                    text.verified.append((text.matches, step.tokens))
                 text.matches = None
 
     def update_async(self) -> None:
         """See UpdatesAsync."""
         for text in self._texts.values():
-            text.learn()
+            text.calibrate()
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""

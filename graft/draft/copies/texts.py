@@ -1,8 +1,8 @@
 """The texts of a sequence that drafts are copied from, and where in them a copied token stands.
 
 Lookups index documents, prediction, prompt and output in this order, with a border after each, so
-nothing is ever continued across texts or out of the chat template. A place is a number in that
-order; what stands in none of these texts, such as a datastore's, has place -1.
+no match continues across texts or into the chat template. A place is a position in that order;
+tokens from elsewhere, such as a datastore, have place -1.
 """
 
 from bisect import bisect_right
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from graft.draft.drafter import DraftContext
 
 NOWHERE = -1
-SOURCES = ("", "document", "prediction", "prompt", "output", "store")  # what nodes are copied from
+SOURCES = ("", "document", "prediction", "prompt", "output", "store")  # of draft tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where a copied token stands: in which kind of text (document, prediction, prompt, output),
-    in which of that kind, and its number among that text's tokens."""
+    in which text of that kind, and at which of its tokens."""
 
     source: str
     text: int
@@ -25,8 +25,8 @@ class Origin:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
-    """Neighbouring tokens of a text; `first` is the number of the first of them there."""
+class TextSpan:
+    """Neighbouring tokens of a text; `first` is the position of the first of them in it."""
 
     source: str
     text: int
@@ -35,38 +35,34 @@ class Stretch:
     bordered: bool = True
 
 
-def stretches(context: DraftContext) -> list[Stretch]:
-    """What may be copied, in the order of places; the output, which grows, comes last."""
-    documents = [Stretch("document", i, 0, each) for i, each in enumerate(context.documents)]
-    # A prompt that ends in content is what the output continues: no border there.
+def text_spans(context: DraftContext) -> list[TextSpan]:
+    """What may be copied, in the order of places; the output, which grows, is last."""
+    documents = [TextSpan("document", i, 0, each) for i, each in enumerate(context.documents)]
+    # A prompt that ends in content is continued by the output: no border there.
     prompt = [
-        Stretch("prompt", 0, first, context.prompt[first:last], last < len(context.prompt))
+        TextSpan("prompt", 0, first, context.prompt[first:last], last < len(context.prompt))
         for first, last in context.quotable
     ]
-    known = [*documents, Stretch("prediction", 0, 0, context.prediction), *prompt]
-    output = Stretch("output", 0, 0, context.tokens, bordered=False)
+    known = [*documents, TextSpan("prediction", 0, 0, context.prediction), *prompt]
+    output = TextSpan("output", 0, 0, context.tokens, bordered=False)
     return [*(each for each in known if each.tokens), output]
 
 
 class Layout:
-    """Which stretch has which places."""
+    """The places of each span."""
 
-    def __init__(self, parts: list[Stretch]) -> None:
-        self._texts = [(part.source, part.text, part.first) for part in parts]
+    def __init__(self, spans: list[TextSpan]) -> None:
+        self._texts = [(span.source, span.text, span.first) for span in spans]
         self.starts: list[int] = []
         length = 0
-        for part in parts:
+        for span in spans:
             self.starts.append(length)
-            length += len(part.tokens) + part.bordered
-
-    def number(self, place: int) -> int:
-        """Of the stretch with this place."""
-        return bisect_right(self.starts, place) - 1
+            length += len(span.tokens) + span.bordered
 
     def origin(self, place: int) -> Origin | None:
-        """What stands at a place; None for what stands elsewhere."""
+        """The origin of the token at a place; None for NOWHERE."""
         if place <= NOWHERE:
             return None
-        number = self.number(place)
+        number = bisect_right(self.starts, place) - 1
         source, text, first = self._texts[number]
         return Origin(source, text, first + place - self.starts[number])

@@ -1,58 +1,81 @@
-"""What a level of a draft head costs on this machine, measured and kept like the target's steps."""
+"""Measured costs of a draft head on this machine, stored like the target's step costs.
+
+`head_costs` times the head's levels. `with_overhead` times the rest of a draft: storing features,
+processing the new tokens, building trees.
+"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from graft.draft.heads.growth import Asked, Beam, Growth
+from graft.draft.drafter import Budget, DraftContext
+from graft.draft.heads.growth import Beam, DraftInput, Growth
+from graft.draft.heads.head import DraftHead, HeadDrafter
+from graft.draft.heads.ranks import RANKS
+from graft.draft.heads.shapes import TRIAL
 from graft.models.arena import Extent
 from graft.models.heads.runner import HeadRunner, Memory, Text
+from graft.models.language_model import LanguageModel, TargetStep
 from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
+from graft.tree.draft_tree import chain, root_only
 
-NODES = (1, 2, 4, 8, 16)  # as many as fit a captured round
-LEVELS = 4  # that are timed together: what a round costs besides them is shared out
-REFERENCE_SHARE = 0.1  # of a step's cost, where costs must not depend on the machine
-_ROUNDS = 3
+NODES = (1, 2, 4, 8, 16)  # as many as a captured graph has
+LEVELS = 4  # timed together, so that each has a share of the fixed costs
+LEVEL_SHARE = 0.1  # of a step's cost, where costs must not depend on the machine
+SEQUENCES = (1, 4)
+PROMPT = 16  # tokens
+OVERHEAD_SHARE = 0.02  # of a step's cost, where costs must not depend on the machine
+MIN_OVERHEAD = 1e-9
+_LEVEL_REPEATS, _OVERHEAD_REPEATS = 3, 8
+_TOKEN = 1
 
 
 def head_costs(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> StepCosts:
-    """This head's table here; see `step_costs.costs_for`."""
-    parts = depends_on(runner, growth, fingerprint, dtype)
-    return kept_costs(parts, lambda: measure(runner, growth), share=REFERENCE_SHARE)
+    """Seconds of a level by context length and nodes; see `step_costs.costs_for`."""
+    parts = _cost_key(runner, growth, fingerprint, dtype)
+    return kept_costs(parts, lambda: measure_levels(runner, growth), share=LEVEL_SHARE)
 
 
-def depends_on(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> list[str]:
-    """What makes one head's times another's, besides the machine."""
+def with_overhead(head: DraftHead, fingerprint: str, dtype: str) -> DraftHead:
+    """The same head with its measured overhead; see `step_costs.costs_for`."""
+    parts = [*_cost_key(head.runner, head.growth, fingerprint, dtype), "overhead"]
+    overhead = kept_costs(parts, lambda: measure_overhead(head), share=OVERHEAD_SHARE)
+    return replace(head, overhead=overhead)
+
+
+def _cost_key(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> list[str]:
+    """What a head's times depend on besides the machine."""
     config = runner.config
     sizes = [config.draft_vocabulary, config.inner, config.cross_layers]
     about = [config.kind, *map(str, sizes)]
-    rounds = "2"  # raise when they change
-    return [fingerprint, dtype, str(runner.device), type(growth).__name__, *about, rounds]
+    version = "2"  # raise when the measurement or the head's forward changes
+    return [fingerprint, dtype, str(runner.device), type(growth).__name__, *about, version]
 
 
-def measure(runner: HeadRunner, growth: Growth) -> StepCosts:
-    """Time rounds after texts of several lengths; the shortest of a few counts."""
+def measure_levels(runner: HeadRunner, growth: Growth) -> StepCosts:
+    """Time levels after texts of several lengths; the shortest time counts."""
     lengths = tuple(n for n in LENGTHS if n < runner.model.context_length) or (1,)
     best = np.full((len(lengths), len(NODES)), np.inf)
     for i, length in enumerate(lengths):
         with read_text(runner, length) as (memory, extent):
             for j, nodes in enumerate(NODES):
                 beam = Beam((nodes,) * LEVELS, max(NODES), keeps_all=True)
-                for round_ in range(_ROUNDS + 1):
+                for repeat in range(_LEVEL_REPEATS + 1):
                     start = time.perf_counter()
-                    growth.begin([Asked(text_of(runner, memory, 1), extent, None)], beam)()
-                    if round_:  # the first compiles and captures
+                    growth.begin([DraftInput(text_of(runner, memory, 1), extent, None)], beam)()
+                    if repeat:  # the first compiles and captures
                         best[i, j] = min(best[i, j], (time.perf_counter() - start) / LEVELS)
     return StepCosts(lengths, NODES, tuple(tuple(row) for row in best.tolist()))
 
 
 @contextmanager
 def read_text(runner: HeadRunner, length: int) -> Iterator[tuple[Memory, Extent]]:
-    """What a head and its target hold of a text of so many tokens, for rounds behind it. The
-    target's rows are not written: what they hold does not change what anything costs."""
+    """The head's and the target's rows of a text of this length, to draft after it. The target's
+    rows keep old values, which does not change any cost."""
     model, memory = runner.model, runner.open()
     extent = model.open(length)
     extent.length = length
@@ -68,9 +91,54 @@ def read_text(runner: HeadRunner, length: int) -> Iterator[tuple[Memory, Extent]
 
 
 def text_of(runner: HeadRunner, memory: Memory, count: int) -> Text:
-    """Some tokens to read, for what that costs."""
+    """`count` arbitrary tokens, with features where the head needs them."""
     features = None
     if runner.window is None:
         size = (count, runner.config.hidden)
         features = torch.zeros(size, dtype=runner.dtype, device=runner.device)
-    return Text(memory, [1] * count, features)
+    return Text(memory, [_TOKEN] * count, features)
+
+
+def measure_overhead(head: DraftHead) -> StepCosts:
+    """Time drafts of one level after real steps, and subtract the level's cost."""
+    seconds = tuple(_overhead_seconds(head, count) for count in SEQUENCES)
+    return StepCosts((PROMPT,), SEQUENCES, (seconds,))
+
+
+def _overhead_seconds(head: DraftHead, count: int) -> float:
+    model, drafter = head.runner.model, HeadDrafter(head, TRIAL, nodes=RANKS)
+    contexts = [DraftContext(each, [_TOKEN] * PROMPT, []) for each in range(count)]
+    extents = [model.open(PROMPT + _OVERHEAD_REPEATS) for _ in contexts]
+    budget = Budget(RANKS, np.ones(count * RANKS + 1))
+    best = np.inf
+    try:
+        for context, extent in zip(contexts, extents, strict=True):
+            drafter.start(context)
+            drafter.observe(_run_step([context], [extent], model, PROMPT))
+        for _ in range(_OVERHEAD_REPEATS):
+            steps = _run_step(contexts, extents, model, 1)
+            start = time.perf_counter()
+            drafter.observe(steps)
+            drafter.propose(contexts, budget)
+            best = min(best, time.perf_counter() - start)
+    finally:
+        for context, extent in zip(contexts, extents, strict=True):
+            drafter.finish(context.sequence)
+            extent.length = 0
+            model.close(extent)
+    return max(MIN_OVERHEAD, best - head.costs.step(PROMPT, count))
+
+
+def _run_step(
+    contexts: Sequence[DraftContext], extents: Sequence[Extent], model: LanguageModel, tokens: int
+) -> list[TargetStep]:
+    """One target step over so many tokens of each sequence, waited for; each commits one token."""
+    tree = chain([_TOKEN] * tokens) if tokens > 1 else root_only(_TOKEN)
+    model.score(list(extents), [tree] * len(extents))[0][0, 0].item()
+    steps = []
+    for number, (context, extent) in enumerate(zip(contexts, extents, strict=True)):
+        model.commit(extent, list(range(tokens)))
+        context.tokens.append(_TOKEN)
+        nodes = list(range(number * tokens, (number + 1) * tokens))
+        steps.append(TargetStep(context.sequence, [_TOKEN], nodes, extent))
+    return steps

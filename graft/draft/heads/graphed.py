@@ -1,11 +1,11 @@
-"""A draft head's whole round on a GPU as one captured CUDA graph: what is new is read and all
-levels are guessed without a wait in between.
+"""A draft head's whole draft on a GPU as one captured CUDA graph, from the new tokens to the last
+level, without the host in between.
 
 Launching the kernels of a level takes ten times as long as running them. A graph always runs on the
-same addresses with the same sizes. So batches are filled up to the next of a few sizes, and what
-changes (tokens, positions, noise, which rows are known) is copied into a buffer first
-(`graph_inputs.py`). How the known rows are shared out among the device's programs is planned by the
-host, as for the target's steps (`tree_plan.py`); which guesses see which, only the device knows.
+same addresses with the same sizes. So batches are padded to one of a few sizes, and the inputs
+(tokens, positions, noise, row numbers) are copied into a buffer first (`graph_inputs.py`). The host
+plans how the cached rows are split among the device's programs, as for the target's steps
+(`tree_plan.py`); which draft nodes attend to which is known on the device only.
 """
 
 import logging
@@ -16,18 +16,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.draft.heads.graph_inputs import Plans, RoundInputs, RoundShape
-from graft.draft.heads.growth import BATCHES, Asked, Beam, LaunchedGrowth, Pool, Waiting, with_roots
+from graft.draft.heads.graph_inputs import DraftInputs, DraftShape, Plans
+from graft.draft.heads.growth import (
+    BATCHES,
+    Beam,
+    Candidates,
+    DraftInput,
+    LaunchedGrowth,
+    PendingCandidates,
+    with_roots,
+)
 from graft.kernels.beam_triton import Nodes, Step, advance, best_children
-from graft.models.capture import Pool as GraphPool
-from graft.models.capture import captured, reason
+from graft.models.capture import Pool, captured, reason
 from graft.models.heads.fused import FusedHead, FusedRound
 from graft.models.heads.runner import TREE_ROWS, HeadRunner, Text
 
 log = logging.getLogger(__name__)
 
-FRESH = 16  # new tokens that a round has places for,
-FRESH_OF_EACH = 8  # or so many for each sequence
+NEW_TOKENS = 16  # that a graph takes at least,
+NEW_TOKENS_EACH = 8  # or so many per sequence
 
 
 class GraphedGrowth:
@@ -36,44 +43,44 @@ class GraphedGrowth:
     def __init__(self, runner: HeadRunner) -> None:
         self.runner, self.capturing = runner, runner.device.type == "cuda"
         self._launched, self._fused = LaunchedGrowth(runner), FusedHead(runner)
-        self._prepared: dict[RoundShape, _Prepared] = {}
-        self._pool = None
+        self._prepared: dict[DraftShape, _Prepared] = {}
+        self._pool: Pool | None = None
         self._addresses: tuple[int, ...] = ()
 
-    def begin(self, asked: Sequence[Asked], beam: Beam) -> Waiting:
-        """See Growth. Penalties, and a caller's own changes, are left to the host."""
-        crowded = len(asked) > BATCHES[-1] or sum(beam.rows[1:]) > TREE_ROWS
-        if crowded or any(_is_special(each) for each in asked):
-            return self._launched.begin(asked, beam)
-        batch = next(size for size in BATCHES if size >= len(asked))
-        fresh = max(FRESH, FRESH_OF_EACH * batch)
-        if sum(len(each.text.tokens) for each in asked) > fresh:
-            asked = self._read_most(asked)
-        rows = [self._take_rows(each.text) for each in asked]
-        self._keep_valid()
-        plans = Plans(self.runner, asked, beam)
-        noisy = any(each.sampler is not None and not each.sampler.params.greedy for each in asked)
-        shape = RoundShape(batch, fresh, beam, noisy, plans.looks)
+    def begin(self, inputs: Sequence[DraftInput], beam: Beam) -> PendingCandidates:
+        """See Growth. Samplers with penalties or a caller's own processing run without a graph."""
+        too_large = len(inputs) > BATCHES[-1] or sum(beam.rows[1:]) > TREE_ROWS
+        if too_large or any(_needs_host(each) for each in inputs):
+            return self._launched.begin(inputs, beam)
+        batch = next(size for size in BATCHES if size >= len(inputs))
+        new_tokens = max(NEW_TOKENS, NEW_TOKENS_EACH * batch)
+        if sum(len(each.text.tokens) for each in inputs) > new_tokens:
+            inputs = self._process_all_but_last(inputs)
+        rows = [self._take_rows(each.text) for each in inputs]
+        self._drop_invalid_graphs()
+        plans = Plans(self.runner, inputs, beam)
+        noisy = any(each.sampler is not None and not each.sampler.params.greedy for each in inputs)
+        shape = DraftShape(batch, new_tokens, beam, noisy, plans.shapes)
         prepared = self._prepared.get(shape) or self._prepare(shape)
-        prepared.inputs.fill(asked, rows, plans)
-        return prepared.run(len(asked))
+        prepared.inputs.fill(inputs, rows, plans)
+        return prepared.run(len(inputs))
 
-    def _read_most(self, asked: Sequence[Asked]) -> list[Asked]:
-        """Read all but the last tokens, as if they were a prompt."""
-        parted = [_parted(each.text) for each in asked]
-        self._fused.read([before for before, _ in parted if before.tokens])
-        return [replace(each, text=last) for each, (_, last) in zip(asked, parted, strict=True)]
+    def _process_all_but_last(self, inputs: Sequence[DraftInput]) -> list[DraftInput]:
+        """Process all tokens but the last of each, as in a prefill."""
+        split = [_split_last(each.text) for each in inputs]
+        self._fused.read([before for before, _ in split if before.tokens])
+        return [replace(each, text=last) for each, (_, last) in zip(inputs, split, strict=True)]
 
     def _take_rows(self, text: Text) -> np.ndarray:
-        """Where the text's tokens go; they count as read."""
+        """The rows for the text's tokens, which count as processed from now on."""
         memory, count = text.memory, len(text.tokens)
         rows = self.runner.rows(text, memory.end + np.arange(count))
         memory.end += count
-        memory.last = None  # only the device knows it
+        memory.last = None  # known on the device only
         return rows
 
-    def _keep_valid(self) -> None:
-        """Forget the graphs if the rows they read lie elsewhere now."""
+    def _drop_invalid_graphs(self) -> None:
+        """Drop all graphs if the caches they read have moved."""
         storages = [self.runner.storage]
         if self.runner.window is not None:
             storages.append(self.runner.model.arena.storage)
@@ -83,8 +90,8 @@ class GraphedGrowth:
             self._prepared.clear()
             self._pool, self._addresses = None, addresses
 
-    def _prepare(self, shape: RoundShape) -> "_Prepared":
-        """The graph of a shape, captured over nothing; none if it cannot be."""
+    def _prepare(self, shape: DraftShape) -> "_Prepared":
+        """Inputs of a shape and its graph, if one can be captured."""
         prepared = _Prepared(self._fused, shape)
         if self.capturing:
             try:
@@ -92,44 +99,44 @@ class GraphedGrowth:
             except RuntimeError as error:
                 self.capturing = False
                 why = reason(error)
-                log.warning("the head is launched kernel by kernel, without a graph: %s", why)
+                log.warning("the head runs without a CUDA graph, kernel by kernel: %s", why)
         self._prepared[shape] = prepared
         return prepared
 
 
 class _Prepared:
-    """A round of some shape: fill its inputs, then run it."""
+    """A draft of one shape: fill its inputs, then run it."""
 
-    def __init__(self, fused: FusedHead, shape: RoundShape) -> None:
+    def __init__(self, fused: FusedHead, shape: DraftShape) -> None:
         self._fused, self._beam = fused, shape.beam
-        self.inputs = RoundInputs(fused.runner, shape)
+        self.inputs = DraftInputs(fused.runner, shape)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._found: Tensor | None = None
         on_gpu = fused.runner.device.type == "cuda"
         size = (3, shape.batch, shape.beam.nodes)
-        self._back = torch.empty(size, dtype=torch.int32, pin_memory=on_gpu)
-        self._arrived = torch.cuda.Event() if on_gpu else None
+        self._on_host = torch.empty(size, dtype=torch.int32, pin_memory=on_gpu)
+        self._copied = torch.cuda.Event() if on_gpu else None
 
-    def run(self, sequences: int) -> Waiting:
-        """Start; the trees of so many sequences are good until the next run."""
+    def run(self, sequences: int) -> PendingCandidates:
+        """Start; the candidates are valid until the next run."""
         if self._graph:
             self._graph.replay()
         else:
             self._found = self._launch()
-        self._back.copy_(self._found, non_blocking=True)
-        if self._arrived:
-            self._arrived.record()
+        self._on_host.copy_(self._found, non_blocking=True)
+        if self._copied:
+            self._copied.record()
 
-        def wait() -> Pool:
-            if self._arrived:
-                self._arrived.synchronize()
-            tokens, parents, logs = self._back.numpy()[:, :sequences]
+        def wait() -> Candidates:
+            if self._copied:
+                self._copied.synchronize()
+            tokens, parents, logs = self._on_host.numpy()[:, :sequences]
             return with_roots(tokens, parents, logs.view(np.float32))
 
         return wait
 
-    def capture(self, pool: GraphPool | None) -> GraphPool:
-        """Make a graph; the pool its memory is in."""
+    def capture(self, pool: Pool | None) -> Pool:
+        """Capture the graph and return its memory pool."""
         self._graph, self._found = captured(self._launch, self._fused.runner.device, pool)
         return self._graph.pool()
 
@@ -138,21 +145,21 @@ class _Prepared:
         """[3, B, P] int32; see `advance`."""
         runner, inputs, beam = self._fused.runner, self.inputs, self._beam
         working, nodes = FusedRound(self._fused, inputs), Nodes.roots(inputs.roots)
-        pool = torch.empty(self._back.shape, dtype=torch.int32, device=runner.device)
+        found = torch.empty(self._on_host.shape, dtype=torch.int32, device=runner.device)
         first, above, outputs = 1, 0, working.root()
         for depth, (width, size) in enumerate(zip(beam.rows, beam.sizes, strict=True)):
             step = Step(beam.children, size, first, above, beam.keeps_all)
-            found = best_children(inputs.logits(outputs, depth), beam.children)
-            nodes = advance(nodes, found, step, runner.tokens, inputs.tree_rows, pool)
+            children = best_children(inputs.logits(outputs, depth), beam.children)
+            nodes = advance(nodes, children, step, runner.tokens, inputs.tree_rows, found)
             first += width * beam.children if beam.keeps_all else size
             above += size
             if depth + 1 < beam.depth:
                 outputs = working.level(nodes)
-        return pool
+        return found
 
 
-def _parted(text: Text) -> tuple[Text, Text]:
-    """All but the last token, and that one."""
+def _split_last(text: Text) -> tuple[Text, Text]:
+    """All tokens but the last, and the last."""
     before, last = (
         replace(
             text,
@@ -164,5 +171,5 @@ def _parted(text: Text) -> tuple[Text, Text]:
     return before, last
 
 
-def _is_special(asked: Asked) -> bool:
-    return not asked.text.tokens or (asked.sampler is not None and not asked.sampler.placed)
+def _needs_host(each: DraftInput) -> bool:
+    return not each.text.tokens or (each.sampler is not None and not each.sampler.placed)

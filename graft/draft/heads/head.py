@@ -1,8 +1,8 @@
 """Drafts of a head that was trained for the target: EAGLE-2's or LongSpec's.
 
-A head follows its target: what the target has read and written is read by the head too, from the
-target's features (EAGLE) or beside its cache (LongSpec). A round then grows a tree for all
-sequences at once (`growth.py`), of the paper's shape or of one that pays (`worth.py`).
+A head predicts from the target's hidden states (EAGLE) or from its KV cache (LongSpec), so it
+processes every committed token too. A draft then grows a tree for all sequences at once
+(`growth.py`), of the paper's shape or of the one that is expected to be fastest (`shapes.py`).
 """
 
 from collections.abc import Callable
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.heads.growth import Asked, Beam, Growth, LaunchedGrowth, Pool
+from graft.draft.heads.growth import Beam, Candidates, DraftInput, Growth, LaunchedGrowth
 from graft.draft.heads.ranks import Ranks
-from graft.draft.heads.worth import TRIAL, Draft, Paying, Trial, plain
+from graft.draft.heads.shapes import TRIAL, PlannedDraft, ShapeChooser, Trial
 from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, best_of
-from graft.draft.pacing.ledger import Ledger
+from graft.draft.pacing.ledger import Expected, Ledger
 from graft.draft.pacing.trust import Experience, Trust
 from graft.machine import has_triton
 from graft.models.arena import Extent
@@ -30,9 +30,9 @@ from graft.tree.prune import keep
 from graft.tree.relations import path_products
 
 SOURCE = "head"
-REVIEW = 8  # drafts after which shapes are weighed anew: it takes as long as a small step
-FOLLOWED = 8  # of so many sequences one is followed where drafts are far from paying
-PENDING = 4096  # features that may wait for a round, so that nobody waits for a head that reads
+REPLAN_EVERY = 8  # drafts between two choices of a shape: a choice takes as long as a small step
+SAMPLE_EVERY = 8  # where drafts are too slow, one of so many sequences is still drafted for
+MAX_PENDING = 4096  # features kept for the next draft; more are processed at once
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
 LONGSPEC_BEAM = Beam((4, 16, 16, 16, 16), 16, keeps_all=False)
@@ -42,9 +42,9 @@ BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSP
 
 @dataclass(frozen=True, slots=True)
 class DraftHead:
-    """A head, how its guesses grow, what a level of them costs here, and what a round of them takes
-    besides, by sequences. `clock` tells whether drafts keep what they promise; None where counts
-    must not depend on the machine."""
+    """A head, how its trees grow, and its measured costs: of a level, and of the rest of a draft
+    by sequences. `clock` checks the expected savings; None where counts must not depend on the
+    machine."""
 
     runner: HeadRunner
     growth: Growth
@@ -54,7 +54,7 @@ class DraftHead:
 
 
 def growth_for(runner: HeadRunner) -> Growth:
-    """The fastest way to grow a head's trees."""
+    """The fastest way to grow a head's trees on its device."""
     rows = (runner.storage, runner.model.arena.storage)
     if runner.device.type != "cuda" or not all(isinstance(each, RowStorage) for each in rows):
         return LaunchedGrowth(runner)
@@ -66,25 +66,25 @@ def growth_for(runner: HeadRunner) -> Growth:
 
 
 @dataclass(slots=True)
-class _Followed:
-    """A sequence that is drafted for, and the last draft."""
+class _SequenceState:
+    """A sequence and its last draft."""
 
     context: DraftContext
     trust: Trust
     ranks: Ranks
-    left_alone: bool  # the head neither reads nor drafts
+    skipped: bool  # no features are stored and nothing is drafted
     memory: Memory | None = None
     extent: Extent | None = None  # the target's rows
-    waiting: list[Tensor] = field(default_factory=list)  # features that are not read yet,
-    pending: int = 0  # and how many these are
-    shown: int = 0  # tokens up to the last feature
-    latest: Tensor | None = None  # the last feature that was read
+    features: list[Tensor] = field(default_factory=list)  # not processed yet
+    num_features: int = 0
+    features_end: int = 0  # tokens up to the last feature
+    last_feature: Tensor | None = None  # the last one processed
     tree: DraftTree | None = None
-    shares: list[float] | None = None  # the head's, of the tree's nodes
+    token_probs: list[float] | None = None  # the head's, of the tree's nodes
 
     @property
     def length(self) -> int:
-        """Tokens of the text."""
+        """Committed tokens: prompt and output."""
         return len(self.context.prompt) + len(self.context.tokens)
 
     def text(self, first: int, last: int) -> list[int]:
@@ -93,168 +93,172 @@ class _Followed:
         behind = max(0, first - len(prompt)), max(0, last - len(prompt))
         return prompt[first:last] + self.context.tokens[slice(*behind)]
 
-    def forget_draft(self) -> None:
-        self.tree = self.shares = None
+    def clear_draft(self) -> None:
+        self.tree = self.token_probs = None
 
 
 class HeadDrafter:
-    """A head guesses what its target will write; without a `beam` as widely as pays."""
+    """Drafts with a head; without a `beam` the shape with the highest expected rate."""
 
-    def __init__(self, helper: DraftHead, beam: Beam | None = None, *, nodes: int) -> None:
-        self._runner, self._grow, self._nodes = helper.runner, helper.growth, nodes
-        self._beam, self._shapes = beam, Paying(helper.costs, helper.overhead)
+    def __init__(self, head: DraftHead, beam: Beam | None = None, *, nodes: int) -> None:
+        self._runner, self._growth, self._nodes = head.runner, head.growth, nodes
+        self._beam, self._shapes = beam, ShapeChooser(head.costs, head.overhead)
         self._choose = as_many_as_fit if beam else as_many_as_pay
         self._calibrated = beam is None
-        self._followed: dict[int, _Followed] = {}
+        self._states: dict[int, _SequenceState] = {}
         self._experience, self._ranks = Experience(), Ranks()
-        self._ledger = Ledger(helper.clock) if helper.clock and beam is None else None
-        # By sequences and tokens at hand: a draft, if one pays, and what trying would cost
-        self._chosen: dict[tuple[int, int], tuple[Draft | None, Trial]] = {}
-        self._started, self._hopeless = 0, False  # sequences; whether drafts are far from paying
-        self._checked: list[tuple[_Followed, DraftTree, np.ndarray, list[int]]] = []
+        self._ledger = Ledger(head.clock) if head.clock and beam is None else None
+        # By sequences and base tokens: the draft, if it saves time, and the trial
+        self._planned: dict[tuple[int, int], tuple[PlannedDraft | None, Trial]] = {}
+        self._started, self._too_slow = 0, False
+        self._verified: list[tuple[_SequenceState, DraftTree, list[float], list[int]]] = []
         self._drafts = 0
-        self._credit = 0.0  # seconds that a draft which is not expected to pay may cost
+        self._credit = 0.0  # seconds that the next trial may lose
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
         trust, ranks = Trust(self._experience), Ranks(self._ranks)
         self._started += 1
-        left_alone = self._hopeless and self._started % FOLLOWED != 0
-        self._followed[context.sequence] = _Followed(context, trust, ranks, left_alone)
+        skipped = self._too_slow and self._started % SAMPLE_EVERY != 0
+        self._states[context.sequence] = _SequenceState(context, trust, ranks, skipped)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        followed = [self._followed[context.sequence] for context in contexts]
-        for each in followed:
-            each.forget_draft()
-        ready = [each for each in followed if each.extent is not None] if budget.nodes else []
-        beam = self._beam or self._paying_beam(ready, contexts, budget)
+        states = [self._states[context.sequence] for context in contexts]
+        for each in states:
+            each.clear_draft()
+        ready = [each for each in states if each.extent is not None] if budget.nodes else []
+        beam = self._beam or self._adaptive_beam(ready, contexts, budget)
         if ready and beam:
             self._draft(ready, beam, budget)
-        whole = [each.tree or root_only(each.context.root) for each in followed]
+        whole = [each.tree or root_only(each.context.root) for each in states]
         return best_of(whole, self._choose, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
-        """See Drafter. Features are there until the next step is sent: they are taken along now,
-        and read when a round needs them."""
+        """See Drafter. The target's features are valid until its next step: they are copied now
+        and processed with the next draft."""
         if self._ledger:
             self._ledger.came(sum(len(step.tokens) for step in steps))
-        steps = [step for step in steps if not self._followed[step.sequence].left_alone]
-        followed = [self._followed[step.sequence] for step in steps]
-        for each, step in zip(followed, steps, strict=True):
+        steps = [step for step in steps if not self._states[step.sequence].skipped]
+        states = [self._states[step.sequence] for step in steps]
+        for each, step in zip(states, steps, strict=True):
             if each.tree and step.tokens:
-                self._checked.append((each, each.tree, each.shares, step.tokens))
-                each.forget_draft()
+                self._verified.append((each, each.tree, each.token_probs, step.tokens))
+                each.clear_draft()
         if self._runner.window is None and steps:
-            self._take_along(followed, steps)
-        for each, step in zip(followed, steps, strict=True):
+            self._store_features(states, steps)
+        for each, step in zip(states, steps, strict=True):
             each.extent = step.extent
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
-        each = self._followed.pop(sequence, None)
+        each = self._states.pop(sequence, None)
         if each and each.memory:
             self._runner.close(each.memory)
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """What the head held likeliest after the root, in the draft just proposed."""
-        tree = self._followed[sequence].tree
+        """The root's children in the last draft, before pruning."""
+        tree = self._states[sequence].tree
         return tree.tokens[tree.parents == 0].tolist() if tree else []
 
-    def _paying_beam(
-        self, ready: list[_Followed], contexts: list[DraftContext], budget: Budget
+    def _adaptive_beam(
+        self, ready: list[_SequenceState], contexts: list[DraftContext], budget: Budget
     ) -> Beam | None:
-        """What to grow, its promise written down if it is for everybody."""
+        """The shape to grow; what is expected of it is recorded if it is for the whole batch."""
         if self._ledger:
             self._ledger.begin([context.sequence for context in contexts])
-        draft = self._shape(ready, budget) if ready else None
+        draft = self._next_draft(ready, budget) if ready else None
         if self._ledger and len(ready) == len(contexts):
-            self._ledger.expect(draft.expected if draft else plain(budget), drafted=bool(draft))
+            plain = Expected(budget.base_tokens, float(budget.seconds[0]))
+            self._ledger.expect(draft.expected if draft else plain, drafted=bool(draft))
         return draft.beam if draft else None
 
-    def _shape(self, ready: list[_Followed], budget: Budget) -> Draft | None:
-        """What to grow; where nothing pays, now and then a little to see whether that is still
-        so."""
-        situation = _situation(ready, budget)
-        if situation not in self._chosen:
-            self._weigh(ready, budget)
-        draft, trial = self._chosen[situation]
+    def _next_draft(self, ready: list[_SequenceState], budget: Budget) -> PlannedDraft | None:
+        """The fastest draft; where none saves time, now and then a trial."""
+        key = _plan_key(ready, budget)
+        if key not in self._planned:
+            self._plan(ready, budget)
+        draft, trial = self._planned[key]
         if draft is None:
             self._credit += trial.allowance
             if self._credit < trial.loss:
                 return None
             self._credit, draft = 0.0, trial.draft
-            del self._chosen[situation]  # to be weighed again when it is known how that went
+            del self._planned[key]  # plan again with the trial's result
         self._drafts += 1
         return draft
 
-    def _weigh(self, ready: list[_Followed], budget: Budget) -> None:
-        """Choose the shape of rounds like this one, from all that is known."""
-        self._learn()
-        ranks, length = [each.ranks for each in ready], _length(ready)
-        worth = self._ledger.worth if self._ledger else 1.0
-        draft = self._shapes.choose(ranks, length, budget, worth)
-        trial = self._shapes.trial(ranks, length, budget, worth)
-        self._chosen[_situation(ready, budget)] = draft, trial
-        if budget.base_tokens == len(ready):  # what others found says nothing of the head
-            self._hopeless = draft is None and trial.hopeless
+    def _plan(self, ready: list[_SequenceState], budget: Budget) -> None:
+        """Choose the shape of drafts for batches like this one."""
+        self._update_rates()
+        ranks = [each.ranks for each in ready]
+        length = sum(each.length for each in ready) // len(ready)
+        reliability = self._ledger.worth if self._ledger else 1.0
+        draft = self._shapes.choose(ranks, length, budget, reliability)
+        trial = self._shapes.trial(ranks, length, budget, reliability)
+        self._planned[_plan_key(ready, budget)] = draft, trial
+        if budget.base_tokens == len(ready):  # not beside other drafters' nodes
+            self._too_slow = draft is None and trial.too_slow
 
-    def _take_along(self, followed: list[_Followed], steps: list[TargetStep]) -> None:
-        """The features that a step made final, of everybody in one piece."""
+    def _store_features(self, states: list[_SequenceState], steps: list[TargetStep]) -> None:
+        """Copy the features of a step's committed tokens, for all sequences in one piece."""
         counts = [len(step.nodes) for step in steps]
         features = self._runner.model.features([node for step in steps for node in step.nodes])
-        for each, step, own in zip(followed, steps, features.split(counts), strict=True):
+        for each, step, own in zip(states, steps, features.split(counts), strict=True):
             first = step.extent.total - len(step.nodes)
-            if each.memory is None or first != each.shown:  # what comes before has no features
+            if each.memory is None or first != each.features_end:  # earlier tokens have no features
                 each.memory = each.memory or self._runner.open()
                 each.memory.begin(first)
-                each.waiting, each.pending = [], 0
+                each.features, each.num_features = [], 0
                 each.context.unseen = first
-            each.shown = step.extent.total
-            each.waiting.append(own)
-            each.pending += len(step.nodes)
-        long = [each for each in followed if each.pending > PENDING]
-        self._runner.read([self._unread(each, but=1) for each in long])
+            each.features_end = step.extent.total
+            each.features.append(own)
+            each.num_features += len(step.nodes)
+        long = [each for each in states if each.num_features > MAX_PENDING]
+        self._runner.read([self._next_text(each, keep_last=1) for each in long])
 
-    def _draft(self, ready: list[_Followed], beam: Beam, budget: Budget) -> None:
-        """Give each of them a tree. What the last ones were worth is learned while the device is
-        busy."""
-        asked = [Asked(self._unread(each), each.extent, each.context.sampler) for each in ready]
-        waiting = self._grow.begin(asked, beam)
-        if self._beam is None and beam is not TRIAL and self._drafts % REVIEW == 0:
-            self._weigh(ready, budget)
+    def _draft(self, ready: list[_SequenceState], beam: Beam, budget: Budget) -> None:
+        """Give each sequence a tree. Rates are updated while the device works."""
+        inputs = [
+            DraftInput(self._next_text(each), each.extent, each.context.sampler) for each in ready
+        ]
+        pending = self._growth.begin(inputs, beam)
+        if self._beam is None and beam is not TRIAL and self._drafts % REPLAN_EVERY == 0:
+            self._plan(ready, budget)
         else:
-            self._learn()
-        pool = waiting()
+            self._update_rates()
+        candidates = pending()
         for place, each in enumerate(ready):
-            self._settle(each, pool, place)
+            self._build_tree(each, candidates, place)
 
-    def _settle(self, each: _Followed, pool: Pool, place: int) -> None:
-        """The best of a sequence's nodes become its tree."""
-        shares = np.exp(pool.logs[place])
-        believed = each.trust.all_believed(shares) if self._calibrated else shares
-        scores = path_products(pool.parents[place], np.where(shares > 0, believed, 0.0))
+    def _build_tree(self, each: _SequenceState, candidates: Candidates, place: int) -> None:
+        """The best of a sequence's candidates become its tree."""
+        probs = np.exp(candidates.logs[place])
+        acceptance = each.trust.all_believed(probs) if self._calibrated else probs
+        parents = candidates.parents[place]
+        scores = path_products(parents, np.where(probs > 0, acceptance, 0.0))
         count = min(self._nodes, int((scores[1:] > 0).sum()))
         kept = np.sort(np.argsort(-scores, kind="stable")[: count + 1])  # parents before children
-        sources = np.ones(len(shares), np.int16)
+        sources = np.ones(len(probs), np.int16)
         sources[0] = 0
-        tokens = pool.tokens[place]
+        tokens = candidates.tokens[place]
         tokens[0] = each.context.root
-        parents = pool.parents[place].astype(np.int32)
-        whole = DraftTree(tokens, parents, scores.astype(np.float32), sources, ("", SOURCE))
-        each.tree, each.shares = keep(whole, kept.tolist()), shares[kept].tolist()
+        whole = DraftTree(
+            tokens, parents.astype(np.int32), scores.astype(np.float32), sources, ("", SOURCE)
+        )
+        each.tree, each.token_probs = keep(whole, kept.tolist()), probs[kept].tolist()
 
-    def _learn(self) -> None:
-        """From the drafts that were checked since the last time."""
-        for each, tree, shares, tokens in self._checked:
-            each.trust.observe(tree, shares, tokens)
-            each.ranks.observe(tree, shares, tokens)
-        self._checked.clear()
+    def _update_rates(self) -> None:
+        """Learn from the drafts verified since the last call."""
+        for each, tree, probs, tokens in self._verified:
+            each.trust.observe(tree, probs, tokens)
+            each.ranks.observe(tree, probs, tokens)
+        self._verified.clear()
 
-    def _unread(self, each: _Followed, but: int = 0) -> Text:
-        """LongSpec reads what it can still see, the root included; EAGLE pairs the features that
-        wait, all `but` the last ones, with the tokens behind them. Where nothing is new, the root
-        is read again: a round begins with reading."""
+    def _next_text(self, each: _SequenceState, keep_last: int = 0) -> Text:
+        """The tokens to process next. LongSpec takes those in its window, the root included; EAGLE
+        pairs the stored features, except the `keep_last` last ones, with the tokens after them.
+        Without new tokens the root is processed again, because a draft starts from its output."""
         window = self._runner.window
         if window is not None:
             each.memory = each.memory or self._runner.open()
@@ -262,20 +266,16 @@ class HeadDrafter:
                 each.memory.begin(each.length - window)
             each.memory.end = min(each.memory.end, each.length - 1)
             return Text(each.memory, each.text(each.memory.end, each.length))
-        if not each.waiting:
-            each.waiting, each.pending = [each.latest], 1
+        if not each.features:
+            each.features, each.num_features = [each.last_feature], 1
             each.memory.end -= 1
-        features = torch.cat(each.waiting) if len(each.waiting) > 1 else each.waiting[0]
-        taken, first = each.pending - but, each.memory.end + 1
-        each.waiting, each.pending = [features[taken:]] if but else [], but
-        each.latest = features[-1:]
+        features = torch.cat(each.features) if len(each.features) > 1 else each.features[0]
+        taken, first = each.num_features - keep_last, each.memory.end + 1
+        each.features, each.num_features = [features[taken:]] if keep_last else [], keep_last
+        each.last_feature = features[-1:]
         return Text(each.memory, each.text(first, first + taken), features[:taken])
 
 
-def _situation(ready: list[_Followed], budget: Budget) -> tuple[int, int]:
-    """Sequences, and tokens that come with the step anyway, in halves."""
+def _plan_key(ready: list[_SequenceState], budget: Budget) -> tuple[int, int]:
+    """Sequences, and the step's tokens without the head's draft, in halves."""
     return len(ready), round(2 * budget.base_tokens)
-
-
-def _length(ready: list[_Followed]) -> int:
-    return sum(each.length for each in ready) // len(ready)

@@ -1,7 +1,7 @@
-"""How good a draft head's ranking is: how often the next token is its first, second, ... choice.
+"""How often the next token is a draft head's first, second, ... choice.
 
-Learned per request, recent tokens counting more; a request begins with what the requests before it
-have seen. From these rates follows what a tree of some shape would promise before it is grown.
+The rates are learned per request, recent tokens counting more; a request starts from the rates of
+earlier requests. They predict the acceptance of a tree of any shape before it is grown.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ import numpy as np
 from graft.tree.draft_tree import DraftTree
 
 RANKS = 10
-# A fair head's rates, before anything is known of this one.
+# Rates of a fair head, used before anything is measured.
 FIRST_RATES = np.array([0.6, 0.12, 0.06, 0.03, 0.02, 0.01, 0.01, 0.005, 0.005, 0.005])
-PRIOR_WEIGHT = 6.0  # observations that what was known before is worth
+PRIOR_WEIGHT = 6.0  # observations that the starting rates count for
 DECAY = 0.97  # weight of an observation one token later
-MEMORY = 0.998  # the same over all requests
+GLOBAL_DECAY = 0.998  # the same over all requests
 
 
 class Ranks:
@@ -23,7 +23,7 @@ class Ranks:
 
     def __init__(self, before: "Ranks | None" = None) -> None:
         self._before = before
-        self._fade = MEMORY if before is None else DECAY
+        self._decay = GLOBAL_DECAY if before is None else DECAY
         self._hits = PRIOR_WEIGHT * (FIRST_RATES if before is None else before.rates)
         self._tries = PRIOR_WEIGHT
 
@@ -32,22 +32,22 @@ class Ranks:
         """[RANKS]: the probability that the next token is the choice of each rank."""
         return self._hits / self._tries
 
-    def observe(self, tree: DraftTree, shares: Sequence[float], emitted: Sequence[int]) -> None:
-        """Hold a draft against the tokens that came; `shares` are the head's of its nodes."""
+    def observe(self, tree: DraftTree, probs: Sequence[float], emitted: Sequence[int]) -> None:
+        """Compare a draft with the committed tokens; `probs` are the head's of its nodes."""
         children, node = tree.children, 0
         for token in emitted:
             tried = children[node]
             if not tried:
                 return
-            ranked = sorted(tried.values(), key=lambda child: -shares[child])[:RANKS]
+            ranked = sorted(tried.values(), key=lambda child: -probs[child])[:RANKS]
             node = tried.get(token, -1)
             self._count(ranked.index(node) if node in ranked else None)
             if node < 0:
                 return
 
     def _count(self, rank: int | None) -> None:
-        self._hits *= self._fade
-        self._tries = self._fade * self._tries + 1
+        self._hits *= self._decay
+        self._tries = self._decay * self._tries + 1
         if rank is not None:
             self._hits[rank] += 1
         if self._before:
@@ -55,8 +55,8 @@ class Ranks:
 
 
 def expected_levels(rates: np.ndarray, width: int, depth: int) -> Iterator[np.ndarray]:
-    """For each of `depth` levels what its nodes promise (path probabilities, falling), if the
-    `width` best nodes of every level get children that come true at these rates."""
+    """For each of `depth` levels the path probabilities of its nodes, descending, if the `width`
+    best nodes of every level get children that are accepted at these rates."""
     beam = np.ones(1)
     for _ in range(depth):
         level = -np.sort(-np.outer(beam, rates).ravel())

@@ -1,4 +1,4 @@
-"""How draft models' chains grow, as one choice for all presets."""
+"""Options of draft models' chains, shared by all presets."""
 
 from dataclasses import dataclass
 
@@ -6,34 +6,35 @@ from graft.draft.models.growth import ChainGrowth
 from graft.draft.models.model import DraftModel, ModelDrafter
 from graft.errors import InputError
 
-DEPTH = 8  # of a chain that is as deep as pays
-MOST = 64
+MAX_DEPTH = 8  # of a chain whose depth the cost model chooses
+MAX_GAMMA = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """How draft models' chains grow: `gamma` tokens, None for as many as pay, fewer where one gets
-    less than `confidence`; `sampled` from their own distributions for the rules that want q."""
+    """Length and kind of chains: `gamma` tokens, None for a depth chosen by the cost model. A chain
+    ends early at a token with a probability below `confidence`. Verifiers that need q get chains
+    `sampled` from the draft model's own distributions."""
 
     gamma: int | None = None
     confidence: float = 0.0
     sampled: bool = False
 
     def __post_init__(self) -> None:
-        if self.gamma is not None and not 1 <= self.gamma <= MOST:
-            raise InputError(f"gamma must be between 1 and {MOST}, not {self.gamma}")
+        if self.gamma is not None and not 1 <= self.gamma <= MAX_GAMMA:
+            raise InputError(f"gamma must be between 1 and {MAX_GAMMA}, not {self.gamma}")
         if not 0 <= self.confidence <= 1:
             raise InputError(f"confidence must be between 0 and 1, not {self.confidence}")
 
-    def drafter(self, helper: DraftModel, *, reward: float = 0.0) -> ModelDrafter:
-        """A draft model with such chains."""
-        growth = ChainGrowth(self.gamma or DEPTH, self.confidence, self.sampled)
+    def drafter(self, draft_model: DraftModel, *, min_gain: float = 0.0) -> ModelDrafter:
+        """A drafter with such chains; see ModelDrafter for `min_gain`."""
+        growth = ChainGrowth(self.gamma or MAX_DEPTH, self.confidence, self.sampled)
         fixed = self.gamma is not None
         return ModelDrafter(
-            helper,
+            draft_model,
             growth,
             nodes=growth.depth,
             adaptive=not fixed,
-            reward=reward,
-            at_once=self.sampled and fixed,
+            min_gain=min_gain,
+            prefill_at_once=self.sampled and fixed,
         )

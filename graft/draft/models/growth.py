@@ -1,10 +1,10 @@
-"""How a draft model's guesses grow: as a chain, or as a tree by EAGLE-2's rule.
+"""How a draft model's draft grows: as a chain, or as a tree by EAGLE-2's rule.
 
-Either makes one forward per level for all sequences together. A draft at temperatures above 0 is
-drawn with the noise that the target's tokens will be drawn with: the two agree far more often than
-two draws of their own would. A chain takes what wins the draw, a tree also what comes next in it.
-Rules that weigh the drafter's distribution q against the target's want draws of its own instead:
-such a chain is `sampled`, and carries its q.
+Either makes one forward per level for all sequences together. At temperatures above 0 a draft is
+sampled with the target's Gumbel noise, so draft and target agree far more often than with
+independent noise. A chain takes the winner of the draw, a tree also the runners-up. Verifiers that
+compare the drafter's distribution q with the target's need independent noise instead: such a chain
+is `sampled`, and carries its q.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,48 +15,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.draft.models.guess import Guess
+from graft.draft.models.partial_draft import PartialDraft
 from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
 from graft.verify.draws import Asked, preferences, sampled
 
-# A token for each guess, on the device, is read: the logits [M, V] after them
-ReadDrawn = Callable[[Tensor], Tensor]
+# One token per draft, on the device -> the logits [M, V] after them
+ScoreOnDevice = Callable[[Tensor], Tensor]
 
 
 class Growth(Protocol):
-    """A way to grow `depth` levels of guesses."""
+    """A rule that grows `depth` levels of a draft."""
 
     depth: int
-    scratch: int  # rows that the guesses of a sequence take at most
-    keeps_root: bool  # whether rows of the root stay in the cache from level to level
-    sampled: bool  # whether the draft carries its q, and so may not be cut by what was drawn
+    scratch: int  # rows that the draft tokens of a sequence need at most
+    keeps_root: bool  # whether the root's row stays in the cache from level to level
+    sampled: bool  # whether drafts carry q, and so must not be pruned by their tokens
 
-    def goes_on(self, guess: Guess) -> bool:
-        """Whether the guess may get another level."""
+    def can_grow(self, draft: PartialDraft) -> bool:
+        """Whether the draft may get another level."""
 
-    def rows(self, guess: Guess) -> int:
-        """Rows that the next level's forward takes."""
+    def rows(self, draft: PartialDraft) -> int:
+        """Rows of the next level's forward."""
 
-    def read(self, model: LanguageModel, guesses: Sequence[Guess]) -> Tensor:
-        """One forward: logits [M, V] after the frontiers of all guesses, side by side."""
+    def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
+        """One forward: logits [M, V] after the frontiers of all drafts, side by side."""
 
-    def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
+    def extend(self, drafts: Sequence[PartialDraft], logits: Tensor) -> None:
         """Add the next level, given those logits."""
 
-    def foresees(self, guesses: Sequence[Guess]) -> bool:
-        """Whether it can `extend_ahead`."""
+    def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
+        """Whether `extend_ahead` works for these drafts."""
 
     def extend_ahead(
-        self, guesses: Sequence[Guess], logits: Tensor, levels: int, read: ReadDrawn
+        self, drafts: Sequence[PartialDraft], logits: Tensor, levels: int, score: ScoreOnDevice
     ) -> None:
-        """The same with several levels, without a wait for the device in between."""
+        """Add several levels without waiting for the device in between."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
-    """A place for a draw: after these tokens, which are drafted and not emitted."""
+class DraftPosition:
+    """One position to sample at: behind these draft tokens."""
 
     tokens: list[int]
 
@@ -65,7 +65,7 @@ class Ahead:
 
     @property
     def depths(self) -> np.ndarray:
-        """[1]: how far ahead it is."""
+        """[1]: how far ahead of the root it is."""
         return np.array([len(self.tokens)])
 
     def paths(self) -> list[list[int]]:
@@ -75,9 +75,10 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class ChainGrowth:
-    """One token after another, at most `depth`. What was read of the chain stays in the cache, so
-    that what comes true need not be read again. It ends with the first token that the draft model
-    gives less than `confidence`."""
+    """One token after another, at most `depth`; ends at the first below `confidence`.
+
+    The chain's rows stay in the cache, so accepted tokens are not computed again.
+    """
 
     depth: int
     confidence: float = 0.0
@@ -89,59 +90,61 @@ class ChainGrowth:
         """See Growth."""
         return self.depth
 
-    def goes_on(self, guess: Guess) -> bool:
+    def can_grow(self, draft: PartialDraft) -> bool:
         """See Growth."""
-        return guess.depth < self.depth and guess.shares[-1] >= self.confidence
+        return draft.depth < self.depth and draft.token_probs[-1] >= self.confidence
 
-    def rows(self, guess: Guess) -> int:  # noqa: ARG002
+    def rows(self, draft: PartialDraft) -> int:  # noqa: ARG002
         """See Growth."""
         return 1
 
-    def read(self, model: LanguageModel, guesses: Sequence[Guess]) -> Tensor:
+    def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
         """See Growth."""
-        extents = [guess.reader.extent for guess in guesses]
-        tokens = [guess.tokens[-1] for guess in guesses]
+        extents = [draft.cache.extent for draft in drafts]
+        tokens = [draft.tokens[-1] for draft in drafts]
         logits, _ = model.score_all(extents, [chain([token]) for token in tokens])
         model.commit_all([(extent, [0]) for extent in extents])
-        for guess, token in zip(guesses, tokens, strict=True):
-            guess.reader.guessed.append(token)
+        for draft, token in zip(drafts, tokens, strict=True):
+            draft.cache.drafted.append(token)
         return logits
 
-    def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
+    def extend(self, drafts: Sequence[PartialDraft], logits: Tensor) -> None:
         """See Growth."""
-        tokens, shares = self._draw(guesses, _asked(guesses), logits)
-        _lengthen(guesses, [tokens.tolist()], [shares.tolist()])
+        tokens, probs = self._next_tokens(drafts, _frontier_positions(drafts), logits)
+        _append_levels(drafts, [tokens.tolist()], [probs.tolist()])
 
-    def foresees(self, guesses: Sequence[Guess]) -> bool:
+    def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
         """See Growth."""
-        samplers = [guess.reader.context.sampler for guess in guesses]
+        samplers = [draft.cache.context.sampler for draft in drafts]
         return not self.confidence and all(each is None or each.placed for each in samplers)
 
     def extend_ahead(
-        self, guesses: Sequence[Guess], logits: Tensor, levels: int, read: ReadDrawn
+        self, drafts: Sequence[PartialDraft], logits: Tensor, levels: int, score: ScoreOnDevice
     ) -> None:
-        """See Growth. Which tokens the levels hold, the host learns at the end."""
-        samplers = [guess.reader.context.sampler for guess in guesses]
-        drawn: list[tuple[Tensor, Tensor]] = []
+        """See Growth. The host gets the tokens of all levels at the end."""
+        samplers = [draft.cache.context.sampler for draft in drafts]
+        found: list[tuple[Tensor, Tensor]] = []
         for level in range(levels):
-            after = read(drawn[-1][0]) if drawn else logits
-            places = [Ahead([0] * (guess.depth + level)) for guess in guesses]  # how far will do
-            drawn.append(self._draw(guesses, list(zip(samplers, places, strict=True)), after))
-        tokens, shares = (torch.stack(each).tolist() for each in zip(*drawn, strict=True))
-        _lengthen(guesses, tokens, shares)
-        for guess in guesses:
-            guess.reader.guessed += guess.tokens[-levels:-1]
+            after = score(found[-1][0]) if found else logits
+            # Such samplers depend on the depth alone, so the tokens may be unknown
+            positions = [DraftPosition([0] * (draft.depth + level)) for draft in drafts]
+            pairs = list(zip(samplers, positions, strict=True))
+            found.append(self._next_tokens(drafts, pairs, after))
+        tokens, probs = (torch.stack(each).tolist() for each in zip(*found, strict=True))
+        _append_levels(drafts, tokens, probs)
+        for draft in drafts:
+            draft.cache.drafted += draft.tokens[-levels:-1]
 
-    def _draw(
-        self, guesses: Sequence[Guess], asked: list[Asked], logits: Tensor
+    def _next_tokens(
+        self, drafts: Sequence[PartialDraft], positions: list[Asked], logits: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The next token of each guess, and the draft model's probability of it."""
+        """The next token of each draft, and the draft model's probability of it."""
         if not self.sampled:
-            best = preferences(asked, logits).max(-1)
+            best = preferences(positions, logits).max(-1)
             return best.indices, best.values.exp()
-        tokens, probs = sampled(asked, logits)
-        for guess, row in zip(guesses, probs, strict=True):
-            guess.probs.append(row)
+        tokens, probs = sampled(positions, logits)
+        for draft, row in zip(drafts, probs, strict=True):
+            draft.probs.append(row)
         return tokens, probs.gather(1, tokens[:, None])[:, 0]
 
 
@@ -149,7 +152,7 @@ class ChainGrowth:
 class TreeGrowth:
     """EAGLE-2's dynamic tree: at every level the `width` best nodes get `width` children each.
 
-    The rows of a level are computed again with those below it, and thrown away after the round.
+    The rows of a level are computed again with those below it, and dropped after the draft.
     """
 
     depth: int
@@ -162,82 +165,73 @@ class TreeGrowth:
         """See Growth."""
         return 1 + self.width * self.depth
 
-    def goes_on(self, guess: Guess) -> bool:
+    def can_grow(self, draft: PartialDraft) -> bool:
         """See Growth."""
-        return guess.depth < self.depth
+        return draft.depth < self.depth
 
-    def rows(self, guess: Guess) -> int:
+    def rows(self, draft: PartialDraft) -> int:
         """See Growth."""
-        return len(guess.above(guess.frontier))
+        return len(draft.with_ancestors(draft.frontier))
 
-    def read(self, model: LanguageModel, guesses: Sequence[Guess]) -> Tensor:
+    def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
         """See Growth."""
-        trees, wanted, first = [], [], 0
-        for guess in guesses:
-            nodes = guess.above(guess.frontier)
-            trees.append(_part(guess, nodes, model.vocabulary))
+        trees, selected, first = [], [], 0
+        for draft in drafts:
+            nodes = draft.with_ancestors(draft.frontier)
+            trees.append(_subtree(draft, nodes, model.vocabulary))
             place = {node: i for i, node in enumerate(nodes)}
-            wanted += [first + place[node] for node in guess.frontier]
+            selected += [first + place[node] for node in draft.frontier]
             first += len(nodes)
-        logits, _ = model.score_all([guess.reader.extent for guess in guesses], trees)
-        return logits[upload(torch.tensor(wanted), logits.device)]
+        logits, _ = model.score_all([draft.cache.extent for draft in drafts], trees)
+        return logits[upload(torch.tensor(selected), logits.device)]
 
-    def foresees(self, guesses: Sequence[Guess]) -> bool:  # noqa: ARG002
-        """See Growth. Which nodes are the best, the host finds out."""
+    def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:  # noqa: ARG002
+        """See Growth. The host selects the best nodes."""
         return False
 
-    def extend(self, guesses: Sequence[Guess], logits: Tensor) -> None:
+    def extend(self, drafts: Sequence[PartialDraft], logits: Tensor) -> None:
         """See Growth."""
-        best = preferred(guesses, logits).topk(min(self.width, logits.shape[1]))
-        shares, tokens = best.values.exp().tolist(), best.indices.tolist()
+        logs = preferences(_frontier_positions(drafts), logits)
+        best = logs.topk(min(self.width, logs.shape[1]))
+        probs, tokens = best.values.exp().tolist(), best.indices.tolist()
         row = 0
-        for guess in guesses:
+        for draft in drafts:
             added = []
-            for node in guess.frontier:
-                count = max(1, sum(share > 0 for share in shares[row]))
-                added += guess.add(node, tokens[row][:count], shares[row][:count])
+            for node in draft.frontier:
+                count = max(1, sum(prob > 0 for prob in probs[row]))
+                added += draft.add(node, tokens[row][:count], probs[row][:count])
                 row += 1
-            added.sort(key=lambda node: -guess.scores[node])
-            guess.frontier = sorted(added[: self.width])
-            guess.depth += 1
+            added.sort(key=lambda node: -draft.scores[node])
+            draft.frontier = sorted(added[: self.width])
+            draft.depth += 1
 
 
-def _lengthen(
-    guesses: Sequence[Guess], tokens: Sequence[list[int]], shares: Sequence[list[float]]
+def _append_levels(
+    drafts: Sequence[PartialDraft], tokens: Sequence[list[int]], probs: Sequence[list[float]]
 ) -> None:
-    """By a node for every level, of which each has a token and a share for every guess."""
-    for place, guess in enumerate(guesses):
-        for token, share in zip(tokens, shares, strict=True):
-            guess.frontier = guess.add(guess.frontier[0], [token[place]], [share[place]])
-            guess.depth += 1
+    """Append one node per level to each chain; a level has a token and a probability for each."""
+    for place, draft in enumerate(drafts):
+        for token, prob in zip(tokens, probs, strict=True):
+            draft.frontier = draft.add(draft.frontier[0], [token[place]], [prob[place]])
+            draft.depth += 1
 
 
-def _part(guess: Guess, nodes: list[int], vocabulary: int) -> DraftTree:
-    """The tree of some of the nodes, the root and all their ancestors among them, for a model that
-    knows so many ids: the root may be another."""
+def _subtree(draft: PartialDraft, nodes: list[int], vocabulary: int) -> DraftTree:
+    """The tree of some nodes with all their ancestors. The root's token may lie outside the draft
+    model's vocabulary; it becomes the last id."""
     place = {node: i for i, node in enumerate(nodes)}
     place[-1] = -1
     return DraftTree(
-        np.array([min(guess.tokens[node], vocabulary - 1) for node in nodes]),
-        np.array([place[guess.parents[node]] for node in nodes], np.int32),
+        np.array([min(draft.tokens[node], vocabulary - 1) for node in nodes]),
+        np.array([place[draft.parents[node]] for node in nodes], np.int32),
         np.ones(len(nodes), np.float32),
         np.zeros(len(nodes), np.int16),
     )
 
 
-def preferred(guesses: Sequence[Guess], logits: Tensor) -> Tensor:
-    """[M, V] for the frontiers' logits: logarithms of how far the draft model's draws would go to
-    each token, with the noise that the target's will be made with.
-
-    A greedy sampler's are those of temperature 1: they say how sure the draft model is.
-    """
-    return preferences(_asked(guesses), logits)
-
-
-def _asked(guesses: Sequence[Guess]) -> list[Asked]:
-    """Where the frontiers' next tokens are drawn, and for whom."""
+def _frontier_positions(drafts: Sequence[PartialDraft]) -> list[Asked]:
     return [
-        (guess.reader.context.sampler, Ahead(guess.path(node)))
-        for guess in guesses
-        for node in guess.frontier
+        (draft.cache.context.sampler, DraftPosition(draft.path(node)))
+        for draft in drafts
+        for node in draft.frontier
     ]

@@ -1,8 +1,8 @@
-"""Drafts of a smaller model: a chain (speculative decoding) or EAGLE-2's dynamic tree.
+"""Drafts of a draft model: a chain (speculative decoding) or EAGLE-2's dynamic tree.
 
-The draft model has a cache of its own. Per round it reads what it has not read of the text, for
-all sequences in one forward, and then guesses level by level, one forward each. How deep it goes,
-and whether it drafts at all, is weighed by time (`worth.py`) unless a preset fixes it.
+The draft model has its own KV cache. In each step it first processes the committed tokens it has
+not cached yet, for all sequences in one forward, and then drafts level by level, one forward each.
+The cost model (`cost_model.py`) decides how deep, and whether at all, unless a preset fixes it.
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from graft.draft.drafter import Budget, DraftContext
+from graft.draft.models.cache import DraftCache
+from graft.draft.models.cost_model import CostModel, NoCostLimit
 from graft.draft.models.growth import Growth
-from graft.draft.models.guess import SOURCE, Guess
-from graft.draft.models.reader import Reader
-from graft.draft.models.worth import Account, Unlimited
+from graft.draft.models.partial_draft import SOURCE, PartialDraft
 from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, best_of
 from graft.draft.pacing.trust import Experience, Trust
 from graft.models.language_model import LanguageModel, TargetStep
@@ -25,15 +25,15 @@ from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
 from graft.tree.prune import shallow
 
-UNCERTAIN = 2.0  # times the price of reading a prompt that drafts must promise, where they may err
+UNCERTAIN_GAIN = 2.0  # `min_gain` where the expected saving may be wrong
 
 
 @dataclass(frozen=True, slots=True)
 class DraftModel:
-    """A draft model, what its steps cost here, and how many token ids the target knows.
+    """A draft model with its measured step costs and the size of the target's vocabulary.
 
-    `overhead` is what a level of guesses takes besides its step, in seconds; `source` what its
-    guesses are called in statistics."""
+    `overhead` are the seconds of a level beyond its step; `source` names its draft tokens in
+    statistics."""
 
     model: LanguageModel
     costs: StepCosts
@@ -41,7 +41,7 @@ class DraftModel:
     overhead: float = 0.0
     source: str = SOURCE
 
-    def known(self, logits: Tensor) -> Tensor:
+    def fit_vocabulary(self, logits: Tensor) -> Tensor:
         """Logits of exactly the target's ids: others are never drafted."""
         missing = self.vocabulary - logits.shape[1]
         if missing > 0:
@@ -50,240 +50,247 @@ class DraftModel:
 
 
 @dataclass(slots=True)
-class _Followed:
-    """A sequence that is drafted for, and the last draft."""
+class SequenceState:
+    """A sequence that is drafted for, and its last draft."""
 
-    reader: Reader
+    cache: DraftCache
     trust: Trust
-    credit: float = 0.0  # seconds that its next trial may cost
-    guess: Guess | None = None
-    tree: DraftTree | None = None  # of the guess, before it was cut
+    trial_credit: float = 0.0  # seconds that its next trial may cost
+    draft: PartialDraft | None = None
+    tree: DraftTree | None = None  # of the draft, before pruning
 
-    def forget_guess(self) -> None:
-        self.guess = self.tree = None
+    def clear_draft(self) -> None:
+        """Forget the last draft."""
+        self.draft = self.tree = None
 
 
 class ModelDrafter:
-    """A smaller model guesses what the target will write.
+    """Drafts with another language model.
 
-    An `adaptive` one drafts as much as pays. It reads a prompt if drafts promise to save more than
-    `reward` times what that takes: 0 where somebody asked for it; `at_once` where all rounds shall
-    have drafts, else piece by piece.
+    An `adaptive` one drafts while the cost model expects to save time. It prefills a prompt if
+    drafts are expected to save more than `min_gain` times the prefill's cost. `prefill_at_once`
+    gives every step a draft; otherwise prompts are prefilled in chunks between steps.
     """
 
     def __init__(
         self,
-        helper: DraftModel,
+        draft_model: DraftModel,
         growth: Growth,
         *,
         nodes: int,
         adaptive: bool,
-        reward: float = 0.0,
-        at_once: bool = False,
+        min_gain: float = 0.0,
+        prefill_at_once: bool = False,
     ) -> None:
-        self._helper, self._model, self._growth = helper, helper.model, growth
-        self._nodes, self._adaptive, self._reward = nodes, adaptive, reward
-        self._at_once = at_once
+        self._draft_model, self._model, self._growth = draft_model, draft_model.model, growth
+        self._nodes, self._adaptive, self._min_gain = nodes, adaptive, min_gain
+        self._prefill_at_once = prefill_at_once
         self._choose = as_many_as_pay if adaptive else as_many_as_fit
-        self._followed: dict[int, _Followed] = {}
+        self._states: dict[int, SequenceState] = {}
         self._experience = Experience()
-        self._credit = 0.0  # seconds that reading a prompt which does not promise much may cost
+        self._prefill_credit = 0.0  # seconds that the prefill of a trial may cost
 
     def start(self, context: DraftContext) -> None:
-        """See Drafter. The prompt is mostly read piece by piece as rounds go by, so that nobody
-        waits for all of it; until then nothing is drafted."""
+        """See Drafter. Nothing is drafted before the prompt is prefilled."""
         trust = Trust(self._experience)
-        self._followed[context.sequence] = _Followed(self._reader(context), trust)
+        self._states[context.sequence] = SequenceState(self._open_cache(context), trust)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        followed = [self._followed[context.sequence] for context in contexts]
-        for each in followed:
-            each.forget_guess()
+        states = [self._states[context.sequence] for context in contexts]
+        for each in states:
+            each.clear_draft()
         if budget.nodes:
-            self._draft([each for each in followed if self._prepare(each)], budget)
-        for each in followed:
-            each.tree = each.guess.tree() if each.guess else None
+            depth, scratch = self._growth.depth, self._growth.scratch
+            self._draft([each for each in states if each.cache.prepare(depth, scratch)], budget)
+        for each in states:
+            each.tree = each.draft.tree() if each.draft else None
         whole = [
             each.tree or root_only(context.root)
-            for each, context in zip(followed, contexts, strict=True)
+            for each, context in zip(states, contexts, strict=True)
         ]
-        most = min(self._nodes, budget.nodes)
+        max_nodes = min(self._nodes, budget.nodes)
         if self._growth.sampled:
-            return [shallow(tree, most) for tree in whole]
-        return best_of(whole, self._choose, replace(budget, nodes=most))
+            return [shallow(tree, max_nodes) for tree in whole]
+        return best_of(whole, self._choose, replace(budget, nodes=max_nodes))
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
         for step in steps:
-            each = self._followed[step.sequence]
+            each = self._states[step.sequence]
             if each.tree:
-                each.trust.observe(each.tree, each.guess.shares, step.tokens)
-                each.forget_guess()
+                each.trust.observe(each.tree, each.draft.token_probs, step.tokens)
+                each.clear_draft()
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
-        each = self._followed.get(sequence)
+        each = self._states.get(sequence)
         if each:
-            self._experience.ended(len(each.reader.context.tokens))
+            self._experience.ended(len(each.cache.context.tokens))
             self.detach(sequence)
 
     def detach(self, sequence: int) -> None:
         """See Detachable."""
-        self._followed.pop(sequence).reader.close()
+        self._states.pop(sequence).cache.close()
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """What the model held likeliest after the root, in the draft just proposed."""
-        tree = self._followed[sequence].tree
+        """The root's children in the last draft, before pruning."""
+        tree = self._states[sequence].tree
         return tree.tokens[tree.parents == 0].tolist() if tree else []
 
-    def _reader(self, context: DraftContext) -> Reader:
-        return Reader(self._model, context)
+    def _open_cache(self, context: DraftContext) -> DraftCache:
+        return DraftCache(self._model, context)
 
-    def _prepare(self, each: _Followed) -> bool:
-        return each.reader.prepare(self._growth.depth, self._growth.scratch)
-
-    def _draft(self, ready: list[_Followed], budget: Budget) -> None:
-        """Give those for whom it pays a guess."""
+    def _draft(self, ready: list[SequenceState], budget: Budget) -> None:
+        """Draft for the sequences that the cost model selects."""
         if not ready:
             return
-        length = sum(each.reader.seen for each in ready) // len(ready)
-        account = self._account(budget, length) if self._adaptive else Unlimited()
-        if self._at_once:
-            self._read_prompts(ready)
-        growing, logits = self._begin(ready, account)
-        made = list(growing)
+        costs: CostModel | NoCostLimit = NoCostLimit()
+        if self._adaptive:
+            length = sum(each.cache.visible for each in ready) // len(ready)
+            model = self._draft_model
+            costs = CostModel(budget, model.costs, length, overhead=model.overhead)
+        if self._prefill_at_once:
+            self._prefill_prompts(ready)
+        growing, logits = self._begin(ready, costs)
+        started = list(growing)
         while growing:
-            logits, levels = self._helper.known(logits), self._levels(growing, account)
+            logits = self._draft_model.fit_vocabulary(logits)
+            levels = self._levels_ahead(growing, costs)
             if levels > 1:
-                read = partial(self._read_drawn, growing, account)
-                self._growth.extend_ahead(growing, logits, levels, read)
+                score = partial(self._score_on_device, growing, costs)
+                self._growth.extend_ahead(growing, logits, levels, score)
             else:
                 self._growth.extend(growing, logits)
-            account.weigh([np.array(guess.scores[1:]) for guess in made])
-            growing = self._worthwhile(growing, account)
+            costs.set_draft([np.array(draft.scores[1:]) for draft in started])
+            growing = self._select_growing(growing, costs)
             if growing:
-                account.pay(sum(self._growth.rows(guess) for guess in growing), len(growing))
-                logits = self._growth.read(self._model, growing)
+                rows = sum(self._growth.rows(draft) for draft in growing)
+                costs.add_forward(rows, len(growing))
+                logits = self._growth.score(self._model, growing)
 
-    def _read_drawn(
-        self, growing: list[Guess], account: Account | Unlimited, tokens: Tensor
+    def _score_on_device(
+        self, growing: list[PartialDraft], costs: CostModel | NoCostLimit, tokens: Tensor
     ) -> Tensor:
-        """See ReadDrawn. The host says where the rows are, and need not know what they hold."""
-        extents = [guess.reader.extent for guess in growing]
+        """See ScoreOnDevice. The host knows the rows, not the tokens in them."""
+        extents = [draft.cache.extent for draft in growing]
         logits = self._model.score_drawn(extents, tokens)
         self._model.commit_all([(extent, [0]) for extent in extents])
-        account.pay(len(extents), len(extents))
-        return self._helper.known(logits)
+        costs.add_forward(len(extents), len(extents))
+        return self._draft_model.fit_vocabulary(logits)
 
-    def _levels(self, growing: list[Guess], account: Account | Unlimited) -> int:
-        """How many to grow before it is looked at what came: where a device computes meanwhile, as
-        many as are expected to pay."""
-        left = self._growth.depth - max(guess.depth for guess in growing)
-        if left < 2 or not (self._model.asynchronous and self._growth.foresees(growing)):
+    def _levels_ahead(self, growing: list[PartialDraft], costs: CostModel | NoCostLimit) -> int:
+        """Levels to grow before the host looks at the tokens: more than one where the device works
+        asynchronously."""
+        left = self._growth.depth - max(draft.depth for draft in growing)
+        if left < 2 or not (self._model.asynchronous and self._growth.can_extend_ahead(growing)):
             return 1
-        hope = sum(guess.trust.hope for guess in growing) / len(growing)
-        return account.levels(left, len(growing), hope)
+        acceptance = sum(draft.trust.hope for draft in growing) / len(growing)
+        return costs.best_depth(left, len(growing), acceptance)
 
-    def _read_prompts(self, ready: list[_Followed]) -> None:
-        """Read all but the last token of texts whose prompts are not read yet."""
-        for reader in [each.reader for each in ready if each.reader.in_prompt]:
-            while reader.missing > 1:
-                piece = reader.next_piece(min(self._model.chunk, reader.missing - 1))
-                self._model.prefill_chunk(reader.extent, piece)
-                reader.sure += len(piece)
+    def _prefill_prompts(self, ready: list[SequenceState]) -> None:
+        """Prefill all uncached tokens but the last of sequences whose prompts are not cached."""
+        for cache in [each.cache for each in ready if each.cache.prefilling]:
+            while cache.uncached > 1:
+                chunk = cache.next_chunk(min(self._model.chunk, cache.uncached - 1))
+                self._model.prefill_chunk(cache.extent, chunk)
+                cache.cached += len(chunk)
 
-    def _account(self, budget: Budget, length: int) -> Account:
-        helper = self._helper
-        return Account(budget, helper.costs, length, overhead=helper.overhead)
-
-    def _worthwhile(self, guesses: list[Guess], account: Account | Unlimited) -> list[Guess]:
-        """Those that get one more level."""
-        growing = [guess for guess in guesses if self._growth.goes_on(guess)]
-        gains = [guess.reach * guess.trust.hope for guess in growing]
-        rows = [self._growth.rows(guess) for guess in growing]
-        return [growing[place] for place in sorted(account.paying(gains, rows))]
+    def _select_growing(
+        self, drafts: list[PartialDraft], costs: CostModel | NoCostLimit
+    ) -> list[PartialDraft]:
+        """The drafts that get one more level."""
+        growing = [draft for draft in drafts if self._growth.can_grow(draft)]
+        gains = [draft.reach * draft.trust.hope for draft in growing]
+        rows = [self._growth.rows(draft) for draft in growing]
+        return [growing[place] for place in sorted(costs.select(gains, rows))]
 
     def _begin(
-        self, ready: list[_Followed], account: Account | Unlimited
-    ) -> tuple[list[Guess], Tensor | None]:
-        """Read what is missing; a guess without nodes for each that is up to date now, and the
+        self, ready: list[SequenceState], costs: CostModel | NoCostLimit
+    ) -> tuple[list[PartialDraft], Tensor | None]:
+        """Process uncached tokens; an empty draft for each sequence without any left, and the
         logits after their roots."""
-        pieces = self._pieces(self._chosen(ready, account))
-        if not pieces:
+        chunks = self._chunks(self._select(ready, costs))
+        if not chunks:
             return [], None
         logits, _ = self._model.score_all(
-            [each.reader.extent for each, _ in pieces],
-            [chain(piece) for _, piece in pieces],
-            last_only=[True] * len(pieces),
+            [each.cache.extent for each, _ in chunks],
+            [chain(chunk) for _, chunk in chunks],
+            last_only=[True] * len(chunks),
         )
-        begun = [len(piece) for each, piece in pieces if not each.reader.in_prompt]
-        account.pay(sum(begun), max(len(begun), 1))
+        decoding = [len(chunk) for each, chunk in chunks if not each.cache.prefilling]
+        costs.add_forward(sum(decoding), max(len(decoding), 1))
         complete = [
-            place
-            for place, (each, piece) in enumerate(pieces)
-            if self._has_read(each.reader, piece)
+            place for place, (each, chunk) in enumerate(chunks) if self._commit(each.cache, chunk)
         ]
         for place in complete:
-            each = pieces[place][0]
-            each.guess = Guess(each.reader, each.trust, self._helper.source)
-        return [pieces[place][0].guess for place in complete], logits[complete]
+            each = chunks[place][0]
+            each.draft = PartialDraft(each.cache, each.trust, self._draft_model.source)
+        return [chunks[place][0].draft for place in complete], logits[complete]
 
-    def _chosen(self, ready: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
-        """Who reads on: those for whom a draft pays, those whose turn it is to be tried again, and
-        last, for they take all the room there is, those whose prompts are to be read."""
-        begun = [each for each in ready if not each.reader.in_prompt]
-        rows = [each.reader.missing for each in begun]
-        paying = set(account.paying([each.trust.hope for each in begun], rows))
-        chosen = []
-        for place, each in enumerate(begun):
-            each.credit += account.trial_seconds
-            if place in paying or each.credit >= account.price(rows[place]):
-                each.credit = 0.0
-                chosen.append(each)
-        return chosen + self._prompts([each for each in ready if each.reader.in_prompt], account)
+    def _select(
+        self, ready: list[SequenceState], costs: CostModel | NoCostLimit
+    ) -> list[SequenceState]:
+        """The sequences to process: those expected to save time, those due for a trial, and last,
+        because they fill the chunk, those to prefill."""
+        decoding = [each for each in ready if not each.cache.prefilling]
+        rows = [each.cache.uncached for each in decoding]
+        faster = set(costs.select([each.trust.hope for each in decoding], rows))
+        selected = []
+        for place, each in enumerate(decoding):
+            each.trial_credit += costs.trial_seconds
+            if place in faster or each.trial_credit >= costs.forward_seconds(rows[place]):
+                each.trial_credit = 0.0
+                selected.append(each)
+        prefilling = [each for each in ready if each.cache.prefilling]
+        return selected + self._select_prefills(prefilling, costs)
 
-    def _prompts(self, unread: list[_Followed], account: Account | Unlimited) -> list[_Followed]:
-        """Whose prompts are read: all where drafts promise to pay for it, and now and then one of
-        a new request to see whether they still do not."""
-        if not unread:
+    def _select_prefills(
+        self, prefilling: list[SequenceState], costs: CostModel | NoCostLimit
+    ) -> list[SequenceState]:
+        """The prompts to prefill: all whose drafts are expected to save enough, otherwise now and
+        then one of a new request as a trial."""
+        if not prefilling:
             return []
-        hope, expected = self._experience.hope, self._experience.answer
-        gain = account.gain(self._growth.depth, len(unread), hope) * expected
-        rewarding = [
-            each for each in unread if gain > self._reward * account.price(each.reader.missing)
+        acceptance, answer = self._experience.hope, self._experience.answer
+        saved = costs.saved_seconds(self._growth.depth, len(prefilling), acceptance) * answer
+        selected = [
+            each
+            for each in prefilling
+            if saved > self._min_gain * costs.forward_seconds(each.cache.uncached)
         ]
-        if rewarding:
-            return rewarding
-        self._credit += account.trial_seconds * len(self._followed)
-        begun = [each for each in unread if each.reader.sure]
-        for each in unread:
-            price = account.price(each.reader.missing)
-            if not begun and len(each.reader.context.tokens) <= 1 and self._credit >= price:
-                self._credit -= price
+        if selected:
+            return selected
+        self._prefill_credit += costs.trial_seconds * len(self._states)
+        begun = [each for each in prefilling if each.cache.cached]
+        for each in prefilling:
+            seconds = costs.forward_seconds(each.cache.uncached)
+            new = len(each.cache.context.tokens) <= 1
+            if not begun and new and self._prefill_credit >= seconds:
+                self._prefill_credit -= seconds
                 begun = [each]
         return begun
 
-    def _pieces(self, chosen: Sequence[_Followed]) -> list[tuple[_Followed, list[int]]]:
-        """What each reads now, not more than the model reads at once in all."""
-        pieces, room = [], self._model.chunk
-        for each in chosen:
-            piece = each.reader.next_piece(room)
-            if piece:
-                pieces.append((each, piece))
-                room -= len(piece)
-        return pieces
+    def _chunks(self, selected: Sequence[SequenceState]) -> list[tuple[SequenceState, list[int]]]:
+        """The tokens to process of each, together at most one prefill chunk."""
+        chunks, tokens_left = [], self._model.chunk
+        for each in selected:
+            chunk = each.cache.next_chunk(tokens_left)
+            if chunk:
+                chunks.append((each, chunk))
+                tokens_left -= len(chunk)
+        return chunks
 
-    def _has_read(self, reader: Reader, piece: list[int]) -> bool:
-        """Note that a piece was read; whether nothing is missing any more.
+    def _commit(self, cache: DraftCache, chunk: list[int]) -> bool:
+        """Keep the rows of a chunk; whether all committed tokens are cached now.
 
-        The root counts as a guess: if the round comes to nothing, it is read again.
+        The root counts as a draft token, so its row is dropped if the draft is not used.
         """
-        complete = len(piece) == reader.missing
-        kept = len(piece) - (complete and not self._growth.keeps_root)
+        complete = len(chunk) == cache.uncached
+        kept = len(chunk) - (complete and not self._growth.keeps_root)
         if kept:
-            self._model.commit(reader.extent, list(range(kept)))
-        reader.sure += len(piece) - complete
+            self._model.commit(cache.extent, list(range(kept)))
+        cache.cached += len(chunk) - complete
         if complete and self._growth.keeps_root:
-            reader.guessed = [piece[-1]]
+            cache.drafted = [chunk[-1]]
         return complete

@@ -1,7 +1,7 @@
-"""What guessing takes besides the draft model's steps: drawing, and telling the host.
+"""Seconds of a draft level beyond the draft model's step: sampling and copying to the host.
 
-A GPU's step takes about as long as the host's part in the next one, so guesses cost more than
-steps; how much more is measured once, when a draft model is loaded.
+On a GPU the host's part takes about as long as the step itself, so it is measured once, when a
+draft model is loaded.
 """
 
 import time
@@ -14,28 +14,28 @@ from graft.draft.models.growth import ChainGrowth
 from graft.draft.models.model import DraftModel, ModelDrafter
 
 LEVELS = 8
-ROUNDS = 5
+REPEATS = 5
 PROMPT = 128  # tokens
 
 
-def with_overhead(helper: DraftModel) -> DraftModel:
-    """The same draft model, its overhead known; on a CPU there is none to speak of."""
-    if not helper.model.asynchronous:
-        return helper
-    drafter = ModelDrafter(helper, ChainGrowth(depth=LEVELS), nodes=LEVELS, adaptive=False)
+def with_overhead(draft_model: DraftModel) -> DraftModel:
+    """The same draft model with its measured overhead; on a CPU it is negligible and stays 0."""
+    if not draft_model.model.asynchronous:
+        return draft_model
+    drafter = ModelDrafter(draft_model, ChainGrowth(depth=LEVELS), nodes=LEVELS, adaptive=False)
     context = DraftContext(0, [0] * PROMPT, [], tokens=[0])
     budget = Budget(LEVELS, np.ones(LEVELS + 1))
     drafter.start(context)
     try:
-        seconds = min(_timed(drafter, context, budget) for _ in range(ROUNDS))
+        seconds = min(_timed(drafter, context, budget) for _ in range(REPEATS))
     finally:
         drafter.finish(context.sequence)
-    step = helper.costs.step(PROMPT, 1)
-    return replace(helper, overhead=max(0.0, seconds / LEVELS - step))
+    step = draft_model.costs.step(PROMPT, 1)
+    return replace(draft_model, overhead=max(0.0, seconds / LEVELS - step))
 
 
 def _timed(drafter: ModelDrafter, context: DraftContext, budget: Budget) -> float:
-    """Seconds of a round; the first also reads the prompt, and is never the shortest."""
+    """Seconds of a draft; the first also prefills the prompt, and is never the shortest."""
     start = time.perf_counter()
     drafter.propose([context], budget)
     return time.perf_counter() - start

@@ -1,9 +1,9 @@
-"""Which part of a cache a drafter sees: the attention sinks and the latest tokens (MagicDec), the
+"""Which KV cache rows a drafter attends to: attention sinks and the latest tokens (MagicDec), the
 rows that the prompt's end attends to most (SnapKV), or chunks retrieved by it (TriForce).
 
-A window is named, not copied. What is chosen by layer and head is gathered once, when the prompt
-has been read; what is written after it is seen whole. For grouped queries a key head's rows are
-chosen by all queries of its group.
+A window refers to rows where they are. Rows selected per layer and head are gathered once, after
+the prompt's prefill; all output rows are visible. With grouped queries, all queries of a group
+select the rows of its key head.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,24 +22,24 @@ Spans = tuple[tuple[int, int], ...]
 
 
 class KVSelection(Protocol):
-    """A rule what to see of a text of which a prompt is the beginning."""
+    """A rule that selects the rows of a sequence: a prompt and the output after it."""
 
-    source: str  # what guesses made this way are called
-    gathered: int  # rows chosen by layer and head, 0 for none
+    source: str  # the name of its draft tokens in statistics
+    gathered: int  # rows selected per layer and head, 0 for none
 
     def leaves_out(self, prompt: int, total: int) -> bool:
-        """Whether it sees less than the first `total` tokens, so many of them the prompt."""
+        """Whether it selects fewer than all `total` tokens, `prompt` of them the prompt's."""
 
     def spans(self, prompt: int, total: int) -> Spans:
-        """The tokens that are seen where they lie (first, one behind the last)."""
+        """The tokens visible without gathering, as [first, last) pairs."""
 
     def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
-        """[L, K, gathered] int64: which tokens of the prompt to gather, ascending."""
+        """[L, K, gathered] int64: the prompt tokens to gather, ascending."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The first tokens, on which attention rests, and the latest (StreamingLLM, MagicDec)."""
+    """The first tokens (attention sinks) and the latest (StreamingLLM, MagicDec)."""
 
     sinks: int
     latest: int
@@ -94,8 +94,8 @@ class SnapKV:
 
 @dataclass(frozen=True, slots=True)
 class Chunks:
-    """Chunks of `size` tokens whose mean key is nearest to what the prompt's last token asks for,
-    `budget` tokens in all; the first chunk is always among them (TriForce)."""
+    """Chunks of `size` tokens whose mean key scores highest for the query of the prompt's last
+    token, `budget` tokens in all; always with the first chunk (TriForce)."""
 
     budget: int
     size: int = 8
@@ -111,7 +111,7 @@ class Chunks:
         return prompt // self.size > self.budget // self.size
 
     def spans(self, prompt: int, total: int) -> Spans:
-        """See KVSelection. Tokens that fill no chunk are seen too."""
+        """See KVSelection. Tokens after the last full chunk are visible too."""
         return ((prompt // self.size * self.size, total),)
 
     def choose(self, model: LanguageModel, base: Extent, prompt: Sequence[int]) -> Tensor:
@@ -126,10 +126,10 @@ class Chunks:
         return (self.size * best[:, None] + inside).flatten()
 
 
-MAGICDEC = Window(sinks=16, latest=241)  # its README's 257
+MAGICDEC = Window(sinks=16, latest=241)  # together the 257 of its README
 MAGICDEC_SNAPKV = SnapKV(budget=257)
-LONGSPEC_WINDOW = Window(sinks=32, latest=1024)  # of LongSpec's comparison with MagicDec
-RAPID_WINDOW = Window(sinks=4, latest=4092)  # of RAPID's
+LONGSPEC_WINDOW = Window(sinks=32, latest=1024)  # from LongSpec's comparison with MagicDec
+RAPID_WINDOW = Window(sinks=4, latest=4092)  # from RAPID's
 TRIFORCE = Chunks(budget=4096)
 
 # Queries [G, n, D] of a key head's group, keys [1, S, D] of the prompt -> tokens to keep
@@ -137,22 +137,21 @@ Choose = Callable[[Tensor, Tensor], Tensor]
 
 
 def _by_head(
-    model: LanguageModel, base: Extent, prompt: Sequence[int], asking: int, choose: Choose
+    model: LanguageModel, base: Extent, prompt: Sequence[int], queries: int, choose: Choose
 ) -> Tensor:
-    """[L, K, n]: what is chosen for every layer and key head by the last `asking` tokens of the
-    prompt. One head at a time: over a long context the weights of all take gigabytes."""
-    queries = _last_queries(model, base, prompt, asking)
+    """[L, K, n]: the tokens selected for every layer and key head by the prompt's last `queries`
+    tokens. One head at a time: over a long context the weights of all heads take gigabytes."""
     segments = between(base.segments, 0, len(prompt))
     storage, chosen = model.arena.storage, []
-    for layer, asked in enumerate(queries):
+    for layer, own in enumerate(_last_queries(model, base, prompt, queries)):
         keys = storage.keys_of(layer, segments)
-        groups = zip(asked.unflatten(0, (len(keys), -1)), keys, strict=True)
+        groups = zip(own.unflatten(0, (len(keys), -1)), keys, strict=True)
         chosen.append(torch.stack([choose(group, key[None]) for group, key in groups]))
     return torch.stack(chosen)
 
 
 def _last_queries(model: LanguageModel, base: Extent, prompt: Sequence[int], count: int) -> Tensor:
-    """[L, H, count, D] of the last tokens of a prompt, which are read once more for them."""
+    """[L, H, count, D] of the last tokens of a prompt, which are computed once more."""
     view = model.look(base, count)
     try:
         view.look((0, len(prompt) - count))

@@ -1,4 +1,4 @@
-"""Short prompts made of retrieved passages, for drafters with a short context."""
+"""Short prompts built from retrieved passages, for drafters with a short context."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -12,40 +12,40 @@ from graft.draft.short_context.short_prompt import Shorten, Shortened
 from graft.errors import InputError
 
 DEFAULT_RETRIEVER, DEFAULT_BUDGET = "bm25", "capped"
-BUDGETS = ("capped", "rapid")  # by name; others are a number of tokens
-LEAST_BUDGET = 64
-KEPT = 64  # short prompts
+BUDGETS = ("capped", "rapid")  # named budgets; any other is a number of tokens
+MIN_BUDGET = 64
+MAX_KEPT = 64  # short prompts
 
 
 class Retrieval:
-    """How passages are found (bm25, static, dense, hybrid), and how many tokens of them are taken.
+    """The retriever of passages (bm25, static, dense, hybrid) and their token budget.
 
-    What finds them is loaded when it is first needed: it may need packages of its own.
+    The retriever is loaded at first use: it may need optional packages.
     """
 
     def __init__(self, name: str = DEFAULT_RETRIEVER, budget: int | str = DEFAULT_BUDGET) -> None:
-        known = budget in BUDGETS if isinstance(budget, str) else budget >= LEAST_BUDGET
+        known = budget in BUDGETS if isinstance(budget, str) else budget >= MIN_BUDGET
         if not known:
             raise InputError(
-                f"retrieved must be a number of tokens from {LEAST_BUDGET} on, or one of "
+                f"retrieved must be a number of tokens from {MIN_BUDGET} on, or one of "
                 f"{', '.join(BUDGETS)}, not {budget!r}"
             )
         self._name, self._budget = name, budget
 
     def check(self, *, needed: bool) -> None:
-        """InputError, now rather than later, where what was asked for cannot be had."""
+        """Raise InputError now if the retriever cannot be loaded."""
         if needed or self._name != DEFAULT_RETRIEVER:
             assert self.retriever
 
     @cached_property
     def retriever(self) -> Any:  # noqa: ANN401
-        """What finds passages."""
+        """Finds passages."""
         from graft.retrieval.named import retriever
 
         return retriever(self._name)
 
     def budget(self, length: int) -> int:
-        """Tokens of the short version of a prompt with so many."""
+        """Tokens of the short version of a prompt of this length."""
         if not isinstance(self._budget, str):
             return self._budget
         from graft.retrieval import budget
@@ -53,13 +53,12 @@ class Retrieval:
         return getattr(budget, self._budget)(length)
 
     def with_tokenizer(self, tokenizer: Any) -> Shorten | None:  # noqa: ANN401
-        """Who shortens a model's prompts; nobody where they cannot be taken apart."""
+        """Shortens a model's prompts; None for a tokenizer without offsets."""
         return _Shortening(self, tokenizer) if getattr(tokenizer, "is_fast", False) else None
 
 
 class _Shortening:
-    """See Shorten. Prompts that come again, as their rows in the prefix cache may, are not
-    shortened again."""
+    """See Shorten. Keeps the latest results, because prompts repeat."""
 
     def __init__(self, retrieval: Retrieval, tokenizer: Any) -> None:  # noqa: ANN401
         self._retrieval, self._tokenizer = retrieval, tokenizer
@@ -70,11 +69,11 @@ class _Shortening:
     ) -> Shortened | None:
         key = _key(tokens, quotable)
         try:
-            short = self._kept.pop(key)  # drafters of other presets may be at it too
+            short = self._kept.pop(key)  # drafters of other presets may run at the same time
         except KeyError:
             short = self._shortener.shorten(tokens, quotable)
         self._kept[key] = short
-        if len(self._kept) > KEPT:
+        if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return short
 
@@ -86,7 +85,7 @@ class _Shortening:
 
 
 def _key(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> bytes:
-    """Of a prompt: not the tokens themselves, of which there may be many."""
+    """A hash of the prompt, which may be long."""
     spans = [place for span in quotable for place in span]
     numbers = np.array([len(tokens), *tokens, *spans], np.int64)
     return blake2b(numbers.tobytes(), digest_size=16).digest()

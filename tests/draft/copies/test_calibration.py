@@ -1,4 +1,4 @@
-"""Trust in matches follows what came true, for this sequence only."""
+"""Hit rates of matches follow accepted tokens, per sequence."""
 
 import numpy as np
 import pytest
@@ -15,64 +15,64 @@ def matches(*nodes):
     return Matches(fields, ones.astype(np.float32))
 
 
-GUESS = matches((7, -1, 5), (8, 0, 6), (9, -1, 2))
+PROPOSAL = matches((7, -1, 5), (8, 0, 6), (9, -1, 2))
 
 
-def test_a_new_sequence_starts_from_the_priors():
+def test_sequence_starts_from_the_priors():
     assert Calibration().confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)
     assert len(Calibration().confidence()) == LONGEST + 1
 
 
-def test_a_sequence_may_start_from_other_priors():
+def test_sequence_starts_from_other_priors():
     one = Calibration(STORE_PRIOR)
     assert one.confidence()[1:] == pytest.approx(STORE_PRIOR[1:], abs=1e-6)
     for _ in range(20):
-        one.observe(GUESS, [7, 8, 1])
+        one.observe(PROPOSAL, [7, 8, 1])
     assert one.confidence()[5] > STORE_PRIOR[5]
     assert Calibration().confidence()[5] == pytest.approx(PRIOR[5])
 
 
 @pytest.mark.parametrize("prior", [PRIOR, STORE_PRIOR])
-def test_longer_matches_are_not_trusted_less(prior):
+def test_priors_grow_with_the_match_length(prior):
     assert len(prior) == LONGEST + 1
     assert (np.diff(prior) >= 0).all()
     assert 0 < prior[1] < prior[-1] < 1
 
 
-def test_hits_raise_and_misses_lower_the_trust():
+def test_hits_raise_and_misses_lower_the_rate():
     good, bad = Calibration(), Calibration()
     for _ in range(20):
-        good.observe(GUESS, [7, 8, 1])
-        bad.observe(GUESS, [3])
+        good.observe(PROPOSAL, [7, 8, 1])
+        bad.observe(PROPOSAL, [3])
     assert good.confidence()[5] > PRIOR[5] > bad.confidence()[5]
     assert good.confidence()[6] > PRIOR[6]
     assert bad.confidence()[5] < 0.2
 
 
-def test_a_hit_by_a_shorter_match_is_a_miss_of_the_longest():
+def test_hit_of_a_shorter_match_is_a_miss_of_the_longest():
     one = Calibration()
-    one.observe(GUESS, [9])
+    one.observe(PROPOSAL, [9])
     assert one.confidence()[5] < PRIOR[5]
 
 
-def test_lengths_far_from_what_was_tried_keep_their_trust():
+def test_distant_lengths_keep_their_rate():
     one = Calibration()
     for _ in range(20):
-        one.observe(GUESS, [3])
+        one.observe(PROPOSAL, [3])
     assert one.confidence()[12:] == pytest.approx(PRIOR[12:], abs=1e-6)
 
 
 def test_recent_outcomes_count_more():
     one = Calibration()
     for _ in range(30):
-        one.observe(GUESS, [3])
+        one.observe(PROPOSAL, [3])
     low = one.confidence()[5]
     for _ in range(10):
-        one.observe(GUESS, [7, 1])
+        one.observe(PROPOSAL, [7, 1])
     assert one.confidence()[5] > low + 0.2
 
 
-def test_trust_stays_between_never_and_always():
+def test_rates_stay_between_0_and_1():
     one = Calibration()
     for _ in range(500):
         one.observe(matches((7, -1, 40)), [7])
@@ -80,7 +80,7 @@ def test_trust_stays_between_never_and_always():
     assert one.confidence().max() < 1
 
 
-def test_nothing_proposed_teaches_nothing():
+def test_empty_proposal_changes_nothing():
     one = Calibration()
     one.observe(Matches(np.empty((6, 3), np.int32), np.empty(0, np.float32)), [1, 2])
     assert one.confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)

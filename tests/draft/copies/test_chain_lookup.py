@@ -1,10 +1,11 @@
-"""The compiled chain against the plain search and calibration that it stands for."""
+"""The compiled chain equals the plain search and calibration."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graft.draft.copies.calibration import LONGEST, hit_rate
 from graft.draft.copies.chain_lookup import ChainLookup
 from graft.match.suffix_automaton import SuffixAutomaton
 
@@ -15,15 +16,20 @@ def ids(tokens):
     return np.array(tokens, dtype=np.int32)
 
 
+def hit_rates(lookup):
+    lengths = range(LONGEST + 1)
+    return np.array([hit_rate(lookup._counts, lookup._prior, length) for length in lengths])
+
+
 @pytest.mark.parametrize(
     ("text", "chain"),
     [
-        ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2]),  # on to the end of the text, and no further
+        ([1, 2, 3, 4, 1, 2], [3, 4, 1, 2]),  # ends with the text
         ([1, 2, 3, 9, 1, 2, 3, 9, 1, 2, 4, 1, 2], [3, 9, 1, 2]),  # twice against once
-        ([1, 2, 3], []),  # nothing stood there before
+        ([1, 2, 3], []),  # no match
     ],
 )
-def test_the_likeliest_continuation_is_followed(text, chain):
+def test_chain_follows_the_most_frequent_continuation(text, chain):
     lookup = ChainLookup(4)
     scores = lookup.extend(ids(text))
     assert lookup.tokens(4) == chain
@@ -32,11 +38,11 @@ def test_the_likeliest_continuation_is_followed(text, chain):
 
 
 @given(TEXT)
-def test_the_first_guess_is_the_best_of_the_best_first_search(text):
+def test_first_token_equals_the_best_first_search(text):
     lookup, index = ChainLookup(4), SuffixAutomaton(min_score=0.02)
     scores = lookup.extend(ids(text))
     index.extend(ids(text))
-    found = index.lookup(16, lookup.hit_rates())
+    found = index.lookup(16, hit_rates(lookup))
     top = [
         float(score)
         for score, parent in zip(found.scores, found.parents, strict=True)
@@ -45,23 +51,23 @@ def test_the_first_guess_is_the_best_of_the_best_first_search(text):
     assert len(scores) == 0 if not top else scores[0] == pytest.approx(top[0], abs=1e-6)
 
 
-def test_trust_falls_when_guesses_fail_and_returns():
+def test_hit_rate_falls_after_rejections_and_rises_again():
     lookup = ChainLookup(1)
     lookup.extend(ids([1, 2, 3, 1, 2]))
-    trusted = lookup.hit_rates()[2]
+    before = hit_rates(lookup)[2]
     lookup.extend(ids([7]))
-    failed = lookup.hit_rates()[2]
-    assert failed < trusted
+    failed = hit_rates(lookup)[2]
+    assert failed < before
     for _ in range(40):
         lookup.extend(ids([1]))
         lookup.extend(ids([2]))
         lookup.extend(ids([3]))
-    assert lookup.hit_rates()[2] > failed
+    assert hit_rates(lookup)[2] > failed
 
 
 @given(TEXT, TEXT)
-def test_only_its_own_text_begins_a_row(text, other):
+def test_is_prefix_of(text, other):
     lookup = ChainLookup(4)
     lookup.extend(ids(text))
-    assert lookup.begins(ids(text + other))
-    assert lookup.begins(ids(other)) == (other[: len(text)] == text)
+    assert lookup.is_prefix_of(ids(text + other))
+    assert lookup.is_prefix_of(ids(other)) == (other[: len(text)] == text)

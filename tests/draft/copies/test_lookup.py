@@ -5,7 +5,7 @@ import pytest
 from tiny import tiny_tokenizer
 
 from graft.assemble import make_drafter
-from graft.assemble.copies import paying_copies
+from graft.assemble.copies import adaptive_copies
 from graft.decode.text import Encoder
 from graft.draft.copies.calibration import PRIOR
 from graft.draft.drafter import Budget, DraftContext
@@ -22,7 +22,7 @@ def propose(draft, context, budget=BUDGET):
     return drafter.propose([context], budget)[0]
 
 
-def guesses(tree):
+def drafted(tree):
     return set(tree.tokens[1:].tolist())
 
 
@@ -35,23 +35,23 @@ def test_continues_as_the_text_did_before(draft):
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_nothing_is_guessed_where_nothing_matches(draft):
+def test_no_draft_without_a_match(draft):
     context = DraftContext(0, [1, 2, 3], [(0, 3)], tokens=[9])
     assert propose(draft, context).tokens.tolist() == [9]
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_guesses_do_not_cross_the_end_of_a_document(draft):
+def test_drafts_do_not_cross_the_end_of_a_document(draft):
     context = DraftContext(
         0, [50, 51], [(0, 2)], documents=[TEXT[:5], TEXT[8:]], prediction=[40], tokens=[1, 2, 3]
     )
-    assert guesses(propose(draft, context)) == (set() if draft == "pld" else {4, 5})
+    assert drafted(propose(draft, context)) == (set() if draft == "pld" else {4, 5})
 
 
 @pytest.mark.parametrize("draft", PRESETS)
 def test_matches_do_not_cross_the_end_of_a_document(draft):
     context = DraftContext(0, [9], [], documents=[TEXT[:2], TEXT[4:]], tokens=[1, 2])
-    assert not guesses(propose(draft, context))
+    assert not drafted(propose(draft, context))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_matches_do_not_cross_the_end_of_a_document(draft):
     [("documents", "document"), ("prediction", "prediction"), ("prompt", "prompt")],
 )
 @pytest.mark.parametrize("draft", PRESETS)
-def test_every_guess_names_its_source(draft, where, source):
+def test_every_node_has_its_source(draft, where, source):
     context = DraftContext(0, [99], [(0, 1)], tokens=[1, 2, 3])
     setattr(context, where, [TEXT] if where == "documents" else TEXT)
     context.quotable = [(0, len(context.prompt))]
@@ -69,7 +69,7 @@ def test_every_guess_names_its_source(draft, where, source):
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_what_was_written_is_copied_too(draft):
+def test_output_is_copied_too(draft):
     context = DraftContext(0, [99], [(0, 1)], tokens=[1])
     drafter = make_drafter(draft)
     drafter.start(context)
@@ -83,7 +83,7 @@ def test_what_was_written_is_copied_too(draft):
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_the_templates_own_words_are_never_drafted(draft):
+def test_chat_template_is_never_drafted(draft):
     encoder = Encoder(tiny_tokenizer(), 128)
     chat = [{"role": "user", "content": "ask"}, {"role": "assistant", "content": "sure"}] * 4
     encoded = encoder.prompt([*chat, {"role": "user", "content": "more"}])
@@ -98,13 +98,13 @@ def test_the_templates_own_words_are_never_drafted(draft):
 
 @pytest.mark.parametrize("draft", PRESETS)
 @pytest.mark.parametrize("nodes", [0, 1, 3])
-def test_a_tree_keeps_to_its_budget(draft, nodes):
+def test_tree_keeps_to_its_budget(draft, nodes):
     context = DraftContext(0, TEXT, [(0, len(TEXT))], tokens=[1, 2, 3])
     assert len(propose(draft, context, Budget(nodes, BUDGET.seconds))) == nodes + 1
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_sequences_do_not_see_each_other(draft):
+def test_sequences_are_independent(draft):
     drafter = make_drafter(draft)
     one = DraftContext(1, TEXT, [(0, 20)], tokens=[1, 2, 3])
     two = DraftContext(2, [1, 2, 3, *TEXT[7:]], [(0, 16)], tokens=[1, 2, 3])
@@ -117,17 +117,17 @@ def test_sequences_do_not_see_each_other(draft):
     assert drafter.propose([two], BUDGET)[0].tokens[1] == 8
 
 
-@pytest.mark.parametrize("reflects", [False, True])
-def test_a_round_is_learned_from_while_the_next_is_on_its_way(reflects):
-    """What came is held against the guesses one round later, whoever does it."""
-    drafter = paying_copies()
+@pytest.mark.parametrize("updates", [False, True])
+def test_calibration_lags_one_step_with_and_without_update_async(updates):
+    """A proposal counts one step later in both cases."""
+    drafter = adaptive_copies()
     context = DraftContext(0, TEXT, [(0, len(TEXT))], tokens=[1])
     drafter.start(context)
-    trust, seen = drafter._texts[0].calibration, []
-    for token in (9, 2, 9, 3, 9, 4):  # it never goes on as it did before
+    calibration, seen = drafter._texts[0].calibration, []
+    for token in (9, 2, 9, 3, 9, 4):  # every draft is rejected
         drafter.propose([context], BUDGET)
-        seen.append(trust.confidence()[1:].mean())
-        if reflects:
+        seen.append(calibration.confidence()[1:].mean())
+        if updates:
             drafter.update_async()
         context.tokens.append(token)
         drafter.observe([TargetStep(0, [token])])

@@ -1,4 +1,4 @@
-"""Drafts from a datastore: right in an engine, and marked as what they are."""
+"""Drafts from a datastore: lossless, and with their source."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from tiny import VOCABULARY, tiny_engine
 
 from graft import SamplingParams
 from graft.assemble import make_drafter
-from graft.draft.combined import AtOnce, Combined, GuidedByModel
+from graft.draft.combined import Combined, Concurrently, GuidedByModel
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
 from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
@@ -26,7 +26,7 @@ def store_of(folder, tokens):
 
 
 class Guide(NoDraft):
-    """A model with two guesses at the next token."""
+    """A model that drafts two next tokens."""
 
     def propose(self, contexts, budget):
         return [from_paths(context.root, [[2], [3]], "model") for context in contexts]
@@ -36,11 +36,12 @@ class Guide(NoDraft):
 
 
 @pytest.mark.parametrize("kind", [StoreIndex, RestIndex])
-def test_a_store_that_has_nothing_is_asked_again_behind_a_models_guesses(kind, tmp_path):
-    """61 alone is no match of two tokens; 61 and a guess are."""
+def test_store_without_matches_continues_the_models_nodes(kind, tmp_path):
+    """61 alone is no match of two tokens; 61 and a draft token are."""
     store, guide = store_of(tmp_path / "store", [61, 3, 4, 5]), Guide()
     retrieval = LookupDrafter(lambda: kind(store), as_many_as_fit, nodes=64, calibrated=False)
-    combined = Combined([retrieval, guide], prune=GuidedByModel([retrieval], guide), ask=AtOnce())
+    prune = GuidedByModel([retrieval], guide)
+    combined = Combined([retrieval, guide], prune=prune, schedule=Concurrently())
     context = DraftContext(0, [], [], tokens=[99, 61])
     combined.start(context)
     (tree,) = combined.propose([context], Budget(63, np.linspace(1, 1.1, 64)))
@@ -50,8 +51,8 @@ def test_a_store_that_has_nothing_is_asked_again_behind_a_models_guesses(kind, t
     }
 
 
-def test_a_foreign_match_is_trusted_less_than_a_copy(tmp_path):
-    """Of the same length: what a store says of a request that has just begun."""
+def test_store_match_scores_less_than_a_copy(tmp_path):
+    """For matches of the same length in a new request."""
     store = store_of(tmp_path / "store", [40, 41, 42, 43, 44, 45])
     costs = Budget(63, np.linspace(1, 1.1, 64))
     context = DraftContext(0, [40, 41, 42, 43, 44, 45], [(0, 6)], tokens=[1, 40, 41, 42])
@@ -65,7 +66,7 @@ def test_a_foreign_match_is_trusted_less_than_a_copy(tmp_path):
     assert scores[0] > scores[1] > 0
 
 
-def test_an_answer_in_the_store_is_written_faster_and_the_same(tmp_path):
+def test_answer_in_the_store_takes_fewer_steps_and_is_the_same(tmp_path):
     params = SamplingParams(max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
     plain = tiny_engine().generate("the rain in the plain", params, draft="plain")
     store = store_of(tmp_path / "store", plain.token_ids)

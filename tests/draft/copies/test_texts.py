@@ -1,10 +1,10 @@
-"""Where copied tokens stand: every origin an engine tells leads to the token itself."""
+"""Origins of copied tokens: every origin points to the token itself."""
 
 import pytest
 from tiny import tiny_engine
 
 from graft.decode.request import Request
-from graft.draft.copies.texts import Layout, Origin, stretches
+from graft.draft.copies.texts import Layout, Origin, text_spans
 from graft.draft.drafter import DraftContext
 from graft.sampling import SamplingParams
 
@@ -20,7 +20,7 @@ def engine():
     return tiny_engine()
 
 
-def told(engine, prompt, draft):
+def events_of(engine, prompt, draft):
     params = SamplingParams(max_tokens=120, ignore_eos=True, logprobs=0)
     prediction = "and then another one was there, on the river, and then another "
     return list(engine.stream(Request(prompt, params, draft, DOCUMENTS, prediction)))
@@ -42,8 +42,8 @@ def texts_of(engine, prompt, events):
 @pytest.mark.parametrize(
     "prompt", [CHAT, "the river and the end of the answer"], ids=["chat", "raw"]
 )
-def test_a_copied_token_stands_where_its_origin_says(engine, prompt, draft):
-    events = told(engine, prompt, draft)
+def test_origin_points_to_the_copied_token(engine, prompt, draft):
+    events = events_of(engine, prompt, draft)
     texts = texts_of(engine, prompt, events)
     copied = [(i, event) for i, event in enumerate(events) if event.origin]
     assert len(copied) > 10
@@ -55,14 +55,14 @@ def test_a_copied_token_stands_where_its_origin_says(engine, prompt, draft):
     assert all(event.source for _, event in copied)
 
 
-def test_the_models_own_tokens_have_no_origin(engine):
-    events = told(engine, CHAT, "plain")
+def test_target_tokens_have_no_origin(engine):
+    events = events_of(engine, CHAT, "plain")
     assert [event.origin for event in events] == [None] * len(events)
     assert [event.step for event in events] == list(range(len(events)))
 
 
-def test_a_steps_tokens_share_its_number_and_the_first_token_has_its_own(engine):
-    events = told(engine, CHAT, "auto")
+def test_tokens_of_a_step_share_its_number(engine):
+    events = events_of(engine, CHAT, "auto")
     steps = [event.step for event in events]
     assert steps[:2] == [0, 1]
     assert steps == sorted(steps)
@@ -71,11 +71,11 @@ def test_a_steps_tokens_share_its_number_and_the_first_token_has_its_own(engine)
     assert len(own) == len(set(own))
 
 
-def test_places_count_borders_and_skip_what_is_empty():
+def test_places_count_borders_and_skip_empty_texts():
     context = DraftContext(0, prompt=[9, 9, 5, 6, 9], quotable=[(2, 4)], documents=[[], [1, 2]])
-    parts = stretches(context)
-    assert [part.source for part in parts] == ["document", "prompt", "output"]
-    layout = Layout(parts)
+    spans = text_spans(context)
+    assert [span.source for span in spans] == ["document", "prompt", "output"]
+    layout = Layout(spans)
     assert layout.origin(1) == Origin("document", 1, 1)
     assert layout.origin(3) == Origin("prompt", 0, 2)
     assert layout.origin(6) == Origin("output", 0, 0)

@@ -1,4 +1,4 @@
-"""Heads as drafters: the trees they grow, what they keep, when they are left alone."""
+"""Heads as drafters: their trees, their memory, and when they stop drafting."""
 
 from dataclasses import replace
 from itertools import product
@@ -10,18 +10,18 @@ from tiny import VOCABULARY, costs_of, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.heads.costs import NODES, measure
-from graft.draft.heads.growth import Beam, Preferred, as_pool, grow
+from graft.draft.heads.costs import NODES, measure_levels
+from graft.draft.heads.growth import Beam, SampledChildren, from_device, grow
 from graft.draft.heads.head import (
     BEAMS,
-    FOLLOWED,
     LONGSPEC_BEAM,
+    SAMPLE_EVERY,
     DraftHead,
     HeadDrafter,
     growth_for,
 )
 from graft.draft.heads.ranks import RANKS, Ranks, expected_levels
-from graft.draft.heads.worth import Paying
+from graft.draft.heads.shapes import ShapeChooser
 from graft.models.heads.load import run_head
 from graft.models.heads.runner import TREE_ROWS, Known, Round
 from graft.models.language_model import TargetStep
@@ -34,13 +34,13 @@ every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 class Stub:
-    """A head that answers from tables: logits of a token's children by the path to it."""
+    """A head with fixed logits for every path."""
 
     def __init__(self, vocabulary, seed=0, *, levels=()):
         self.tokens = torch.arange(vocabulary)
         self.config = tiny_head("eagle2", tiny_network()).config
         self.generator, self.vocabulary = torch.Generator().manual_seed(seed), vocabulary
-        self.levels = levels  # if given, logits are drawn from these few values: many ties
+        self.levels = levels  # if given, the only values of logits: many ties
         self.table = {}
 
     def logits(self, outputs):
@@ -74,7 +74,7 @@ class StubRound:
 
 
 class _Rows(list):
-    """Looks like a tensor [B, W, any] as far as the growth asks."""
+    """Has the attributes of a tensor [B, W, any] that `grow` uses."""
 
     device = torch.device("cpu")
 
@@ -84,8 +84,8 @@ class _Rows(list):
 
 
 def enumerated(stub, beam):
-    """EAGLE-2's pool by hand: (path, cumulative log) in level order, siblings best first."""
-    pool, frontier = [], [((), 0.0)]
+    """The candidates by definition: (path, cumulative log) in level order, siblings best first."""
+    candidates, frontier = [], [((), 0.0)]
     for size in beam.sizes:
         level = []
         for path, score in frontier:
@@ -94,14 +94,14 @@ def enumerated(stub, beam):
                 level.append(((*path, token), float(np.float32(score) + log.numpy())))
         order = sorted(range(len(level)), key=lambda i: -level[i][1])[:size]
         frontier = [level[i] for i in order]
-        pool += level if beam.keeps_all else frontier
-    return pool
+        candidates += level if beam.keeps_all else frontier
+    return candidates
 
 
-def paths_of(pool):
+def paths_of(candidates):
     paths = [()]
     for token, parent in zip(
-        pool.tokens[0, 1:].tolist(), pool.parents[0, 1:].tolist(), strict=True
+        candidates.tokens[0, 1:].tolist(), candidates.parents[0, 1:].tolist(), strict=True
     ):
         paths.append((*paths[parent], token))
     return paths[1:]
@@ -109,48 +109,48 @@ def paths_of(pool):
 
 @pytest.mark.parametrize("beam", [Beam((10,) * 6, 10, keeps_all=True), LONGSPEC_BEAM])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_pool_is_the_papers(beam, seed):
+def test_candidates_match_the_papers_beams(beam, seed):
     stub = Stub(40, seed)
-    pool = as_pool(grow(StubRound(), Preferred(stub, [None]), beam))
+    candidates = from_device(grow(StubRound(), SampledChildren(stub, [None]), beam))
     expected = enumerated(stub, beam)
-    assert sorted(paths_of(pool)) == sorted(path for path, _ in expected)
+    assert sorted(paths_of(candidates)) == sorted(path for path, _ in expected)
     assert len(expected) == (510 if beam.keeps_all else 68)
 
 
 @pytest.mark.parametrize("vocabulary", [2, 3, 40])
 @pytest.mark.parametrize("levels", [(), (0.0,), (0.0, 1.0)])
-def test_eagles_tree_is_the_best_59_of_the_pool_ties_included(vocabulary, levels):
-    """Whatever ties there are, the tree is closed and holds the greatest sum of probabilities."""
+def test_eagle_tree_keeps_the_best_59_candidates_with_ties(vocabulary, levels):
+    """With any ties, the tree is connected and has the greatest sum of probabilities."""
     stub = Stub(vocabulary, levels=levels)
     beam, nodes = BEAMS["eagle2"]
-    pool = as_pool(grow(StubRound(), Preferred(stub, [None]), beam))
-    drafter, followed = settled(pool, nodes)
-    totals = path_totals(pool)
+    candidates = from_device(grow(StubRound(), SampledChildren(stub, [None]), beam))
+    state = built(candidates, nodes)
+    totals = path_totals(candidates)
     best = np.sort(totals)[::-1][:nodes]
-    assert len(followed.tree) - 1 == min(nodes, len(totals))
-    np.testing.assert_allclose(np.sort(followed.tree.scores[1:])[::-1], np.exp(best), rtol=1e-4)
-    for node, path in enumerate(followed.tree.paths()[1:], 1):
-        assert int(followed.tree.parents[node]) < node
-        assert len(set(map(tuple, followed.tree.paths()))) == len(followed.tree)
-        assert tuple(path) in set(paths_of(pool))
+    assert len(state.tree) - 1 == min(nodes, len(totals))
+    np.testing.assert_allclose(np.sort(state.tree.scores[1:])[::-1], np.exp(best), rtol=1e-4)
+    for node, path in enumerate(state.tree.paths()[1:], 1):
+        assert int(state.tree.parents[node]) < node
+        assert len(set(map(tuple, state.tree.paths()))) == len(state.tree)
+        assert tuple(path) in set(paths_of(candidates))
 
 
-def path_totals(pool):
-    totals = np.zeros(pool.logs.shape[1])
-    for node, parent in enumerate(pool.parents[0].tolist()):
+def path_totals(candidates):
+    totals = np.zeros(candidates.logs.shape[1])
+    for node, parent in enumerate(candidates.parents[0].tolist()):
         if node:
-            totals[node] = totals[parent] + pool.logs[0, node]
+            totals[node] = totals[parent] + candidates.logs[0, node]
     return totals[1:]
 
 
-def settled(pool, nodes):
-    drafter = HeadDrafter(helper_of("eagle2"), BEAMS["eagle2"][0], nodes=nodes)
+def built(candidates, nodes):
+    drafter = HeadDrafter(head_of("eagle2"), BEAMS["eagle2"][0], nodes=nodes)
     drafter.start(DraftContext(0, PROMPT, [], tokens=[70]))
-    drafter._settle(drafter._followed[0], pool, 0)
-    return drafter, drafter._followed[0]
+    drafter._build_tree(drafter._states[0], candidates, 0)
+    return drafter._states[0]
 
 
-def helper_of(kind, model=None, **more):
+def head_of(kind, model=None, **more):
     network = tiny_network()
     model = model or tiny_engine(network).model
     runner = run_head(tiny_head(kind, network, **more), model, packed=True)
@@ -158,12 +158,12 @@ def helper_of(kind, model=None, **more):
 
 
 class Target:
-    """A target that reads and writes what the test says, shown to a drafter step by step."""
+    """A target that commits the tokens a test chooses, observed by a drafter step by step."""
 
     def __init__(self, kind, *, beam=True, nodes=30, clock=None, **more):
         self.model = tiny_engine(tiny_network()).model
-        self.helper = replace(helper_of(kind, self.model, **more), clock=clock)
-        self.drafter = HeadDrafter(self.helper, BEAMS[kind][0] if beam else None, nodes=nodes)
+        self.head = replace(head_of(kind, self.model, **more), clock=clock)
+        self.drafter = HeadDrafter(self.head, BEAMS[kind][0] if beam else None, nodes=nodes)
         self.extents, self.contexts = {}, {}
 
     def begin(self, sequence, prompt, first=70, params=None):
@@ -174,14 +174,14 @@ class Target:
         self.step(sequence, prompt, [first])
         return context
 
-    def step(self, sequence, read, written):
-        """The target reads a chain and emits tokens."""
+    def step(self, sequence, scored, emitted):
+        """The target scores a chain and emits tokens."""
         context, extent = self.contexts[sequence], self.extents[sequence]
-        self.model.score([extent], [chain(read)])
-        self.model.commit(extent, list(range(len(read))))
-        context.tokens += written
-        context.sampler.record(written)
-        self.drafter.observe([TargetStep(sequence, written, list(range(len(read))), extent)])
+        self.model.score([extent], [chain(scored)])
+        self.model.commit(extent, list(range(len(scored))))
+        context.tokens += emitted
+        context.sampler.record(emitted)
+        self.drafter.observe([TargetStep(sequence, emitted, list(range(len(scored))), extent)])
 
     def propose(self, *sequences, budget=BUDGET):
         return self.drafter.propose([self.contexts[each] for each in sequences], budget)
@@ -194,7 +194,7 @@ def assert_equal(tree, other):
 
 
 @every_kind
-def test_after_hundreds_of_steps_a_tree_is_that_of_a_fresh_pass(kind):
+def test_tree_after_many_steps_equals_a_fresh_prefill(kind):
     target = Target(kind, knows=False, **({"window": 64} if kind == "longspec" else {}))
     random = np.random.default_rng(0)
     context = target.begin(0, PROMPT)
@@ -210,7 +210,7 @@ def test_after_hundreds_of_steps_a_tree_is_that_of_a_fresh_pass(kind):
 
 
 @every_kind
-def test_sequences_grow_together_as_they_grow_alone(kind):
+def test_batched_trees_equal_single_trees(kind):
     target = Target(kind, knows=False)
     target.begin(0, PROMPT)
     target.begin(1, PROMPT * 9, 71)
@@ -220,23 +220,23 @@ def test_sequences_grow_together_as_they_grow_alone(kind):
         assert_equal(tree, target.propose(sequence)[0])
     for sequence in range(3):
         target.drafter.finish(sequence)
-    assert target.helper.runner.arena.taken == 0
+    assert target.head.runner.arena.taken == 0
 
 
-def test_longspecs_memory_does_not_grow_with_the_context():
+def test_longspec_memory_is_bounded_by_its_window():
     target = Target("longspec", window=64)
     context = target.begin(0, PROMPT * 5)
     target.propose(0)
-    rows = target.helper.runner.storage.rows
+    rows = target.head.runner.storage.rows
     for _ in range(60):
         target.step(0, [context.root, *range(20, 28)], [*range(20, 28), 9])
         target.propose(0)
     assert target.extents[0].total > 500
-    assert target.helper.runner.arena.taken == 64 + TREE_ROWS
-    assert target.helper.runner.storage.rows == rows
+    assert target.head.runner.arena.taken == 64 + TREE_ROWS
+    assert target.head.runner.storage.rows == rows
 
 
-def test_what_was_read_by_others_is_not_seen_by_an_eagle():
+def test_eagle_starts_behind_prefix_cached_tokens():
     target = Target("eagle2")
     extent = target.model.open(64)
     target.model.prefill(extent, PROMPT)
@@ -250,7 +250,7 @@ def test_what_was_read_by_others_is_not_seen_by_an_eagle():
 
 
 @every_kind
-def test_a_sequence_that_was_never_shown_is_not_drafted_for(kind):
+def test_no_draft_before_the_first_target_step(kind):
     target = Target(kind)
     target.contexts[0] = DraftContext(0, PROMPT, [], tokens=[70])
     target.drafter.start(target.contexts[0])
@@ -259,22 +259,22 @@ def test_a_sequence_that_was_never_shown_is_not_drafted_for(kind):
 
 
 @every_kind
-def test_a_budget_without_nodes_gives_no_draft(kind):
+def test_no_draft_without_budget(kind):
     target = Target(kind)
     target.begin(0, PROMPT)
     assert len(target.propose(0, budget=replace(BUDGET, nodes=0))[0]) == 1
 
 
 @every_kind
-def test_sampled_drafts_are_drawn_with_the_targets_noise(kind):
-    """The first guess is what the sampler draws from the head's own logits."""
+def test_sampled_drafts_use_the_targets_noise(kind):
+    """The best first token is what the sampler draws from the head's logits."""
     target, hits = Target(kind, draft_vocabulary=60), 0
-    runner = target.helper.runner
+    runner = target.head.runner
     for seed in range(20):
         params = SamplingParams(temperature=1.0, seed=seed)
         context = target.begin(seed, PROMPT, params=params)
         (tree,) = target.propose(seed)
-        known = Known(runner, [target.drafter._followed[seed].memory], [target.extents[seed]])
+        known = Known(runner, [target.drafter._states[seed].memory], [target.extents[seed]])
         logits = runner.logits(Round(runner, known).root())[0, 0]
         whole = torch.full((VOCABULARY,), -torch.inf).index_copy(0, runner.tokens, logits)
         children = np.flatnonzero(tree.parents == 0)
@@ -284,15 +284,15 @@ def test_sampled_drafts_are_drawn_with_the_targets_noise(kind):
 
 
 @every_kind
-def test_only_drafted_ids_are_drafted(kind):
+def test_only_the_draft_vocabulary_is_drafted(kind):
     target = Target(kind, draft_vocabulary=12)
     target.begin(0, PROMPT)
     (tree,) = target.propose(0)
-    known = set(target.helper.runner.tokens.tolist())
+    known = set(target.head.runner.tokens.tolist())
     assert set(tree.tokens[1:].tolist()) <= known
 
 
-# What pays
+# Adaptive shapes
 
 
 def plain_seconds(nodes_cost):
@@ -300,17 +300,17 @@ def plain_seconds(nodes_cost):
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.001, 6), (3.0, 0)])
-def test_a_cheap_head_goes_deep_and_a_dear_one_nowhere(level, expected):
+def test_depth_depends_on_level_cost(level, expected):
     costs = replace(costs_of(1.0), lengths=(1,), nodes=(1, 64), seconds=((level, level),))
-    draft = Paying(costs).choose([Ranks()], 100, Budget(63, plain_seconds(0.2)))
+    draft = ShapeChooser(costs).choose([Ranks()], 100, Budget(63, plain_seconds(0.2)))
     assert (draft.beam.depth if draft else 0) == expected
 
 
-def test_dear_nodes_make_beams_narrow():
+def test_expensive_nodes_narrow_the_beam():
     costs = replace(costs_of(1.0), lengths=(1,), nodes=(1, 64), seconds=((0.01, 0.6),))
-    dear = Paying(costs).choose([Ranks()], 100, Budget(63, plain_seconds(12.0)))
-    cheap = Paying(costs_of(0.0001)).choose([Ranks()], 100, Budget(63, plain_seconds(0.1)))
-    assert max(dear.beam.sizes) < max(cheap.beam.sizes)
+    expensive = ShapeChooser(costs).choose([Ranks()], 100, Budget(63, plain_seconds(12.0)))
+    cheap = ShapeChooser(costs_of(0.0001)).choose([Ranks()], 100, Budget(63, plain_seconds(0.1)))
+    assert max(expensive.beam.sizes) < max(cheap.beam.sizes)
 
 
 def test_expected_levels_are_products_of_rates():
@@ -321,7 +321,7 @@ def test_expected_levels_are_products_of_rates():
     np.testing.assert_allclose(second, expected)
 
 
-def test_ranks_learn_what_comes_true():
+def test_ranks_follow_accepted_tokens():
     ranks = Ranks(Ranks())
     tree = replace(chain([1, 5]), scores=np.array([1, 0.9], np.float32))
     for _ in range(200):
@@ -334,7 +334,7 @@ def test_ranks_learn_what_comes_true():
 
 
 @every_kind
-def test_a_head_that_is_always_wrong_is_soon_left_alone(kind):
+def test_head_that_is_always_wrong_stops_drafting(kind):
     target = Target(kind, beam=False)
     context = target.begin(0, PROMPT)
     budget = Budget(63, plain_seconds(12.0))
@@ -342,16 +342,16 @@ def test_a_head_that_is_always_wrong_is_soon_left_alone(kind):
     for _ in range(120):
         (tree,) = target.propose(0, budget=budget)
         sizes.append(len(tree) - 1)
-        drafted = target.drafter.first_tokens(0)  # before anything was cut
+        drafted = target.drafter.first_tokens(0)  # before pruning
         wrong = next(token for token in range(3, 120) if token not in drafted)
         target.step(0, [context.root], [wrong])
     assert sum(sizes[:20]) > 0
     assert sum(sizes[-40:]) <= 4
 
 
-@pytest.mark.parametrize(("late", "goes_on"), [(1.0, True), (9.0, False)])
-def test_drafts_that_take_longer_than_was_measured_end(late, goes_on):
-    """The head is always right, and still not worth it where its rounds take so long."""
+@pytest.mark.parametrize(("slowdown", "keeps_drafting"), [(1.0, True), (9.0, False)])
+def test_drafts_slower_than_measured_stop(slowdown, keeps_drafting):
+    """The head is always right, but too slow."""
     now = [0.0]
     target = Target("eagle2", beam=False, clock=lambda: now[0])
     context = target.begin(0, PROMPT)
@@ -362,60 +362,60 @@ def test_drafts_that_take_longer_than_was_measured_end(late, goes_on):
         path = []
         while tree.children[path[-1] if path else 0]:
             path.append(min(tree.children[path[-1] if path else 0].values()))
-        now[0] += late * 1.7 if path else 1.0
-        came = tree.tokens[path].tolist()
-        target.step(0, [context.root, *came], [*came, 9])
-    assert (sum(size > 0 for size in sizes[-100:]) > 50) == goes_on
+        now[0] += slowdown * 1.7 if path else 1.0
+        accepted = tree.tokens[path].tolist()
+        target.step(0, [context.root, *accepted], [*accepted, 9])
+    assert (sum(size > 0 for size in sizes[-100:]) > 50) == keeps_drafting
 
 
 @every_kind
-def test_where_drafts_are_far_from_paying_few_sequences_are_followed(kind):
+def test_slow_head_drafts_for_few_sequences(kind):
     target = Target(kind, beam=False)
-    dear = Budget(63, np.linspace(1, 64, 64))  # a node takes as long as a plain step
+    slow = Budget(63, np.linspace(1, 64, 64))  # a node takes as long as a plain step
     target.begin(0, PROMPT)
-    target.propose(0, budget=dear)
-    for sequence in range(1, 2 * FOLLOWED):
+    target.propose(0, budget=slow)
+    for sequence in range(1, 2 * SAMPLE_EVERY):
         target.begin(sequence, PROMPT)
-        target.propose(sequence, budget=dear)
-    followed = [each for each, known in target.drafter._followed.items() if known.extent]
-    assert followed == [0, FOLLOWED - 1, 2 * FOLLOWED - 1]
-    held = target.helper.runner.arena.taken
-    for sequence in range(2 * FOLLOWED):
+        target.propose(sequence, budget=slow)
+    drafted = [each for each, state in target.drafter._states.items() if state.extent]
+    assert drafted == [0, SAMPLE_EVERY - 1, 2 * SAMPLE_EVERY - 1]
+    held = target.head.runner.arena.taken
+    for sequence in range(2 * SAMPLE_EVERY):
         target.drafter.finish(sequence)
-    assert target.helper.runner.arena.taken == 0
-    assert held > 0 or kind == "longspec"  # which reads when it drafts
+    assert target.head.runner.arena.taken == 0
+    assert held > 0 or kind == "longspec"  # LongSpec prefills when it drafts
 
 
-def test_a_sure_copy_does_not_speak_against_a_head():
+def test_other_drafters_tokens_do_not_make_a_head_too_slow():
     target = Target("eagle2", beam=False)
     target.begin(0, PROMPT)
     target.propose(0, budget=Budget(63, np.linspace(1, 64, 64), base_tokens=7))
-    assert not target.drafter._hopeless
+    assert not target.drafter._too_slow
 
 
 @every_kind
-def test_a_head_that_pays_again_is_followed_again(kind):
+def test_head_that_saves_time_again_drafts_again(kind):
     target = Target(kind, beam=False)
     target.begin(0, PROMPT)
     target.propose(0, budget=Budget(63, np.linspace(1, 64, 64)))
-    assert target.drafter._hopeless
-    target.drafter._chosen.clear()  # as a review does
+    assert target.drafter._too_slow
+    target.drafter._planned.clear()  # as replanning does
     target.propose(0, budget=BUDGET)
     target.begin(1, PROMPT)
     assert len(target.propose(1, budget=BUDGET)[0]) > 1
 
 
 @every_kind
-def test_levels_are_timed_as_they_are_run(kind):
-    helper = helper_of(kind)
-    costs = measure(helper.runner, helper.growth)
+def test_level_costs_are_measured(kind):
+    head = head_of(kind)
+    costs = measure_levels(head.runner, head.growth)
     assert costs.nodes == NODES
     assert all(0 < second < 10 for row in costs.seconds for second in row)
-    assert helper.runner.arena.taken == helper.runner.model.arena.taken == 0
+    assert head.runner.arena.taken == head.runner.model.arena.taken == 0
 
 
-def test_room_is_taken_once():
-    longspec, eagle = helper_of("longspec", window=64).runner, helper_of("eagle2").runner
+def test_hold_allocates_all_rows():
+    longspec, eagle = head_of("longspec", window=64).runner, head_of("eagle2").runner
     longspec.hold(5)
     assert longspec.storage.rows == 5 * (64 + TREE_ROWS)
     eagle.model.arena.hold(1024)

@@ -1,4 +1,4 @@
-"""Rounds from buffers, as a graph runs them, against rounds launched one operation at a time."""
+"""Drafts from a graph's buffers equal drafts launched one operation at a time."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from tiny import VOCABULARY, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
 from graft.draft.heads.graphed import GraphedGrowth
-from graft.draft.heads.growth import Asked, Beam, LaunchedGrowth
+from graft.draft.heads.growth import Beam, DraftInput, LaunchedGrowth
 from graft.draft.heads.head import BEAMS
 from graft.models.heads.load import run_head
 from graft.models.heads.runner import Text
@@ -19,7 +19,7 @@ SMALL, NARROW = Beam((3, 2), 4, keeps_all=True), Beam((1, 1), 2, keeps_all=True)
 
 
 class Case:
-    """Texts of several lengths that a target and its head have read."""
+    """Texts of several lengths, prefilled by a target and its head."""
 
     def __init__(self, kind, device, lengths, **options):
         network = tiny_network().to(device)
@@ -38,19 +38,19 @@ class Case:
             self.model.forward.keeps_features = True
             features = []
             for first in range(0, length, self.model.chunk):
-                piece = text[first : min(first + self.model.chunk, length)]
-                self.model.prefill_chunk(extent, piece)
-                features.append(self.model.features(range(len(piece))))
+                chunk = text[first : min(first + self.model.chunk, length)]
+                self.model.prefill_chunk(extent, chunk)
+                features.append(self.model.features(range(len(chunk))))
             self.texts.append((text, torch.cat(features)))
             self.extents.append(extent)
 
-    def asked(self, samplers, unread=1):
-        """The first texts, read anew but for the last tokens."""
+    def inputs(self, samplers, new_tokens=1):
+        """The first texts, prefilled again except the last tokens."""
         found = []
         for sampler, (text, features), extent in zip(
             samplers, self.texts, self.extents, strict=False
         ):
-            memory, left = self.runner.open(), min(unread, len(features))
+            memory, left = self.runner.open(), min(new_tokens, len(features))
             if self.runner.window is None:
                 self.read(memory, text[1 : len(text) - left], features[: len(features) - left])
                 last = Text(memory, text[-left:], features[-left:])
@@ -59,18 +59,18 @@ class Case:
                 left = min(left, len(text) - memory.end)
                 self.read(memory, text[memory.end : len(text) - left], None)
                 last = Text(memory, text[-left:])
-            found.append(Asked(last, extent, sampler))
+            found.append(DraftInput(last, extent, sampler))
         return found
 
     def read(self, memory, tokens, features):
         if tokens:
             self.runner.read([Text(memory, tokens, features)])
 
-    def both(self, samplers, beam, graphed=None, unread=1):
-        """Pools from buffers and from single launches."""
+    def both(self, samplers, beam, graphed=None, new_tokens=1):
+        """Candidates from buffers and from single launches."""
         graphed = graphed or GraphedGrowth(self.runner)
         return (
-            growth.begin(self.asked(samplers, unread), beam)()
+            growth.begin(self.inputs(samplers, new_tokens), beam)()
             for growth in (graphed, LaunchedGrowth(self.runner))
         )
 
@@ -79,27 +79,27 @@ def sampler_of(params):
     return Sampler(params, [5], VOCABULARY)
 
 
-def assert_same(pool, other):
-    np.testing.assert_array_equal(pool.tokens, other.tokens)
-    np.testing.assert_array_equal(pool.parents, other.parents)
-    np.testing.assert_allclose(pool.logs, other.logs, atol=2e-3, rtol=2e-3)
+def assert_same(found, other):
+    np.testing.assert_array_equal(found.tokens, other.tokens)
+    np.testing.assert_array_equal(found.parents, other.parents)
+    np.testing.assert_allclose(found.logs, other.logs, atol=2e-3, rtol=2e-3)
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("unread", [4, pytest.param(30, marks=pytest.mark.slow)])
-def test_rounds_from_buffers_are_rounds(kind, device, unread):
-    """Greedy ones, sampled ones beside them and a place left empty; few and many new tokens."""
+@pytest.mark.parametrize("new_tokens", [4, pytest.param(30, marks=pytest.mark.slow)])
+def test_drafts_from_buffers_equal_launched_drafts(kind, device, new_tokens):
+    """Greedy, sampled and padding sequences in one batch; few and many new tokens."""
     case = Case(kind, device, [130, 5, 47])
     samplers = [sampler_of(SamplingParams()), sampler_of(SAMPLED), None]
-    assert_same(*case.both(samplers, SMALL, unread=unread))
+    assert_same(*case.both(samplers, SMALL, new_tokens=new_tokens))
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.slow
-def test_rounds_look_at_several_layers(device):
+def test_drafts_attend_to_several_layers(device):
     case = Case("longspec", device, [130, 5], cross_layers=2)
-    assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, unread=4))
+    assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, new_tokens=4))
 
 
 @pytest.mark.gpu
@@ -115,49 +115,49 @@ def test_the_papers_beams_are_captured(kind, layers):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.slow
-def test_rows_that_moved_are_found_again(device):
+def test_graphs_are_dropped_when_storage_moves(device):
     case = Case("eagle2", device, [20])
     graphed = GraphedGrowth(case.runner)
     for _ in range(2):
         assert_same(*case.both([None], NARROW, graphed))
         case.add([60, 60])  # the storages grow
-        case.asked([None] * len(case.texts))
+        case.inputs([None] * len(case.texts))
     assert case.runner.storage.rows > 128
 
 
-def test_penalties_are_left_to_the_host():
+def test_penalties_run_without_a_graph():
     case = Case("eagle2", "cpu", [20])
     banned = int(case.runner.tokens[0])
     params = SamplingParams(presence_penalty=1.0, logit_bias={banned: -50.0})
-    pool, other = case.both([sampler_of(params)], SMALL)
-    assert_same(pool, other)
-    assert banned not in pool.tokens[0, 1:5]
+    found, other = case.both([sampler_of(params)], SMALL)
+    assert_same(found, other)
+    assert banned not in found.tokens[0, 1:5]
 
 
 @pytest.mark.slow
-def test_what_was_read_on_the_device_is_known_to_the_next_round():
-    """Two rounds with a token each, against one that reads both at once."""
+def test_rows_written_by_a_draft_are_used_by_the_next():
+    """Two drafts with a new token each, against one with both."""
     case = Case("eagle2", "cpu", [40])
     graphed = GraphedGrowth(case.runner)
-    (asked,) = case.asked([None], unread=2)
+    (given,) = case.inputs([None], new_tokens=2)
     for part in (slice(0, 1), slice(1, 2)):
-        text = Text(asked.text.memory, asked.text.tokens[part], asked.text.features[part])
-        pool = graphed.begin([Asked(text, asked.extent, None)], NARROW)()
-    assert_same(pool, LaunchedGrowth(case.runner).begin(case.asked([None]), NARROW)())
+        text = Text(given.text.memory, given.text.tokens[part], given.text.features[part])
+        found = graphed.begin([DraftInput(text, given.extent, None)], NARROW)()
+    assert_same(found, LaunchedGrowth(case.runner).begin(case.inputs([None]), NARROW)())
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_round_waits_for_the_device_only_at_its_end(kind):
+def test_draft_waits_for_the_device_only_at_its_end(kind):
     case = Case(kind, "cuda", [20, 40])
     graphed = GraphedGrowth(case.runner)
     samplers = [sampler_of(SAMPLED), None]
-    expected = graphed.begin(case.asked(samplers), SMALL)()
-    asked = case.asked(samplers)
+    expected = graphed.begin(case.inputs(samplers), SMALL)()
+    inputs = case.inputs(samplers)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        waiting = graphed.begin(asked, SMALL)
+        pending = graphed.begin(inputs, SMALL)
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert_same(waiting(), expected)
+    assert_same(pending(), expected)

@@ -1,4 +1,4 @@
-"""Shapes are run once before anybody waits for them."""
+"""Every shape is run once at start-up."""
 
 from itertools import product
 
@@ -8,8 +8,8 @@ from tiny_heads import KINDS, tiny_head
 
 from graft.draft.heads.growth import LaunchedGrowth
 from graft.draft.heads.head import BEAMS, DraftHead, growth_for
+from graft.draft.heads.shapes import SHAPES, TRIAL
 from graft.draft.heads.warm import warm_shapes
-from graft.draft.heads.worth import SHAPES, TRIAL
 from graft.models.heads.load import run_head
 
 
@@ -17,17 +17,17 @@ from graft.models.heads.load import run_head
     ("sequences", "counts"), [(1, {1}), (2, {1, 2}), (5, {1, 2, 4, 5}), (20, {1, 2, 4, 8, 16})]
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_shape_that_may_be_chosen_is_run(kind, sequences, counts, monkeypatch):
+def test_warm_up_runs_every_shape(kind, sequences, counts, monkeypatch):
     network = tiny_network()
     runner = run_head(tiny_head(kind, network), tiny_engine(network).model, packed=True)
     seen, begin = [], LaunchedGrowth.begin
 
-    def watched(growth, asked, beam):
-        seen.append((beam, asked[0].sampler is None, len(asked)))
-        return begin(growth, asked, beam)
+    def watched(growth, inputs, beam):
+        seen.append((beam, inputs[0].sampler is None, len(inputs)))
+        return begin(growth, inputs, beam)
 
     monkeypatch.setattr(LaunchedGrowth, "begin", watched)
     warm_shapes(DraftHead(runner, growth_for(runner), costs_of(0.1)), sequences)
-    wanted = product({BEAMS[kind][0], TRIAL, *SHAPES}, (True, False), counts)
-    assert set(seen) == set(wanted)
+    expected = product({BEAMS[kind][0], TRIAL, *SHAPES}, (True, False), counts)
+    assert set(seen) == set(expected)
     assert runner.arena.taken == runner.model.arena.taken == 0

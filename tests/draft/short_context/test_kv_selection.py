@@ -1,4 +1,4 @@
-"""What is chosen of a cache: against attention computed by transformers, one head at a time."""
+"""Selected KV cache rows, compared with attention computed by transformers, head by head."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from graft.draft.short_context.kv_selection import (
     SnapKV,
     Window,
 )
-from graft.draft.short_context.view_reader import ViewReader
+from graft.draft.short_context.streaming import ViewCache
 from graft.models.language_model import LanguageModel
 from graft.models.load import build_forward
 
@@ -30,8 +30,8 @@ def network():
 
 
 @pytest.fixture(scope="module")
-def read(network):
-    """A model that has read the prompt, and where."""
+def prefilled(network):
+    """A model that has prefilled the prompt, and the rows."""
     forward, _ = build_forward(network, name="tiny", kind="lean")
     model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
     extent = model.open(len(PROMPT) + 16)
@@ -46,15 +46,15 @@ def test_the_papers_numbers():
     assert (TRIFORCE.budget, TRIFORCE.size, TRIFORCE.gathered) == (4096, 8, 4096)
 
 
-def test_a_window_is_the_first_and_the_latest_tokens():
+def test_window_has_the_first_and_the_latest_tokens():
     window = Window(3, 10)
     assert window.spans(5, 40) == ((0, 3), (30, 40))
     assert [window.leaves_out(5, total) for total in (12, 13, 14)] == [False, False, True]
 
 
-def test_snapkv_keeps_what_the_prompts_end_attends_to(network, read):
+def test_snapkv_selects_the_rows_that_the_prompts_end_attends_to(network, prefilled):
     rule = SnapKV(budget=20, observed=8, kernel=5)
-    chosen = rule.choose(*read, PROMPT)
+    chosen = rule.choose(*prefilled, PROMPT)
     with torch.no_grad():
         reported = network(torch.tensor([PROMPT]), output_attentions=True).attentions
     for layer, weights in enumerate(reported):
@@ -69,9 +69,9 @@ def test_snapkv_keeps_what_the_prompts_end_attends_to(network, read):
     assert rule.spans(90, 95) == ((82, 95),)
 
 
-def test_chunks_are_those_whose_mean_key_the_last_token_asks_for(read):
+def test_chunks_have_the_best_mean_keys_for_the_last_query(prefilled):
     rule = Chunks(budget=21, size=4)
-    model, extent = read
+    model, extent = prefilled
     chosen = rule.choose(model, extent, PROMPT)
     view = model.look(extent, 1)
     view.look((0, 89))
@@ -81,8 +81,8 @@ def test_chunks_are_those_whose_mean_key_the_last_token_asks_for(read):
     for layer in range(LAYERS):
         for head in range(HEADS):
             means = keys[layer, head, :88].reshape(22, 4, -1).mean(1)
-            asked = queries[layer, GROUPS * head : GROUPS * (head + 1), 0]
-            scores = (asked @ means.T).mean(0)
+            query = queries[layer, GROUPS * head : GROUPS * (head + 1), 0]
+            scores = (query @ means.T).mean(0)
             best = sorted({0, *(1 + scores[1:].topk(4).indices).tolist()})
             expected = [4 * chunk + i for chunk in best for i in range(4)]
             assert chosen[layer, head].tolist() == expected
@@ -90,24 +90,24 @@ def test_chunks_are_those_whose_mean_key_the_last_token_asks_for(read):
 
 
 @pytest.mark.parametrize("rule", [SnapKV(budget=20, observed=8), Chunks(budget=20, size=4)])
-def test_chosen_rows_are_copied_once_and_freed_at_the_end(read, rule):
-    model, base = read
+def test_selected_rows_are_gathered_once_and_freed(prefilled, rule):
+    model, base = prefilled
     taken, context = model.arena.taken, DraftContext(0, PROMPT, [], tokens=[7])
-    reader = ViewReader(model, context, selection=rule)
-    assert not reader.prepare(3, 3)  # the target's rows are not known yet
-    reader.base = base
-    assert reader.prepare(3, 3)
+    cache = ViewCache(model, context, selection=rule)
+    assert not cache.prepare(3, 3)  # no rows of the target yet
+    cache.base = base
+    assert cache.prepare(3, 3)
     steps = model.steps
-    assert reader.prepare(3, 3)
+    assert cache.prepare(3, 3)
     assert model.steps == steps
-    chosen, found = rule.choose(model, base, PROMPT), reader.chosen
+    chosen, found = rule.choose(model, base, PROMPT), cache.chosen
     rows = model.arena.storage.read(found.start + np.arange(rule.gathered))
     whole = model.arena.storage.read(base.rows)
     for layer in range(LAYERS):
         for head in range(HEADS):
             expected = whole[:, layer, head, chosen[layer, head]]
             torch.testing.assert_close(rows[:, layer, head], expected)
-    seen = rule.gathered + 90 - rule.spans(90, 90)[0][0]
-    assert (reader.seen, reader.missing, reader.in_prompt) == (seen, 1, False)
-    reader.close()
+    visible = rule.gathered + 90 - rule.spans(90, 90)[0][0]
+    assert (cache.visible, cache.uncached, cache.prefilling) == (visible, 1, False)
+    cache.close()
     assert model.arena.taken == taken

@@ -1,4 +1,4 @@
-"""Short prompts are made once."""
+"""Short prompts are kept."""
 
 import pytest
 from tiny_words import byte_tokenizer, made_up_text
@@ -10,7 +10,7 @@ from graft.retrieval.shorten import Shortener
 
 @pytest.fixture
 def shortened(monkeypatch):
-    """The prompts that were."""
+    """The prompts that were shortened."""
     seen, shorten = [], Shortener.shorten
 
     def watched(shortener, tokens, quotable):
@@ -26,7 +26,7 @@ def prompt(number):
     return byte_tokenizer().encode(text, add_special_tokens=False)
 
 
-def test_a_prompt_that_comes_again_is_not_shortened_again(shortened):
+def test_repeated_prompt_is_shortened_once(shortened):
     shorten = Retrieval(budget=300).with_tokenizer(byte_tokenizer())
     tokens = prompt(1)
     whole = [(0, len(tokens))]
@@ -39,15 +39,15 @@ def test_a_prompt_that_comes_again_is_not_shortened_again(shortened):
     assert len(shortened) == 3
 
 
-def test_one_that_cannot_be_shortened_is_remembered_too(shortened):
+def test_prompt_that_cannot_be_shortened_is_kept_too(shortened):
     shorten = Retrieval(budget=300).with_tokenizer(byte_tokenizer())
     assert shorten([5] * 20, [(0, 20)]) is None
     assert shorten([5] * 20, [(0, 20)]) is None
     assert len(shortened) == 1
 
 
-def test_the_latest_are_remembered(shortened, monkeypatch):
-    monkeypatch.setattr(retrieved, "KEPT", 2)
+def test_latest_prompts_are_kept(shortened, monkeypatch):
+    monkeypatch.setattr(retrieved, "MAX_KEPT", 2)
     shorten = Retrieval(budget=300).with_tokenizer(byte_tokenizer())
     for number in (1, 2, 1, 3, 1, 2):
         tokens = prompt(number)

@@ -1,4 +1,4 @@
-"""Drafts from a short version of the prompt: who reads what, when, and when it is not worth it."""
+"""Drafts from a short version of the prompt."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,22 +11,22 @@ import torch
 from daily import daily
 from scipy.stats import chisquare
 from short_prompts import HEAD, TAIL, Ends, ends_only
-from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
+from tiny import VOCABULARY, costs_of, tiny_draft_model, tiny_engine, tiny_network
 
 from graft.assemble import DraftResources, make_drafter, make_verifier
 from graft.decode.request import Request
 from graft.draft.combined import Combined
 from graft.draft.drafter import Budget, DraftContext, NoDraft
+from graft.draft.models.cache import DraftCache
 from graft.draft.models.chains import Chains
 from graft.draft.models.growth import ChainGrowth
 from graft.draft.models.model import ModelDrafter
-from graft.draft.models.reader import Reader
 from graft.draft.short_context import short_prompt
 from graft.draft.short_context.short_prompt import (
-    ByPrompt,
+    ByPromptLength,
     Prompts,
     ShortContextDrafter,
-    pays_from,
+    min_prompt_length,
 )
 from graft.errors import InputError
 from graft.models.step_costs import StepCosts
@@ -46,13 +46,13 @@ FLAT = StepCosts((128,), (1, 64), ((1.0, 2.0),))
 
 
 @pytest.fixture(scope="module")
-def helper():
-    return tiny_helper()
+def draft_model():
+    return tiny_draft_model()
 
 
-def inner(helper, depth=5, **options):
+def inner(draft_model, depth=5, **options):
     growth = ChainGrowth(depth, **options)
-    return ModelDrafter(helper, growth, nodes=depth, adaptive=False)
+    return ModelDrafter(draft_model, growth, nodes=depth, adaptive=False)
 
 
 def context_of(prompt=LONG, sequence=0):
@@ -63,9 +63,9 @@ def proposed(drafter, *contexts):
     return drafter.propose(list(contexts), BUDGET)
 
 
-def of_prompt(helper, prompt, tokens=(70,)):
+def of_prompt(draft_model, prompt, tokens=(70,)):
     """What the draft model itself would draft after a prompt."""
-    drafter = inner(helper)
+    drafter = inner(draft_model)
     context = DraftContext(9, list(prompt), [], tokens=list(tokens))
     drafter.start(context)
     (tree,) = proposed(drafter, context)
@@ -73,17 +73,17 @@ def of_prompt(helper, prompt, tokens=(70,)):
     return tree.tokens.tolist()
 
 
-def test_the_draft_model_reads_the_short_prompt_and_the_same_tokens(helper):
-    drafter = ShortContextDrafter(inner(helper), Prompts(ends_only, waits=True))
+def test_draft_continues_the_short_prompt_and_the_output(draft_model):
+    drafter = ShortContextDrafter(inner(draft_model), Prompts(ends_only, wait=True))
     context = context_of()
     drafter.start(context)
     for token in (71, 72, 73):
         (tree,) = proposed(drafter, context)
-        assert tree.tokens.tolist() == of_prompt(helper, SHORT, context.tokens)
+        assert tree.tokens.tolist() == of_prompt(draft_model, SHORT, context.tokens)
         assert tree.source(1) == "model"
         context.tokens.append(token)
     drafter.finish(0)
-    assert helper.model.arena.taken == 0
+    assert draft_model.model.arena.taken == 0
 
 
 @pytest.fixture
@@ -92,28 +92,28 @@ def real_threads(monkeypatch):
 
 
 @pytest.mark.usefixtures("real_threads")
-def test_nothing_waits_for_the_short_prompt(helper):
+def test_steps_do_not_wait_for_the_short_prompt(draft_model):
     go = threading.Event()
 
     def slowly(tokens, quotable):
         assert go.wait(60)
         return ends_only(tokens, quotable)
 
-    drafter = ShortContextDrafter(inner(helper), Prompts(slowly))
+    drafter = ShortContextDrafter(inner(draft_model), Prompts(slowly))
     first, second = context_of(), context_of(sequence=1)
-    second.prompt = first.prompt  # the same list: two answers to one prompt
+    second.prompt = first.prompt  # the same list: two choices of one prompt
     drafter.start(first)
     drafter.start(second)
     assert [len(tree) for tree in proposed(drafter, first, second)] == [1, 1]
-    coming = drafter._coming[0]
+    future = drafter._pending[0]
     go.set()
-    coming.result(60)
+    future.result(60)
     assert min(len(tree) for tree in proposed(drafter, first, second)) > 1
     for sequence in (0, 1):
         drafter.finish(sequence)
 
 
-def test_answers_to_one_prompt_have_it_shortened_once(helper):
+def test_choices_of_one_prompt_shorten_it_once(draft_model):
     calls = []
 
     def counted(tokens, quotable):
@@ -124,34 +124,34 @@ def test_answers_to_one_prompt_have_it_shortened_once(helper):
     params = replace(PARAMS, temperature=0.7, seed=3, n=3)
     plain = engine.generate(LONG, params, draft="plain")
     drafted = engine.generate(LONG, params, draft="rapid")
-    assert calls == [0, len(LONG)]  # it gets ready first
+    assert calls == [0, len(LONG)]  # the first call preloads
     for one, other in zip(plain.choices, drafted.choices, strict=True):
         assert one.token_ids == other.token_ids
         assert other.stats.num_accepted_draft_tokens > 0
 
 
 @pytest.mark.parametrize("whole", [False, True])
-@pytest.mark.parametrize("why", ["short", "not worth it"])
-def test_prompts_that_are_not_shortened(helper, why, whole):
-    """Another model drafts for them as they are, the target itself not at all."""
-    asked = []
+@pytest.mark.parametrize("why", ["short", "no passages"])
+def test_prompts_that_are_not_shortened(draft_model, why, whole):
+    """Another model drafts with the whole prompt, the target not at all."""
+    calls = []
 
     def never(tokens, quotable):
-        asked.append(tokens)
+        calls.append(tokens)
 
     drafter = ShortContextDrafter(
-        inner(helper), Prompts(never, drafted_whole=whole, waits=True)
+        inner(draft_model), Prompts(never, drafts_whole=whole, wait=True)
     )  # fmt: skip
     context = context_of(LONG[:200] if why == "short" else LONG)
     drafter.start(context)
     sizes = [len(proposed(drafter, context)[0]) for _ in range(5)]
-    assert bool(asked) == (why != "short")
+    assert bool(calls) == (why != "short")
     assert (sizes[-1] > 1) == whole
     drafter.finish(0)
-    assert helper.model.arena.taken == 0
+    assert draft_model.model.arena.taken == 0
 
 
-def test_a_retriever_that_fails_costs_the_drafts_and_says_so(caplog):
+def test_failing_retriever_is_logged_and_nothing_is_drafted(caplog):
     def broken(tokens, quotable):
         raise OSError("no index")
 
@@ -164,9 +164,9 @@ def test_a_retriever_that_fails_costs_the_drafts_and_says_so(caplog):
 
 
 @pytest.mark.usefixtures("real_threads")
-def test_a_round_waits_where_the_text_depends_on_it(helper):
-    """With rules that weigh q: the same seed must give the same text."""
-    drafter = ShortContextDrafter(inner(helper), Prompts(ends_only, waits=True))
+def test_step_waits_for_verifiers_with_q(draft_model):
+    """The same seed must give the same text."""
+    drafter = ShortContextDrafter(inner(draft_model), Prompts(ends_only, wait=True))
     context = context_of()
     drafter.start(context)
     assert len(proposed(drafter, context)[0]) > 1
@@ -174,33 +174,33 @@ def test_a_round_waits_where_the_text_depends_on_it(helper):
 
 
 @pytest.mark.usefixtures("real_threads")
-def test_sequences_that_end_before_their_prompt_is_short(helper):
+def test_sequence_may_finish_before_its_prompt_is_shortened(draft_model):
     go = threading.Event()
-    drafter = ShortContextDrafter(inner(helper), Prompts(lambda *_: go.wait(60) and None))
+    drafter = ShortContextDrafter(inner(draft_model), Prompts(lambda *_: go.wait(60) and None))
     drafter.start(context_of())
     drafter.finish(0)
     drafter.finish(0)
     go.set()
-    assert helper.model.arena.taken == 0
+    assert draft_model.model.arena.taken == 0
 
 
-def test_an_answer_that_goes_on_without_drafts_says_nothing_of_how_long_answers_are(helper):
-    model = inner(helper)
-    drafter = ShortContextDrafter(model, Prompts(ends_only, waits=True))
+def test_detached_sequence_does_not_count_for_the_answer_length(draft_model):
+    model = inner(draft_model)
+    drafter = ShortContextDrafter(model, Prompts(ends_only, wait=True))
     expected = model._experience.answer
-    for goes_on in (True, False):
+    for detaches in (True, False):
         drafter.start(context_of())
         proposed(drafter, context_of())
-        (drafter.leave if goes_on else drafter.finish)(0)
-        assert (model._experience.answer == expected) == goes_on
-        assert helper.model.arena.taken == 0
-    drafter.leave(0)
+        (drafter.detach if detaches else drafter.finish)(0)
+        assert (model._experience.answer == expected) == detaches
+        assert draft_model.model.arena.taken == 0
+    drafter.detach(0)
 
 
 # The target with its own short prompt
 
 
-def test_the_target_drafts_for_itself_in_rows_of_its_own():
+def test_target_drafts_for_itself_in_other_rows():
     engine = tiny_engine(shorten=ends_only)
     stream = engine.stream(LONG, replace(PARAMS, max_tokens=200), draft="rapid")
     for _ in range(60):
@@ -212,7 +212,7 @@ def test_the_target_drafts_for_itself_in_rows_of_its_own():
 
 
 @pytest.mark.parametrize("most_rows", [1280, 1400, 1824, 2400])
-def test_where_rows_are_scarce_there_are_fewer_drafts_and_the_same_text(most_rows):
+def test_full_cache_gives_no_drafts_and_the_same_text(most_rows):
     engine = tiny_engine(shorten=ends_only, most_rows=most_rows)
     plain = tiny_engine().generate(LONG, PARAMS, draft="plain")
     for _ in range(2):
@@ -223,8 +223,8 @@ def test_where_rows_are_scarce_there_are_fewer_drafts_and_the_same_text(most_row
     assert engine.model.arena.taken == 0
 
 
-def test_requests_never_wait_for_rows_that_a_drafter_may_not_read():
-    """The next prompt begins like the short prompt of one that runs, and reads it itself."""
+def test_requests_do_not_wait_for_a_drafters_prefill():
+    """The second prompt begins like the first one's short prompt, and is prefilled itself."""
     prompt = [5 + i % 90 for i in range(1500)]
 
     def cut(tokens, quotable):
@@ -232,17 +232,17 @@ def test_requests_never_wait_for_rows_that_a_drafter_may_not_read():
 
     engine = tiny_engine(shorten=cut, own_costs=StepCosts((128,), (1, 64), ((9.0, 9.9),)))
     engine.model.prefixes.use(most_rows=8192)
-    other = [*cut(prompt, []).tokens, *range(50, 120)]  # goes on where the long prompt does not
+    other = [*cut(prompt, []).tokens, *range(50, 120)]  # differs from the long prompt
     first = engine.stream(prompt, replace(PARAMS, max_tokens=300), draft="rapid")
     for _ in range(5):
         next(first)
     second = engine.generate(other, PARAMS, draft="plain")
     assert len(second.token_ids) == 40
-    assert len(first._sequences[0].context.tokens) < 100  # it did not have to end
+    assert len(first._sequences[0].context.tokens) < 100  # still running
     first.close()
 
 
-def rows_read(engine, prompt, draft):
+def computed_rows(engine, prompt, draft):
     before = []
     run = type(engine.model.forward).run
 
@@ -259,8 +259,8 @@ def rows_read(engine, prompt, draft):
     return sum(before), result
 
 
-def test_a_chat_that_goes_on_finds_the_short_prompt_read():
-    """The same passages again, then the answer and the next question: only that is new."""
+def test_next_chat_turn_finds_the_short_prompt_cached():
+    """The same passages, then the answer and the next question: only these are new."""
     passages = LONG[:700]
 
     def same_passages(tokens, quotable):
@@ -268,27 +268,27 @@ def test_a_chat_that_goes_on_finds_the_short_prompt_read():
 
     engine = tiny_engine(shorten=same_passages, chains=Chains(gamma=4))
     engine.model.prefixes.use(most_rows=16384)
-    first, answer = rows_read(engine, LONG, "rapid")
+    first, answer = computed_rows(engine, LONG, "rapid")
     turn = [*LONG, *answer.token_ids, 44, 45, 46]
-    again, result = rows_read(engine, turn, "rapid")
+    again, result = computed_rows(engine, turn, "rapid")
     assert result.token_ids == engine.generate(turn, PARAMS, draft="plain").token_ids
     assert result.stats.num_accepted_draft_tokens > 0
-    assert first > 1100  # the short prompt begins like the long one: its rows are found too
+    assert first > 1100  # the short prompt's beginning is cached by the long one
     assert again < 700
 
 
-# What pays
+# The cost model
 
 
-def test_auto_leaves_prompts_alone_that_a_short_context_cannot_help():
-    """By the reference table a long context costs hardly more: no thread, no work."""
-    asked = []
-    engine = tiny_engine(shorten=lambda *given: asked.append(given))
+def test_auto_does_not_shorten_where_it_saves_no_time():
+    """In the reference costs a long context is hardly slower."""
+    calls = []
+    engine = tiny_engine(shorten=lambda *given: calls.append(given))
     engine.generate(LONG, PARAMS, draft="auto")
-    assert not asked
+    assert not calls
 
 
-def test_auto_drafts_from_short_prompts_where_long_contexts_are_dear():
+def test_auto_drafts_from_short_prompts_where_long_contexts_are_slow():
     engine = tiny_engine(shorten=ends_only, own_costs=STEEP)
     engine.costs = STEEP
     params = replace(PARAMS, temperature=1.0, seed=5, max_tokens=60)
@@ -314,34 +314,34 @@ def test_long_and_short_prompts_in_one_batch():
     assert engine.model.arena.taken == 0
 
 
-def test_whoever_a_prompt_was_given_to_is_left():
-    long, rest = Mock(spec=Combined), Mock(spec=NoDraft)
-    drafter = ByPrompt(long, rest, least=5)
+def test_detach_reaches_the_drafter_of_the_prompts_length():
+    long, short = Mock(spec=Combined), Mock(spec=NoDraft)
+    drafter = ByPromptLength(long, short, min_tokens=5)
     for sequence, prompt in enumerate(([1, 2], [1, 2, 3, 4, 5])):
         drafter.start(context_of(prompt, sequence))
         drafter.detach(sequence)
         drafter.finish(sequence)
-    long.leave.assert_called_once_with(1)
+    long.detach.assert_called_once_with(1)
     long.finish.assert_not_called()
-    rest.finish.assert_not_called()  # alone, it goes on
+    short.finish.assert_not_called()  # not detachable: it keeps the sequence
 
 
-@pytest.mark.parametrize(("costs", "least"), [(STEEP, 1024), (FLAT, None)])
-def test_from_which_length_on_it_may_pay(helper, costs, least):
-    assert pays_from(costs, replace(helper, costs=costs), 8, 2048) == least
+@pytest.mark.parametrize(("costs", "length"), [(STEEP, 1024), (FLAT, None)])
+def test_min_prompt_length(draft_model, costs, length):
+    assert min_prompt_length(costs, replace(draft_model, costs=costs), 8, 2048) == length
 
 
-def test_one_that_does_not_pay_is_not_used_unless_its_chains_are_fixed():
+def test_slow_drafter_is_used_only_with_fixed_gamma():
     for chains, drafted in ((Chains(), False), (Chains(gamma=4), True)):
         engine = tiny_engine(shorten=ends_only, own_costs=FLAT, chains=chains)
         result = engine.generate(LONG, PARAMS, draft="rapid")
         assert (result.stats.num_draft_tokens > 0) == drafted
 
 
-def test_rapid_takes_the_draft_model_if_it_is_smaller():
+def test_rapid_uses_the_draft_model_if_it_is_faster():
     for cost, itself in ((0.05, False), (3.0, True)):
-        other = tiny_helper(cost=cost)
-        engine = tiny_engine(shorten=ends_only, helper=other)
+        other = tiny_draft_model(cost=cost)
+        engine = tiny_engine(shorten=ends_only, draft_model=other)
         engine.generate(LONG, PARAMS, draft="rapid")
         assert (other.model.steps == 0) == itself
 
@@ -349,7 +349,7 @@ def test_rapid_takes_the_draft_model_if_it_is_smaller():
 # Chains and their options
 
 
-def test_without_anybody_to_shorten_prompts_it_is_refused():
+def test_rapid_without_shortening_is_refused():
     with pytest.raises(InputError, match="'rapid' needs a model with a tokenizer"):
         make_drafter("rapid", DraftResources())
     with pytest.raises(InputError, match="'rapid-up' needs a draft model"):
@@ -357,42 +357,42 @@ def test_without_anybody_to_shorten_prompts_it_is_refused():
 
 
 @pytest.mark.parametrize("wrong", [{"gamma": 0}, {"gamma": 1000}, {"confidence": 1.5}])
-def test_chains_that_make_no_sense_are_refused(wrong):
+def test_chain_options_out_of_range_are_refused(wrong):
     with pytest.raises(InputError, match="must be between"):
         Chains(**wrong)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
-def test_a_chain_ends_with_the_first_token_of_little_confidence(helper, sampled):
+def test_chain_ends_at_the_first_token_below_confidence(draft_model, sampled):
     params = SamplingParams(temperature=1.0, seed=2) if sampled else SamplingParams()
     lengths = set()
     for start in range(40, 60):
         context = DraftContext(0, LONG[:100], [], tokens=[start])
         context.sampler = Sampler(params, [], VOCABULARY)
-        drafter = inner(helper, depth=12, confidence=0.5, sampled=sampled)
+        drafter = inner(draft_model, depth=12, confidence=0.5, sampled=sampled)
         drafter.start(context)
         (tree,) = proposed(drafter, context)
-        shares = drafter._followed[0].guess.shares
-        assert min(shares[:-1]) >= 0.5
-        assert shares[-1] < 0.5 or len(tree) == 13
+        probs = drafter._states[0].draft.token_probs
+        assert min(probs[:-1]) >= 0.5
+        assert probs[-1] < 0.5 or len(tree) == 13
         lengths.add(len(tree))
         drafter.finish(0)
     assert len(lengths) > 2
 
 
-def test_a_sampled_chain_carries_what_it_was_drawn_from(helper):
+def test_sampled_chain_carries_q(draft_model):
     params = SamplingParams(temperature=0.8, top_k=9, seed=4, presence_penalty=0.5)
     context = DraftContext(0, LONG[:50], [], tokens=[70])
     context.sampler = Sampler(params, context.prompt, VOCABULARY)
-    drafter = inner(helper, sampled=True)
+    drafter = inner(draft_model, sampled=True)
     drafter.start(context)
     (tree,) = proposed(drafter, context)
     assert tree.probs.dtype == torch.float32
     for node in range(len(tree) - 1):
         ahead = tree.tokens[1 : node + 1].tolist()
-        extent = helper.model.open(100)
-        logits = helper.model.prefill(extent, [*context.prompt, 70, *ahead])
-        helper.model.close(extent)
+        extent = draft_model.model.open(100)
+        logits = draft_model.model.prefill(extent, [*context.prompt, 70, *ahead])
+        draft_model.model.close(extent)
         expected = context.sampler.distribution(logits, ahead)
         torch.testing.assert_close(tree.probs[node], expected, atol=1e-5, rtol=1e-4)
         assert tree.probs[node, tree.tokens[node + 1]] > 0
@@ -400,11 +400,11 @@ def test_a_sampled_chain_carries_what_it_was_drawn_from(helper):
 
 
 @pytest.mark.parametrize("vocabulary", [64, 160])
-def test_q_is_of_the_targets_vocabulary(vocabulary):
-    helper = tiny_helper(vocab=vocabulary)
+def test_q_has_the_targets_vocabulary(vocabulary):
+    draft_model = tiny_draft_model(vocab=vocabulary)
     context = DraftContext(0, LONG[:50], [], tokens=[70])
     context.sampler = Sampler(SamplingParams(temperature=1.5, seed=1), [], VOCABULARY)
-    drafter = inner(helper, sampled=True)
+    drafter = inner(draft_model, sampled=True)
     drafter.start(context)
     (tree,) = proposed(drafter, context)
     assert tree.probs.shape == (len(tree), VOCABULARY)
@@ -412,7 +412,7 @@ def test_q_is_of_the_targets_vocabulary(vocabulary):
     assert tree.tokens[1:].max() < min(vocabulary, VOCABULARY)
 
 
-# The rules with q, end to end
+# Verifiers with q, end to end
 
 
 def engine_by(verifier, *, eta=10.0, margin=0.0, chains=None, **options):
@@ -429,7 +429,7 @@ VERIFIERS = {
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
-def test_results_say_what_they_promise(verifier):
+def test_result_states_its_promise(verifier):
     engine = engine_by(verifier)
     params = replace(PARAMS, temperature=1.0, seed=3)
     drafted = engine.generate(LONG, params, draft="rapid")
@@ -437,9 +437,7 @@ def test_results_say_what_they_promise(verifier):
     assert drafted.lossless == (verifier == "rejection")
     assert 0 < drafted.stats.num_accepted_draft_tokens < drafted.stats.num_draft_tokens
     again = engine.generate(LONG, params, draft="rapid")
-    assert (
-        again.token_ids == drafted.token_ids
-    )  # the same seed, the same text: nothing by the clock
+    assert again.token_ids == drafted.token_ids  # the same seed gives the same text
     plain = engine.generate(LONG, params, draft="plain")
     greedy = engine.generate(LONG, PARAMS, draft="rapid")
     fused = engine.generate(LONG, params, draft="rapid+copy")
@@ -449,7 +447,7 @@ def test_results_say_what_they_promise(verifier):
     assert fused.token_ids == plain.token_ids
 
 
-def test_a_larger_shift_accepts_more():
+def test_larger_shift_accepts_more():
     params = replace(PARAMS, temperature=1.0, seed=3, max_tokens=150)
     rates = []
     for eta in (0.0, 10.0):
@@ -458,7 +456,7 @@ def test_a_larger_shift_accepts_more():
     assert rates[1] > rates[0]
 
 
-def test_without_a_shift_rapid_writes_what_rejection_writes():
+def test_rapid_without_a_shift_equals_rejection():
     params = replace(PARAMS, temperature=1.0, seed=3)
     texts = [
         engine_by(verifier, eta=0.0).generate(LONG, params, draft="rapid").token_ids
@@ -467,7 +465,7 @@ def test_without_a_shift_rapid_writes_what_rejection_writes():
     assert texts[0] == texts[1] == texts[2]
 
 
-def test_soft_greedy_accepts_more_and_says_so():
+def test_soft_greedy_accepts_more_and_is_not_lossless():
     engine = engine_by("rapid", margin=5.0)
     result = engine.generate(LONG, PARAMS, draft="rapid")
     assert result.promise is Promise.OTHER_DISTRIBUTION
@@ -476,26 +474,27 @@ def test_soft_greedy_accepts_more_and_says_so():
 
 
 @pytest.mark.parametrize("draft", ["sd", "rapid"])
-def test_what_a_drafter_read_keeps_to_the_salt(draft):
-    helper = tiny_helper()
+def test_drafters_prefix_cache_uses_the_salt(draft):
+    draft_model = tiny_draft_model()
     engine = tiny_engine(
-        helper=helper if draft == "sd" else None, shorten=lambda tokens, _: Ends(tokens[-600:])
+        draft_model=draft_model if draft == "sd" else None,
+        shorten=lambda tokens, _: Ends(tokens[-600:]),
     )
-    reads = helper.model if draft == "sd" else engine.model
+    reads = draft_model.model if draft == "sd" else engine.model
     reads.prefixes.use(most_rows=1 << 14)
     stats = engine.generate(Request(LONG, PARAMS, draft, cache_salt="one")).stats
     assert stats.num_draft_tokens > 0
     assert set(reads.prefixes._texts) == {"one"}
 
 
-def test_a_prompt_that_a_drafter_read_in_part_keeps_to_the_salt():
-    model = tiny_helper().model
+def test_partly_prefilled_prompt_uses_the_salt():
+    model = tiny_draft_model().model
     model.prefixes.use(most_rows=1 << 14)
-    reader = Reader(model, replace(context_of(), salt="one"))
-    assert reader.prepare(1, 4)
-    model.prefill(reader.extent, reader.next_piece(600))
-    reader.sure = 600
-    reader.close()
+    cache = DraftCache(model, replace(context_of(), salt="one"))
+    assert cache.prepare(1, 4)
+    model.prefill(cache.extent, cache.next_chunk(600))
+    cache.cached = 600
+    cache.close()
     assert set(model.prefixes._texts) == {"one"}
 
 
@@ -509,7 +508,7 @@ THREE, ADAPTIVE = Chains(gamma=3, sampled=True), Chains(sampled=True, confidence
         ("rapid", THREE), ("sd", ADAPTIVE),
     ),
 )  # fmt: skip
-def test_rejection_has_the_targets_distribution_with_a_real_sampled_chain(draft, chains):
+def test_rejection_keeps_the_targets_distribution(draft, chains):
     check_second_and_third_token(draft, chains)
 
 
@@ -529,25 +528,25 @@ class Without:
         return keep(tree, np.flatnonzero(inside).tolist())
 
 
-def test_what_is_forbidden_does_not_bias_a_sampled_chain():
+def test_constraint_does_not_bias_a_sampled_chain():
     chains = Chains(gamma=3, sampled=True)
     check_second_and_third_token("sd", chains, Without(1, 4, 6), temperature=5.0)
 
 
 def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5):
-    """Of many answers, against plain decoding's closed form."""
+    """The tokens of many answers follow plain decoding's closed form."""
     vocabulary, draws = 8, 700
-    helper = replace(tiny_helper(vocab=vocabulary, cost=0.001), vocabulary=vocabulary)
+    draft_model = replace(tiny_draft_model(vocab=vocabulary, cost=0.001), vocabulary=vocabulary)
     engine = tiny_engine(
         tiny_network(vocab=vocabulary),
-        helper=helper,
+        draft_model=draft_model,
         shorten=lambda tokens, _: Ends(tokens[-12:]),
         chains=chains,
         verify=make_verifier("rejection", Shift()),
-        own_costs=costs_of(0.0005),  # below the draft model's: the target drafts for itself
+        own_costs=costs_of(0.0005),  # below the draft model's, so the target drafts for itself
     )
-    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # rows are all but free
-    for model in (engine.model, helper.model):
+    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # rows cost almost nothing
+    for model in (engine.model, draft_model.model):
         model.prefixes.use(most_rows=1 << 14)
     prompt = [i * 5 % vocabulary for i in range(1030)]
     params = SamplingParams(
@@ -567,13 +566,13 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
     expected = draws * second_and_third(engine.model, prompt, sampler, vocabulary)
     often = expected > 5
     observed = np.append(counts[often], counts[~often].sum())
-    wanted = np.append(expected[often], expected[~often].sum())
-    assert chisquare(observed, wanted * observed.sum() / wanted.sum()).pvalue > 1e-3
+    pooled = np.append(expected[often], expected[~often].sum())
+    assert chisquare(observed, pooled * observed.sum() / pooled.sum()).pvalue > 1e-3
 
 
 def second_and_third(model, prompt, sampler, vocabulary):
-    """[V, V]: how probable they are by plain decoding, over all first tokens."""
-    law = np.zeros((vocabulary, vocabulary))
+    """[V, V]: their probabilities in plain decoding, over all first tokens."""
+    joint = np.zeros((vocabulary, vocabulary))
     extent = model.open(len(prompt) + 20)
     first = sampler.distribution(model.prefill(extent, prompt), [])
     for token in range(vocabulary):
@@ -581,6 +580,6 @@ def second_and_third(model, prompt, sampler, vocabulary):
         root, *below = model.score([extent], [tree])[0]
         second = sampler.distribution(root, [token])
         third = torch.stack([sampler.distribution(each, []) for each in below])
-        law += (first[token] * second[:, None] * third).numpy()
+        joint += (first[token] * second[:, None] * third).numpy()
     model.close(extent)
-    return law
+    return joint

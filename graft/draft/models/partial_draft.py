@@ -1,4 +1,4 @@
-"""One sequence's draft as it grows, level by level."""
+"""One sequence's draft while it grows, level by level."""
 
 from dataclasses import dataclass, field
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.draft.models.reader import Reader
+from graft.draft.models.cache import DraftCache
 from graft.draft.pacing.trust import Trust
 from graft.tree.draft_tree import DraftTree
 
@@ -14,32 +14,32 @@ SOURCE = "model"
 
 
 @dataclass(slots=True)
-class Guess:
-    """Nodes in level order, node 0 the root. `shares` are the draft model's probabilities of the
-    nodes given their parents, `scores` the estimated acceptance of their paths. `probs` are the
-    distributions [V] that the nodes of a sampled chain were drawn from."""
+class PartialDraft:
+    """Nodes in level order, node 0 the root. `token_probs` are the draft model's probabilities of
+    the nodes given their parents, `scores` the estimated acceptance of their paths. `probs` are the
+    distributions [V] that the nodes of a sampled chain were sampled from."""
 
-    reader: Reader
+    cache: DraftCache
     trust: Trust
     source: str = SOURCE
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=lambda: [-1])
-    shares: list[float] = field(default_factory=lambda: [1.0])
+    token_probs: list[float] = field(default_factory=lambda: [1.0])
     scores: list[float] = field(default_factory=lambda: [1.0])
-    frontier: list[int] = field(default_factory=lambda: [0])  # those that may get children next
+    frontier: list[int] = field(default_factory=lambda: [0])  # nodes that may get children next
     probs: list[Tensor] = field(default_factory=list)
     depth: int = 0
 
     def __post_init__(self) -> None:
-        self.tokens.append(self.reader.context.root)
+        self.tokens.append(self.cache.context.root)
 
-    def add(self, parent: int, tokens: list[int], shares: list[float]) -> list[int]:
-        """New children of a node; their numbers."""
+    def add(self, parent: int, tokens: list[int], token_probs: list[float]) -> list[int]:
+        """Add children to a node and return their numbers."""
         first, score = len(self.tokens), self.scores[parent]
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
-        self.shares += shares
-        self.scores += [score * self.trust.believed(share) for share in shares]
+        self.token_probs += token_probs
+        self.scores += [score * self.trust.believed(prob) for prob in token_probs]
         return list(range(first, len(self.tokens)))
 
     def path(self, node: int) -> list[int]:
@@ -50,7 +50,7 @@ class Guess:
             node = self.parents[node]
         return found[::-1]
 
-    def above(self, nodes: list[int]) -> list[int]:
+    def with_ancestors(self, nodes: list[int]) -> list[int]:
         """These nodes and all their ancestors, the root included, in level order."""
         found = {0}
         for node in nodes:
@@ -61,11 +61,11 @@ class Guess:
 
     @property
     def reach(self) -> float:
-        """How probably the target comes to where the draft would go on."""
+        """The estimated probability that the target accepts a path to the frontier."""
         return sum(self.scores[node] for node in self.frontier)
 
     def tree(self) -> DraftTree:
-        """All of it."""
+        """All nodes as a tree."""
         sources = np.ones(len(self.tokens), np.int16)
         sources[0] = 0
         probs = None
