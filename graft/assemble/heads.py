@@ -47,7 +47,7 @@ class Heads(Mapping[str, DraftHead]):
         growth = growth_for(runner)
         identity, dtype = self._target.identity, self._target.dtype
         costs = head_costs(runner, growth, identity, dtype)
-        head = DraftHead(runner, growth, costs, clock=machine_clock())
+        head = DraftHead(runner, growth, costs)
         if on_gpu and self._warm:
             warm_shapes(head, self._sequences - 1)
         return with_overhead(head, identity, dtype)

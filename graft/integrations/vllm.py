@@ -21,8 +21,8 @@ import numpy as np
 
 from graft.draft.copies.calibration import STORE_PRIOR, Calibration
 from graft.draft.copies.chain_lookup import ChainLookup
-from graft.draft.pacing.step_clock import StepClock
 from graft.errors import InputError
+from graft.integrations.row_price import RowPrice
 from graft.match.matches import Matches
 from graft.match.suffix_array import Store, StoreIndex, open_store
 
@@ -92,7 +92,7 @@ class Proposer:
         self._stores = _open_stores(vllm_config)
         self._texts: list[_Text] = []
         self._places: dict[int, _Text] = {}  # those of the last step, by row
-        self._costs = StepClock()
+        self._costs = RowPrice()
         self._clock, self._left = clock, 0.0
         self._round = 0
         ChainLookup.warm_up()

@@ -5,7 +5,6 @@ processes every committed token too. A draft then grows a tree for all sequences
 (`growth.py`), of the paper's shape or of the one that is expected to be fastest (`shapes.py`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,9 +14,8 @@ from torch import Tensor
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.heads.growth import Beam, Candidates, DraftInput, Growth, LaunchedGrowth
 from graft.draft.heads.ranks import Ranks
-from graft.draft.heads.shapes import TRIAL, PlannedDraft, ShapeChooser, Trial
+from graft.draft.heads.shapes import TRIAL, ShapeChooser, Trial
 from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, best_of
-from graft.draft.pacing.ledger import Expected, Ledger
 from graft.draft.pacing.trust import Experience, Trust
 from graft.machine import has_triton
 from graft.models.arena import Extent
@@ -43,14 +41,12 @@ BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSP
 @dataclass(frozen=True, slots=True)
 class DraftHead:
     """A head, how its trees grow, and its measured costs: of a level, and of the rest of a draft
-    by sequences. `clock` checks the expected savings; None where counts must not depend on the
-    machine."""
+    by sequences."""
 
     runner: HeadRunner
     growth: Growth
     costs: StepCosts
     overhead: StepCosts | None = None
-    clock: Callable[[], float] | None = None
 
 
 def growth_for(runner: HeadRunner) -> Growth:
@@ -107,9 +103,8 @@ class HeadDrafter:
         self._calibrated = beam is None
         self._states: dict[int, _SequenceState] = {}
         self._experience, self._ranks = Experience(), Ranks()
-        self._ledger = Ledger(head.clock) if head.clock and beam is None else None
         # By sequences and base tokens: the draft, if it saves time, and the trial
-        self._planned: dict[tuple[int, int], tuple[PlannedDraft | None, Trial]] = {}
+        self._planned: dict[tuple[int, int], tuple[Beam | None, Trial]] = {}
         self._started, self._too_slow = 0, False
         self._verified: list[tuple[_SequenceState, DraftTree, list[float], list[int]]] = []
         self._drafts = 0
@@ -128,8 +123,8 @@ class HeadDrafter:
         for each in states:
             each.clear_draft()
         ready = [each for each in states if each.extent is not None] if budget.nodes else []
-        beam = self._beam or self._adaptive_beam(ready, contexts, budget)
-        if ready and beam:
+        beam = self._beam or self._next_beam(ready, budget) if ready else None
+        if beam:
             self._draft(ready, beam, budget)
         whole = [each.tree or root_only(each.context.root) for each in states]
         return best_of(whole, self._choose, budget)
@@ -137,8 +132,6 @@ class HeadDrafter:
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. The target's features are valid until its next step: they are copied now
         and processed with the next draft."""
-        if self._ledger:
-            self._ledger.came(sum(len(step.tokens) for step in steps))
         steps = [step for step in steps if not self._states[step.sequence].skipped]
         states = [self._states[step.sequence] for step in steps]
         for each, step in zip(states, steps, strict=True):
@@ -161,44 +154,31 @@ class HeadDrafter:
         tree = self._states[sequence].tree
         return tree.tokens[tree.parents == 0].tolist() if tree else []
 
-    def _adaptive_beam(
-        self, ready: list[_SequenceState], contexts: list[DraftContext], budget: Budget
-    ) -> Beam | None:
-        """The shape to grow; what is expected of it is recorded if it is for the whole batch."""
-        if self._ledger:
-            self._ledger.begin([context.sequence for context in contexts])
-        draft = self._next_draft(ready, budget) if ready else None
-        if self._ledger and len(ready) == len(contexts):
-            plain = Expected(budget.base_tokens, float(budget.seconds[0]))
-            self._ledger.expect(draft.expected if draft else plain, drafted=bool(draft))
-        return draft.beam if draft else None
-
-    def _next_draft(self, ready: list[_SequenceState], budget: Budget) -> PlannedDraft | None:
-        """The fastest draft; where none saves time, now and then a trial."""
+    def _next_beam(self, ready: list[_SequenceState], budget: Budget) -> Beam | None:
+        """The fastest shape; where none saves time, now and then a trial."""
         key = _plan_key(ready, budget)
         if key not in self._planned:
             self._plan(ready, budget)
-        draft, trial = self._planned[key]
-        if draft is None:
+        beam, trial = self._planned[key]
+        if beam is None:
             self._credit += trial.allowance
             if self._credit < trial.loss:
                 return None
-            self._credit, draft = 0.0, trial.draft
+            self._credit, beam = 0.0, TRIAL
             del self._planned[key]  # plan again with the trial's result
         self._drafts += 1
-        return draft
+        return beam
 
     def _plan(self, ready: list[_SequenceState], budget: Budget) -> None:
         """Choose the shape of drafts for batches like this one."""
         self._update_rates()
         ranks = [each.ranks for each in ready]
         length = sum(each.length for each in ready) // len(ready)
-        reliability = self._ledger.worth if self._ledger else 1.0
-        draft = self._shapes.choose(ranks, length, budget, reliability)
-        trial = self._shapes.trial(ranks, length, budget, reliability)
-        self._planned[_plan_key(ready, budget)] = draft, trial
+        beam = self._shapes.choose(ranks, length, budget)
+        trial = self._shapes.trial(ranks, length, budget)
+        self._planned[_plan_key(ready, budget)] = beam, trial
         if budget.base_tokens == len(ready):  # not beside other drafters' nodes
-            self._too_slow = draft is None and trial.too_slow
+            self._too_slow = beam is None and trial.too_slow
 
     def _store_features(self, states: list[_SequenceState], steps: list[TargetStep]) -> None:
         """Copy the features of a step's committed tokens, for all sequences in one piece."""

@@ -14,7 +14,6 @@ from graft.draft.drafter import Budget
 from graft.draft.heads.growth import Beam
 from graft.draft.heads.ranks import RANKS, Ranks, expected_levels
 from graft.draft.pacing.budget import MARGIN
-from graft.draft.pacing.ledger import Expected
 from graft.models.step_costs import StepCosts
 
 WIDTHS = (1, 2, 4, 10)
@@ -33,19 +32,23 @@ TRIAL = _shape(1, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedDraft:
-    """A shape, and the expected tokens and seconds of a step with it."""
+class Expected:
+    """Tokens and seconds of a step."""
 
-    beam: Beam
-    expected: Expected
+    tokens: float
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second."""
+        return self.tokens / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A draft that is not expected to save time: the seconds it loses, those that a plain step
-    adds to the trials' allowance, and whether the loss exceeds MAX_LOSS."""
+    """The smallest draft where none is expected to save time: the seconds it loses, those that a
+    plain step adds to the trials' allowance, and whether the loss exceeds MAX_LOSS."""
 
-    draft: PlannedDraft
     loss: float
     allowance: float
     too_slow: bool
@@ -54,42 +57,31 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 class ShapeChooser:
     """Chooses shapes; `costs` are those of a head's levels by nodes and context, `overhead` the
-    rest of a draft by sequences. `reliability` scales the expected rates."""
+    rest of a draft by sequences."""
 
     costs: StepCosts
     overhead: StepCosts | None = None
 
-    def choose(
-        self, ranks: Sequence[Ranks], length: int, budget: Budget, reliability: float = 1.0
-    ) -> PlannedDraft | None:
+    def choose(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Beam | None:
         """The fastest shape for these sequences; None where plain decoding is faster."""
         rates = np.mean([each.rates for each in ranks], 0)
         best, found = MARGIN * budget.base_tokens / float(budget.seconds[0]), None
         for width in WIDTHS:
             depth, expected = self._best_depth(rates, width, len(ranks), length, budget)
-            if reliability * expected.rate > best:
-                best = reliability * expected.rate
-                found = PlannedDraft(_shape(width, depth), expected)
+            if expected.rate > best:
+                best, found = expected.rate, _shape(width, depth)
         return found
 
-    def trial(
-        self, ranks: Sequence[Ranks], length: int, budget: Budget, reliability: float = 1.0
-    ) -> Trial:
+    def trial(self, ranks: Sequence[Ranks], length: int, budget: Budget) -> Trial:
         """A trial of the smallest draft; the smaller its loss, the more often it can run."""
         sequences, rates = len(ranks), np.mean([each.rates for each in ranks], 0)
         drafting = self._overhead_seconds(length, sequences)
         drafting += self.costs.step(length, sequences, sequences)
         expected = self._expected(rates, drafting, sequences, budget)
-        seconds = expected.seconds / min(reliability, 1.0)
-        missing = 1 - reliability * expected.rate * float(budget.seconds[0]) / budget.base_tokens
-        max_loss = drafting + seconds - expected.seconds
-        loss = max(MIN_LOSS * drafting, min(max_loss, missing * seconds))
-        return Trial(
-            PlannedDraft(TRIAL, expected),
-            loss,
-            TRIAL_SHARE * float(budget.seconds[0]),
-            loss > MAX_LOSS * drafting,
-        )
+        missing = 1 - expected.rate * float(budget.seconds[0]) / budget.base_tokens
+        loss = max(MIN_LOSS * drafting, min(drafting, missing * expected.seconds))
+        allowance = TRIAL_SHARE * float(budget.seconds[0])
+        return Trial(loss, allowance, loss > MAX_LOSS * drafting)
 
     def _overhead_seconds(self, length: int, sequences: int) -> float:
         return self.overhead.step(length, sequences) if self.overhead else 0.0

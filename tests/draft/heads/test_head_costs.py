@@ -51,7 +51,7 @@ def flat(seconds):
 def test_overhead_counts_in_the_choice_of_a_shape():
     budget = Budget(63, np.linspace(1, 1.2, 64))
     cheap, expensive = ShapeChooser(flat(0.01)), ShapeChooser(flat(0.01), flat(3.0))
-    assert cheap.choose([Ranks()], 100, budget).beam.depth > 1
+    assert cheap.choose([Ranks()], 100, budget).depth > 1
     assert expensive.choose([Ranks()], 100, budget) is None
     trial = expensive.trial([Ranks()], 100, budget)
     assert trial.allowance == TRIAL_SHARE

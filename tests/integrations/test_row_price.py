@@ -2,11 +2,11 @@
 
 import pytest
 
-from graft.draft.pacing.step_clock import StepClock
+from graft.integrations.row_price import RowPrice
 
 
 def after(base, rise, rows, tokens):
-    clock = StepClock()
+    clock = RowPrice()
     for step in range(200):
         now = rows + step % 8
         clock.observe(now, tokens, base + rise * now)
@@ -20,7 +20,7 @@ def test_a_row_costs_the_tokens_of_its_time(base, rise):
 
 
 def test_the_first_price_grows_with_the_batch():
-    assert 0 < StepClock().price(1) < StepClock().price(16) < 1
+    assert 0 < RowPrice().price(1) < RowPrice().price(16) < 1
 
 
 def test_one_slow_step_is_a_disturbance():

@@ -17,7 +17,7 @@ SETTLED = 5.0  # steps after which one that takes much too long counts as a dist
 DISTURBED = 2.0  # times what was expected
 
 
-class StepClock:
+class RowPrice:
     """The line and the rate, as decayed means and sums over the steps."""
 
     def __init__(self) -> None:
