@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from graft.decode.document_prompt import DocumentPrompt as DocumentPrompt
     from graft.decode.document_prompt import document_prompt as document_prompt
     from graft.decode.engine import Engine as Engine
+    from graft.decode.output import Result as Result
+    from graft.decode.output import TokenEvent as TokenEvent
     from graft.decode.request import Request as Request
-    from graft.decode.sequence import Result as Result
-    from graft.decode.sequence import TokenEvent as TokenEvent
     from graft.decode.stream import AsyncStream as AsyncStream
     from graft.decode.stream import Stream as Stream
     from graft.documents.prompt import document_messages as document_messages

@@ -119,10 +119,10 @@ class Sampler:
         *,
         choice: int = 0,
         process: Process | None = None,
-        remembers: bool = False,
+        keep_history: bool = False,
     ) -> None:
         self.params, self._process = params, process
-        self.history = list(prompt) if process or remembers else None
+        self.history = list(prompt) if process or keep_history else None
         self.seed = choose_seed() if params.seed is None else params.seed
         self.choice = choice
         self.index = 0  # tokens generated so far
@@ -132,11 +132,11 @@ class Sampler:
         self._used = _Used(prompt, vocabulary) if params.penalised else None
         self._bias = _Bias(params.logit_bias) if params.logit_bias else None
         # Whether a draw depends on logits and tokens alone, not on a caller's `process`
-        self.foreseeable = process is None
+        self.batchable = process is None
         # Whether penalties or a bias change the logits
         self.adjusts = self._used is not None or self._bias is not None
         # Whether a draw depends on the logits and where it is made alone, not on other tokens
-        self.placed = self.foreseeable and not self.adjusts
+        self.stateless = self.batchable and not self.adjusts
 
     def record(self, tokens: list[int]) -> None:
         """These tokens were emitted."""

@@ -5,6 +5,7 @@ from late import Late
 from tiny import tiny_engine
 
 from graft.decode.request import Request
+from graft.decode.text import EncodedPrompt
 from graft.errors import ContextLengthError, InputError
 from graft.sampling import SamplingParams
 
@@ -170,9 +171,9 @@ def test_drafts_copy_only_what_a_request_calls_quotable():
     engine = tiny_engine()
     prompt = [*range(5, 40), *range(5, 30)]
     whole = engine.generate(Request(prompt, draft="pld"))
-    second = engine.generate(Request(prompt, draft="pld", quotable=[(35, 60)]))
+    second = engine.generate(Request(EncodedPrompt(prompt, [(35, 60)]), draft="pld"))
     assert whole.token_ids == second.token_ids
-    none = engine.generate(Request(prompt, SamplingParams(max_tokens=2), draft="pld", quotable=[]))
+    none = engine.generate(EncodedPrompt(prompt, []), SamplingParams(max_tokens=2), draft="pld")
     assert none.stats.num_draft_tokens == 0
 
 

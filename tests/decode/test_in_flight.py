@@ -8,6 +8,7 @@ from late import Counted, Device, Late
 from tiny import tiny_engine
 
 from graft.decode.in_flight import InFlightStep
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
 from graft.models.arena import BLOCK
@@ -81,17 +82,17 @@ def test_an_answer_that_nobody_hears_is_the_same(at_once, late, option):
 
 
 def test_a_first_token_that_nobody_waits_for_holds_up_no_step(late, monkeypatch):
-    told, tell = [], InFlightStep.tell
+    emitted, emit = [], InFlightStep.emit
     monkeypatch.setattr(
-        InFlightStep, "tell", lambda self: told.append(late.model.steps) or tell(self)
+        InFlightStep, "emit", lambda self: emitted.append(late.model.steps) or emit(self)
     )
     for ask, ahead in ((late.stream, 0), (late.generate, 1)):
-        told.clear()
+        emitted.clear()
         before = late.model.steps
         answer = ask(RAGGED[3], GREEDY, draft="plain")
         if ask == late.stream:
             answer.finish()
-        assert told[0] - before == 1 + ahead
+        assert emitted[0] - before == 1 + ahead
 
 
 def test_all_kinds_of_requests_share_steps(at_once, late):
@@ -153,7 +154,7 @@ def test_a_step_that_nobody_waits_for_is_dropped(late):
     steps = late.model.steps
     for stream in streams:
         stream.close()
-    late.advance()
+    late.loop.step()
     assert late.model.steps == steps
     assert late.model.arena.taken == 0
 
@@ -265,7 +266,7 @@ class Pensive(NoDraft):
 
 def test_drafters_think_once_their_step_is_on_its_way(late):
     pensive = Pensive(late.model)
-    late.generate(Request(WORDS, GREEDY, drafters={"auto": pensive}))
+    late.generate(PreparedRequest(Request(WORDS, GREEDY), drafters={"auto": pensive}))
     assert len(pensive.asked) > 30
     assert pensive.thought == [steps + 1 for steps in pensive.asked]
 
@@ -274,7 +275,7 @@ def test_a_drafter_that_fails_to_think_fails_its_own_requests_alone(at_once, lat
     failing = Pensive(late.model)
     failing.thought = None
     streams = [
-        late.submit(Request(WORDS, GREEDY, drafters={"auto": each}))
+        late.submit(PreparedRequest(Request(WORDS, GREEDY), drafters={"auto": each}))
         for each in (failing, NoDraft())
     ]
     assert streams[1].finish().token_ids == at_once.generate(WORDS, GREEDY).token_ids

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from tiny import END, VOCABULARY, tiny_tokenizer
 
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
 from graft.decode.stats import Stats
 from graft.decode.text import Encoder
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graft.sampling import NEAR_TOP, Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths, root_only
-from graft.verify.draws import NOT_DRAWN, ROWS_AT_ONCE, Draws, draw_all
+from graft.verify.draws import MAX_ROWS, NOT_DRAWN, Draws, draw_all
 from graft.verify.walk import walk
 
 V = 24
@@ -110,7 +110,7 @@ def test_more_rows_and_tokens_than_are_done_at_once(options):
     tree = from_paths(0, rng.integers(0, 9, (60, 5)).tolist())
     params = SamplingParams(temperature=0.9, seed=4, **options)
     asked = [(Sampler(params, [], vocabulary, choice=i), tree) for i in range(2)]
-    assert 2 * len(tree) > ROWS_AT_ONCE
+    assert 2 * len(tree) > MAX_ROWS
     logits = 3 * random_logits(2 * len(tree), 1, vocabulary=vocabulary)
     drawn = Draws(asked, logits).wait()
     for (sampler, _), own, part in zip(asked, logits.split(len(tree)), drawn, strict=True):

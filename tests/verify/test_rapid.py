@@ -44,7 +44,7 @@ def test_the_counter_example_to_the_papers_proof():
     assert (P - torch.minimum(Q, shift(P, Q))).tolist() == pytest.approx(
         [0.30, -0.1152, 0], abs=1e-4
     )
-    emitted = output(shift.papers, P, Q)
+    emitted = output(shift.paper_rule, P, Q)
     assert emitted.tolist() == pytest.approx([0.3848, 0.4152, 0.2000], abs=1e-4)
     assert float(distance(emitted, P)) == pytest.approx(0.1152, abs=1e-4)
     assert float(distance(emitted, shift(P, Q))) == pytest.approx(0.0051, abs=1e-4)
@@ -54,7 +54,7 @@ def test_with_two_tokens_the_drafter_simply_wins():
     p, q = torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.9])
     shift = Shift(eta=5.0, tail="drafter")
     assert shift(p, q).tolist() == pytest.approx([0.010, 0.990], abs=1e-3)
-    emitted = output(shift.papers, p, q)
+    emitted = output(shift.paper_rule, p, q)
     assert emitted.tolist() == pytest.approx([0.1, 0.9], abs=1e-6)
     assert float(distance(emitted, p)) == pytest.approx(0.5, abs=1e-6)
 
@@ -75,7 +75,7 @@ def test_the_papers_rule_always_favours_where_the_drafter_is_surest(eta):
 def test_every_law_is_a_distribution(eta, tail):
     p, q = random_pairs(2000, 12, seed=1)
     shift = Shift(eta=eta, tail=tail)
-    for rule in (shift.papers, shift.exact, classic):
+    for rule in (shift.paper_rule, shift.phat_rule, classic):
         emitted = output(rule, p, q)
         assert emitted.min() >= 0
         assert torch.allclose(emitted.sum(-1), torch.ones(2000, dtype=torch.float64))
@@ -101,13 +101,17 @@ def test_rapid_phat_gives_the_shifted_target(tail):
     p, q = random_pairs(500, 10, seed=3)
     shift = Shift(eta=7.0, tail=tail)
     shifted = shift(p, q) / shift(p, q).sum(-1, keepdim=True)
-    assert torch.allclose(output(shift.exact, p, q), shifted)
+    assert torch.allclose(output(shift.phat_rule, p, q), shifted)
 
 
 @every_tail
 def test_without_a_shift_both_give_the_target(tail):
     p, q = random_pairs(500, 10, seed=4)
-    for rule in (Shift(eta=0.0, tail=tail).papers, Shift(eta=0.0, tail=tail).exact, classic):
+    for rule in (
+        Shift(eta=0.0, tail=tail).paper_rule,
+        Shift(eta=0.0, tail=tail).phat_rule,
+        classic,
+    ):
         assert torch.allclose(output(rule, p, q), p)
 
 
@@ -140,7 +144,7 @@ def emitted_first(verify, token, seed):
 )
 def test_drawn_tokens_follow_the_law(verifier, tail, eta):
     shift = Shift(eta=eta, tail=tail)
-    rule = {"rapid": shift.papers, "rapid-phat": shift.exact}[verifier]
+    rule = {"rapid": shift.paper_rule, "rapid-phat": shift.phat_rule}[verifier]
     rng, counts, draws = np.random.default_rng(int(eta)), np.zeros(3), 800
     for seed, token in enumerate(
         rng.choice(3, draws, p=Q.double().numpy() / Q.double().sum().item())

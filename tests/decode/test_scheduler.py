@@ -7,7 +7,7 @@ import pytest
 from late import Late
 from tiny import tiny_engine
 
-from graft.decode.engine import MOST_NODES
+from graft.decode.loop import MAX_NODES
 from graft.decode.request import Request
 from graft.errors import GraftError, InputError
 from graft.models.arena import BLOCK
@@ -126,7 +126,7 @@ def test_n_answers_share_the_rows_of_their_prompt(engine, prompt, draft):
     for i, choice in enumerate(choices):
         assert [event.token for event in events if event.choice == i] == choice.token_ids
     count = choices[0].stats.prompt_tokens
-    assert max(rows) < 4 * (count % BLOCK + MOST_NODES + 40) + count // BLOCK * BLOCK
+    assert max(rows) < 4 * (count % BLOCK + MAX_NODES + 40) + count // BLOCK * BLOCK
     pieces = -(-count // engine.model.chunk)
     assert engine.model.steps - before == pieces + max(c.stats.steps for c in choices)
     single = engine.generate(prompt, SamplingParams(temperature=1.0, seed=5, max_tokens=20,
@@ -206,7 +206,7 @@ def test_a_cancelled_task_frees_its_rows_and_disturbs_nobody(engine, taken):
         return stream.result.token_ids
 
     assert asyncio.run(both()) == alone
-    engine.sweep()
+    engine.loop.collect_finished()
     assert engine.model.arena.taken == 0
 
 
@@ -299,7 +299,7 @@ def test_asking_from_inside_a_callback_is_refused(engine):
         engine.generate(RAGGED[1], GREEDY)
         return logits
 
-    with pytest.raises(InputError, match="inside its own callbacks"):
+    with pytest.raises(InputError, match="a callback cannot use the engine"):
         engine.generate(Request(RAGGED[2], GREEDY, process=ask))
 
 
