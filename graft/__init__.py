@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from graft.documents.read import read_documents as read_documents
     from graft.errors import GraftError as GraftError
     from graft.integrations.hf.public import generate as generate
-    from graft.sampling import SamplingParams as SamplingParams
+    from graft.sampling_params import SamplingParams as SamplingParams
     from graft.verify.rapid import Shift as Shift
 
 # Where the public names live; they are imported when first used, because torch takes seconds.
@@ -36,7 +36,7 @@ _HOMES = {
     "AsyncStream": "graft.decode.stream",
     "Result": "graft.decode.sequence",
     "TokenEvent": "graft.decode.sequence",
-    "SamplingParams": "graft.sampling",
+    "SamplingParams": "graft.sampling_params",
     "Shift": "graft.verify.rapid",
     "GraftError": "graft.errors",
     "document_messages": "graft.documents.prompt",

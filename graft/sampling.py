@@ -9,15 +9,15 @@ drafter and with none.
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from graft.errors import InputError
+from graft.sampling_params import GREEDY_BELOW as GREEDY_BELOW
+from graft.sampling_params import SamplingParams as SamplingParams
 
-GREEDY_BELOW = 1e-5
 # Noise streams: the walk; coin and residual of the rules with q; a drafter's own draws from q
 DRAW, ACCEPT, RESIDUAL, PROPOSE = range(4)
 NEAR_TOP = 1024  # top-p looks at this many tokens first; sorting a vocabulary is slow
@@ -25,76 +25,6 @@ _WORD = (1 << 64) - 1
 
 # (prompt and output so far, raw logits [V]) -> logits [V]: a caller's change of the distribution
 Process = Callable[[list[int], Tensor], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How to draw and when to stop. Applied in the order: penalties, bias, temperature, top-k,
-    top-p, min-p. Temperature 0 takes the most likely token."""
-
-    temperature: float = 0.0
-    top_k: int = 0  # 0 = all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0  # on tokens of the prompt and the output
-    presence_penalty: float = 0.0  # on tokens of the output
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    max_tokens: int = 256
-    seed: int | None = None  # one is chosen, and reported, where there is none
-    logprobs: int | None = None  # report the chosen token's and this many more per position
-    n: int = 1  # answers to the same prompt, each with its own noise
-
-    def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        for name, least, most in _RANGES:
-            value = getattr(self, name)
-            if value is None and name == "logprobs":
-                continue
-            kind = int if name == "n" else int | float
-            if isinstance(value, bool) or not isinstance(value, kind):
-                raise InputError(f"{name} must be a number, not {value!r}")
-            if not (least <= value <= most):
-                raise InputError(f"{name} must be between {least} and {most}, not {value}")
-        if self.top_p <= 0 or self.repetition_penalty <= 0:
-            raise InputError("top_p and repetition_penalty must be greater than 0")
-        if self.seed is not None and (
-            not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 64
-        ):
-            raise InputError(f"seed must be a whole number of at most 64 bits, not {self.seed!r}")
-        if any(not isinstance(text, str) or not text for text in self.stop):
-            raise InputError("stop must hold non-empty strings")
-        if any(not math.isfinite(bias) and bias != -math.inf for bias in self.logit_bias.values()):
-            raise InputError("logit_bias values must be finite or -inf")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether nothing is random."""
-        return self.temperature < GREEDY_BELOW
-
-    @property
-    def penalised(self) -> bool:
-        """Whether the distribution depends on which tokens were used before."""
-        return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
-
-
-_RANGES = (
-    ("temperature", 0, 100),
-    ("top_k", 0, 1 << 31),
-    ("top_p", 0, 1),
-    ("min_p", 0, 1),
-    ("repetition_penalty", 0, 100),
-    ("presence_penalty", -100, 100),
-    ("frequency_penalty", -100, 100),
-    ("max_tokens", 1, 1 << 31),
-    ("logprobs", 0, 100),
-    ("n", 1, 1024),
-)
 
 
 def choose_seed() -> int:

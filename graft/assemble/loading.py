@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
+from graft.assemble.checks import check_verifier
 from graft.assemble.copies import INDEXES
 from graft.assemble.drafters import Drafters
 from graft.assemble.heads import Heads, machine_clock
 from graft.assemble.presets import check_draft, retrieves
 from graft.assemble.resources import DraftResources
-from graft.assemble.verifiers import chains_for, check_verifier, make_verifier
+from graft.assemble.verifiers import chains_for, make_verifier
 from graft.decode.engine import Engine
 from graft.draft.copies import build_tree
 from graft.draft.copies.calibration import Calibration
