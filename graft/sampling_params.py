@@ -1,4 +1,4 @@
-"""The parameters of a draw; apart from `sampling.py`, so that checking them needs no torch."""
+"""Sampling parameters; apart from `sampling.py`, so that checking them needs no torch."""
 
 import math
 from collections.abc import Mapping
@@ -11,24 +11,31 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How to draw and when to stop. Applied in the order: penalties, bias, temperature, top-k,
-    top-p, min-p. Temperature 0 takes the most likely token."""
+    """How to sample and when to stop.
+
+    Applied in this order: penalties, `logit_bias`, temperature, top-k, top-p, min-p. Temperature 0
+    takes the most likely token. `repetition_penalty` counts tokens of prompt and output, the other
+    penalties those of the output. `stop` are strings that end the answer and are not part of it.
+    Without a `seed` one is chosen; `Result.seed` has it. `logprobs` adds the probability of each
+    token and of this many alternatives to its `TokenEvent`. `n` answers the same prompt n times.
+    Raises InputError for values out of range.
+    """
 
     temperature: float = 0.0
     top_k: int = 0  # 0 = all
     top_p: float = 1.0
     min_p: float = 0.0
-    repetition_penalty: float = 1.0  # on tokens of the prompt and the output
-    presence_penalty: float = 0.0  # on tokens of the output
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     max_tokens: int = 256
-    seed: int | None = None  # one is chosen, and reported, where there is none
-    logprobs: int | None = None  # report the chosen token's and this many more per position
-    n: int = 1  # answers to the same prompt, each with its own noise
+    seed: int | None = None
+    logprobs: int | None = None
+    n: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -56,7 +63,7 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Whether nothing is random."""
+        """Whether the most likely token is taken."""
         return self.temperature < GREEDY_BELOW
 
     @property

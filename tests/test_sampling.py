@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from graft.errors import InputError
-from graft.sampling import Sampler, SamplingParams, as_signed, gumbel, surviving
+from graft.sampling import Sampler, SamplingParams, as_signed, gumbel, filter_tokens
 
 LOGITS = torch.tensor([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -3.0])
 GOLDEN_NOISE = [0.37010293712861353, -1.5501228564216714, -0.8667378304078827, 1.291933832271116]
@@ -153,7 +153,7 @@ distinct_scores = st.lists(st.integers(-200, 200), min_size=1, max_size=30, uniq
 def test_filters_keep_what_the_naive_ones_keep(scores, temperature, top_k, top_p, min_p):
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     scores = [s / 37 for s in scores]
-    tokens, kept = surviving(torch.tensor(scores), params)
+    tokens, kept = filter_tokens(torch.tensor(scores), params)
     tokens = list(range(len(scores))) if tokens is None else tokens.tolist()
     assert tokens == naive_survivors(scores, params)
     assert kept.tolist() == pytest.approx([scores[t] / temperature for t in tokens], abs=1e-5)
@@ -161,7 +161,7 @@ def test_filters_keep_what_the_naive_ones_keep(scores, temperature, top_k, top_p
 
 def test_top_p_looks_beyond_the_first_thousand_where_it_must():
     flat = torch.linspace(0, 0.1, 5000)
-    tokens, _ = surviving(flat, SamplingParams(temperature=1.0, top_p=0.9))
+    tokens, _ = filter_tokens(flat, SamplingParams(temperature=1.0, top_p=0.9))
     assert tokens.tolist() == naive_survivors(
         flat.tolist(), SamplingParams(temperature=1.0, top_p=0.9)
     )

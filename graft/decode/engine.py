@@ -94,19 +94,21 @@ class Engine:
     def stream(
         self, prompt: Input, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Stream:
-        """Answer a prompt token by token; options and errors as in `generate`.
+        """Answer a prompt token by token.
 
-        stream = engine.stream("Once upon a time")
-        for event in stream:
-            print(event.text, end="")
-        print(stream.result.finish_reason)
+            stream = engine.stream("Once upon a time")
+            for event in stream:
+                print(event.text, end="")
+            print(stream.result.finish_reason)
+
+        Options and errors are those of `generate`.
         """
         return self.submit(as_prepared(prompt, params, **options))
 
     def astream(
         self, prompt: Input, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> AsyncStream:
-        """The same for `async for`; steps run in a thread of their own."""
+        """`stream` for `async for`; steps run in a thread of their own."""
         return AsyncStream(self.stream(prompt, params, **options), self._executor)
 
     def submit(self, request: Request | PreparedRequest, *, streaming: bool = True) -> Stream:

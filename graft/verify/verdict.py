@@ -12,7 +12,7 @@ from graft.tree.draft_tree import DraftTree
 
 
 class Promise(IntEnum):
-    """What an answer has in common with plain decoding's: that of its weakest step."""
+    """What an answer has in common with plain decoding's answer; its weakest step decides."""
 
     SAME_TEXT = 0
     SAME_DISTRIBUTION = 1
