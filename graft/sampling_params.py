@@ -41,15 +41,15 @@ class SamplingParams:
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         object.__setattr__(self, "stop", tuple(self.stop))
-        for name, least, most in _RANGES:
+        for name, low, high in _RANGES:
             value = getattr(self, name)
             if value is None and name == "logprobs":
                 continue
             kind = int if name == "n" else int | float
             if isinstance(value, bool) or not isinstance(value, kind):
                 raise InputError(f"{name} must be a number, not {value!r}")
-            if not (least <= value <= most):
-                raise InputError(f"{name} must be between {least} and {most}, not {value}")
+            if not (low <= value <= high):
+                raise InputError(f"{name} must be between {low} and {high}, not {value}")
         if self.top_p <= 0 or self.repetition_penalty <= 0:
             raise InputError("top_p and repetition_penalty must be greater than 0")
         if self.seed is not None and (

@@ -160,10 +160,10 @@ def _content_spans(text: str, marked: str, messages: list[Message]) -> Spans:
     """
     spans, place = {}, 0
     for i, message in enumerate(messages):
-        own, mark, rest = marked.partition(_mark(i))
+        own, mark, after = marked.partition(_mark(i))
         if not mark:
             continue  # the template leaves this message out
-        marked, stripped = rest, message["content"].strip()
+        marked, stripped = after, message["content"].strip()
         place = max(place, text.find(own, place) + len(own))
         found = text.find(stripped, place) if stripped else -1
         if found >= 0:

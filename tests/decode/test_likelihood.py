@@ -16,7 +16,7 @@ NUMBERS = np.random.default_rng(0).integers(3, VOCABULARY, 60).tolist()
 
 @pytest.mark.parametrize("piece", [7, 256])
 @pytest.mark.parametrize("split", [1, 20, 59])
-def test_every_token_has_the_models_own_log_probability(split, piece, monkeypatch):
+def test_every_token_has_the_models_log_probability(split, piece, monkeypatch):
     monkeypatch.setattr(likelihood, "CHUNK", piece)
     network = tiny_network()
     with torch.no_grad():
@@ -25,10 +25,10 @@ def test_every_token_has_the_models_own_log_probability(split, piece, monkeypatc
     engine = tiny_engine(network)
     found = log_likelihood(engine, NUMBERS[:split], NUMBERS[split:])
     assert found == pytest.approx(expected, abs=1e-4)
-    assert engine.generate(NUMBERS[:split]).token_ids  # the engine goes on
+    assert engine.generate(NUMBERS[:split]).token_ids  # the engine still works
 
 
-def test_what_does_not_fit_is_refused():
+def test_text_beyond_the_context_is_refused():
     engine = tiny_engine(context_length=32)
     with pytest.raises(ContextLengthError, match="60 tokens but tiny takes at most 32"):
         log_likelihood(engine, NUMBERS[:30], NUMBERS[30:])
@@ -36,7 +36,7 @@ def test_what_does_not_fit_is_refused():
         log_likelihood(engine, NUMBERS, [])
 
 
-def test_a_step_on_its_way_is_not_spoiled():
+def test_step_in_flight_is_kept():
     engine = tiny_engine(wrap=Late)
     alone = engine.generate(NUMBERS[:9], SamplingParams(max_tokens=12, ignore_eos=True))
     stream = engine.stream(NUMBERS[:9], SamplingParams(max_tokens=12, ignore_eos=True))
