@@ -1,8 +1,7 @@
 """From a request to its sequences; everything that can refuse a request happens here."""
 
-import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from graft.decode.prepared_request import Constraint, PreparedRequest
 from graft.decode.sequence import Sequence
@@ -16,11 +15,11 @@ from graft.sampling import Process, Sampler, choose_seed
 
 @dataclass(frozen=True, slots=True)
 class SequenceBuilder:
-    """Builds the sequences of one engine's requests."""
+    """Builds the sequences of a request; `numbers` identify sequences for the drafters."""
 
     loaded: LoadedModel
     encoder: Encoder
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
+    numbers: Iterator[int]
 
     def build(self, prepared: PreparedRequest, drafter: Drafter) -> list[Sequence]:
         """The n sequences of a request; InputError if it cannot be answered."""
@@ -37,7 +36,7 @@ class SequenceBuilder:
         )
         sequences: list[Sequence] = []
         for _ in range(request.params.n):
-            context = DraftContext(next(self._numbers), encoded.tokens, list(encoded.quotable))
+            context = DraftContext(next(self.numbers), encoded.tokens, list(encoded.quotable))
             context.documents, context.prediction = documents, prediction
             context.salt = request.cache_salt
             sequences.append(self._sequence(prepared, context, drafter, sequences))

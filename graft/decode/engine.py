@@ -1,5 +1,6 @@
 """The engine: a loaded model that answers requests."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar, Unpack, overload
@@ -43,7 +44,7 @@ class Engine:
         self.drafters, self.default_draft = drafters, default_draft
         self.encoder = Encoder(loaded.tokenizer, self.model.vocabulary)
         self.loop = DecodeLoop(self.model, verify, costs, max_batch=max_batch)
-        self._builder = SequenceBuilder(loaded, self.encoder)
+        self._numbers = itertools.count()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
     @overload
@@ -114,7 +115,8 @@ class Engine:
     def submit(self, request: Request | PreparedRequest, *, streaming: bool = True) -> Stream:
         """Queue a request. Without `streaming` it has no events, only a result."""
         prepared = as_prepared(request)
-        sequences = self._builder.build(prepared, self._drafter(prepared))
+        builder = SequenceBuilder(self.loaded, self.encoder, self._numbers)
+        sequences = builder.build(prepared, self._drafter(prepared))
         for sequence in sequences:
             sequence.streaming = streaming
             sequence.max_unread = MAX_UNREAD if streaming else None

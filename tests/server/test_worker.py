@@ -7,7 +7,7 @@ import pytest
 from serving import Held
 from tiny import tiny_engine
 
-from graft.decode.prepared_request import PreparedRequest
+from graft.decode.prepared_request import PreparedRequest, as_prepared
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
 from graft.errors import GraftError
@@ -53,7 +53,9 @@ def run(coroutine):
 
 
 async def ask(worker, request, *, heard=True):
-    return await worker.open(lambda: [request], places=request.params.n, heard=heard)
+    return await worker.open(
+        lambda: [request], places=as_prepared(request).request.params.n, heard=heard
+    )
 
 
 async def whole(worker, request, *, heard=False):
