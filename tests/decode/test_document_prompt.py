@@ -96,7 +96,7 @@ def test_full_is_whole_or_refused(engine):
     whole = document_prompt(engine, "Why?", [nearly], PARAMS, full=True)
     assert whole.whole
     assert count(engine, whole) < 2048
-    with pytest.raises(ContextLengthError, match=r"about 6,\d00 tokens but tiny reads 2,048"):
+    with pytest.raises(ContextLengthError, match=r"about 6,\d00 tokens but tiny takes 2,048"):
         document_prompt(engine, QUESTION, [LONG], PARAMS, full=True)
 
 

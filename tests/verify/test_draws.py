@@ -54,7 +54,9 @@ def node_by_node(sampler, tree, logits):
 
 @settings(max_examples=150, derandomize=True)
 @given(
-    samples=st.lists(sequences(), min_size=1, max_size=5), seed=st.integers(0, 99), tied=st.booleans()
+    samples=st.lists(sequences(), min_size=1, max_size=5),
+    seed=st.integers(0, 99),
+    tied=st.booleans(),
 )
 def test_batched_draws_equal_draws_node_by_node(samples, seed, tied):
     counts = [len(tree) for _, tree in samples]
