@@ -316,7 +316,7 @@ def test_heads_in_batches_with_cached_prefixes(head, option):
         engine.generate(PROMPTS[0], several, draft=head).choices, expected, strict=True
     ):
         assert_same(one, other)
-    engine.sweep()
+    engine.loop.collect_finished()
 
 
 # Letters without merges: their text encodes to the same tokens again, so it can be passed as

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graft.decode.engine import Engine
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.decode.text import EncodedPrompt
 from graft.errors import ContextLengthError, InputError
@@ -117,7 +118,7 @@ class Asking:
         asked: Sampled,
         tenant: str,
         schema: dict[str, Any] | None = None,
-    ) -> Request:
+    ) -> PreparedRequest:
         """All of it; `schema` is what required calls look like. A given `max_tokens` has to fit."""
         limit = getattr(asked, "max_completion_tokens", None) or asked.max_tokens
         count, most = len(prompt.tokens), self.engine.context_length
@@ -131,15 +132,18 @@ class Asking:
             raise InputError("ignore_eos cannot be used with a structured output")
         draft, most_drafted = self._draft(asked.speculative, tenant)
         documents, prediction = self._texts(asked)
-        return Request(
+        request = Request(
             prompt,
             params,
             draft,
             documents,
             prediction or None,
-            constrain=self.grammars.constrain(grammar) if grammar else None,
             draft_tokens=most_drafted,
             cache_salt="\0".join([tenant, asked.cache_salt or ""]).strip("\0"),
+        )
+        return PreparedRequest(
+            request,
+            constrain=self.grammars.constrain(grammar) if grammar else None,
             drafters=self.tenants.drafters(tenant),
         )
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.server.asking import Asking
 from graft.server.failures import Refusal
 from graft.server.logprobs import TokenTexts, chat_logprobs
@@ -19,7 +19,7 @@ from graft.server.usage import metrics_block, usage
 from graft.server.worker import Job, Told
 
 
-def prepare(asked: ChatRequest, asking: Asking, tenant: str) -> list[Request]:
+def prepare(asked: ChatRequest, asking: Asking, tenant: str) -> list[PreparedRequest]:
     """The engine's request, after everything that may refuse it."""
     if asked.top_logprobs is not None and not asked.logprobs:
         raise Refusal("top_logprobs needs logprobs", param="top_logprobs")
@@ -45,7 +45,7 @@ class ChatAnswer:
     created: int = field(default_factory=lambda: int(time.time()))
     trace: Trace | None = None  # where it is wanted, from `prepare` on
 
-    def prepare(self, asking: Asking, tenant: str) -> list[Request]:
+    def prepare(self, asking: Asking, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
         requests = prepare(self.asked, asking, tenant)
         if is_traced(self.asked):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from graft.decode.engine import Engine
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.text import Prompt
 from graft.server.asking import Asking
 from graft.server.failures import Refusal
@@ -29,7 +29,7 @@ def prompts_of(asked: CompletionRequest) -> list[Prompt]:
     return list(prompt)
 
 
-def prepare(asked: CompletionRequest, asking: Asking, tenant: str) -> list[Request]:
+def prepare(asked: CompletionRequest, asking: Asking, tenant: str) -> list[PreparedRequest]:
     """A request for each prompt, after everything that may refuse it."""
     if asked.best_of not in (None, asked.n):
         raise Refusal("best_of is not supported; leave it out or give the same as n",
@@ -70,7 +70,7 @@ class CompletionAnswer:
     created: int = field(default_factory=lambda: int(time.time()))
     traces: list[Trace] = field(default_factory=list)  # of each prompt, where they are wanted
 
-    def prepare(self, asking: Asking, tenant: str) -> list[Request]:
+    def prepare(self, asking: Asking, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
         requests = prepare(self.asked, asking, tenant)
         if self.asked.echo:

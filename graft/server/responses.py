@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.server.asking import Asking
 from graft.server.chat import prepare
 from graft.server.schema import (
@@ -62,7 +62,7 @@ class ResponseAnswer:
     created: int = field(default_factory=lambda: int(time.time()))
     trace: Trace | None = None  # where it is wanted, from `prepare` on
 
-    def prepare(self, asking: Asking, tenant: str) -> list[Request]:
+    def prepare(self, asking: Asking, tenant: str) -> list[PreparedRequest]:
         """The engine's request, after everything that may refuse it."""
         chat = as_chat(self.asked)
         requests = prepare(chat, asking, tenant)

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from graft.decode.engine import Engine
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.stats import clock
 from graft.decode.stream import Stream
 from graft.server.failures import BROKEN, BUSY, Refusal
@@ -146,7 +146,7 @@ class Worker:
         return bool(self._thread and self._thread.is_alive() and not self._closing)
 
     async def open(
-        self, prepare: Callable[[], Sequence[Request]], *, places: int, heard: bool
+        self, prepare: Callable[[], Sequence[PreparedRequest]], *, places: int, heard: bool
     ) -> Job:
         """A new job, or a Refusal where there is no room for it; `prepare` runs beside the loop.
 
@@ -216,11 +216,11 @@ class Worker:
             )
         self._taken += places
 
-    def _submit(self, requests: Sequence[Request], *, heard: bool) -> list[Stream]:
+    def _submit(self, requests: Sequence[PreparedRequest], *, heard: bool) -> list[Stream]:
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self.engine.submit(request, heard=heard))
+                streams.append(self.engine.submit(request, streaming=heard))
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -244,7 +244,7 @@ class Worker:
     def _step(self) -> BaseException | None:
         """One step for everybody. What fails here is nobody's in particular: all of them end."""
         try:
-            self.engine.step_lock.exclusive(self.engine.advance)
+            self.engine.loop.lock.exclusive(self.engine.loop.step)
         except Exception as error:
             log.exception("a step failed")
             return error
@@ -255,7 +255,9 @@ class Worker:
     ) -> tuple[list[Told], BaseException | None, bool]:
         """What to tell of a job after a step."""
         told = [
-            (number, event) for number, stream in enumerate(job.streams) for event in stream.taken()
+            (number, event)
+            for number, stream in enumerate(job.streams)
+            for event in stream.take_available()
         ]
         error = failure or next((each.error for each in job.streams if each.error), None)
         done = all(stream.done for stream in job.streams)

@@ -7,6 +7,7 @@ import pytest
 from serving import Held
 from tiny import tiny_engine
 
+from graft.decode.prepared_request import PreparedRequest, as_prepared
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
 from graft.errors import GraftError
@@ -52,7 +53,9 @@ def run(coroutine):
 
 
 async def ask(worker, request, *, heard=True):
-    return await worker.open(lambda: [request], places=request.params.n, heard=heard)
+    return await worker.open(
+        lambda: [request], places=as_prepared(request).request.params.n, heard=heard
+    )
 
 
 async def whole(worker, request, *, heard=False):
@@ -66,7 +69,7 @@ async def whole(worker, request, *, heard=False):
 
 
 def rows_in_use(engine):
-    engine.step_lock.exclusive(engine.sweep)
+    engine.loop.lock.exclusive(engine.loop.collect_finished)
     return engine.running + engine.waiting, engine.model.arena.usage
 
 
@@ -264,7 +267,7 @@ def test_one_bad_request_hurts_no_other(engine):
         async with working(engine) as worker:
             good = asyncio.create_task(whole(worker, Request(PROMPTS[1], GREEDY)))
             with pytest.raises(ValueError, match="wrong"):
-                await whole(worker, Request(PROMPTS[0], GREEDY, constrain=Wrong))
+                await whole(worker, PreparedRequest(Request(PROMPTS[0], GREEDY), constrain=Wrong))
             return (await good)[0]
 
     assert run(both()) == engine.generate(PROMPTS[1], GREEDY).token_ids

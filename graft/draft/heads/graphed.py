@@ -172,4 +172,4 @@ def _split_last(text: Text) -> tuple[Text, Text]:
 
 
 def _needs_host(each: DraftInput) -> bool:
-    return not each.text.tokens or (each.sampler is not None and not each.sampler.placed)
+    return not each.text.tokens or (each.sampler is not None and not each.sampler.stateless)

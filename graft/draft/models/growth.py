@@ -19,7 +19,7 @@ from graft.draft.models.partial_draft import PartialDraft
 from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
-from graft.verify.draws import Asked, preferences, sampled
+from graft.verify.draws import SamplerNodes, preferences, sampled
 
 # One token per draft, on the device -> the logits [M, V] after them
 ScoreOnDevice = Callable[[Tensor], Tensor]
@@ -116,7 +116,7 @@ class ChainGrowth:
     def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
         """See Growth."""
         samplers = [draft.cache.context.sampler for draft in drafts]
-        return not self.confidence and all(each is None or each.placed for each in samplers)
+        return not self.confidence and all(each is None or each.stateless for each in samplers)
 
     def extend_ahead(
         self, drafts: Sequence[PartialDraft], logits: Tensor, levels: int, score: ScoreOnDevice
@@ -136,7 +136,7 @@ class ChainGrowth:
             draft.cache.drafted += draft.tokens[-levels:-1]
 
     def _next_tokens(
-        self, drafts: Sequence[PartialDraft], positions: list[Asked], logits: Tensor
+        self, drafts: Sequence[PartialDraft], positions: list[SamplerNodes], logits: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The next token of each draft, and the draft model's probability of it."""
         if not self.sampled:
@@ -229,7 +229,7 @@ def _subtree(draft: PartialDraft, nodes: list[int], vocabulary: int) -> DraftTre
     )
 
 
-def _frontier_positions(drafts: Sequence[PartialDraft]) -> list[Asked]:
+def _frontier_positions(drafts: Sequence[PartialDraft]) -> list[SamplerNodes]:
     return [
         (draft.cache.context.sampler, DraftPosition(draft.path(node)))
         for draft in drafts

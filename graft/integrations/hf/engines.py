@@ -127,8 +127,8 @@ def _prepare(model: PreTrainedModel, look: tuple) -> _Kept:
         forward, kind = build_forward(model, name=name, kind="hook" if is_split(model) else None)
     packed = _engine(model, forward, kind, costs=None)
     if kind == "hook":
-        return _Kept(look, (), None, packed.costs)
-    return _Kept(look, _sums(model), packed, packed.costs)
+        return _Kept(look, (), None, packed.loop.costs)
+    return _Kept(look, _sums(model), packed, packed.loop.costs)
 
 
 def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCosts | None) -> Engine:

@@ -406,7 +406,7 @@ def test_draft_model_that_becomes_accurate_is_used_again():
 )
 def engine(request):
     engine = tiny_engine(draft_model=tiny_draft_model(wrap=request.param), wrap=request.param)
-    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # on a GPU rows are all but free
+    engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # on a GPU rows are all but free
     return engine
 
 
@@ -458,7 +458,7 @@ def test_choices_of_one_prompt_share_the_draft_models_prefill():
     draft_model = tiny_draft_model(cost=0.01)
     draft_model.model.prefixes.use(most_rows=0)
     engine = tiny_engine(draft_model=draft_model)
-    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))
+    engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))
     prompt = [40 + i % 50 for i in range(700)]
     params = SamplingParams(temperature=0.5, seed=2, max_tokens=30, n=3, ignore_eos=True)
     plain = engine.generate(prompt, params, draft="plain")
