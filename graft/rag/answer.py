@@ -107,6 +107,11 @@ class Totals:
     accepted_by_source: Mapping[str, int] = field(default_factory=dict)
 
     @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens with exact rows from the cache."""
+        return self.reused_tokens
+
+    @property
     def tokens_per_step(self) -> float:
         """Tokens a step yields, the first of each call aside (1.0 = plain decoding)."""
         return (self.tokens - self.calls) / self.steps if self.steps else 1.0

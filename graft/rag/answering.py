@@ -33,7 +33,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15  # odd: no two calls of an answer share a seed
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
+class Retrieved:
     """Passages were looked up for the round that begins."""
 
     number: int
@@ -43,20 +43,20 @@ class Searched:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
+class TextAdded:
     """Text that stays."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RoundEnded:
     """A round is over."""
 
     round: Round
 
 
-Event = Searched | Wrote | Ended
+Event = Retrieved | TextAdded | RoundEnded
 
 
 @dataclass(slots=True)
@@ -156,18 +156,18 @@ class AnswerStream:
     def _round(self, plan: Plan) -> Iterator[Event]:
         """Look up, write, judge; returns the plan of the next round, None if there is none."""
         state, policy = self._state, self._session.policy
-        last = plan.query is not None and state.tally.retrievals >= self._session.most_rounds
+        last = plan.query is not None and state.tally.retrievals >= self._session.max_rounds
         if last:  # go on to the end with what was found
             plan = Plan(0, None, certain=True, reason="no more rounds")
         grounded = last or plan.query is not None
         looked = _Looked()
         if plan.query is not None:
             looked = self._look_up(plan)
-            yield Searched(len(state.tally.rounds) + 1, looked.query, plan.reason, state.hits)
+            yield Retrieved(len(state.tally.rounds) + 1, looked.query, plan.reason, state.hits)
         call, handed = self._call(plan.enough, grounded=grounded)
         for piece in call.pieces():
             if plan.certain and piece:
-                yield Wrote(piece)
+                yield TextAdded(piece)
         began = clock()
         following = policy.next(
             Written(self._asked, tuple(state.kept), tuple(call.tokens), grounded)
@@ -175,8 +175,8 @@ class AnswerStream:
         looked = replace(looked, reason=plan.reason, judging_seconds=clock() - began)
         keep = len(call.tokens) if plan.certain else following.keep
         if not plan.certain and keep:
-            yield Wrote(text_of(call.tokens[:keep]))
-        yield Ended(self._take(call, handed, keep, looked))
+            yield TextAdded(text_of(call.tokens[:keep]))
+        yield RoundEnded(self._take(call, handed, keep, looked))
         stuck = last or (keep == 0 and (grounded or following.query is None))
         state.finish_reason = self._finish_reason(call, keep, stuck=stuck)
         return None if state.finish_reason else following
@@ -279,14 +279,14 @@ class AnswerStream:
             return
         state.kept += cue
         state.forced = True
-        yield Wrote(text_of(cue))
+        yield TextAdded(text_of(cue))
         params = self._own_params(max_tokens=FORCED_TOKENS, logprobs=None)
         call = self._make_call(handed, params, state.text)
         for piece in call.pieces():
             if piece:
-                yield Wrote(piece)
-        looked = _Looked(reason="no answer yet: asked for it")
-        yield Ended(self._take(call, handed, len(call.tokens), looked))
+                yield TextAdded(piece)
+        looked = _Looked(reason="forced: no answer yet")
+        yield RoundEnded(self._take(call, handed, len(call.tokens), looked))
 
 
 @dataclass(frozen=True, slots=True)

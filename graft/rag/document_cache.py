@@ -21,10 +21,9 @@ from graft.models.rotation import find_rotation, frequencies_name
 from graft.rag.kept_rows import KeptRows, name_of
 from graft.rag.parts import HEAD, PASSAGE, Part, PartReuse, checked
 from graft.rag.prompt_rows import Piece, PromptRows
-from graft.rag.reuse import Reuse
+from graft.rag.reuse import DISK_BYTES, Reuse
 
 GIGABYTE = 1 << 30
-DISK_BYTES = 4 * GIGABYTE
 MOST_QUESTIONS = 4096  # that are remembered, if nobody says that they have ended
 MOST_ORDERS = 4096  # of passages in earlier prompts
 

@@ -9,7 +9,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from graft.errors import InputError
 from graft.rag.sentences import Language, Span, may_end_sentence
+
+POLICIES = {
+    "fl": "FL-RAG: every N tokens, with them as the query",
+    "fs": "FS-RAG: after every sentence, with it as the query",
+    "flare": "FLARE: for sentences written with low probabilities",
+    "dragin": "DRAGIN: for words that are uncertain and attended to",
+}
+
+
+def check_policy(name: str) -> None:
+    """Raise InputError for an unknown policy."""
+    if name not in POLICIES:
+        raise InputError(f"unknown policy {name!r}; choose one of {', '.join(POLICIES)}")
 
 
 @dataclass(frozen=True, slots=True)

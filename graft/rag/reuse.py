@@ -7,6 +7,7 @@ from graft.errors import InputError
 
 MODES = ("off", "exact", "cics", "keep", "blend")
 SCOPES = ("question", "all")
+DISK_BYTES = 4 << 30
 DEMOS, REORDER, SHARE = "demos", "reorder", 0.15
 NAMES = ("off", DEMOS, *MODES[1:])
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from graft.decode.engine import Engine
 from graft.errors import InputError
-from graft.rag.document_cache import DISK_BYTES, DocumentCache
+from graft.rag.document_cache import DocumentCache
 from graft.rag.parts import HEAD, Part
-from graft.rag.reuse import Reuse
+from graft.rag.reuse import DISK_BYTES, Reuse
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,19 +14,18 @@ from graft.rag.answer import Answer
 from graft.rag.answering import AnswerStream
 from graft.rag.attention import Attention
 from graft.rag.corpus import Corpus
-from graft.rag.document_cache import DISK_BYTES
 from graft.rag.families import find_family
 from graft.rag.parts import Part
 from graft.rag.policies import make_policy
 from graft.rag.policy import Policy
 from graft.rag.prompt import Prompter
-from graft.rag.reuse import Reuse, as_reuse
+from graft.rag.reuse import DISK_BYTES, Reuse, as_reuse
 from graft.rag.round_reuse import RoundReuse, reuse_for
 from graft.rag.sentences import Language, find_language
 from graft.sampling import SamplingParams
 
 PASSAGES = 3  # a round reads
-MOST_ROUNDS = 16  # that look something up
+MAX_ROUNDS = 16  # that look something up
 
 
 class Session:
@@ -51,7 +50,7 @@ class Session:
         family: str = "general",
         threshold: float | None = None,
         passages: int = PASSAGES,
-        most_rounds: int = MOST_ROUNDS,
+        max_rounds: int = MAX_ROUNDS,
         guided: bool | None = None,
         style: str = "auto",
         force_answer: bool = True,
@@ -59,7 +58,7 @@ class Session:
         cache_dir: Path | str | None = None,
         cache_size: int = DISK_BYTES,
     ) -> None:
-        if passages < 1 or most_rounds < 0:
+        if passages < 1 or max_rounds < 0:
             raise InputError("a round reads at least one passage, and there are 0 or more rounds")
         self.engine, self.corpus, self.draft = engine, corpus, draft
         chosen = as_reuse(reuse) if isinstance(reuse, str) else reuse
@@ -78,7 +77,7 @@ class Session:
         self.reuse: RoundReuse = chosen
         self.guided = self.reuse.approximate if guided is None else guided
         self.prompter = Prompter(engine, self.family, style, self.guided)
-        self.passages, self.most_rounds = passages, most_rounds
+        self.passages, self.max_rounds = passages, max_rounds
         self.force_answer = force_answer
         self.language: Language = find_language()
         self._head_seconds: float | None = None  # None: not read yet

@@ -13,17 +13,30 @@ from graft.retrieval.fusion import Fusion
 from graft.retrieval.retriever import Retriever
 
 HYBRID = "bm25+static"
+NAMES = ("bm25", "static", "dense", "farthest")
 
 
 def retriever(name: str = "bm25") -> Retriever:
-    """The retriever of that name; what it loads is loaded now."""
+    """The retriever of that name, loaded; InputError for an unknown name."""
+    check_retriever(name)
     parts = (HYBRID if name == "hybrid" else name).split("+")
     members = [_single(part) for part in parts]
     return members[0] if len(members) == 1 else Fusion(members)
 
 
+def check_retriever(name: str) -> None:
+    """Raise InputError for an unknown name; loads nothing."""
+    for part in (HYBRID if name == "hybrid" else name).split("+"):
+        kind, _, encoder = part.partition(":")
+        if part not in NAMES and not (kind == "dense" and encoder):
+            raise InputError(
+                f"unknown retriever {part!r}; choose bm25, static, dense, dense:NAME or hybrid, or "
+                "join several by +"
+            )
+
+
 def _single(name: str) -> Retriever:
-    kind, _, encoder = name.partition(":")
+    encoder = name.partition(":")[2]
     if name == "bm25":
         return Bm25()
     if name == "farthest":
@@ -32,11 +45,6 @@ def _single(name: str) -> Retriever:
         from graft.retrieval.static import StaticEmbeddings
 
         return StaticEmbeddings()
-    if name == "dense" or (kind == "dense" and encoder):
-        from graft.retrieval.dense import MINILM, DenseEmbeddings
+    from graft.retrieval.dense import MINILM, DenseEmbeddings
 
-        return DenseEmbeddings(encoder or MINILM)
-    raise InputError(
-        f"there is no retriever {name}: choose bm25, static, dense, dense:NAME or hybrid, "
-        "or join some by +"
-    )
+    return DenseEmbeddings(encoder or MINILM)

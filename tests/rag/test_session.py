@@ -5,7 +5,7 @@ from rag_tiny import CORPUS, QUESTION, rag_engine
 from scripted_engine import ScriptedEngine
 
 from graft.errors import InputError
-from graft.rag.answering import Ended, Searched, Wrote
+from graft.rag.answering import Retrieved, RoundEnded, TextAdded
 from graft.rag.flare import Flare
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
@@ -82,7 +82,7 @@ def test_it_is_not_asked_for_where_the_caller_does_not_want_it():
 def test_searches_are_limited_and_the_last_call_goes_on_with_what_was_found():
     engine, session = scripted(
         " The cat slept. X", " The river ran. The boat sank. So the answer is no.|",
-        policy="fs", most_rounds=1,
+        policy="fs", max_rounds=1,
     )  # fmt: skip
     answer = session.ask(QUESTION, LONG)
     assert answer.totals.retrievals == 1
@@ -142,8 +142,8 @@ def test_events_come_in_order_and_say_all_that_stays():
     stream = session.stream(QUESTION, LONG)
     events = list(stream)
     kinds = [type(event) for event in events]
-    assert kinds == [Searched, Wrote, Ended] * 2
-    text = "".join(event.text for event in events if isinstance(event, Wrote))
+    assert kinds == [Retrieved, TextAdded, RoundEnded] * 2
+    text = "".join(event.text for event in events if isinstance(event, TextAdded))
     assert text.strip() == stream.answer.text
 
 
@@ -151,7 +151,7 @@ def test_a_stream_that_is_given_up_closes_its_call():
     engine, session = scripted(" A cat slept here for long", policy="fl", threshold=99)
     stream = session.stream(QUESTION, LONG)
     for event in stream:
-        if isinstance(event, Wrote):
+        if isinstance(event, TextAdded):
             break
     stream.close()
     assert engine.streams[0].closed
