@@ -186,7 +186,7 @@ def ask(
 ) -> None:
     """Answer a question over a corpus, retrieving passages while answering.
 
-    Example: graft ask "Which of the two lifts is older?" --corpus docs/ --show-rounds
+    Example: graft ask "Which drafter needs a datastore?" --corpus docs --show-rounds
     """
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()

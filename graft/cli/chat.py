@@ -33,7 +33,7 @@ def chat(
     If the documents are longer than the model's context, the first question selects passages;
     later questions use the same passages, until /reset.
 
-    Example: graft chat --doc contract.md
+    Example: graft chat --doc examples/service_agreement.md
     """
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()

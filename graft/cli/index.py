@@ -73,7 +73,7 @@ def build(
 ) -> None:
     """Build a datastore of documents. Run the same command again to resume.
 
-    Example: graft index build store docs/
+    Example: graft index build store docs
     """
     from graft.match.store_build import begin_store
     from graft.match.store_files import Manifest, writing

@@ -62,7 +62,7 @@ def passages(  # noqa: PLR0913 (one parameter is one option)
 ) -> None:
     """Build a corpus of passages for `graft ask --corpus`; an interruption changes nothing.
 
-    Example: graft index passages wiki psgs_w100.tsv.gz
+    Example: graft index passages corpus docs
     """
     place = _place(corpus, engine)
     if sum((bool(files), query is not None, info, listed)) != 1:

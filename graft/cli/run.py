@@ -40,7 +40,7 @@ def run(
 ) -> None:
     """Answer a question from documents.
 
-    Example: graft run "When can the contract be ended?" --doc contract.md --compare
+    Example: graft run "How fast is support?" --doc examples/service_agreement.md --compare
     """
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()

@@ -12,7 +12,7 @@ import numpy as np
 
 from graft.errors import InputError
 from graft.retrieval.bm25 import question_words, words
-from graft.retrieval.bm25s_alone import load_bm25s
+from graft.retrieval.bm25s_without_jax import load_bm25s
 
 K1, B = 1.2, 0.75  # of Lucene and Elasticsearch, which the papers searched with
 

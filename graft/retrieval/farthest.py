@@ -1,7 +1,7 @@
-"""The texts that help least, for trying what a drafter does when retrieval fails (RAPID, table 3).
+"""The least relevant texts, to measure a drafter when retrieval fails (RAPID, table 3).
 
-The paper shows every drafter the text of another question. Here it is the prompt's own chunks in
-the reverse of their order: the drafter reads as much as ever, and nothing to the point.
+The paper uses the text of another question. Here it is the prompt's own chunks in reverse order of
+relevance, of the same length.
 """
 
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from graft.retrieval.bm25 import Bm25
-from graft.retrieval.retriever import Nearness
+from graft.retrieval.retriever import Relevance
 
 
 class Farthest:
-    """BM25 turned round: what shares least with the question comes first."""
+    """BM25 reversed: the texts with the least in common with the question come first."""
 
     def __init__(self) -> None:
-        self._nearest = Bm25()
+        self._bm25 = Bm25()
 
-    def nearness(self, question: str, texts: Sequence[str]) -> Nearness:
-        """See Retriever. All are taken to be near: the budget alone limits what is read."""
-        found = self._nearest.nearness(question, texts)
-        return Nearness(-found.scores, np.ones(len(found.scores), bool))
+    def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
+        """See Retriever. All texts count as relevant: only the budget limits the selection."""
+        found = self._bm25.relevance(question, texts)
+        return Relevance(-found.scores, np.ones(len(found.scores), bool))

@@ -1,13 +1,14 @@
 """Retrievers by name.
 
-`bm25` needs nothing else; `static` (word vectors) and `dense` (all-MiniLM-L6-v2; `dense:NAME` any
-other sentence encoder or folder) need a package each. Names joined by + are fused by rank;
-`hybrid` is bm25+static. On a GPU bm25+dense finds more; on a CPU an encoder takes as long as a
-small model takes to read the prompt. `farthest` takes what helps least, as a test.
+`bm25` needs no extra package; `static` (word vectors) and `dense` (all-MiniLM-L6-v2; `dense:NAME`
+any other sentence encoder or folder) need one each. Names joined by + are fused by rank; `hybrid`
+is bm25+static. On a GPU bm25+dense finds more; on a CPU an encoder takes as long as a small
+model's prefill. `farthest` selects the least relevant texts, for experiments.
 """
 
 from graft.errors import InputError
 from graft.retrieval.bm25 import Bm25
+from graft.retrieval.encoder import find_encoder
 from graft.retrieval.farthest import Farthest
 from graft.retrieval.fusion import Fusion
 from graft.retrieval.retriever import Retriever
@@ -36,15 +37,6 @@ def check_retriever(name: str) -> None:
 
 
 def _single(name: str) -> Retriever:
-    encoder = name.partition(":")[2]
     if name == "bm25":
         return Bm25()
-    if name == "farthest":
-        return Farthest()
-    if name == "static":
-        from graft.retrieval.static import StaticEmbeddings
-
-        return StaticEmbeddings()
-    from graft.retrieval.dense import MINILM, DenseEmbeddings
-
-    return DenseEmbeddings(encoder or MINILM)
+    return Farthest() if name == "farthest" else find_encoder(name)

@@ -172,9 +172,9 @@ def test_parquet(index, cli, store, tmp_path, monkeypatch):
     ("content", "message"),
     [
         ('{"text": "a"}\n{"text": \n', "line 2, is not JSON"),
-        ('{"body": "a"}\n', "has no field 'text': there are body; --field names one"),
-        ('{"text": 3}\n', "holds no text"),
-        ("[1]\n", "it is no object"),
+        ('{"body": "a"}\n', "has no field 'text': there are body; name one with --field"),
+        ('{"text": 3}\n', "is not text"),
+        ("[1]\n", "it is not an object"),
     ],
 )
 def test_unreadable_records_are_refused(cli, store, tmp_path, content, message):

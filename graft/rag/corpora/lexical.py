@@ -10,7 +10,7 @@ from graft.errors import InputError
 from graft.rag.corpora.ranking import Ranked, best
 from graft.rag.corpus import K1, B
 from graft.retrieval.bm25 import question_words, words
-from graft.retrieval.bm25s_alone import load_bm25s
+from graft.retrieval.bm25s_without_jax import load_bm25s
 
 
 class LexicalWriter:

@@ -185,7 +185,7 @@ class MilvusCorpus:
     def _parameters(self, name: str) -> dict[str, Any]:
         if name == BM25:
             return {"metric_type": "BM25"}
-        return {"metric_type": "COSINE", "params": {"radius": self._encoders[name].near}}
+        return {"metric_type": "COSINE", "params": {"radius": self._encoders[name].min_cosine}}
 
 
 def _shown(entity: Mapping[str, str]) -> tuple[str, str]:

@@ -48,4 +48,5 @@ class VectorRanker:
             np.matmul(
                 self._vectors[first : first + BLOCK], asked, out=scores[first : first + BLOCK]
             )
-        return best(scores, k, above=np.nextafter(np.float32(self._encoder.near), np.float32(-2)))
+        least = np.float32(self._encoder.min_cosine)
+        return best(scores, k, above=np.nextafter(least, np.float32(-2)))
