@@ -1,4 +1,4 @@
-"""The best of many scores, and several rankings as one."""
+"""Top-k selection and rank fusion."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,22 +12,22 @@ Ranked = tuple[np.ndarray, np.ndarray]  # numbers of passages and their scores, 
 
 
 class Ranker(Protocol):
-    """Whoever ranks all passages of a corpus."""
+    """Ranks all passages of a corpus."""
 
     def rank(self, question: str, k: int) -> Ranked:
-        """The best `k` or fewer; none that has nothing to do with the question."""
+        """At most `k` passages, best first; only relevant ones."""
 
 
 def best(scores: np.ndarray, k: int, *, above: float) -> Ranked:
-    """The `k` highest of those greater than `above`; equal ones in their order."""
-    least = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else above
-    found = np.flatnonzero((scores >= least) & (scores > above))
+    """The `k` highest scores greater than `above`; equal scores keep their order."""
+    lowest = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else above
+    found = np.flatnonzero((scores >= lowest) & (scores > above))
     found = found[np.argsort(-scores[found], kind="stable")[:k]]
     return found, scores[found]
 
 
 def fused(rankings: Sequence[Ranked], k: int) -> Ranked:
-    """By reciprocal rank (see graft.retrieval.fusion)."""
+    """The rankings fused by reciprocal rank (see graft.retrieval.fusion)."""
     totals: dict[int, float] = defaultdict(float)
     for numbers, _ in rankings:
         for rank, number in enumerate(numbers.tolist(), 1):

@@ -1,6 +1,6 @@
-"""Vectors of passages on disk, all compared with the question's: exact, and as fast as memory.
+"""Vectors of passages on disk, searched exhaustively.
 
-A million vectors of 256 numbers are a gigabyte, read for every question; for more there is Milvus.
+A million vectors of 256 numbers are a gigabyte, read for every question; use Milvus for more.
 """
 
 import shutil
@@ -16,7 +16,7 @@ BLOCK = 1 << 16  # vectors compared at a time
 
 
 class VectorWriter:
-    """Appends vectors to a file, which may begin with those of an `earlier` one."""
+    """Appends vectors to a file, after those of an `earlier` file if given."""
 
     def __init__(self, file: Path, encoder: Encoder, earlier: Path | None = None) -> None:
         self._encoder = encoder
@@ -25,16 +25,16 @@ class VectorWriter:
         self._file = file.open("ab")
 
     def add(self, texts: Sequence[str]) -> None:
-        """More passages."""
+        """Add passages."""
         self._file.write(np.ascontiguousarray(self._encoder.encode_passages(texts), "<f4").data)
 
     def finish(self) -> None:
-        """All passages are there."""
+        """Close the file."""
         self._file.close()
 
 
 class VectorRanker:
-    """Ranks by cosine what is as near as the encoder's `near`."""
+    """Ranks passages with the encoder's minimum cosine or more."""
 
     def __init__(self, file: Path, size: int, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -42,11 +42,10 @@ class VectorRanker:
 
     def rank(self, question: str, k: int) -> Ranked:
         """See Ranker."""
-        asked = self._encoder.encode_question(question)
+        query = self._encoder.encode_question(question)
         scores = np.empty(len(self._vectors), np.float32)
         for first in range(0, len(scores), BLOCK):
-            np.matmul(
-                self._vectors[first : first + BLOCK], asked, out=scores[first : first + BLOCK]
-            )
-        least = np.float32(self._encoder.min_cosine)
-        return best(scores, k, above=np.nextafter(least, np.float32(-2)))
+            block = slice(first, first + BLOCK)
+            np.matmul(self._vectors[block], query, out=scores[block])
+        lowest = np.float32(self._encoder.min_cosine)
+        return best(scores, k, above=np.nextafter(lowest, np.float32(-2)))
