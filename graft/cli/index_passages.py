@@ -2,18 +2,15 @@
 
 import json as json_module
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
 
 from graft.cli.failures import fails_in_one_line
 from graft.cli.show import Spinner
 from graft.errors import InputError
-
-if TYPE_CHECKING:
-    from graft.rag.corpora.engines import About
 
 MEGABYTE = 1e6
 SHOWN = 200  # characters of a passage in the output of --query
@@ -64,113 +61,40 @@ def passages(  # noqa: PLR0913 (one parameter is one option)
 
     Example: graft index passages corpus docs
     """
-    place = _place(corpus, engine)
+    backend = _backend(corpus, engine)
     if sum((bool(files), query is not None, info, listed)) != 1:
         raise InputError("name FILES to build the corpus from, or one of --query, --info, --list")
     if not files and (add or words is not None or engine is not None):
         raise InputError("--add, --engine and --words are for building: name FILES")
     if query is not None:
-        _show_found(place, query, limit, json=json)
+        _show_found(backend, query, limit, json=json)
     elif listed:
-        _print({"corpora": place.listed()}, "\n".join(place.listed()), json=json)
+        corpora = backend[0].listed(backend[1])
+        _print({"corpora": corpora}, "\n".join(corpora), json=json)
     elif info:
-        state = _state(place)
+        state = _state(backend)
         _print(state, _line(state), json=json)
     elif add and (engine is not None or words is not None):
         raise InputError("--add keeps the corpus' own engine and words; leave these out")
     else:
-        _make(place, files, None if add else (engine, words), json=json)
+        _make(backend, files, None if add else (engine, words), json=json)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A corpus on disk."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def listed(self) -> list[str]:
-        """The corpora in the folder, or the folder itself."""
-        from graft.rag.corpora.folder import is_corpus
-
-        if is_corpus(self.path):
-            return [str(self.path)]
-        if not self.path.is_dir():
-            raise InputError(f"{self.path} is not a folder")
-        return [str(each) for each in sorted(self.path.iterdir()) if is_corpus(each)]
-
-    def about(self) -> tuple["About", int, int | None]:
-        """Build settings, number of passages, bytes."""
-        from graft.rag.corpora.folder import read_manifest
-
-        manifest = read_manifest(self.path)
-        return manifest.about, manifest.passages, manifest.bytes
-
-    def build(self, files: list[str], engines: tuple[str, ...], words: int, report: Any) -> int:  # noqa: ANN401
-        """Build a new corpus; returns the number of passages."""
-        from graft.rag.corpora.build import build
-
-        return build(self.path, files, engines, words, report).passages
-
-    def add(self, files: list[str], report: Any) -> int:  # noqa: ANN401
-        """Add files; returns the number of new passages."""
-        from graft.rag.corpora.build import add
-
-        return add(self.path, files, report)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Milvus:
-    """A corpus in a Milvus collection."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return str(self._address())
-
-    def listed(self) -> list[str]:
-        """The collections of the database."""
-        from graft.rag.corpora.milvus import Address, collections
-
-        address = self._address()
-        return [str(Address(address.uri, name)) for name in collections(address)]
-
-    def about(self) -> tuple["About", int, int | None]:
-        """Build settings, number of passages, None: Milvus does not report bytes."""
-        from graft.rag.corpora.milvus import state
-
-        return *state(self._address()), None
-
-    def build(self, files: list[str], engines: tuple[str, ...], words: int, report: Any) -> int:  # noqa: ANN401
-        """Build a new collection; returns the number of passages."""
-        from graft.rag.corpora.milvus import build
-
-        return build(self._address(), files, engines, words, report)
-
-    def add(self, files: list[str], report: Any) -> int:  # noqa: ANN401
-        """Add files; returns the number of new passages."""
-        from graft.rag.corpora.milvus import add
-
-        return add(self._address(), files, report)
-
-    def _address(self) -> Any:  # noqa: ANN401
-        from graft.rag.corpora.milvus import as_address
-
-        return as_address(self.name)
-
-
-def _place(corpus: str, engine: str | None) -> Folder | Milvus:
+def _backend(corpus: str, engine: str | None) -> tuple[ModuleType, Any]:
+    """The module that has build, add, state and listed for a corpus, and their first argument."""
+    if engine == MILVUS and not corpus.startswith(f"{MILVUS}:"):
+        corpus = f"{MILVUS}:{corpus}"
     if corpus.startswith(f"{MILVUS}:"):
-        return Milvus(corpus)
-    if engine == MILVUS:
-        return Milvus(f"{MILVUS}:{corpus}")
-    return Folder(Path(corpus).expanduser())
+        from graft.rag.corpora import milvus
+
+        return milvus, milvus.as_address(corpus)
+    from graft.rag.corpora import build
+
+    return build, Path(corpus).expanduser()
 
 
 def _make(
-    place: Folder | Milvus,
+    backend: tuple[ModuleType, Any],
     files: list[str],
     new: tuple[str | None, int | None] | None,
     *,
@@ -180,6 +104,7 @@ def _make(
     from graft.rag.corpora.engines import engine_parts
     from graft.retrieval.by_words import WORDS
 
+    module, place = backend
     began = time.monotonic()
     with Spinner("reading") as spinner:
 
@@ -188,20 +113,20 @@ def _make(
             spinner.update(f"{stage}: {passages:,} passages, {speed:,.0f} passages/s")
 
         if new is None:
-            added = place.add(files, report)
+            added = module.add(place, files, report)
         else:
             engine, words = new
-            default = "hybrid" if isinstance(place, Milvus) else "bm25s"
+            default = "bm25s" if isinstance(place, Path) else "hybrid"
             chosen = default if engine in (None, MILVUS) else engine
-            added = place.build(files, engine_parts(chosen), words or WORDS, report)
-    state = {**_state(place), "added": added, "seconds": round(time.monotonic() - began, 2)}
-    _print(
-        state, f"added {added:,} passages in {state['seconds']:.1f} s\n{_line(state)}", json=json
-    )
+            added = module.build(place, files, engine_parts(chosen), words or WORDS, report)
+    state = {**_state(backend), "added": added, "seconds": round(time.monotonic() - began, 2)}
+    line = f"added {added:,} passages in {state['seconds']:.1f} s"
+    _print(state, f"{line}\n{_line(state)}", json=json)
 
 
-def _state(place: Folder | Milvus) -> dict[str, Any]:
-    about, count, size = place.about()
+def _state(backend: tuple[ModuleType, Any]) -> dict[str, Any]:
+    module, place = backend
+    about, count, size = module.state(place)
     return {
         "corpus": str(place),
         "passages": count,
@@ -219,14 +144,14 @@ def _line(state: dict[str, Any]) -> str:
     )
 
 
-def _show_found(place: Folder | Milvus, query: str, limit: int, *, json: bool) -> None:
+def _show_found(backend: tuple[ModuleType, Any], query: str, limit: int, *, json: bool) -> None:
     from dataclasses import asdict
 
     from graft.rag.corpora.named import open_corpus
 
-    place.about()  # a path that is not a corpus must not be read as a document
+    backend[0].state(backend[1])  # a path that is not a corpus must not be read as a document
     with Spinner("opening the corpus"):
-        corpus = open_corpus([str(place)])
+        corpus = open_corpus([str(backend[1])])
     began = time.perf_counter()
     hits = corpus.search(query, limit)
     seconds = time.perf_counter() - began

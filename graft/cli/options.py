@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
 DEVICE = re.compile(r"auto|(cpu|cuda)(:\d+)?")
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "max_tokens",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,8 +240,9 @@ class SamplingOptions(ModelOptions):
         """The sampling parameters, with `changes`; InputError for a wrong value."""
         from graft import SamplingParams
 
-        given = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
-        return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
+        names = [each.name for each in fields(SamplingOptions) if each not in fields(ModelOptions)]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return SamplingParams(**{**given, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)

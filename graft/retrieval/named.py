@@ -7,9 +7,8 @@ model's prefill. `farthest` selects the least relevant texts, for experiments.
 """
 
 from graft.errors import InputError
-from graft.retrieval.bm25 import Bm25
+from graft.retrieval.bm25 import Bm25, Farthest
 from graft.retrieval.encoder import find_encoder
-from graft.retrieval.farthest import Farthest
 from graft.retrieval.fusion import Fusion
 from graft.retrieval.retriever import Retriever
 

@@ -1,4 +1,7 @@
-"""Build a corpus on disk, or add to one; the old one is replaced when the new one is complete."""
+"""Build a corpus on disk, or add to one; the old one is replaced when the new one is complete.
+
+build, add, state and listed are those of milvus.py, for a folder.
+"""
 
 import contextlib
 import hashlib
@@ -33,8 +36,7 @@ from graft.rag.corpora.folder import (
     vectors_file,
     write_manifest,
 )
-from graft.rag.corpora.lexical import LexicalWriter
-from graft.rag.corpora.vectors import VectorWriter
+from graft.rag.corpora.indexes import LexicalWriter, VectorWriter
 from graft.rag.corpus import Passage
 from graft.rag.corpus_files import Known, read_passages
 
@@ -54,8 +56,8 @@ class Writer(Protocol):
 
 def build(
     folder: Path, files: Iterable[str], engines: tuple[str, ...], words: int, report: Report
-) -> Manifest:
-    """Build a corpus of files; replaces an existing one."""
+) -> int:
+    """Build a corpus of files, replacing an existing one; returns the number of passages."""
     encoders = load_encoders(engines)
     about = describe(engines, words, encoders)
     with _writing(folder) as temporary:
@@ -67,11 +69,11 @@ def build(
                 file = temporary / vectors_file(number)
                 builder.writers.append(VectorWriter(file, encoders[name]))
         builder.add_passages(read_passages(files, words))
-        return builder.finish(about)
+        return builder.finish(about).passages
 
 
-def add(folder: Path, files: Iterable[str], report: Report) -> tuple[Manifest, int]:
-    """Add files with the corpus' own settings; also returns the number of new passages."""
+def add(folder: Path, files: Iterable[str], report: Report) -> int:
+    """Add files with the corpus' own settings; returns the number of new passages."""
     with _writing(folder) as temporary:
         manifest = read_manifest(folder)
         about, texts = manifest.about, Texts(folder)
@@ -89,7 +91,22 @@ def add(folder: Path, files: Iterable[str], report: Report) -> tuple[Manifest, i
                 writer = VectorWriter(temporary / file, encoders[name], folder / file)
             builder.writers.append(writer)
         builder.add_passages(read_passages(files, about.words, Known(texts)))
-        return builder.finish(about), builder.count - manifest.passages
+        return builder.finish(about).passages - manifest.passages
+
+
+def state(folder: Path) -> tuple[About, int, int]:
+    """Build settings, number of passages and bytes of a corpus."""
+    manifest = read_manifest(folder)
+    return manifest.about, manifest.passages, manifest.bytes
+
+
+def listed(folder: Path) -> list[str]:
+    """The corpora in a folder, or the folder itself."""
+    if is_corpus(folder):
+        return [str(folder)]
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder")
+    return [str(each) for each in sorted(folder.iterdir()) if is_corpus(each)]
 
 
 @dataclass(slots=True)

@@ -4,9 +4,7 @@ from pathlib import Path
 
 from graft.rag.corpora.engines import BM25, check_encoders, load_encoders
 from graft.rag.corpora.folder import LEXICAL, Texts, read_manifest, vectors_file
-from graft.rag.corpora.lexical import LexicalRanker
-from graft.rag.corpora.ranking import Ranker, fused
-from graft.rag.corpora.vectors import VectorRanker
+from graft.rag.corpora.indexes import LexicalRanker, Ranker, VectorRanker, fused
 from graft.rag.corpus import Hit
 
 DEPTH = 100  # minimum number of passages of each engine that are fused

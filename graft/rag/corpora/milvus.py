@@ -67,11 +67,12 @@ def as_address(name: str) -> Address:
     return Address(uri, collection or COLLECTION)
 
 
-def collections(address: Address) -> list[str]:
+def listed(address: Address) -> list[str]:
     """The collections of Graft at an address."""
     with _client(address) as client:
         names = sorted(client.list_collections())
-        return [name for name in names if _about(client, name) and not name.endswith(BUILDING)]
+        names = [name for name in names if _about(client, name) and not name.endswith(BUILDING)]
+    return [str(Address(address.uri, name)) for name in names]
 
 
 def build(
@@ -96,10 +97,10 @@ def build(
     return count
 
 
-def state(address: Address) -> tuple[About, int]:
-    """Build settings and number of passages of a collection."""
+def state(address: Address) -> tuple[About, int, None]:
+    """Build settings and number of passages of a collection; Milvus does not report bytes."""
     with _client(address) as client:
-        return _loaded(client, address), _count(client, address.collection)
+        return _loaded(client, address), _count(client, address.collection), None
 
 
 def add(address: Address, files: Iterable[str], report: Report) -> int:

@@ -71,7 +71,7 @@ def test_more_files_are_added_once(address, rows, tmp_path):
     more.write_text("\n".join(map(json.dumps, [row, ROWS[0]])))
     for new in (1, 0):
         assert milvus.add(address, [str(more)], lambda *_: None) == new
-        about, count = milvus.state(address)
+        about, count, _ = milvus.state(address)
         assert (count, about.engines) == (4, ("bm25", "static"))
     assert found(address, "who supplies water", 1) == ["d"]
 
@@ -87,7 +87,7 @@ def test_rebuild_replaces_and_an_interruption_keeps_the_old(address, rows, tmp_p
     with pytest.raises(KeyboardInterrupt):
         milvus.build(address, [str(other)], ("bm25",), 100, interrupted)
     assert found(address, "surgical", 1) == ["b"]
-    assert milvus.collections(address) == ["texts"]
+    assert milvus.listed(address) == [str(address)]
     make(address, str(other), "bm25s")
     assert found(address, "surgical") == []
     assert found(address, "new words") == ["n"]
