@@ -95,7 +95,7 @@ class AnswerStream:
 
     def __init__(self, session: "Session", question: str, params: SamplingParams) -> None:
         self._session, self._question, self._params = session, question, params
-        self._name = uuid4().hex  # equal questions are told apart
+        self._name = uuid4().hex  # unique: equal questions may run at once
         self._seed = choose_seed() if params.seed is None else params.seed
         self._state = _State()
         self._question_tokens = _tokens(session.engine, f"{question}\n")

@@ -190,29 +190,38 @@ class DocumentCache:
     def _plan_part(self, plan: _Plan, part: Part, question: str, *, last: bool) -> None:
         """Look up the rows of the next part and append it to the plan."""
         tokens = np.asarray(part.tokens, np.int32)
-        first, end = len(plan.tokens), len(plan.tokens) + len(tokens)
         name = entry_name(self._key, plan.name, tokens)
-        mode, piece = self.reuse.mode, Piece(first, end, exact=plan.exact)
-        if last or part.kind not in self._counted or (mode == "off" and not self._is_head(part)):
-            pass
-        elif self._may_be_exact(plan) and (entry := self._rows.get(name, tokens, first)):
-            piece = Piece(first, end, entry)
-            self._record(question, tokens, entry.name, first, part)
-        elif part.kind == HEAD or not self.reuse.approximate:
-            piece = Piece(first, end, name=name)
-        elif self.reuse.scope == "all":
-            piece = self._after_head(plan, tokens, first)
+        if last or not self._is_cached(part):
+            first = len(plan.tokens)
+            piece = Piece(first, first + len(tokens), exact=plan.exact)
         else:
-            piece = self._in_question(plan, part, question, name)
+            piece = self._cached_piece(plan, part, tokens, name, question)
         plan.add(part, piece, name)
+
+    def _is_cached(self, part: Part) -> bool:
+        """Whether parts of this kind are cached."""
+        if self.reuse.mode == "off":
+            return self.reuse.head and part.kind == HEAD
+        return part.kind in self._counted
+
+    def _cached_piece(
+        self, plan: _Plan, part: Part, tokens: np.ndarray, name: str, question: str
+    ) -> Piece:
+        """A piece with rows from the cache, or to be computed and cached."""
+        first, end = len(plan.tokens), len(plan.tokens) + len(tokens)
+        if self._may_be_exact(plan) and (entry := self._rows.get(name, tokens, first)):
+            self._record(question, tokens, entry.name, first, part)
+            return Piece(first, end, entry)
+        if part.kind == HEAD or not self.reuse.approximate:
+            return Piece(first, end, name=name)
+        if self.reuse.scope == "all":
+            return self._after_head(plan, tokens, first)
+        return self._in_question(plan, part, question, name)
 
     def _may_be_exact(self, plan: _Plan) -> bool:
         """With scope "all" only up to the first passage, so that other prompts change no answer."""
         apart = self.reuse.approximate and self.reuse.scope == "all"
         return plan.exact and not (apart and len(plan.tokens) > plan.head)
-
-    def _is_head(self, part: Part) -> bool:
-        return self.reuse.head and part.kind == HEAD
 
     def _after_head(self, plan: _Plan, tokens: np.ndarray, first: int) -> Piece:
         """A passage as computed after the head only; the first passage is there anyway."""

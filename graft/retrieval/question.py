@@ -39,16 +39,16 @@ def head(text: TokenText, content: Span, max_tokens: int) -> Span:
 def query(text: TokenText, contents: list[Span], max_tail: int, max_head: int) -> str:
     """The search query."""
     start, end = contents[-1]
-    _, asked = tail(text, contents[-1], max_tail)
-    if end - start > max_tail and not _asks(asked):
+    _, question = tail(text, contents[-1], max_tail)
+    if end - start > max_tail and not _asks(question):
         first = text.of(*head(text, contents[-1], max_head))
         if _asks(first):
             return first[: max(map(first.rfind, MARKS)) + 1].strip()
     for earlier in contents[-2 : -1 - MAX_CONTENTS : -1]:
-        if len(content_words(asked)) >= MIN_WORDS:
+        if len(content_words(question)) >= MIN_WORDS:
             break
-        asked = f"{tail(text, earlier, max_tail)[1]}\n{asked}"
-    return asked
+        question = f"{tail(text, earlier, max_tail)[1]}\n{question}"
+    return question
 
 
 def _asks(unit: str) -> bool:

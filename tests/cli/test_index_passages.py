@@ -70,7 +70,7 @@ def test_a_corpus_in_milvus(run, tmp_path, files):
         ([], "name FILES to build the corpus from"),
         (["FILES", "--info"], "name FILES to build the corpus from"),
         (["--info", "--add"], "are for building"),
-        (["FILES", "--engine", "faiss"], "there is no engine 'faiss'"),
+        (["FILES", "--engine", "faiss"], "unknown engine 'faiss'"),
         (["FILES", "--add"], "is not a corpus; make one with"),
         (["FILES", "--add", "--words", "5"], "leave these out"),
         (["--info"], "is not a corpus; make one with"),

@@ -114,7 +114,7 @@ def test_missing_and_foreign_collections_are_refused(address, rows):
         MilvusCorpus(address)
     with pytest.raises(InputError, match="is not Graft's; name another one"):
         make(address, rows)
-    assert milvus.collections(address) == []
+    assert milvus.listed(address) == []
 
 
 def test_unreachable_server_is_refused():
