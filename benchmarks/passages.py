@@ -72,9 +72,11 @@ def build(folder: Path, file: Path, engine: str) -> dict[str, float]:
     """Build in a process of its own, whose peak of memory is told."""
     from graft.rag.corpora.build import build as build_corpus
     from graft.rag.corpora.engines import engine_parts
+    from graft.rag.corpora.folder import read_manifest
 
     began, used = time.perf_counter(), time.process_time()
-    manifest = build_corpus(folder, [str(file)], engine_parts(engine), 100, lambda *_: None)
+    build_corpus(folder, [str(file)], engine_parts(engine), 100, lambda *_: None)
+    manifest = read_manifest(folder)
     return {
         "passages": manifest.passages,
         "megabytes": round(manifest.bytes / 1e6, 1),

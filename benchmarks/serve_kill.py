@@ -40,7 +40,7 @@ from graft.decode.prepared_request import PreparedRequest
 from graft.rag.document_cache import DocumentCache
 model, folder = sys.argv[1:]
 engine = graft.load(model, head=None, disk_cache=1 << 30)
-documents = DocumentCache(engine, most_bytes=0, folder=folder)
+documents = DocumentCache(engine, max_bytes=0, folder=folder)
 text = "the contractor maintains every lift of the hospital and keeps a record of each visit "
 few = graft.SamplingParams(max_tokens=2)
 print("ready", flush=True)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from graft.errors import InputError
-from graft.sampling_params import GREEDY_BELOW as GREEDY_BELOW
 from graft.sampling_params import SamplingParams as SamplingParams
 
 # Noise streams: the walk; acceptance test and residual of the rules with q; a drafter's samples

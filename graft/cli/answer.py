@@ -1,11 +1,11 @@
-"""Run one answer, with the clock a user would hold: from the question to the last token."""
+"""Generate one answer and time it: from the question to the last token."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from graft.cli.show import Waiting
+from graft.cli.show import Spinner
 
 if TYPE_CHECKING:
     from graft import Engine, SamplingParams
@@ -15,7 +15,7 @@ Prompt = str | list[int] | list[dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`result` as the engine returned it; seconds since the question was handed over."""
+    """The engine's `result`; seconds since the request."""
 
     draft: str
     result: Any
@@ -30,23 +30,23 @@ def answer(
     draft: str,
     show: Callable[[Any], None] = lambda event: None,
 ) -> Answer:
-    """Decode to the end, `show`ing every token event; the stream is closed whatever happens."""
+    """Decode to the end, `show`ing every token event; the stream is always closed."""
     began = time.perf_counter()
     first_token = None
     stream = engine.stream(prompt, params, draft=draft)
-    waiting = Waiting("reading the prompt")
+    spinner = Spinner("prefill")
     try:
         while not stream.ready():
             stream.step()
-            read, count = stream.prefill_progress
-            waiting.say(f"reading the prompt: {read:,} of {count:,} tokens")
+            done, count = stream.prefill_progress
+            spinner.update(f"prefill: {done:,} of {count:,} prompt tokens")
         for event in stream:
-            waiting.stop()
+            spinner.stop()
             first_token = first_token or time.perf_counter()
             show(event)
         result = stream.result
     finally:
-        waiting.stop()
+        spinner.stop()
         stream.close()
     ended = time.perf_counter()
     return Answer(draft, result, (first_token or ended) - began, ended - began)

@@ -1,4 +1,4 @@
-"""`graft ask`: a question answered over a corpus, looking things up while it is answered."""
+"""`graft ask`: answer a question over a corpus with adaptive retrieval."""
 
 import json as json_module
 import sys
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graft.cli.options import SamplingOptions, takes_options
+from graft.cli.options import SamplingOptions, parse_size, takes_options
 from graft.cli.run import read_question
-from graft.cli.show import Waiting, end_line
+from graft.cli.show import Spinner, end_line, prompt_parts
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,72 +21,73 @@ if TYPE_CHECKING:
     from graft.rag.reuse import Reuse
     from graft.rag.session import Session
 
-MOST_SHOWN = 300  # characters of a text in the list of rounds; --json and --html have all
+MAX_SHOWN = 300  # characters of a text in the list of rounds; --json and --html have all
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskOptions(SamplingOptions):
-    """What to look up where, and when."""
+    """Corpus, retrieval policy and reuse of the KV cache."""
 
     corpus: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="What to look things up in: a corpus of `graft index passages` (its folder, or "
-            "milvus:FILE.db#NAME, milvus:URI#NAME); or documents, JSON lines, a JSON array, TSV or "
-            "parquet of passages (text, title, id): a file, a folder or a quoted pattern; "
-            "repeatable.",
+            help="A corpus of `graft index passages` (its folder, or milvus:FILE.db#NAME, "
+            "milvus:URI#NAME); or documents, JSON lines, a JSON array, TSV or parquet of passages "
+            "(text, title, id): a file, a folder or a quoted pattern; repeatable.",
         ),
     ] = None
     policy: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="When to look up: fl (every so many tokens), fs (every sentence), flare (unlikely "
-            "sentences), dragin (uncertain words that matter).",
+            help="When to retrieve: fl (every N tokens), fs (after every sentence), flare (for "
+            "sentences of low probability), dragin (for uncertain words with high attention).",
         ),
     ] = "dragin"
     threshold: Annotated[
         float | None,
-        typer.Option(help="Of the policy: tokens for fl, 1 - p for flare, RIND for dragin."),
+        typer.Option(help="Of the policy: N for fl, mean 1 - p for flare, RIND for dragin."),
     ] = None
     reuse: Annotated[
         str,
         typer.Option(
             metavar="MODE",
-            help="What rounds take over from earlier ones: off, demos (the demonstrations), exact "
-            "(any true prefix); approximate, passages at other places: cics (keys turned to them), "
-            "keep (keys as they were), blend (cics, a share computed anew).",
+            help="KV cache that rounds reuse: off, demos (the demonstrations), exact (any common "
+            "prefix); approximate, for passages at other positions: cics (keys rotated to the new "
+            "position), keep (keys unchanged), blend (cics, a share of the tokens recomputed).",
         ),
     ] = "exact"
     scope: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Whose passages cics, keep and blend take: question (this one's, as they were "
-            "read; the default) or all (each read after the demonstrations alone).",
+            help="Passages that cics, keep and blend reuse: question (of the same question, the "
+            "default) or all (of every question, each prefilled after the demonstrations only).",
         ),
     ] = None
     share: Annotated[
         float | None,
-        typer.Option(help="Of the reused tokens that blend computes anew; 0.15 if not given."),
+        typer.Option(help="Share of the reused tokens that blend recomputes; 0.15 if not given."),
     ] = None
     reorder: Annotated[
         bool,
-        typer.Option("--reorder", help="Put known passages first; it changes the prompt."),
+        typer.Option("--reorder", help="Put cached passages first; this changes the prompt."),
     ] = False
     cache_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Keep what was read of demonstrations and passages there, for later questions to "
-            "the same model; with any --reuse but off.",
+            help="Keep the KV cache of demonstrations and passages there, for later questions to "
+            "the same model; needs a --reuse other than off.",
         ),
     ] = None
     cache_size: Annotated[
         str | None,
         typer.Option(
-            metavar="BYTES", help="Most in --cache-dir, such as 2g; the longest unused goes; 4g."
+            metavar="BYTES",
+            help="Maximum size of --cache-dir, such as 2g; 4g by default. The least recently used "
+            "entries are deleted.",
         ),
     ] = None
     family: Annotated[
@@ -97,70 +98,63 @@ class AskOptions(SamplingOptions):
             "a .toml file.",
         ),
     ] = "general"
-    passages: Annotated[int, typer.Option(min=1, help="Of a round.")] = 3
-    rounds: Annotated[int, typer.Option(min=0, help="Most searches.")] = 16
+    passages: Annotated[int, typer.Option(min=1, help="Passages per round.")] = 3
+    rounds: Annotated[int, typer.Option(min=0, help="Maximum searches.")] = 16
     guide: Annotated[
         bool | None,
         typer.Option(
-            help="Tell the model which passages matter; by default if reuse is approximate."
+            help="Mark relevant passages in the prompt; on by default if reuse is approximate."
         ),
     ] = None
-    draft: Annotated[
-        str, typer.Option(metavar="NAME", help="Who guesses ahead; as for `graft run`.")
-    ] = "igpg"
+    draft: Annotated[str, typer.Option(metavar="NAME", help="Drafter; as for `graft run`.")] = (
+        "igpg"
+    )
 
     def read_corpus(self) -> "Corpus":
-        """What --corpus names."""
+        """The corpus of --corpus."""
         if not self.corpus:
-            raise InputError("nothing to look things up in; name files with --corpus")
+            raise InputError("no corpus; name files with --corpus")
         from graft.rag import open_corpus
 
-        with Waiting("reading the corpus"):
+        with Spinner("reading the corpus"):
             return open_corpus(self.corpus)
 
     def check(self) -> None:
-        """Refuse what can be refused before anything is read."""
+        """Raise InputError for a wrong value; imports neither torch nor numba."""
         from graft.rag.families import find_family
-        from graft.rag.policies import check_policy
+        from graft.rag.policy import check_policy
 
+        super().check()
         check_policy(self.policy)
         if self.chosen_reuse().name == "off" and self.cache_dir is not None:
             raise InputError(
                 "--reuse off keeps nothing in --cache-dir; choose demos, exact or cics"
             )
         if self.cache_size is not None and self.cache_dir is None:
-            raise InputError("--cache-size is that of --cache-dir; name a folder")
+            raise InputError("--cache-size needs --cache-dir; name a folder")
         self.cache_bytes()
         find_family(self.family)
 
     def chosen_reuse(self) -> "Reuse":
-        """What --reuse and its companions say."""
+        """The reuse of --reuse, --scope, --share and --reorder."""
         from graft.rag.reuse import as_reuse
 
         return as_reuse(self.reuse, scope=self.scope, share=self.share, reorder=self.reorder)
 
     def cache_bytes(self) -> int:
-        """What --cache-size means."""
-        from graft.rag.document_cache import DISK_BYTES
+        """--cache-size as a number."""
+        from graft.rag.reuse import DISK_BYTES
 
         if self.cache_size is None:
             return DISK_BYTES
-        number = self.cache_size.strip().lower().removesuffix("b")
-        power = "kmgt".find(number[-1:]) + 1 if number[-1:].isalpha() else 0
-        try:
-            size = int(float(number.rstrip("kmgt")) * 1024**power)
-        except (ValueError, OverflowError):
-            size = 0
-        if size < 1:
-            raise InputError(f"--cache-size is a size such as 500m or 2g, not {self.cache_size!r}")
-        return size
+        return parse_size("--cache-size", self.cache_size, "500m or 2g")
 
     def session(self, corpus: "Corpus") -> "Session":
-        """With the model asked for."""
+        """A session with the loaded model."""
         from graft.rag import Session
 
         return Session(
-            self.load(),
+            self.load_engine(max_batch=1),
             corpus,
             policy=self.policy,
             reuse=self.chosen_reuse(),
@@ -168,7 +162,7 @@ class AskOptions(SamplingOptions):
             family=self.family,
             threshold=self.threshold,
             passages=self.passages,
-            most_rounds=self.rounds,
+            max_rounds=self.rounds,
             guided=self.guide,
             cache_dir=self.cache_dir,
             cache_size=self.cache_bytes(),
@@ -178,64 +172,66 @@ class AskOptions(SamplingOptions):
 @takes_options
 def ask(
     question: Annotated[
-        str | None, typer.Argument(help="The question; - or nothing reads it from a pipe.")
+        str | None, typer.Argument(help="The question; - or nothing reads standard input.")
     ] = None,
     *,
     options: AskOptions,
     show_rounds: Annotated[
-        bool, typer.Option("--show-rounds", help="List what each round looked up and wrote.")
+        bool, typer.Option("--show-rounds", help="List query, passages and text of each round.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the rounds as a page to read.")
+        Path | None, typer.Option(metavar="FILE", help="Write the rounds as an HTML page.")
     ] = None,
 ) -> None:
-    """Answer a question over a corpus, looking things up while answering.
+    """Answer a question over a corpus, retrieving passages while answering.
 
-    Example: graft ask "Which of the two lifts is older?" --corpus docs/ --show-rounds
+    Example: graft ask "Which drafter needs a datastore?" --corpus docs --show-rounds
     """
+    # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
-    question, params = read_question(question), options.sampling()
+    params, question = options.sampling(), read_question(question)
     session = options.session(options.read_corpus())
     if options.max_tokens is None:
         params = options.sampling(max_tokens=session.family.max_tokens)
     answer = _answer(session, question, params, quiet=json)
+    engine = session.engine
     if html is not None:
-        _write_page(answer, session.engine.model_name, html)
+        _write_page(answer, engine.model_name, html)
     if json:
-        told = {**answer.as_dict(), "model": session.engine.model_name}
-        print(json_module.dumps(told))
+        about = {"model": engine.model_name, "load_seconds": engine.load_seconds}
+        print(json_module.dumps({**answer.as_dict(), **about}))
         return
     if show_rounds:
         _show_rounds(answer)
-    _footer(answer)
+    _footer(answer, engine.load_seconds)
 
 
 def _answer(
     session: "Session", question: str, params: "SamplingParams", *, quiet: bool
 ) -> "Answer":
-    """Let the session answer, writing the text as it comes unless `quiet`."""
+    """The session's answer, printed as it is generated unless `quiet`."""
     stream = session.stream(question, params)
-    waiting = Waiting("thinking")
+    spinner = Spinner("generating")
     try:
-        _follow(stream, waiting, quiet=quiet)
+        _print_events(stream, spinner, quiet=quiet)
     finally:
-        waiting.stop()
+        spinner.stop()
         stream.close()
     if not quiet:
         end_line(stream.answer.text)
     return stream.answer
 
 
-def _follow(stream: "AnswerStream", waiting: Waiting, *, quiet: bool) -> None:
-    from graft.rag.answering import Searched, Wrote
+def _print_events(stream: "AnswerStream", spinner: Spinner, *, quiet: bool) -> None:
+    from graft.rag.answering import Retrieved, TextAdded
 
     begun = False
     for event in stream:
-        if isinstance(event, Searched):
-            waiting.say(f"searched: {event.query}")
-        elif isinstance(event, Wrote) and not quiet:
-            waiting.stop()
+        if isinstance(event, Retrieved):
+            spinner.update(f"query: {event.query}")
+        elif isinstance(event, TextAdded) and not quiet:
+            spinner.stop()
             sys.stdout.write(event.text if begun else event.text.lstrip())
             sys.stdout.flush()
             begun = True
@@ -250,16 +246,16 @@ def _write_page(answer: "Answer", model: str, path: Path) -> None:
 
 
 def _show_rounds(answer: "Answer") -> None:
-    """A paragraph for each round, on stderr."""
+    """Print a paragraph for each round on stderr."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
     for each in answer.rounds:
-        what = "without a search" if each.query is None else f"searched: {each.query}"
+        query = "without retrieval" if each.query is None else f"query: {each.query}"
         console.rule(f"round {each.number}", align="left", style="dim")
-        console.print(_short(what), style="bold" if each.query else "dim", markup=False)
+        console.print(_short(query), style="bold" if each.query else "dim", markup=False)
         if each.reason:
-            console.print(f"because: {_short(each.reason)}", style="dim", markup=False)
+            console.print(f"reason: {_short(each.reason)}", style="dim", markup=False)
         for hit in each.hits:
             line = f"  [{hit.passage.id}] {hit.passage.title or hit.passage.text}"
             console.print(f"{line[:80]}  {hit.score:.2f}", markup=False, style="cyan")
@@ -273,42 +269,45 @@ def _show_rounds(answer: "Answer") -> None:
 
 def _short(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]} ..."
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} ..."
 
 
 def _costs(each: "Round") -> str:
-    kept = ", ".join(f"{kind} {count}" for kind, count in each.reused.items())
-    near = each.stats.approximate_tokens
-    kept = ", ".join(filter(None, (kept, f"passage {near} approximately" if near else "")))
-    reused = f" (not read again: {kept})" if kept else ""
-    if each.reordered:
-        reused += " (passages reordered)"
+    stats = each.stats
+    cached = [f"{part} {count}" for part, count in each.reused.items()]
+    if stats.approximate_tokens:
+        cached.append(f"passage {stats.approximate_tokens} approximate")
+    notes = [f"cached: {', '.join(cached)}"] if cached else []
+    notes += ["passages reordered"] if each.reordered else []
+    note = f" ({'; '.join(notes)})" if notes else ""
     return (
-        f"{each.stats.prompt_tokens:,} prompt tokens{reused} · {each.stats.tokens} tokens in "
-        f"{each.stats.steps} steps · search {each.retrieval_seconds:.3f} s, prefill "
-        f"{each.stats.prefill_seconds:.2f} s, decode {each.stats.decode_seconds:.2f} s, "
-        f"judging {each.judging_seconds:.2f} s"
+        f"{stats.prompt_tokens:,} prompt tokens{note} · {stats.tokens} tokens in {stats.steps} "
+        f"steps · retrieval {each.retrieval_seconds:.3f} s, prefill {stats.prefill_seconds:.2f} s, "
+        f"decode {stats.decode_seconds:.2f} s, policy {each.judging_seconds:.2f} s"
     )
 
 
-def _footer(answer: "Answer") -> None:
-    """One dim line on stderr."""
+def _footer(answer: "Answer", load_seconds: float) -> None:
+    """Print one dim line on stderr."""
     from rich.console import Console
 
-    totals = answer.totals
-    once, near = totals.demonstration_seconds, totals.approximate_tokens
+    totals, once = answer.totals, answer.totals.demonstration_seconds
+    parts = [
+        f"{totals.calls} rounds, {totals.retrievals} searches",
+        f"{totals.tokens} tokens, {totals.tokens_per_step:.2f} per step",
+        *prompt_parts(totals),
+        *(
+            [f"{totals.approximate_tokens:,} cached approximately"]
+            if totals.approximate_tokens
+            else []
+        ),
+        f"retrieval {totals.retrieval_seconds:.2f} s, prefill {totals.prefill_seconds:.2f} s, "
+        f"decode {totals.decode_seconds:.2f} s, policy {totals.judging_seconds:.2f} s, "
+        f"total {totals.total_seconds:.2f} s"
+        f"{f' (demonstrations, once: {once:.2f} s)' if once else ''}",
+        *([f"load {load_seconds:.1f} s"] if load_seconds else []),
+        *(["approximate"] if answer.made.approximate else []),
+        *([] if answer.made.lossless else ["not lossless"]),
+    ]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(
-        f"{totals.calls} rounds, {totals.retrievals} searches · {totals.tokens} tokens, "
-        f"{totals.tokens_per_step:.2f} per step · {totals.reused_tokens:,} of "
-        f"{totals.prompt_tokens:,} prompt tokens not read again"
-        f"{f', {near:,} more approximately' if near else ''} · search "
-        f"{totals.retrieval_seconds:.2f} s, prefill {totals.prefill_seconds:.2f} s, decode "
-        f"{totals.decode_seconds:.2f} s, judging {totals.judging_seconds:.2f} s, in all "
-        f"{totals.total_seconds:.2f} s"
-        f"{f' (demonstrations, once: {once:.2f} s)' if once else ''}"
-        f"{' · approximate' if answer.made.approximate else ''}"
-        f"{'' if answer.made.lossless else ' · not lossless'}",
-        style="dim",
-        markup=False,
-    )
+    console.print(" · ".join(parts), style="dim", markup=False)

@@ -1,4 +1,4 @@
-"""`graft cache`: what was read of documents and is kept on disk."""
+"""`graft cache`: the KV cache of documents on disk."""
 
 import json as json_module
 from typing import Annotated
@@ -10,10 +10,10 @@ MEGABYTE = 1e6
 
 def cache(
     *,
-    clear: Annotated[bool, typer.Option("--clear", help="Delete all of it.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Delete it.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Show how much is kept of documents read before, or delete it."""
+    """Show or delete the KV cache of documents that is kept on disk."""
     from graft.models.prefix_files import forget, kept, prefix_folder
 
     folder = prefix_folder()

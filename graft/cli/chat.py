@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graft.cli.answer import answer
-from graft.cli.documents import fitted, keep_documents, say_selection
+from graft.cli.documents import fit_documents, keep_documents, report_selection
 from graft.cli.failures import one_line
 from graft.cli.options import AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, token_printer
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from graft import DocumentPrompt, Engine, SamplingParams
     from graft.documents import Document
 
-KEPT = "later questions keep these passages; /reset forgets and selects anew"
-HELP = "/reset forgets the conversation, /exit or Ctrl-D ends it, Ctrl-C stops an answer."
+KEPT = "later questions use the same passages; /reset selects new ones"
+HELP = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer."
 
 
 @takes_options
@@ -25,16 +25,19 @@ def chat(
     *,
     options: AnswerOptions,
     color: Annotated[
-        bool, typer.Option("--color", help="Colour tokens by where the guess came from.")
+        bool, typer.Option("--color", help="Colour tokens by the source of their draft.")
     ] = False,
 ) -> None:
-    """Talk with a model, about documents if any are given.
+    """Chat with a model, about documents if any are given.
 
-    Of documents that are longer than the model reads, passages are selected for the first
-    question; later questions keep them, and after /reset they are selected anew.
+    If the documents are longer than the model's context, the first question selects passages;
+    later questions use the same passages, until /reset.
+
+    Example: graft chat --doc examples/service_agreement.md
     """
-    # What can be refused without a model is refused before one is loaded.
-    documents, params = options.documents(), options.sampling()
+    # Wrong options are refused before torch is imported and a model is loaded.
+    options.check()
+    params, documents = options.sampling(), options.documents()
     conversation = Conversation(options, options.load(), params, documents)
     print(HELP, file=sys.stderr)
     while (line := read_line()) is not None:
@@ -49,7 +52,7 @@ def chat(
 
 
 class Conversation:
-    """The messages so far and the engine that continues them; a failed turn leaves no trace."""
+    """The messages so far and the engine that continues them; a failed turn changes nothing."""
 
     def __init__(
         self,
@@ -63,62 +66,65 @@ class Conversation:
         self.params = params
         self.documents = documents
         self.messages: list[dict[str, str]] = []
-        self.opening: DocumentPrompt | None = None  # of the first turn, documents and all
+        self.first_prompt: DocumentPrompt | None = None  # with the documents
 
     def reset(self) -> None:
-        """Forget every turn; the documents stay."""
+        """Drop all messages; the documents stay."""
         self.messages = []
 
     def turn(self, question: str, *, color: bool) -> None:
-        """Answer one question; Ctrl-C ends the answer and keeps what was written, if anything."""
-        written: list[str] = []
+        """Answer one question; Ctrl-C ends the answer and keeps the text generated so far."""
+        pieces: list[str] = []
         show = token_printer(color=color)
         try:
-            messages = [*self.messages, *self._asked(question)]
+            messages = [*self.messages, *self._new_messages(question)]
             given = answer(
                 self.engine,
                 messages,
                 self.params,
                 self.options.draft,
-                lambda event: (written.append(event.text), show(event)),
+                lambda event: (pieces.append(event.text), show(event)),
             )
         except KeyboardInterrupt:
             print("\nstopped", file=sys.stderr)
-            if not written:
+            if not pieces:
                 return
-            reply = "".join(written)
+            reply = "".join(pieces)
         except GraftError as error:
-            print(f"error: {one_line(error)}; /reset starts again", file=sys.stderr)
+            print(f"error: {one_line(error)}; /reset starts a new conversation", file=sys.stderr)
             return
         else:
             reply = given.result.text
             end_line(reply)
-            footer(given, color=color)
+            footer(given, color=color, load_seconds=self._load_seconds())
             if not self.messages and self.options.cache:
-                keep_documents(self.engine, self.opening)
+                keep_documents(self.engine, self.first_prompt)
         self.messages = [*messages, {"role": "assistant", "content": reply}]
 
-    def _asked(self, question: str) -> list[dict[str, str]]:
+    def _load_seconds(self) -> float:
+        """Of the engine in the footer of the first turn."""
+        return 0.0 if self.messages else self.engine.load_seconds
+
+    def _new_messages(self, question: str) -> list[dict[str, str]]:
         if self.messages:
             return [{"role": "user", "content": question}]
-        free = self.engine.context_length // 4
-        prompt = fitted(
+        prompt = fit_documents(
             self.engine,
             question,
             self.documents,
             self.params,
             full=self.options.full,
-            keep_free=free,
+            keep_free=self.engine.context_length // 4,
         )
-        say_selection(prompt, self.engine, self.documents)
+        report_selection(prompt, self.engine, self.documents)
         if not prompt.whole:
             print(KEPT, file=sys.stderr)
-        self.opening = prompt
+        self.first_prompt = prompt
         return prompt.messages
 
 
 def read_line() -> str | None:
-    """The next line typed; None at the end of input; Ctrl-C on an empty prompt does nothing."""
+    """The next line of input, None at its end; Ctrl-C shows the prompt again."""
     from rich.console import Console
 
     # The prompt goes to stderr, so that a piped conversation leaves only answers on stdout.

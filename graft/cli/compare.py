@@ -1,6 +1,7 @@
-"""Drafted and plain decoding side by side: are the tokens the same, and how much time was saved?"""
+"""Drafted and plain decoding compared: are the tokens the same, and how much time was saved?"""
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from graft.cli.answer import Answer
@@ -8,30 +9,25 @@ from graft.cli.answer import Answer
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`same_tokens` counts the leading tokens on which both runs agree."""
+    """The same prompt decoded with and without drafting."""
 
     drafted: Answer
     plain: Answer
 
     @property
     def same_tokens(self) -> int:
-        """Tokens before the first difference."""
+        """Leading tokens on which both runs agree."""
         pairs = zip(self.drafted.result.token_ids, self.plain.result.token_ids, strict=False)
-        count = 0
-        for drafted, plain in pairs:
-            if drafted != plain:
-                break
-            count += 1
-        return count
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     @property
     def identical(self) -> bool:
-        """Whether both runs wrote exactly the same tokens."""
+        """Whether both runs generated exactly the same tokens."""
         return self.drafted.result.token_ids == self.plain.result.token_ids
 
     @property
     def decode_speedup(self) -> float | None:
-        """Plain decode time over drafted decode time; prefill is the same work in both."""
+        """Plain decode time over drafted decode time, without prefill."""
         return _ratio(
             self.plain.result.stats.decode_seconds, self.drafted.result.stats.decode_seconds
         )
@@ -42,19 +38,19 @@ class Comparison:
         return _ratio(self.plain.total_seconds, self.drafted.total_seconds)
 
     def verdict(self, dtype: str) -> str:
-        """One line on losslessness; a difference in fp32 is a defect and says so."""
+        """One line: identical, or where the texts differ and whether that is a bug."""
         if self.identical:
             return f"identical: {len(self.plain.result.token_ids)} tokens"
         promise = self.drafted.result.promise
         if promise:
-            return f"different from token {self.same_tokens + 1}, as the verifier has it: {promise}"
+            return f"different at token {self.same_tokens + 1}, as the verifier allows: {promise}"
         where = f"numerically different at token {self.same_tokens + 1}"
         if dtype in ("fp32", "float32"):
             return f"{where}; in fp32 this must not happen: please report it"
         return f"{where}; {dtype} rounds differently when a step has more rows; see --invariant"
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """The comparison for --json."""
         return {
             "identical": self.identical,
             "same_tokens": self.same_tokens,
@@ -80,7 +76,7 @@ def _times(given: Answer) -> dict[str, Any]:
 
 
 def show_comparison(comparison: Comparison, dtype: str) -> None:
-    """The verdict, a row per run, and both ratios."""
+    """Print the verdict, a row per run, and both speedups."""
     from rich.console import Console
     from rich.table import Table
 
@@ -100,11 +96,11 @@ def show_comparison(comparison: Comparison, dtype: str) -> None:
     console.print(comparison.verdict(dtype), style="bold", soft_wrap=True)
     console.print(table)
     console.print(
-        f"{_times_as_fast(comparison.decode_speedup)} in decoding, "
-        f"{_times_as_fast(comparison.end_to_end_speedup)} end to end",
+        f"{_speedup(comparison.decode_speedup)} in decoding, "
+        f"{_speedup(comparison.end_to_end_speedup)} end to end",
         soft_wrap=True,
     )
 
 
-def _times_as_fast(ratio: float | None) -> str:
-    return "unmeasurable" if ratio is None else f"{ratio:.2f}x"
+def _speedup(ratio: float | None) -> str:
+    return "not measurable" if ratio is None else f"{ratio:.2f}x"

@@ -1,4 +1,4 @@
-"""`graft doctor`: what is installed, what this machine can do, what is missing and what to type."""
+"""`graft doctor`: installed packages, hardware, and the command that installs what is missing."""
 
 import json as json_module
 import platform
@@ -28,7 +28,7 @@ OPTIONAL = {
     "torchao": "--dtype int8",
     "pyarrow": "graft index and graft train of parquet files",
     "accelerate": "graft train on several GPUs",
-}  # packages, and what needs them
+}  # packages, and the commands that need them
 GIGABYTE = 1e9
 SMALL_DISK = 2 * GIGABYTE
 
@@ -37,7 +37,7 @@ def doctor(
     *,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Check this machine and say what is missing. Exits with 1 if an answer could not be given."""
+    """Check packages and hardware. Exits with 1 if `graft run` cannot work."""
     report = examine()
     if json:
         print(json_module.dumps(report, indent=2))
@@ -48,7 +48,7 @@ def doctor(
 
 
 def examine() -> dict[str, Any]:
-    """Everything the command shows. Works without torch: what fails becomes a problem."""
+    """The report. It works without torch: a failed check becomes a problem."""
     from graft import machine
     from graft.home import home
 
@@ -93,10 +93,10 @@ def package_version(name: str) -> str | None:
 
 
 def torch_state(problems: list[str]) -> dict[str, Any] | None:
-    """Threads and GPUs as torch sees them; None, and a problem, if it cannot be imported."""
+    """Threads and GPUs of torch; None and a problem if torch cannot be imported."""
     try:
         import torch
-    except Exception as error:  # a broken torch fails in many ways
+    except Exception as error:  # a broken installation raises many types
         problems.append(
             f"torch cannot be imported ({one_line(error)}); type: pip install --upgrade torch"
         )
@@ -109,12 +109,12 @@ def torch_state(problems: list[str]) -> dict[str, Any] | None:
 
 
 def numba_state(problems: list[str]) -> dict[str, Any] | None:
-    """Threading layers numba could use, best first; None, and a problem, if it does not import."""
+    """Threading layers of numba, best first; None and a problem if numba cannot be imported."""
     from importlib import import_module
 
     try:
         import numba
-    except Exception as error:  # for example one that does not fit numpy
+    except Exception as error:  # for example a version that does not fit numpy
         problems.append(
             f"numba cannot be imported ({one_line(error)}); type: pip install --upgrade numba"
         )
@@ -134,28 +134,28 @@ def numba_state(problems: list[str]) -> dict[str, Any] | None:
 
 
 def cached_models(problems: list[str], notes: list[str]) -> list[dict[str, Any]]:
-    """Models already in the cache; how to get the default one if it is not."""
+    """Models in the cache; a note if the default model is not there."""
     from graft.cli.models import listing
 
     try:
         rows = listing()["models"]
-    except Exception as error:  # a missing package, an unreadable cache: the doctor goes on
+    except Exception as error:  # a missing package or an unreadable cache
         problems.append(f"the model cache cannot be read: {one_line(error)}")
         return []
     for name in (row["name"] for row in rows if row["default"] and not row["folder"]):
-        notes.append(f"{name} is fetched at first use, or now with: graft models --fetch {name}")
+        notes.append(f"{name} is downloaded at first use, or now with: graft models --fetch {name}")
     return [row for row in rows if row["folder"]]
 
 
 def installed_heads() -> list[str]:
-    """Names of the draft heads."""
+    """Names of the installed draft heads."""
     from graft.models.heads import installed
 
     return [each.name for each in installed.installed_heads()]
 
 
 def show(report: dict[str, Any]) -> None:
-    """The report as aligned lines; problems last, where the eye is."""
+    """Print the report as aligned lines, problems last."""
     from rich.console import Console
     from rich.table import Table
 
@@ -171,11 +171,11 @@ def show(report: dict[str, Any]) -> None:
     for problem in report["problems"]:
         console.print(f"problem: {problem}", style="red", soft_wrap=True)
     if not report["problems"]:
-        console.print("everything needed is here", style="green")
+        console.print("no problems found", style="green")
 
 
 def lines(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Pairs of a name and what is known about it."""
+    """Rows of the report: name and value."""
     cpu, memory, torch = report["cpu"], report["memory"], report["torch"]
     packages = [f"{name} {found or 'missing'}" for name, found in report["packages"].items()]
     rows = [

@@ -1,89 +1,88 @@
-"""Documents in a prompt, and which of their passages the user is told were taken."""
+"""Documents in a prompt, and the passages that were selected from long ones."""
 
 import sys
 from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from graft.cli.show import Waiting
+from graft.cli.show import Spinner
 
 if TYPE_CHECKING:
     from graft import DocumentPrompt, Engine
     from graft.documents import Document
 
-MOST_DOCUMENTS, MOST_PLACES = 4, 12  # named in the line; --json has them all
+MAX_DOCUMENTS, MAX_SPANS = 4, 12  # named in the line; --json has them all
 
 
-def fitted(*args: Any, **options: Any) -> "DocumentPrompt":  # noqa: ANN401 (of document_prompt)
-    """`graft.document_prompt`, with a line to look at while a long document is searched."""
+def fit_documents(*args: Any, **options: Any) -> "DocumentPrompt":  # noqa: ANN401 (of document_prompt)
+    """`graft.document_prompt` with a spinner: searching a long document takes a while."""
     import graft
 
-    with Waiting("choosing passages"):
+    with Spinner("selecting passages"):
         return graft.document_prompt(*args, **options)
 
 
-def say_selection(prompt: "DocumentPrompt", engine: "Engine", documents: "list[Document]") -> None:
-    """One line on stderr if the documents were too long; nothing if they are whole."""
+def report_selection(
+    prompt: "DocumentPrompt", engine: "Engine", documents: "list[Document]"
+) -> None:
+    """Print one line on stderr if only passages of the documents are used."""
     if prompt.whole:
         return
     from graft.decode.document_prompt import rounded
 
     several = len(documents) > 1
     subject = f"{len(documents):,} documents have" if several else f"{documents[0].name} has"
-    found = "" if prompt.matched else " (the first ones: none has a word of the question)"
-    where = "; ".join(_places(prompt, named=several))
+    matched = "" if prompt.matched else " (the first ones: none matches a word of the question)"
+    where = "; ".join(_spans(prompt, named=several))
     print(
-        f"{subject} about {rounded(prompt.tokens):,} tokens, {engine.model_name} reads "
-        f"{engine.context_length:,} with the answer: answering from {len(prompt.passages)} of "
-        f"{prompt.total_passages:,} passages{found}: {where}; --full insists on all of it",
+        f"{subject} about {rounded(prompt.tokens):,} tokens, the context of {engine.model_name} is "
+        f"{engine.context_length:,} with the answer: using {len(prompt.passages)} of "
+        f"{prompt.total_passages:,} passages{matched}: {where} (--full refuses instead)",
         file=sys.stderr,
     )
 
 
 def keep_documents(engine: "Engine", prompt: "DocumentPrompt") -> None:
-    """Keep what was read of whole documents; passages are selected anew for every question."""
+    """Keep the KV cache of whole documents on disk; selected passages differ by question."""
     if prompt.passages and prompt.whole:
-        with Waiting("keeping the documents for the next question"):
+        with Spinner("writing the documents' KV cache to disk"):
             engine.remember(prompt.messages)
 
 
 def selection_as_dict(prompt: "DocumentPrompt") -> dict[str, Any]:
-    """For --json."""
+    """The selection for --json."""
     return {
         "whole": prompt.whole,
         "matched": prompt.matched,
         "tokens": prompt.tokens,
         "total_passages": prompt.total_passages,
         "passages": [
-            {
-                "document": each.document,
-                "start": each.start,
-                "end": each.end,
-                "pages": each.pages,
-            }
+            {"document": each.document, "start": each.start, "end": each.end, "pages": each.pages}
             for each in prompt.passages
         ],
     }
 
 
-def _places(prompt: "DocumentPrompt", *, named: bool) -> Iterator[str]:
-    """For each document its pages, or characters where it has none."""
+def _spans(prompt: "DocumentPrompt", *, named: bool) -> Iterator[str]:
+    """The selected pages of each document, or characters where it has no pages."""
     by_document = [
-        (name, list(some)) for name, some in groupby(prompt.passages, lambda each: each.document)
+        (name, list(group)) for name, group in groupby(prompt.passages, lambda each: each.document)
     ]
-    for name, some in by_document[:MOST_DOCUMENTS]:
-        paged = some[0].pages is not None
-        spans = joined([each.pages or (each.start, each.end) for each in some], gap=int(paged))
-        shown = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in spans[:MOST_PLACES]]
-        more = ["..."] if len(spans) > MOST_PLACES else []
+    for name, passages in by_document[:MAX_DOCUMENTS]:
+        paged = passages[0].pages is not None
+        spans = merge_spans(
+            [each.pages or (each.start, each.end) for each in passages], gap=int(paged)
+        )
+        shown = [f"{a:,}" if a == b else f"{a:,}-{b:,}" for a, b in spans[:MAX_SPANS]]
+        more = ["..."] if len(spans) > MAX_SPANS else []
         of_document = f"{name} " if named else ""
         yield f"{of_document}{'pages' if paged else 'characters'} {', '.join([*shown, *more])}"
-    if len(by_document) > MOST_DOCUMENTS:
-        yield f"{len(by_document) - MOST_DOCUMENTS} more documents"
+    if len(by_document) > MAX_DOCUMENTS:
+        yield f"{len(by_document) - MAX_DOCUMENTS} more documents"
 
 
-def joined(spans: list[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Ordered spans, those at most `gap` apart made one."""
+def merge_spans(spans: list[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Merge ordered spans that are at most `gap` apart."""
     result = spans[:1]
     for first, last in spans[1:]:
         if first <= result[-1][1] + gap:

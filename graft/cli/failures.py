@@ -1,4 +1,4 @@
-"""How a command fails: one line on stderr and an exit code, never a page of traceback."""
+"""Errors of a command: one line on stderr and an exit code, no traceback."""
 
 import os
 import sys
@@ -14,31 +14,32 @@ REFUSED, INTERNAL, INTERRUPTED, BROKEN_PIPE = 1, 70, 130, 141
 
 
 def fails_in_one_line(command: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a command so that whatever it raises ends as one line and an exit code."""
+    """Wrap a command so that every exception becomes one line and an exit code."""
 
     @wraps(command)
-    def guarded(*args: Any, **options: Any) -> None:  # noqa: ANN401 (whatever the command takes)
+    def guarded(*args: Any, **options: Any) -> None:  # noqa: ANN401 (those of the command)
         try:
             command(*args, **options)
             sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except BrokenPipeError:
-            # The reader went away; Python would complain once more when it flushes at exit.
+            # The pipe is closed; without this Python fails again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(BROKEN_PIPE) from None
         except KeyboardInterrupt:
-            _say("interrupted")
+            print("interrupted", file=sys.stderr)
             raise typer.Exit(INTERRUPTED) from None
         except GraftError as error:
-            _say(f"error: {one_line(error)}")
+            print(f"error: {one_line(error)}", file=sys.stderr)
             raise typer.Exit(REFUSED) from None
         except Exception as error:
             if os.environ.get("GRAFT_DEBUG") == "1":
                 raise
-            _say(
+            print(
                 f"internal error: {type(error).__name__}: {one_line(error)}; "
-                "set GRAFT_DEBUG=1 for the traceback"
+                "set GRAFT_DEBUG=1 for the traceback",
+                file=sys.stderr,
             )
             raise typer.Exit(INTERNAL) from None
 
@@ -48,7 +49,3 @@ def fails_in_one_line(command: Callable[..., None]) -> Callable[..., None]:
 def one_line(error: Exception) -> str:
     """The message of an error without line breaks."""
     return " ".join(str(error).split())
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)

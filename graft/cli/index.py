@@ -1,13 +1,11 @@
-"""`graft index`: datastores of documents to draft from; build, add, compact, info, query.
+"""`graft index`: build, add, compact, info and query of datastores that drafters use.
 
-`index passages`, corpora to look things up in, is in index_passages.py.
+`index passages`, for the corpora of `graft ask`, is in index_passages.py.
 """
 
 import json as json_module
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,7 @@ import typer
 
 from graft.cli.failures import fails_in_one_line
 from graft.cli.index_passages import passages
-from graft.cli.show import Waiting
+from graft.cli.show import Spinner
 
 if TYPE_CHECKING:
     from graft.match.store_build import Progress, StoreWriter
@@ -27,7 +25,7 @@ MICRO = 1e-6
 SHOWN = 10  # continuations of a query
 
 app = typer.Typer(
-    help="Datastores of documents to draft from, and corpora to look things up in.",
+    help="Datastores for drafting (store:FOLDER, rest:FOLDER) and corpora for `graft ask`.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -46,13 +44,15 @@ FILES = Annotated[
 FIELD = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="Where records of JSON and parquet have their text; a.b nests."
+        metavar="NAME", help="Text field of JSON and parquet records; a.b for nested ones."
     ),
 ]
 SHARD = Annotated[
     int | None,
     typer.Option(
-        metavar="TOKENS", min=1, help="Longest merged shard; sorting takes 12 bytes a token."
+        metavar="TOKENS",
+        min=1,
+        help="Maximum tokens of a merged shard; sorting needs 12 bytes per token.",
     ),
 ]
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -65,13 +65,16 @@ def build(
     files: FILES,
     *,
     model: Annotated[
-        str | None, typer.Option(help="Whose tokenizer: known name, hub id, folder or GGUF file.")
+        str | None, typer.Option(help="Model of the tokenizer: known name, hub id, folder or GGUF.")
     ] = None,
     field: FIELD = "text",
     shard_tokens: SHARD = None,
     json: JSON = False,
 ) -> None:
-    """Make a datastore of documents. After an interruption the same command goes on."""
+    """Build a datastore of documents. Run the same command again to resume.
+
+    Example: graft index build store docs
+    """
     from graft.match.store_build import begin_store
     from graft.match.store_files import Manifest, writing
     from graft.models.checkpoints.pretrained import DEFAULT_MODEL
@@ -82,7 +85,7 @@ def build(
     new = Manifest(tokenizer_fingerprint(tokenizer), name, vocabulary_size(tokenizer))
     with writing(store):
         writer = _writer(store, begin_store(store, new), shard_tokens)
-        _take(writer, tokenizer, files, field)
+        _add_files(writer, tokenizer, files, field)
         _merge(writer, beyond=1)
         writer.finish()
     _report(writer, json=json)
@@ -98,7 +101,7 @@ def add(
     shard_tokens: SHARD = None,
     json: JSON = False,
 ) -> None:
-    """Add documents to a datastore; those it has already are left out."""
+    """Add documents to a datastore; documents it already has are skipped."""
     from graft.match.store_build import MOST_SHARDS
     from graft.match.store_files import check_tokenizer, read_manifest, writing
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
@@ -108,7 +111,7 @@ def add(
         manifest = read_manifest(store)
         check_tokenizer(store, manifest, tokenizer_fingerprint(tokenizer))
         writer = _writer(store, manifest, shard_tokens)
-        _take(writer, tokenizer, files, field)
+        _add_files(writer, tokenizer, files, field)
         _merge(writer, beyond=MOST_SHARDS)
     _report(writer, json=json)
 
@@ -116,10 +119,10 @@ def add(
 @app.command()
 @fails_in_one_line
 def compact(store: STORE, *, shard_tokens: SHARD = None, json: JSON = False) -> None:
-    """Merge small shards, as far as fits: a search visits every one of them."""
+    """Merge small shards: a search visits every shard."""
     from graft.match.store_files import read_manifest, writing
 
-    read_manifest(store)  # a misspelt name is refused before a folder is made of it
+    read_manifest(store)  # refuses a folder that is not a datastore
     with writing(store):
         writer = _writer(store, read_manifest(store), shard_tokens)
         _merge(writer, beyond=1)
@@ -136,12 +139,12 @@ def info(
     ] = False,
     json: JSON = False,
 ) -> None:
-    """Say what is in a datastore."""
+    """Describe a datastore."""
     from graft.match.store_files import check_files, describe, open_arrays
 
     manifest, _ = open_arrays(store, None)
     if check:
-        with Waiting("comparing checksums"):
+        with Spinner("comparing checksums"):
             for _ in check_files(store, manifest):
                 pass
     state = {"store": str(store), **describe(manifest), "checked": check}
@@ -150,9 +153,9 @@ def info(
         return
     print(f"{_contents(state)} for {state['model']}")
     if not state["complete"]:
-        print("not complete: the command that builds it runs or was interrupted; type it again")
+        print("not complete: `graft index build` is running or was interrupted; run it again")
     if check:
-        print("every file agrees with its checksum")
+        print("all checksums match")
 
 
 @app.command()
@@ -160,26 +163,29 @@ def info(
 def query(
     store: STORE,
     *,
-    text: Annotated[str, typer.Option(help="What goes before; its last 16 tokens count.")],
+    text: Annotated[str, typer.Option(help="The context; its last 16 tokens are matched.")],
     model: Annotated[
-        str | None, typer.Option(help="Whose tokenizer; that of the model it was made with.")
+        str | None, typer.Option(help="Model of the tokenizer; by default the datastore's.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most nodes of the draft.")] = 32,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum nodes of the draft tree.")] = 32,
     json: JSON = False,
 ) -> None:
-    """Show what followed a text: the draft that a model would be given."""
+    """Show what follows a text in the datastore: the draft of store:FOLDER.
+
+    Example: graft index query store --text "The quick brown"
+    """
     from graft.match.store_files import read_manifest
     from graft.match.suffix_array import open_store
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
     tokenizer = _tokenizer(model or read_manifest(store).model)
     opened = open_store(store, tokenizer_fingerprint(tokenizer))
-    found = _answer(opened, tokenizer, text, limit)
+    found = _lookup(opened, tokenizer, text, limit)
     if json:
         print(json_module.dumps(found, indent=2, ensure_ascii=False))
         return
     print(
-        f"matching tokens: {found['match_length']}; places: {found['hits']:,}; "
+        f"matching tokens: {found['match_length']}; occurrences: {found['hits']:,}; "
         f"{found['microseconds']:.0f} µs"
     )
     for each in found["continuations"][:SHOWN]:
@@ -195,7 +201,7 @@ def _tokenizer(name: str) -> Any:  # noqa: ANN401 (a transformers fast tokenizer
     os.environ["TOKENIZERS_PARALLELISM"] = "true"
     from graft.models.checkpoints.tokenizer import read_tokenizer
 
-    with Waiting("reading the tokenizer"):
+    with Spinner("reading the tokenizer"):
         return read_tokenizer(name)
 
 
@@ -205,56 +211,43 @@ def _writer(store: Path, manifest: "Manifest", shard_tokens: int | None) -> "Sto
     return StoreWriter(store, manifest, most_tokens=shard_tokens or MOST_TOKENS)
 
 
-def _take(
+def _add_files(
     writer: "StoreWriter",
     tokenizer: Any,  # noqa: ANN401
     files: list[str],
     field: str,
 ) -> None:
-    """Add the files, showing how far it is."""
+    """Add the files, with a progress line."""
     from graft.documents.records import read_texts
     from graft.models.checkpoints.tokenizer import batch_encoder
 
+    started = time.monotonic()
     try:
-        with _progress() as report:
+        with Spinner("reading") as spinner:
+
+            def report(done: "Progress") -> None:
+                speed = done.tokens / (time.monotonic() - started)
+                spinner.update(
+                    f"{done.documents:,} documents, {done.tokens:,} tokens, {speed:,.0f} tokens/s"
+                )
+
             writer.add(read_texts(files, field), batch_encoder(tokenizer), report)
     except KeyboardInterrupt:
         done = writer.manifest
         print(
-            f"{done.documents:,} documents are safe; the same command goes on from there",
+            f"{done.documents:,} documents are stored; run the same command again to resume",
             file=sys.stderr,
         )
         raise
 
 
-@contextmanager
-def _progress() -> "Iterator[Callable[[Progress], None]]":
-    """A line on a terminal's stderr: documents, tokens, tokens per second."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-    from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    started = time.monotonic()
-    console = Console(stderr=True)
-    with Bar(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task("reading")
-
-        def report(done: "Progress") -> None:
-            speed = done.tokens / (time.monotonic() - started)
-            line = f"{done.documents:,} documents, {done.tokens:,} tokens, {speed:,.0f} tokens/s"
-            bar.update(task, description=line)
-
-        yield report
-
-
 def _merge(writer: "StoreWriter", *, beyond: int) -> None:
-    with Waiting("merging shards"):
+    with Spinner("merging shards"):
         writer.merge(beyond=beyond)
 
 
 def _report(writer: "StoreWriter", *, json: bool) -> None:
-    """What was done and what there is now: a line for a person, an object for a script."""
+    """Print what was added and the datastore's size, as text or JSON."""
     from dataclasses import asdict
 
     from graft.match.store_files import describe
@@ -267,7 +260,7 @@ def _report(writer: "StoreWriter", *, json: bool) -> None:
     added = writer.progress
     print(
         f"added {added.documents:,} documents, {added.tokens:,} tokens; "
-        f"{added.duplicates:,} were there already\n{_contents(state)}"
+        f"{added.duplicates:,} were duplicates\n{_contents(state)}"
     )
 
 
@@ -278,8 +271,8 @@ def _contents(state: dict[str, Any]) -> str:
     )
 
 
-def _answer(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, Any]:  # noqa: ANN401
-    """The draft after a text, each node with its path, and how long looking it up took."""
+def _lookup(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, Any]:  # noqa: ANN401
+    """The draft after a text: every node with its path, and the lookup time."""
     import numpy as np
 
     from graft.draft.copies.calibration import STORE_PRIOR, Calibration
@@ -287,7 +280,7 @@ def _answer(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, 
 
     index, confidence = store.index(), Calibration(STORE_PRIOR).confidence()
     index.extend(np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32))
-    index.lookup(limit, confidence)  # compiles, and reads what is not in memory
+    index.lookup(limit, confidence)  # compiles the kernels and loads the pages
     started = time.perf_counter()
     matches = index.lookup(limit, confidence)
     seconds = time.perf_counter() - started

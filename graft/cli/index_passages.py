@@ -1,24 +1,19 @@
-"""`graft index passages`: corpora of passages to look things up in, on disk or in Milvus."""
+"""`graft index passages`: corpora of passages for `graft ask`, on disk or in Milvus."""
 
 import json as json_module
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
 
 from graft.cli.failures import fails_in_one_line
-from graft.cli.show import Waiting
+from graft.cli.show import Spinner
 from graft.errors import InputError
 
-if TYPE_CHECKING:
-    from graft.rag.corpora.engines import About
-
 MEGABYTE = 1e6
-SHOWN = 200  # characters of a passage that was found
+SHOWN = 200  # characters of a passage in the output of --query
 MILVUS = "milvus"
 
 
@@ -41,162 +36,97 @@ def passages(  # noqa: PLR0913 (one parameter is one option)
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Searched by bm25s (the default), static (word vectors), dense or dense:NAME "
-            "(a sentence encoder), hybrid (bm25s+static), or some joined by +; milvus: a file of "
-            "Milvus Lite.",
+            help="Search engine: bm25s (the default), static (word vectors), dense or dense:NAME "
+            "(a sentence encoder), hybrid (bm25s+static), or several joined by +; milvus: a file "
+            "of Milvus Lite.",
         ),
     ] = None,
-    words: Annotated[int | None, typer.Option(min=1, help="Most of a passage; 100.")] = None,
+    words: Annotated[
+        int | None, typer.Option(min=1, help="Maximum words of a passage; 100 by default.")
+    ] = None,
     add: Annotated[
-        bool, typer.Option("--add", help="Add to the corpus; what it has already is left out.")
+        bool, typer.Option("--add", help="Add to the corpus; passages it already has are skipped.")
     ] = False,
-    query: Annotated[str | None, typer.Option(metavar="TEXT", help="Search instead.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Most passages that --query shows.")] = 3,
-    info: Annotated[bool, typer.Option("--info", help="Say what is in the corpus.")] = False,
+    query: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Search the corpus instead.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum passages of --query.")] = 3,
+    info: Annotated[bool, typer.Option("--info", help="Describe the corpus.")] = False,
     listed: Annotated[
-        bool, typer.Option("--list", help="Name the corpora in a folder or in Milvus.")
+        bool, typer.Option("--list", help="List the corpora in a folder or in Milvus.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Make a corpus of passages for `graft ask --corpus`; an interrupted one changes nothing.
+    """Build a corpus of passages for `graft ask --corpus`; an interruption changes nothing.
 
-    Example: graft index passages wiki psgs_w100.tsv.gz
+    Example: graft index passages corpus docs
     """
-    place = _place(corpus, engine)
+    backend = _backend(corpus, engine)
     if sum((bool(files), query is not None, info, listed)) != 1:
         raise InputError("name FILES to build the corpus from, or one of --query, --info, --list")
     if not files and (add or words is not None or engine is not None):
         raise InputError("--add, --engine and --words are for building: name FILES")
     if query is not None:
-        _show_found(place, query, limit, json=json)
+        _show_found(backend, query, limit, json=json)
     elif listed:
-        _print({"corpora": place.listed()}, "\n".join(place.listed()), json=json)
+        corpora = backend[0].listed(backend[1])
+        _print({"corpora": corpora}, "\n".join(corpora), json=json)
     elif info:
-        _tell(place, json=json)
+        state = _state(backend)
+        _print(state, _line(state), json=json)
     elif add and (engine is not None or words is not None):
         raise InputError("--add keeps the corpus' own engine and words; leave these out")
     else:
-        _make(place, files, None if add else (engine, words), json=json)
+        _make(backend, files, None if add else (engine, words), json=json)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """A corpus on disk."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def listed(self) -> list[str]:
-        """The corpora in the folder, or it itself."""
-        from graft.rag.corpora.folder import is_corpus
-
-        if is_corpus(self.path):
-            return [str(self.path)]
-        if not self.path.is_dir():
-            raise InputError(f"{self.path} is no folder")
-        return [str(each) for each in sorted(self.path.iterdir()) if is_corpus(each)]
-
-    def about(self) -> tuple["About", int, int | None]:
-        """How it was made, how many passages it has, and its bytes."""
-        from graft.rag.corpora.folder import read_manifest
-
-        manifest = read_manifest(self.path)
-        return manifest.about, manifest.passages, manifest.bytes
-
-    def build(self, files: list[str], engines: tuple[str, ...], words: int, report: Any) -> int:  # noqa: ANN401
-        """A new corpus; how many passages."""
-        from graft.rag.corpora.build import build
-
-        return build(self.path, files, engines, words, report).passages
-
-    def add(self, files: list[str], report: Any) -> int:  # noqa: ANN401
-        """More files; how many passages are new."""
-        from graft.rag.corpora.build import add
-
-        return add(self.path, files, report)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class Milvus:
-    """A corpus in a collection of Milvus."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return str(self._address())
-
-    def listed(self) -> list[str]:
-        """The collections there."""
-        from graft.rag.corpora.milvus import Address, collections
-
-        address = self._address()
-        return [str(Address(address.uri, name)) for name in collections(address)]
-
-    def about(self) -> tuple["About", int, int | None]:
-        """How it was made, how many passages it has; Milvus does not say how large it is."""
-        from graft.rag.corpora.milvus import state
-
-        return *state(self._address()), None
-
-    def build(self, files: list[str], engines: tuple[str, ...], words: int, report: Any) -> int:  # noqa: ANN401
-        """A new collection; how many passages."""
-        from graft.rag.corpora.milvus import build
-
-        return build(self._address(), files, engines, words, report)
-
-    def add(self, files: list[str], report: Any) -> int:  # noqa: ANN401
-        """More files; how many passages are new."""
-        from graft.rag.corpora.milvus import add
-
-        return add(self._address(), files, report)
-
-    def _address(self) -> Any:  # noqa: ANN401
-        from graft.rag.corpora.milvus import as_address
-
-        return as_address(self.name)
-
-
-def _place(corpus: str, engine: str | None) -> Folder | Milvus:
+def _backend(corpus: str, engine: str | None) -> tuple[ModuleType, Any]:
+    """The module that has build, add, state and listed for a corpus, and their first argument."""
+    if engine == MILVUS and not corpus.startswith(f"{MILVUS}:"):
+        corpus = f"{MILVUS}:{corpus}"
     if corpus.startswith(f"{MILVUS}:"):
-        return Milvus(corpus)
-    if engine == MILVUS:
-        return Milvus(f"{MILVUS}:{corpus}")
-    return Folder(Path(corpus).expanduser())
+        from graft.rag.corpora import milvus
+
+        return milvus, milvus.as_address(corpus)
+    from graft.rag.corpora import build
+
+    return build, Path(corpus).expanduser()
 
 
 def _make(
-    place: Folder | Milvus,
+    backend: tuple[ModuleType, Any],
     files: list[str],
     new: tuple[str | None, int | None] | None,
     *,
     json: bool,
 ) -> None:
-    """Build with `new`, its engine and words; without, add."""
+    """Build with `new` (engine, words); None adds to the corpus."""
     from graft.rag.corpora.engines import engine_parts
     from graft.retrieval.by_words import WORDS
 
+    module, place = backend
     began = time.monotonic()
-    with _progress() as report:
+    with Spinner("reading") as spinner:
+
+        def report(passages: int, stage: str) -> None:
+            speed = passages / (time.monotonic() - began)
+            spinner.update(f"{stage}: {passages:,} passages, {speed:,.0f} passages/s")
+
         if new is None:
-            added = place.add(files, report)
+            added = module.add(place, files, report)
         else:
             engine, words = new
-            default = "hybrid" if isinstance(place, Milvus) else "bm25s"
+            default = "bm25s" if isinstance(place, Path) else "hybrid"
             chosen = default if engine in (None, MILVUS) else engine
-            added = place.build(files, engine_parts(chosen), words or WORDS, report)
-    told = {**_state(place), "added": added, "seconds": round(time.monotonic() - began, 2)}
-    _print(told, f"added {added:,} passages in {told['seconds']:.1f} s\n{_line(told)}", json=json)
+            added = module.build(place, files, engine_parts(chosen), words or WORDS, report)
+    state = {**_state(backend), "added": added, "seconds": round(time.monotonic() - began, 2)}
+    line = f"added {added:,} passages in {state['seconds']:.1f} s"
+    _print(state, f"{line}\n{_line(state)}", json=json)
 
 
-def _tell(place: Folder | Milvus, *, json: bool) -> None:
-    told = _state(place)
-    _print(told, _line(told), json=json)
-
-
-def _state(place: Folder | Milvus) -> dict[str, Any]:
-    about, count, size = place.about()
+def _state(backend: tuple[ModuleType, Any]) -> dict[str, Any]:
+    module, place = backend
+    about, count, size = module.state(place)
     return {
         "corpus": str(place),
         "passages": count,
@@ -206,26 +136,26 @@ def _state(place: Folder | Milvus) -> dict[str, Any]:
     }
 
 
-def _line(told: dict[str, Any]) -> str:
-    size = "" if told["bytes"] is None else f"{told['bytes'] / MEGABYTE:,.1f} MB, "
+def _line(state: dict[str, Any]) -> str:
+    size = "" if state["bytes"] is None else f"{state['bytes'] / MEGABYTE:,.1f} MB, "
     return (
-        f"{told['corpus']}: {told['passages']:,} passages of {told['words']} words at most, {size}"
-        f"searched by {'+'.join(told['engines'])}"
+        f"{state['corpus']}: {state['passages']:,} passages of at most {state['words']} words, "
+        f"{size}search engine {'+'.join(state['engines'])}"
     )
 
 
-def _show_found(place: Folder | Milvus, query: str, limit: int, *, json: bool) -> None:
+def _show_found(backend: tuple[ModuleType, Any], query: str, limit: int, *, json: bool) -> None:
     from dataclasses import asdict
 
     from graft.rag.corpora.named import open_corpus
 
-    place.about()  # what is no corpus is not read as a document
-    with Waiting("opening the corpus"):
-        corpus = open_corpus([str(place)])
+    backend[0].state(backend[1])  # a path that is not a corpus must not be read as a document
+    with Spinner("opening the corpus"):
+        corpus = open_corpus([str(backend[1])])
     began = time.perf_counter()
     hits = corpus.search(query, limit)
     seconds = time.perf_counter() - began
-    told = {
+    state = {
         "seconds": seconds,
         "hits": [{**asdict(hit.passage), "score": hit.score} for hit in hits],
     }
@@ -233,27 +163,8 @@ def _show_found(place: Folder | Milvus, query: str, limit: int, *, json: bool) -
     for hit in hits:
         text = " ".join(hit.passage.text.split())
         lines.append(f"{hit.score:.3f}  [{hit.passage.id}] {hit.passage.title}\n  {text[:SHOWN]}")
-    _print(told, "\n".join(lines), json=json)
+    _print(state, "\n".join(lines), json=json)
 
 
-def _print(told: dict[str, Any], text: str, *, json: bool) -> None:
-    print(json_module.dumps(told, indent=2, ensure_ascii=False) if json else text)
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int, str], None]]:
-    """A line on a terminal's stderr: what is done, passages, passages per second."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    console, began = Console(stderr=True), time.monotonic()
-    shown = console.is_terminal
-    with Progress(*columns, console=console, disable=not shown, transient=True) as bar:
-        task = bar.add_task("reading")
-
-        def report(passages: int, what: str) -> None:
-            speed = passages / (time.monotonic() - began)
-            bar.update(task, description=f"{what}: {passages:,} passages, {speed:,.0f} passages/s")
-
-        yield report
+def _print(state: dict[str, Any], text: str, *, json: bool) -> None:
+    print(json_module.dumps(state, indent=2, ensure_ascii=False) if json else text)

@@ -1,4 +1,4 @@
-"""The command `graft`. Nothing slow is imported here: `graft --help` answers at once."""
+"""The command `graft`. Commands import torch when they run, so `graft --help` is fast."""
 
 import sys
 from typing import Annotated
@@ -23,10 +23,10 @@ from graft.cli.serve import serve
 from graft.cli.simulate import simulate
 from graft.cli.train import train
 
-# Plain help: formatting it with rich would take longer than everything else together.
+# Plain help: importing rich would take most of the time of --help.
 app = typer.Typer(
     name="graft",
-    help="Language models answer from documents several times faster, token for token the same.",
+    help="Lossless speculative decoding: answers from documents, several times faster.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -53,12 +53,12 @@ def options(
         bool, typer.Option("--version", help="Show the version.", callback=_print_version)
     ] = False,
 ) -> None:
-    """Options of `graft` itself; the callback of --version does the work."""
+    """Options of `graft` itself; --version has a callback."""
 
 
 def main() -> None:
     """Entry point of the `graft` script."""
-    # A terminal that cannot show a character gets a question mark, not a failure mid-answer.
+    # A character that the terminal cannot show becomes a question mark instead of an error.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")
     app()

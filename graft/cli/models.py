@@ -1,4 +1,4 @@
-"""`graft models`: what can be loaded by name, what is in the cache, fetching and removing."""
+"""`graft models`: list, fetch and remove models."""
 
 import json as json_module
 import sys
@@ -19,7 +19,10 @@ def models(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """List known and cached models, fetch one, or remove one."""
+    """List known and cached models, fetch one, or remove one.
+
+    Example: graft models --fetch smollm2-135m
+    """
     if fetch is not None and remove is not None:
         raise typer.BadParameter("--fetch and --remove cannot be used together")
     if fetch is not None:
@@ -33,7 +36,7 @@ def models(
 
 
 def fetched(name: str) -> dict[str, Any]:
-    """Make sure the model is there; nothing is downloaded twice."""
+    """Download the model unless it is in the cache."""
     from graft.models.checkpoints.pretrained import locate
 
     return {"name": name, "folder": str(locate(name).folder)}
@@ -47,7 +50,7 @@ def removed(name: str) -> dict[str, Any]:
 
 
 def report(done: dict[str, Any], sentence: str, *, json: bool) -> None:
-    """One line for a person, on stderr, or one object for a script."""
+    """Print one line on stderr, or one JSON object."""
     if json:
         print(json_module.dumps(done))
     else:
@@ -55,8 +58,7 @@ def report(done: dict[str, Any], sentence: str, *, json: bool) -> None:
 
 
 def listing() -> dict[str, Any]:
-    """Where the cache is, every model known or found (`folder` is None if it is not there), and
-    the draft heads that are installed."""
+    """The cache's folder, known and cached models (`folder` is None if not cached), draft heads."""
     from graft.home import home
     from graft.models.checkpoints.pretrained import DEFAULT_MODEL, KNOWN, installed
     from graft.models.heads.installed import installed_heads
@@ -88,23 +90,22 @@ def listing() -> dict[str, Any]:
 
 
 def show(listed: dict[str, Any]) -> None:
-    """A table of models and heads, and where the files are."""
+    """Print a table of models and heads, and the cache's folder."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("model", "here", "description", box=None, pad_edge=False)
+    table = Table("model", "cached", "description", box=None, pad_edge=False)
     for row in listed["models"]:
-        here = f"{row['bytes'] / MEGABYTE:,.0f} MB"
+        size = f"{row['bytes'] / MEGABYTE:,.0f} MB"
         if row["folder"] is None:
-            here = f"no ({row['download_bytes'] / MEGABYTE:,.0f} MB to fetch)"
-        table.add_row(
-            row["name"] + (" (default)" if row["default"] else ""), here, row["description"]
-        )
+            size = f"no ({row['download_bytes'] / MEGABYTE:,.0f} MB to fetch)"
+        name = row["name"] + (" (default)" if row["default"] else "")
+        table.add_row(name, size, row["description"])
     for row in listed["heads"]:
-        here = f"{row['bytes'] / MEGABYTE:,.0f} MB"
         layers = row["cross_layers"]
-        seen = "" if layers == 1 else f", looks at its last {layers} layers"
-        table.add_row(row["name"], here, f"draft head for {row['target']}{seen}")
+        attends = "" if layers == 1 else f", attends to its last {layers} layers"
+        description = f"draft head for {row['target']}{attends}"
+        table.add_row(row["name"], f"{row['bytes'] / MEGABYTE:,.0f} MB", description)
     console = Console(highlight=False, markup=False)
     console.print(table)
     console.print(f"cache: {listed['home']} (GRAFT_HOME sets another)", soft_wrap=True)

@@ -1,40 +1,30 @@
-"""Options of a command, each written once, as a field of a dataclass; those of `run`, `chat`,
-`ask` and `serve`."""
+"""Command-line options as fields of dataclasses; those that `run`, `chat`, `ask`, `serve` share."""
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graft.cli.show import Waiting
+from graft.cli.show import Spinner
 from graft.errors import InputError
 
 if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
-    from graft.verify.rapid import Shift
 
 DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "max_tokens",
-)
+DEVICE = re.compile(r"auto|(cpu|cuda)(:\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DocumentOptions:
-    """What to answer from."""
+    """The documents to answer from."""
 
     doc: Annotated[
         list[str] | None,
@@ -48,21 +38,21 @@ class DocumentOptions:
         bool,
         typer.Option(
             "--full",
-            help="Refuse documents longer than the model reads, instead of selecting passages.",
+            help="Refuse documents longer than the model's context, instead of selecting passages.",
         ),
     ] = False
     cache: Annotated[
         bool,
         typer.Option(
-            help="Keep what was read of the documents on disk, so that the next question about "
-            "them starts at once; see `graft cache`.",
+            help="Keep the documents' KV cache on disk, so that the next question about them "
+            "needs no prefill; see `graft cache`.",
         ),
     ] = True
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """Which model, how it runs, and who guesses for it."""
+    """The model, how it runs, and its drafter."""
 
     model: Annotated[
         str | None,
@@ -72,18 +62,18 @@ class ModelOptions:
         str | None,
         typer.Option(
             metavar="TOKENS",
-            help="Of prompt and answer, such as 32k: fewer than the model reads, or more, by "
-            "stretching its positions (YaRN).",
+            help="Maximum tokens of prompt and answer, such as 32k; more than the model was "
+            "trained for scales its positions (YaRN).",
         ),
     ] = None
     draft: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="Who guesses ahead: auto, copy, pld, igpg, plain; rapid (the model itself, from "
-            "retrieved passages of a long prompt), window, magicdec, triforce (the model itself "
-            "over a part of a long context); with --draft-model also sd, sd-tree, rapid-up, "
-            "with --head head, eagle2, longspec, with either casd, rasd-pld; store:FOLDER and "
+            help="Drafter: auto, copy, pld, igpg, plain (no drafting); rapid (the model itself on "
+            "retrieved passages of a long prompt); window, magicdec, triforce (the model itself "
+            "on a part of its KV cache); with --draft-model also sd, sd-tree, rapid-up; with "
+            "--head also head, eagle2, longspec; with either casd, rasd-pld; store:FOLDER and "
             "rest:FOLDER (a datastore of `graft index`); several joined by +, such as "
             "eagle2+copy+store:FOLDER.",
         ),
@@ -92,40 +82,44 @@ class ModelOptions:
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="A smaller model with the same tokenizer that guesses ahead; auto then uses it "
-            "where it pays.",
+            help="Draft model: a smaller model with the same tokenizer; auto uses it where it "
+            "saves time.",
         ),
     ] = None
     draft_device: Annotated[
         str | None,
-        typer.Option(metavar="DEVICE", help="Where the draft model runs, if not beside the model."),
+        typer.Option(metavar="DEVICE", help="Device of the draft model, if not the model's own."),
     ] = None
     retriever: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What finds the passages that rapid reads: bm25, static, dense or hybrid.",
+            help="Retriever of passages for rapid: bm25, static, dense or hybrid.",
         ),
     ] = "bm25"
     verifier: Annotated[
         str,
         typer.Option(
             metavar="NAME",
-            help="What is kept of a draft: walk (the same text), rejection (the same "
+            help="Acceptance rule for drafts: walk (the same text), rejection (the same "
             "distribution); with --draft rapid, rapid-up or sd also rapid, rapid-phat: not "
-            "lossless, the model is pulled towards the drafter.",
+            "lossless, they shift the model's distribution towards the drafter's.",
         ),
     ] = "walk"
     eta: Annotated[
         float | None,
-        typer.Option(min=0, help="How far, with --verifier rapid or rapid-phat; 10 if not given."),
+        typer.Option(
+            min=0,
+            max=1000,
+            help="Size of the shift of --verifier rapid or rapid-phat; 10 if not given.",
+        ),
     ] = None
     head: Annotated[
         str,
         typer.Option(
             metavar="FOLDER",
-            help="A draft head trained for the model (`graft train`), which auto then uses where "
-            "it pays; auto: those installed for it; none.",
+            help="Draft head trained for the model (`graft train`); auto: those installed for the "
+            "model; none.",
         ),
     ] = "auto"
     dtype: Annotated[
@@ -135,70 +129,97 @@ class ModelOptions:
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")] = "auto"
     invariant: Annotated[
         bool,
-        typer.Option("--invariant", help="Drafted = plain to the last bit in any dtype; slower."),
+        typer.Option(
+            "--invariant",
+            help="Make drafted and plain output bit-identical in every dtype; slower.",
+        ),
     ] = False
     kv_cache: Annotated[
         float | None,
         typer.Option(
             metavar="GB",
             min=0,
-            help="Memory that keys and values may take; on a GPU it is taken at once, by default "
-            "as much as two whole contexts need.",
+            help="Memory for the KV cache; a GPU allocates it at start, by default for two full "
+            "contexts.",
         ),
     ] = None
 
-    def load_engine(self, **more: Any) -> "Engine":  # noqa: ANN401 (graft.load's)
-        """The engine asked for. What can be refused without loading a model is refused first."""
+    def check(self) -> None:
+        """Raise InputError for a wrong value; imports neither torch nor numba."""
+        from graft.assemble.checks import check_verifier
+        from graft.assemble.presets import check_draft
+        from graft.models.heads.installed import may_have_head, named_head
+
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
-        import graft
-        from graft.assemble import check_draft, check_verifier
-        from graft.bench.asked import context_tokens
-        from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
-        from graft.models.heads.load import may_have_head, named_head
-
-        head, context_length = named_head(self.head), context_tokens(self.context_length)
-        check_draft(self.draft, draft_model=self.draft_model is not None, head=may_have_head(head))
+        for device in (self.device, self.draft_device or "auto"):
+            if not DEVICE.fullmatch(device):
+                raise InputError(f"unknown device {device!r}; try cpu or cuda")
+        if self.draft_device and not self.draft_model:
+            raise InputError("--draft-device needs a draft model; name one (--draft-model)")
+        has_head = may_have_head(named_head(self.head))
+        check_draft(self.draft, draft_model=self.draft_model is not None, head=has_head)
         check_verifier(self.verifier, self.draft)
-        shift = self._shift()
+        if self.eta is not None and not self.verifier.startswith("rapid"):
+            raise InputError("--eta needs --verifier rapid or rapid-phat")
+        for part in self.draft.split("+"):
+            if folder := part.partition(":")[2]:
+                from graft.match.store_files import read_manifest
+
+                read_manifest(Path(folder))
+        self.context_tokens()
+        if self.retriever != "bm25":
+            from graft.retrieval.named import check_retriever
+
+            check_retriever(self.retriever)
+
+    def context_tokens(self) -> int | None:
+        """--context-length as a number."""
+        if self.context_length is None:
+            return None
+        return parse_size("--context-length", self.context_length, "32k")
+
+    def locate(self) -> str:
+        """Find or download the models without importing torch; the name of the target."""
+        from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
+
         name = DEFAULT_MODEL if self.model is None else self.model
         for each in (name, self.draft_model):
             if each is not None:
-                locate(each)  # downloads show a bar of their own
-        with Waiting(f"loading {name} (the first start compiles kernels: about a minute)"):
+                locate(each)  # downloads show a progress bar
+        return name
+
+    def load_engine(self, **more: Any) -> "Engine":  # noqa: ANN401 (graft.load's)
+        """The engine; a model that does not exist is refused before torch is imported."""
+        from graft.models.heads.installed import named_head
+
+        name = self.locate()
+        with Spinner(f"loading {name} (the first start compiles kernels: about a minute)"):
+            import graft
+
             return graft.load(
                 name,
                 draft_model=self.draft_model,
                 draft_device=self.draft_device,
-                head=head,
+                head=named_head(self.head),
                 dtype=self.dtype,
                 device=self.device,
-                context_length=context_length,
+                context_length=self.context_tokens(),
                 draft=self.draft,
                 retriever=self.retriever,
                 verifier=self.verifier,
-                shift=shift,
+                shift=None if self.eta is None else graft.Shift(eta=self.eta),
                 invariant=self.invariant,
                 kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
                 **more,
             )
 
-    def _shift(self) -> "Shift | None":
-        """How far a verifier pulls; InputError where the one asked for does not."""
-        if self.eta is None:
-            return None
-        from graft.verify.rapid import Shift
-
-        if not self.verifier.startswith("rapid"):
-            raise InputError("--eta goes with --verifier rapid or rapid-phat")
-        return Shift(eta=self.eta)
-
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions(ModelOptions):
-    """How to draw an answer. An option left out (None) has the default of `SamplingParams`."""
+    """How to sample. An option that is not given (None) has the default of `SamplingParams`."""
 
-    max_tokens: Annotated[int | None, typer.Option(help="Longest answer.")] = None
+    max_tokens: Annotated[int | None, typer.Option(help="Maximum length of the answer.")] = None
     temperature: Annotated[float | None, typer.Option(help="0 is greedy, the default.")] = None
     top_p: Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to P.")] = None
     top_k: Annotated[int | None, typer.Option(help="Keep the K likeliest tokens; 0: all.")] = None
@@ -209,55 +230,60 @@ class SamplingOptions(ModelOptions):
     presence_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
     frequency_penalty: Annotated[float | None, typer.Option(help="0 is none.")] = None
     seed: Annotated[
-        int | None, typer.Option(help="The same seed gives the same text with every draft.")
+        int | None, typer.Option(help="The same seed gives the same text with every drafter.")
     ] = None
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text; repeatable.")
     ] = None
 
-    @property
-    def on_disk(self) -> bool:
-        """Whether some of what is read stays on disk."""
-        return False
-
     def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
-        """The sampling parameters asked for, `changes` on top; InputError for a bad value."""
+        """The sampling parameters, with `changes`; InputError for a wrong value."""
         from graft import SamplingParams
 
-        given = {name: getattr(self, name) for name in SAMPLING if getattr(self, name) is not None}
-        return SamplingParams(**{"stop": tuple(self.stop or ()), **given, **changes})
-
-    def load(self, *, remembers: bool = True) -> "Engine":
-        """The engine asked for, one that `remembers` what it read or reads everything anew."""
-        return self.load_engine(
-            max_batch=1,
-            prefix_cache=None if remembers else 0,
-            disk_cache=DISK_CACHE if remembers and self.on_disk else 0,
-        )
+        names = [each.name for each in fields(SamplingOptions) if each not in fields(ModelOptions)]
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return SamplingParams(**{**given, **changes})
 
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions(SamplingOptions, DocumentOptions):
-    """Those of `run` and `chat`."""
+    """The options of `run` and `chat`."""
 
-    @property
-    def on_disk(self) -> bool:
-        """Whole documents do, unless told otherwise."""
-        return bool(self.cache and self.doc)
+    def load(self, *, prefix_cache: bool = True) -> "Engine":
+        """The engine, with the documents' KV cache on disk unless the options say otherwise."""
+        on_disk = prefix_cache and self.cache and self.doc
+        return self.load_engine(
+            max_batch=1,
+            prefix_cache=None if prefix_cache else 0,
+            disk_cache=DISK_CACHE if on_disk else 0,
+        )
 
     def documents(self) -> "list[Document]":
-        """Read every --doc."""
+        """The text of every --doc."""
         from graft.documents import read_documents
 
-        with Waiting("reading the documents"):
+        with Spinner("reading the documents"):
             return read_documents(self.doc or [])
 
 
+def parse_size(option: str, text: str, example: str) -> int:
+    """A whole number from 1 on, such as 500, 32k or 2g (powers of 1,024)."""
+    number = text.strip().lower().removesuffix("b")
+    power = "kmgt".find(number[-1:]) + 1 if number[-1:].isalpha() else 0
+    try:
+        size = int(float(number.rstrip("kmgt")) * 1024**power)
+    except (ValueError, OverflowError):
+        size = 0
+    if size < 1:
+        raise InputError(f"{option} is a size such as {example}, not {text!r}")
+    return size
+
+
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command whose `options` is a dataclass one command-line option per field of it."""
-    shown = inspect.signature(command)
-    kind = shown.parameters["options"].annotation
-    own = [each for each in shown.parameters.values() if each.name != "options"]
+    """Give a command one command-line option per field of its dataclass parameter `options`."""
+    signature = inspect.signature(command)
+    kind = signature.parameters["options"].annotation
+    own = [each for each in signature.parameters.values() if each.name != "options"]
     shared = [
         inspect.Parameter(
             field.name,
@@ -274,6 +300,6 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         command(options=kind(**chosen), **given)
 
     parameters = sorted([*own, *shared], key=lambda each: each.kind)
-    with_options.__signature__ = shown.replace(parameters=parameters)
+    with_options.__signature__ = signature.replace(parameters=parameters)
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options

@@ -1,4 +1,4 @@
-"""`graft run`: one question, answered from documents."""
+"""`graft run`: answer one question from documents."""
 
 import json as json_module
 import sys
@@ -8,9 +8,14 @@ import typer
 
 from graft.cli.answer import Answer, answer
 from graft.cli.compare import Comparison, show_comparison
-from graft.cli.documents import fitted, keep_documents, say_selection, selection_as_dict
+from graft.cli.documents import (
+    fit_documents,
+    keep_documents,
+    report_selection,
+    selection_as_dict,
+)
 from graft.cli.options import AnswerOptions, takes_options
-from graft.cli.show import end_line, footer, token_printer
+from graft.cli.show import end_line, footer, prefill_tokens_per_second, token_printer
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,39 +25,41 @@ if TYPE_CHECKING:
 @takes_options
 def run(
     question: Annotated[
-        str | None, typer.Argument(help="The question; - or nothing reads it from a pipe.")
+        str | None, typer.Argument(help="The question; - or nothing reads standard input.")
     ] = None,
     *,
     options: AnswerOptions,
     compare: Annotated[
-        bool, typer.Option("--compare", help="Decode plainly too: same tokens? how much slower?")
+        bool,
+        typer.Option("--compare", help="Also decode without drafting; compare tokens and time."),
     ] = False,
     color: Annotated[
-        bool, typer.Option("--color", help="Colour tokens by where the guess came from.")
+        bool, typer.Option("--color", help="Colour tokens by the source of their draft.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
     """Answer a question from documents.
 
-    Example: graft run "When can the contract be ended?" --doc contract.md --compare
+    Example: graft run "How fast is support?" --doc examples/service_agreement.md --compare
     """
-    # What can be refused without a model is refused before one is loaded.
-    question, documents, params = read_question(question), options.documents(), options.sampling()
-    engine = options.load(remembers=not compare)  # both runs of a comparison read the prompt
-    prompt = fitted(engine, question, documents, params, full=options.full)
+    # Wrong options are refused before torch is imported and a model is loaded.
+    options.check()
+    params, question, documents = options.sampling(), read_question(question), options.documents()
+    engine = options.load(prefix_cache=not compare)  # both runs of a comparison prefill the prompt
+    prompt = fit_documents(engine, question, documents, params, full=options.full)
     if not json:
-        say_selection(prompt, engine, documents)
+        report_selection(prompt, engine, documents)
     show = (lambda event: None) if json else token_printer(color=color)
     drafted = answer(engine, prompt.messages, params, options.draft, show)
     if not json:
         end_line(drafted.result.text)
-        footer(drafted, color=color)
+        footer(drafted, color=color, load_seconds=engine.load_seconds)
     comparison = None
     if compare:
-        same_draws = options.sampling(seed=drafted.result.seed)
-        comparison = Comparison(drafted, answer(engine, prompt.messages, same_draws, "plain"))
+        same_seed = options.sampling(seed=drafted.result.seed)
+        comparison = Comparison(drafted, answer(engine, prompt.messages, same_seed, "plain"))
     if json:
-        print(json_module.dumps(as_dict(drafted, prompt, comparison)))
+        print(json_module.dumps(as_dict(drafted, prompt, engine.load_seconds, comparison)))
     elif comparison:
         show_comparison(comparison, engine.dtype)
     if options.cache:
@@ -60,7 +67,7 @@ def run(
 
 
 def read_question(question: str | None) -> str:
-    """The question itself, or what is piped in; InputError if there is none."""
+    """The question, from standard input if it is None or "-"; InputError if it is empty."""
     if question is None and sys.stdin.isatty():
         raise InputError('no question; type one: graft run "question" --doc FILE')
     if question is None or question == "-":
@@ -74,10 +81,14 @@ def read_question(question: str | None) -> str:
 
 
 def as_dict(
-    drafted: Answer, prompt: "DocumentPrompt", comparison: Comparison | None
+    drafted: Answer,
+    prompt: "DocumentPrompt",
+    load_seconds: float,
+    comparison: Comparison | None,
 ) -> dict[str, object]:
-    """What --json prints."""
+    """The object of --json."""
     result = drafted.result
+    speed = prefill_tokens_per_second(result.stats)
     fields = {
         "text": result.text,
         "token_ids": list(result.token_ids),
@@ -85,7 +96,8 @@ def as_dict(
         "seed": result.seed,
         "lossless": result.lossless,
         "output": str(result.promise),
-        "stats": result.stats.as_dict(),
+        "load_seconds": load_seconds,
+        "stats": {**result.stats.as_dict(), "prefill_tokens_per_second": speed},
     }
     if prompt.passages:
         fields["documents"] = selection_as_dict(prompt)

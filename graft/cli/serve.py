@@ -21,47 +21,47 @@ MEGABYTE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(ModelOptions):
-    """Where to listen, whom to let in, how much at once."""
+    """Address, access and limits of the server."""
 
     model: Annotated[
         str | None,
         typer.Argument(help="Known name, hub id, folder or GGUF file; see `graft models`."),
     ] = None
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 for everybody in the network.")
+        str, typer.Option(help="Address to listen at; 0.0.0.0 for the whole network.")
     ] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any free one.")] = 8000
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free port.")] = 8000
     api_key: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY",
-            help="Let in requests with this key only; repeatable. Better: GRAFT_API_KEY, keys "
-            "separated by commas, which other users of the machine cannot see.",
+            help="Accept only requests with this key; repeatable. Other users of the machine can "
+            "see it; GRAFT_API_KEY (keys separated by commas) is safer.",
         ),
     ] = None
     allowed_host: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Name that clients may call this server by, besides localhost; repeatable. With "
-            "it, or listening at this machine alone, the server refuses other names.",
+            help="Host name that clients may use besides localhost; repeatable. With it, or on a "
+            "loopback address, the server refuses other host names.",
         ),
     ] = None
     served_model_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What clients call the model.")
+        str | None, typer.Option(metavar="NAME", help="Name of the model in the API.")
     ] = None
-    max_batch: Annotated[int, typer.Option(min=1, help="Answers written at once.")] = 8
+    max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests running at once.")] = 8
     max_waiting: Annotated[
-        int, typer.Option(min=0, help="Answers that may wait; others are told to come back.")
+        int, typer.Option(min=0, help="Maximum requests queued; others get status 429.")
     ] = 64
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds a request may take.")] = 600.0
+    timeout: Annotated[float, typer.Option(min=0.1, help="Maximum seconds of a request.")] = 600.0
     grace: Annotated[
-        float, typer.Option(min=0, help="Seconds for answers under way when told to stop.")
+        float, typer.Option(min=0, help="Seconds to finish running requests on shutdown.")
     ] = 20.0
-    max_body: Annotated[float, typer.Option(metavar="MB", help="Largest request.")] = 16.0
+    max_body: Annotated[float, typer.Option(metavar="MB", help="Maximum size of a request.")] = 16.0
 
     def settings(self) -> "ServerSettings":
-        """What the server is told."""
+        """The settings of the server; InputError for a wrong value."""
         from graft.server.settings import ServerSettings
 
         named = [key for key in os.environ.get("GRAFT_API_KEY", "").split(",") if key]
@@ -79,7 +79,7 @@ class ServeOptions(ModelOptions):
         )
 
     def hosts(self) -> tuple[str, ...]:
-        """The names to answer to; none: any."""
+        """Host names to accept; empty: any."""
         named = tuple(self.allowed_host or ())
         if not all(name.strip() and not set(name) & set("/:@ ") for name in named):
             raise InputError("an allowed host is a name such as graft.example.org, without a port")
@@ -97,33 +97,35 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="YAML with these options by name, and `model`; the command line comes first.",
+            help="YAML with these options by name, and `model`; the command line overrides it.",
         ),
     ] = None,
 ) -> None:
-    """Serve a model to OpenAI clients.
+    """Serve a model with an OpenAI-compatible API.
 
     Example: graft serve smollm2-135m --port 8000 --draft auto
     """
     if config:
         options = replace(options, **read_config(config, context))
+    # Wrong options are refused before torch is imported and a model is loaded.
+    options.check()
+    settings = options.settings()
+    options.locate()
     try:
         from graft.server.run import listen, run_server
     except ImportError as error:
         raise InputError(
             f"the server needs {error.name}; install it: pip install 'graftlm[server]'"
         ) from None
-    settings = options.settings()
     if not is_loopback(options.host) and not settings.api_keys:
-        print("warning: everybody who reaches this machine is let in; set an API key",
-              file=sys.stderr)  # fmt: skip
+        print("warning: the server accepts requests without an API key; set one", file=sys.stderr)
     listening = listen(options.host, options.port)
     engine = options.load_engine(max_batch=options.max_batch)
     run_server(engine, settings, listening)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine's alone."""
+    """Whether an address is reachable from this machine only."""
     try:
         return host in LOOPBACK or ip_address(host).is_loopback
     except ValueError:
@@ -131,8 +133,7 @@ def is_loopback(host: str) -> bool:
 
 
 def read_config(file: Path, context: typer.Context) -> dict[str, Any]:
-    """The options in a file, by the names of `ServeOptions`, but for those that were typed; dashes
-    are as good as underscores."""
+    """The options of a YAML file that the command line does not give; dashes may be underscores."""
     import yaml
 
     try:
@@ -153,7 +154,7 @@ def read_config(file: Path, context: typer.Context) -> dict[str, Any]:
 
 
 def _checked(where: str, kind: Any, value: Any) -> Any:  # noqa: ANN401 (values of any option)
-    """A value of an option's type and inside its range."""
+    """The value as the option's type; InputError if it is outside the range."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     shape, option = get_args(kind)

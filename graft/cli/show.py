@@ -1,10 +1,16 @@
-"""What an answer looks like: its tokens as they come, and the line of numbers under it."""
+"""How an answer is printed: its tokens as they are generated, and a line of statistics below."""
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-# The target's own tokens keep the terminal's colour.
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from graft.cli.answer import Answer
+    from graft.decode.stats import Stats
+
+# Tokens that the target sampled itself keep the terminal's colour.
 SOURCE_COLORS = {
     "prompt": "green",
     "document": "cyan",
@@ -21,8 +27,8 @@ SOURCE_COLORS = {
 OTHER_COLOR = "blue"
 
 
-class Waiting:
-    """A moving line on a terminal's stderr while nothing else can be shown; `stop` removes it."""
+class Spinner:
+    """A moving line on a terminal's stderr; `stop` removes it."""
 
     def __init__(self, text: str) -> None:
         self._status = None
@@ -32,17 +38,17 @@ class Waiting:
             self._status = Console(stderr=True).status(text)
             self._status.start()
 
-    def say(self, text: str) -> None:
-        """Another text."""
+    def update(self, text: str) -> None:
+        """Show another text."""
         if self._status:
             self._status.update(text)
 
     def stop(self) -> None:
-        """Take the line away; may be called again."""
+        """Remove the line; may be called again."""
         if self._status:
             self._status.stop()
 
-    def __enter__(self) -> "Waiting":
+    def __enter__(self) -> "Spinner":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -50,7 +56,7 @@ class Waiting:
 
 
 def token_printer(*, color: bool) -> Callable[[Any], None]:
-    """A function that writes one token event to stdout at once, coloured by who guessed it."""
+    """A function that writes one token event to stdout, coloured by the source of its draft."""
 
     def plain(event: Any) -> None:  # noqa: ANN401 (a TokenEvent)
         sys.stdout.write(event.text)
@@ -69,61 +75,89 @@ def token_printer(*, color: bool) -> Callable[[Any], None]:
 
 
 def color_of(source: str) -> str:
-    """The colour of tokens guessed by `source`; the target itself is ""."""
+    """The colour of accepted tokens from `source`; "" is the target."""
     return SOURCE_COLORS.get(source, OTHER_COLOR) if source else "default"
 
 
 def end_line(text: str) -> None:
-    """Finish an answer's last line, so that what follows starts on its own."""
+    """Finish an answer's last line."""
     if not text.endswith("\n"):
         print(flush=True)
 
 
-def footer(given: Any, *, color: bool) -> None:  # noqa: ANN401 (an Answer)
-    """One dim line on stderr; with `color`, the shares are also the legend of the colours."""
+def footer(given: "Answer", *, color: bool, load_seconds: float = 0.0) -> None:
+    """Print a dim line of statistics on stderr; with `color` it is also the colours' legend."""
     from rich.console import Console
     from rich.text import Text
 
     stats = given.result.stats
-    kept = f" ({stats.cached_tokens:,} of {stats.prompt_tokens:,} prompt tokens kept from before)"
-    line = Text(
-        f"{stats.tokens} tokens · {stats.tokens_per_second:.1f} tokens/s · "
-        f"{stats.tokens_per_step:.2f} tokens per step · "
-        f"first token {given.first_token_seconds:.2f} s{kept if stats.cached_tokens else ''} · "
-        "guessed by: ",
-        style="dim",
-    )
-    for place, (source, share) in enumerate(token_shares(stats).items()):
-        line.append(", " if place else "", style="dim")
-        label = f"{source or 'nobody (the model itself)'} {share:.0%}"
-        line.append(label, style=f"not dim {color_of(source)}" if color else "dim")
-    line.append(_inner(stats) + _difference(given.result.promise), style="dim")
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if color:
-        console = Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=True)
+    parts = [
+        f"{stats.tokens} tokens",
+        f"{stats.tokens_per_second:.1f} tokens/s",
+        f"{stats.tokens_per_step:.2f} tokens per step",
+        f"first token {given.first_token_seconds:.2f} s",
+        *prompt_parts(stats),
+        *([f"load {load_seconds:.1f} s"] if load_seconds else []),
+    ]
+    line = Text(" · ".join(parts), style="dim")
+    line.append(" · ").append_text(_sources(stats, color=color))
+    line.append(_inner(stats) + _difference(given.result.promise))
+    console = Console(stderr=True, highlight=False, soft_wrap=True, force_terminal=color or None)
     console.print(line)
 
 
+def prompt_parts(stats: "Stats") -> list[str]:
+    """Prefill speed and cached prompt tokens, where there are any."""
+    speed, parts = prefill_tokens_per_second(stats), []
+    if speed:
+        parts.append(f"prefill {speed:,.0f} tokens/s")
+    if stats.cached_tokens:
+        parts.append(f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} prompt tokens cached")
+    return parts
+
+
+def prefill_tokens_per_second(stats: "Stats") -> float:
+    """Speed over the prompt tokens that were computed; 0 where nothing was."""
+    computed = stats.prompt_tokens - stats.cached_tokens - stats.approximate_tokens
+    return computed / stats.prefill_seconds if stats.prefill_seconds > 0 else 0.0
+
+
+def token_shares(stats: "Stats") -> dict[str, float]:
+    """Share of the answer's tokens by drafter source, largest first; "" (the target) is last."""
+    accepted = {source: count for source, count in stats.accepted_by_source.items() if count}
+    ranked = dict(sorted(accepted.items(), key=lambda item: -item[1]))
+    ranked[""] = stats.tokens - sum(accepted.values())
+    return {source: count / max(stats.tokens, 1) for source, count in ranked.items()}
+
+
+def _sources(stats: "Stats", *, color: bool) -> "Text":
+    """Such as "accepted from: prompt 70 %, output 7 %; target 24 %"."""
+    from rich.text import Text
+
+    *accepted, target = (
+        Text(
+            f"{source or 'target'} {100 * share:.0f} %",
+            style=f"not dim {color_of(source)}" if color else "dim",
+        )
+        for source, share in token_shares(stats).items()
+    )
+    if not accepted:
+        return target
+    line = Text("accepted from: ").append_text(Text(", ").join(accepted))
+    return line.append("; ").append_text(target)
+
+
 def _difference(promise: Any) -> str:  # noqa: ANN401 (a Promise)
-    """How the answer may differ from plain decoding's; "" where it may not."""
+    """How the answer may differ from plain decoding; "" where it may not."""
     if not promise.lossless:
         return " · not lossless: the verifier changes the model's distribution"
     return f" · {promise} as plain decoding, another text" if promise else ""
 
 
-def _inner(stats: Any) -> str:  # noqa: ANN401 (a Stats)
-    """What a drafter of several tiers took of its lowest one's guesses."""
-    taken = [
-        f"{stats.inner_accepted_by_source.get(source, 0)} of {count} by {source}"
+def _inner(stats: "Stats") -> str:
+    """What a hierarchical drafter accepted from its lowest level."""
+    accepted = [
+        f"{stats.inner_accepted_by_source.get(source, 0)} of {count} from {source}"
         for source, count in stats.inner_drafted_by_source.items()
     ]
-    return f" · taken below: {', '.join(taken)}" if taken else ""
-
-
-def token_shares(stats: Any) -> dict[str, float]:  # noqa: ANN401 (a Stats)
-    """Share of the answer's tokens by who guessed them, largest first; "" is the target itself."""
-    accepted = {source: count for source, count in stats.accepted_by_source.items() if count}
-    accepted[""] = stats.tokens - sum(accepted.values())
-    total = max(stats.tokens, 1)
-    ranked = sorted(accepted.items(), key=lambda item: -item[1])
-    return {source: count / total for source, count in ranked}
+    return f" · lowest level accepted: {', '.join(accepted)}" if accepted else ""

@@ -1,4 +1,4 @@
-"""`graft train`: a draft head for a model, from chats and texts."""
+"""`graft train`: train a draft head for a model on chats and texts."""
 
 import sys
 from dataclasses import asdict, make_dataclass
@@ -11,7 +11,7 @@ from graft.cli.failures import INTERRUPTED
 from graft.cli.options import takes_options
 from graft.train.settings import KINDS, Settings, options, spelled
 
-# One option for each of the trainer's settings, which say themselves what they mean.
+# One option for each of the trainer's settings; their metadata has the help texts.
 TrainOptions: Any = make_dataclass(
     "TrainOptions",
     [
@@ -34,14 +34,17 @@ def train(
         list[str],
         typer.Option(
             metavar="FILES",
-            help="Chats and texts: JSON lines, parquet, documents; files, folders, patterns; again "
-            "for more.",
+            help="Chats and texts: JSON lines, parquet, documents; a file, folder or pattern; "
+            "repeatable.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="The head's; beside it its log.")],
+    out: Annotated[
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder of the head; its log is written beside it."),
+    ],
     options: TrainOptions,
 ) -> None:
-    """Train a draft head for a model. Stopped or killed, the same command goes on.
+    """Train a draft head for a model. Run the same command again to resume.
 
     Example: graft train eagle2 --data chats.jsonl --regenerate 2000 --minutes 10 --out head
     """
@@ -51,7 +54,7 @@ def train(
 
     with stops_gently() as stopping:
         finished = run(settings, _say, stopping)
-    _say(f"head: {out}" if finished else "stopped; the same command goes on")
+    _say(f"head: {out}" if finished else "stopped; run the same command again to resume")
     if not finished:
         raise typer.Exit(INTERRUPTED)
 

@@ -15,7 +15,7 @@ from graft.documents.prompt import document_messages
 from graft.documents.read import Document
 from graft.errors import ContextLengthError
 from graft.retrieval.bm25 import scores
-from graft.retrieval.passage import MOST_CHARACTERS, Passage, split
+from graft.retrieval.passage import MAX_CHARACTERS, Passage, split
 from graft.retrieval.select import fill, ranking
 from graft.sampling import SamplingParams
 
@@ -151,7 +151,7 @@ def _passage_characters(documents: Sequence[Document], tokens: int, max_tokens: 
     """The maximum passage length: about 300 tokens, fewer if not even four of these fit."""
     characters = sum(len(document.text) for document in documents)
     fair = min(max_tokens // 4, PASSAGE_TOKENS) * characters // tokens
-    return min(max(fair, MIN_CHARACTERS), MOST_CHARACTERS)
+    return min(max(fair, MIN_CHARACTERS), MAX_CHARACTERS)
 
 
 def _by_document(

@@ -30,6 +30,8 @@ class Engine:
     text, a list of token ids or a list of chat messages.
     """
 
+    load_seconds: float = 0.0  # set by `graft.load`
+
     def __init__(
         self,
         loaded: LoadedModel,

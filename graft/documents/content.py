@@ -1,4 +1,4 @@
-"""The bytes of a file, unpacked and within bounds, and what kind of document they are."""
+"""The bytes of a file, decompressed and limited in size, and their kind of document."""
 
 import gzip
 import io
@@ -12,11 +12,11 @@ from graft.documents.text import READABLE, UTF16_BOMS
 from graft.errors import InputError
 
 MEGABYTE = 1 << 20
-MOST_BYTES = 512 * MEGABYTE  # of one document, unpacked
+MAX_BYTES = 512 * MEGABYTE  # of one document, decompressed
 _HEAD = 64 << 10
 GZIP = b"\x1f\x8b"
 HTML_SUFFIXES = {".html", ".htm", ".xhtml"}
-# First bytes of formats that would pass for text or for just any binary file.
+# First bytes of formats that get a message of their own.
 FOREIGN = {
     b"PK\x03\x04": "a zip archive",
     b"\xd0\xcf\x11\xe0": "an old Office file",
@@ -28,7 +28,7 @@ FOREIGN_SUFFIXES = {".docx", ".odt", ".epub", ".pptx", ".xlsx", ".ods", ".odp", 
 
 
 def read_content(path: Path) -> bytes:
-    """All bytes, of what is inside if the file is gzipped; InputError in one line otherwise."""
+    """All bytes, decompressed if the file is gzipped; InputError if it cannot be read."""
     try:
         with path.open("rb") as file:
             if file.peek(len(GZIP)).startswith(GZIP):
@@ -46,7 +46,7 @@ def read_content(path: Path) -> bytes:
 
 
 def kind_of(data: bytes, path: PurePath) -> str:
-    """The kind of document ("pdf", "html" or "text") by its first bytes, then by its name."""
+    """The kind of document ("pdf", "html" or "text") by its first bytes, then by its suffix."""
     if looks_like_pdf(data):
         return "pdf"
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
@@ -56,15 +56,15 @@ def kind_of(data: bytes, path: PurePath) -> str:
 
 
 def _bounded(file: BinaryIO, path: Path) -> bytes:
-    """The bytes, refused from the head alone where that says they are no document."""
+    """The bytes; InputError if they are too many or not a document."""
     head = file.read(_HEAD)
     if not looks_like_pdf(head):
         _refuse_foreign(head, path)
-    data = head + file.read(MOST_BYTES + 1 - len(head))
-    if len(data) > MOST_BYTES:
+    data = head + file.read(MAX_BYTES + 1 - len(head))
+    if len(data) > MAX_BYTES:
         raise InputError(
-            f"document {path} has more than {MOST_BYTES // MEGABYTE} MB, the most that is read; "
-            "split it and name the parts that matter"
+            f"document {path} has more than {MAX_BYTES // MEGABYTE} MB, the maximum; "
+            "split it and name the parts you need"
         )
     return data
 

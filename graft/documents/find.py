@@ -1,7 +1,7 @@
-"""From what a user names (files, folders, patterns) to files, each once and with a name of its own.
+"""Find the files of paths, folders and patterns, each once and with a unique name.
 
-Files in a folder come in natural order (2.html before 10.html); hidden files are left out, and so
-are the images, fonts, scripts and style sheets of web pages.
+Files of a folder are in natural order (2.html before 10.html). Hidden files and the images, fonts,
+scripts and style sheets of web pages are skipped.
 """
 
 import glob
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`name` is what answers call it; a file that was `named` itself must be readable."""
+    """`name` is unique; a file that was `named` itself, not found in a folder, must be readable."""
 
     path: Path
     name: str
@@ -34,18 +34,18 @@ class Found:
 
 
 def find_files(paths: Iterable[str | Path]) -> list[Found]:
-    """Every file named, in the order named; InputError where a folder or pattern has none."""
+    """Every file, in the order given; InputError for a folder or pattern without files."""
     found: dict[str, Found] = {}
     for path in paths:
         for file in _expand(str(path)):
             real = os.path.realpath(file.path)
             if real not in found or (file.named and not found[real].named):
                 found[real] = file
-    return _with_own_names(list(found.values()))
+    return _with_unique_names(list(found.values()))
 
 
 def natural_order(path: Path) -> list[tuple[int, str]]:
-    """A sort key: numbers in a name count as numbers."""
+    """Sort key that compares numbers in names as numbers."""
     parts = [_NUMBER.split(part.lower()) for part in path.parts]
     return [
         (int(piece), "") if piece.isdecimal() else (-1, piece)
@@ -55,7 +55,7 @@ def natural_order(path: Path) -> list[tuple[int, str]]:
 
 
 def _expand(given: str) -> Iterator[Found]:
-    path = Path(os.path.expanduser(given))  # leaves a ~user nobody knows as it is
+    path = Path(os.path.expanduser(given))  # keeps ~user if that user does not exist
     if "\0" in given:
         raise InputError(f"document name {given!r} is not a valid path")
     if os.path.isdir(path):
@@ -92,8 +92,8 @@ def _matching(given: str, pattern: str) -> Iterator[Found]:
         yield Found(file, os.path.relpath(file, fixed), named=False)
 
 
-def _with_own_names(files: list[Found]) -> list[Found]:
-    """Names that two files share grow by a folder until they differ."""
+def _with_unique_names(files: list[Found]) -> list[Found]:
+    """Files with equal names get names with more of their folders."""
     names = [file.name for file in files]
     while shared := {name for name, count in Counter(names).items() if count > 1}:
         longer = [

@@ -1,20 +1,19 @@
-"""HTML to Markdown: headings, lists, tables and code stay what they are, scripts and links go.
+"""HTML to Markdown: headings, lists, tables and code are kept, scripts and links removed.
 
-The reader is html-to-markdown: of the 819,000 words on 261 pages of Debian's documentation it lost
-652 (inscriptis 2,485), and Markdown keeps the headings that say what a passage is about.
+The converter is html-to-markdown: of the 819,000 words on 261 pages of Debian's documentation it
+lost 652 (inscriptis 2,485), and Markdown keeps the headings.
 """
 
 import codecs
 import logging
 import re
 
-from graft.documents.characters import plain_characters
-from graft.documents.text import UTF16_BOMS, decoded
+from graft.documents.text import UTF16_BOMS, decoded, plain_characters
 from graft.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-# What leads elsewhere, by the marks that say so for certain: HTML itself, ARIA, Sphinx, DocBook.
+# Navigation, as HTML, ARIA, Sphinx and DocBook mark it.
 NAVIGATION = (
     "nav",
     "select",
@@ -24,9 +23,9 @@ NAVIGATION = (
     ".navheader",
     ".navfooter",
 )
-# Their words stay; the marks would only stand between the words of a quotation.
+# Only their text is kept: marks inside a sentence would break quotations.
 UNMARKED = ("a", "img", "em", "strong", "b", "i", "u", "mark")
-# What browsers read these names as (the WHATWG encoding standard).
+# Encodings that browsers use for these names (the WHATWG encoding standard).
 SUPERSETS = {
     "ascii": "cp1252",
     "iso8859-1": "cp1252",
@@ -48,7 +47,7 @@ _ESCAPED_NUMBER = re.compile(r"^(\s*\d+)\\([.)])", re.M)
 
 
 def looks_like_html(data: bytes) -> bool:
-    """Whether the bytes begin as a page does, whatever the file is called."""
+    """Whether the bytes begin like an HTML page."""
     head = data[:_HEAD]
     encoding = "utf-16" if head.startswith(UTF16_BOMS) else "utf-8-sig"
     text = head.decode(encoding, errors="replace")
@@ -56,7 +55,7 @@ def looks_like_html(data: bytes) -> bool:
 
 
 def html_text(data: bytes, path: str) -> str:
-    """The page as Markdown; "" if it shows no text."""
+    """The page as Markdown; "" if it has no text."""
     import html_to_markdown
 
     options = html_to_markdown.ConversionOptions(
@@ -72,7 +71,7 @@ def html_text(data: bytes, path: str) -> str:
     )
     try:
         result = html_to_markdown.convert(_markup(data, path), options)
-    except Exception as error:  # the reader's errors share no base class
+    except Exception as error:  # the converter's errors share no base class
         reason = " ".join(str(error).split())
         raise InputError(f"document {path} cannot be read as HTML: {reason}") from error
     if result.warnings:
@@ -88,9 +87,9 @@ def html_text(data: bytes, path: str) -> str:
 
 
 def _markup(data: bytes, path: str) -> str:
-    """Characters by the BOM, else by what the page declares, else as any text.
+    """The text, decoded by the BOM, else the declared encoding, else as plain text.
 
-    Bytes that are UTF-8 beyond ASCII are UTF-8, whatever an old page declares.
+    Non-ASCII bytes that are valid UTF-8 are decoded as UTF-8, whatever the page declares.
     """
     declared = _DECLARED.search(data[:_HEAD])
     if declared is None or data.startswith((codecs.BOM_UTF8, *UTF16_BOMS)):
@@ -100,7 +99,7 @@ def _markup(data: bytes, path: str) -> str:
         if name.startswith("utf") or (not data.isascii() and _is_utf8(data)):
             return decoded(data, path)
         return data.decode(SUPERSETS.get(name, name), errors="replace")
-    except (LookupError, UnicodeDecodeError):  # an encoding nobody knows
+    except (LookupError, UnicodeDecodeError):  # an unknown encoding
         return decoded(data, path)
 
 

@@ -1,4 +1,4 @@
-"""What is tested with stays out of what is learned from: no 13 words in a row in common."""
+"""Keep test texts out of training data: no 13 consecutive words in common."""
 
 import re
 import zlib
@@ -11,15 +11,15 @@ from graft.documents.records import read_records
 
 WORDS_IN_A_ROW = 13
 WORD = re.compile(r"\w+")
-MOST_WORDS = 1 << 20  # whose numbers are kept
-FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that powers of it lose nothing
+MAX_WORDS = 1 << 20  # in the cache of word numbers
+FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that its powers keep all bits
 
 
 class _Numbers(dict[str, int]):
-    """A number for every word; those of words met before are looked up, three times as fast."""
+    """A number for every word, cached: three times as fast as crc32."""
 
     def __missing__(self, word: str) -> int:
-        if len(self) > MOST_WORDS:
+        if len(self) > MAX_WORDS:
             self.clear()
         number = self[word] = zlib.crc32(word.encode())
         return number
@@ -29,7 +29,7 @@ _NUMBERS = _Numbers()
 
 
 class Overlap:
-    """Knows the word sequences of the texts that must not be met."""
+    """The word sequences of the texts that must not occur."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         found = [_sequences(text) for text in texts]
@@ -37,14 +37,14 @@ class Overlap:
 
     @classmethod
     def with_files(cls, paths: Iterable[str]) -> "Overlap":
-        """With every string that the files' records hold."""
+        """With every string in the files' records."""
         return cls(text for record in read_records(paths) for text in texts_in(record.content))
 
     def __len__(self) -> int:
         return len(self._known)
 
     def has(self, text: str) -> bool:
-        """Whether the text shares a sequence with them."""
+        """Whether the text shares a word sequence with them."""
         if not len(self._known):
             return False
         sequences = _sequences(text)
@@ -66,7 +66,7 @@ def texts_in(value: Any) -> Iterator[str]:  # noqa: ANN401 (any JSON)
 
 
 def _sequences(text: str) -> np.ndarray:
-    """A hash [n] uint64 of every so many words in a row, whatever their case and punctuation."""
+    """A hash [n] uint64 of every WORDS_IN_A_ROW words, without case and punctuation."""
     words = WORD.findall(text.lower())
     numbers = np.array([_NUMBERS[word] for word in words], np.uint64)
     count = max(0, len(numbers) - WORDS_IN_A_ROW + 1)

@@ -1,8 +1,8 @@
 """PDF to text, page by page, with pdfium.
 
-pdfium spells ligatures out and follows columns; where it joined a word that was broken at a line's
-end it leaves a mark (U+FFFE). Whether the word keeps a hyphen there is not in the file, so the
-document's own spelling decides: "web-based" elsewhere on its pages keeps it, otherwise it goes.
+pdfium expands ligatures and follows columns. Where it joins a word that is broken at the end of a
+line, it leaves a mark (U+FFFE). The word keeps a hyphen there if the document has it with a hyphen
+elsewhere ("web-based").
 """
 
 import logging
@@ -13,7 +13,7 @@ from contextlib import closing
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from graft.documents.characters import plain_characters
+from graft.documents.text import plain_characters
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OBJECT_WITHIN = 16 << 10
+OBJECT_WITHIN = 16 << 10  # bytes
 _PDFIUM = threading.Lock()  # pdfium keeps global state: one thread at a time
 _BROKEN_WORD = re.compile("(\\w+)\ufffe(\\w+)")
 _HYPHENATED_WORD = re.compile(r"\w+-\w+")
@@ -29,13 +29,13 @@ _LINE_ENDS = re.compile(r"[ \t]*\r\n?|[ \t]+\n")
 
 
 def looks_like_pdf(data: bytes) -> bool:
-    """The header may come a little late, as readers allow; text about PDF has no objects."""
+    """Whether the header is in the first 1,024 bytes and, if not at byte 0, an object follows."""
     header = data.find(b"%PDF-", 0, 1024)
     return header == 0 or (header > 0 and b" 0 obj" in data[:OBJECT_WITHIN])
 
 
 def pdf_pages(data: bytes, path: str) -> list[str]:
-    """The text of every page; InputError in one line for a PDF that has none to give."""
+    """The text of every page; InputError for a PDF without text."""
     with _PDFIUM:
         raw = list(_raw_pages(data, path))
     failed = sum(page is None for page in raw)
@@ -51,7 +51,7 @@ def pdf_pages(data: bytes, path: str) -> list[str]:
 
 
 def _raw_pages(data: bytes, path: str) -> Iterator[str | None]:
-    """What pdfium reads, None for a page it cannot."""
+    """The text of every page, None for a page that pdfium cannot read."""
     import pypdfium2
 
     try:
@@ -70,7 +70,7 @@ def _raw_pages(data: bytes, path: str) -> Iterator[str | None]:
 def _refusal(error: "PdfiumError", data: bytes, path: str) -> str:
     import pypdfium2.raw
 
-    # pdfium keeps its last error: of a PDF without pages it gives the reason of the one before.
+    # For a PDF without pages, pdfium reports the error of the PDF before.
     if error.err_code == pypdfium2.raw.FPDF_ERR_PASSWORD and b"/Encrypt" in data:
         return (
             f"document {path} is encrypted; save it without the password first, for example: "
@@ -95,8 +95,8 @@ def _check_text_layer(pages: list[str], path: str) -> None:
     count = f"{len(pages)} pages" if len(pages) > 1 else "its page"
     if empty == len(pages):
         raise InputError(
-            f"document {path} has no text layer ({count} without a letter, as a scanner makes "
-            "them): add one with OCR first, for example: ocrmypdf in.pdf out.pdf"
+            f"document {path} has no text layer ({count} scanned?): add one with OCR first, for "
+            "example: ocrmypdf in.pdf out.pdf"
         )
     if empty > len(pages) / 2:
         logger.warning(

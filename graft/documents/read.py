@@ -1,6 +1,6 @@
 """Read documents: text, Markdown, HTML and PDF, also gzipped; files, folders and patterns.
 
-What a file holds decides how it is read, its name only where the bytes do not say.
+The first bytes of a file decide its kind, then its suffix.
 """
 
 import logging
@@ -20,14 +20,14 @@ from graft.errors import InputError
 logger = logging.getLogger(__name__)
 
 PAGE_BREAK = "\n\n"
-MOST_REASONS = 3  # told of the files in a folder that cannot be read
+MAX_REASONS = 3  # in a message about unreadable files
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """`name` is the file's name without its folder, or its path in the folder that was named.
+    """The text of a file. `name` is the file's name, or its path in the folder that was named.
 
-    `pages` has the character each page begins at; it is empty where there are no pages.
+    `pages` has the first character of every page; it is empty for documents without pages.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Document:
 
 
 def read_document(path: str | Path, name: str | None = None) -> Document:
-    """The text of a file, with \\n line ends; InputError says in one line why it cannot be used."""
+    """Read one file; InputError if it does not exist, is empty or has no readable text."""
     path = Path(path)
     data = read_content(path)
     kind = kind_of(data, path)
@@ -62,9 +62,10 @@ def read_document(path: str | Path, name: str | None = None) -> Document:
 
 
 def read_documents(paths: Iterable[str | Path]) -> list[Document]:
-    """Files, folders (with all below them) and patterns such as docs/**/*.pdf, each file once.
+    """Read files, folders (recursively) and patterns such as docs/**/*.pdf, each file once.
 
-    A file named itself must be readable; others in a folder or pattern are skipped with a warning.
+    Unreadable files of a folder or pattern are skipped with a warning; an unreadable file that is
+    named itself is an InputError.
     """
     documents, refusals = [], []
     for file in find_files(paths):
@@ -89,5 +90,5 @@ def warn_of_skipped(refusals: list[str]) -> None:
 
 
 def _reasons(refusals: list[str]) -> str:
-    more = ", ..." if len(refusals) > MOST_REASONS else ""
-    return "; ".join(refusals[:MOST_REASONS]) + more
+    more = ", ..." if len(refusals) > MAX_REASONS else ""
+    return "; ".join(refusals[:MAX_REASONS]) + more

@@ -1,9 +1,8 @@
-"""Many texts out of files: whole documents, and the records of JSON, parquet and TSV.
+"""Texts of files: whole documents, and the records of JSON, parquet and TSV.
 
-Records of JSON lines, parquet and TSV (whose first line names a column text, as that of DPR's
-Wikipedia does) are read one by one, so a file may be larger than memory; a JSON array of records is
-read whole. A field holds a text, a list of texts, or a list of turns of a
-conversation, whose `content` or `value` is taken. Empty ones are left out.
+Records of JSON lines, parquet and TSV (with a column `text`, like DPR's Wikipedia) are streamed, so
+a file may be larger than memory; a JSON array is read whole. A field holds a text, a list of texts,
+or a list of conversation turns with `content` or `value`. Empty texts are skipped.
 """
 
 import csv
@@ -33,7 +32,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """`content` is what JSON or parquet hold, or the text of a whole `document`."""
+    """`content` is a JSON or parquet record, or the text of a whole `document`."""
 
     content: Any
     where: str  # for messages
@@ -41,20 +40,20 @@ class Record:
 
 
 def read_texts(paths: Iterable[str | Path], field: str = FIELD) -> Iterator[str]:
-    """All texts of files, folders and patterns; `field` (a.b for b in a) is that of records.
+    """All texts of files, folders and patterns; `field` (a.b for nested ones) is that of records.
 
-    A file named itself must be readable; others in a folder or pattern are skipped with a warning.
+    Unreadable files of a folder or pattern are skipped with a warning.
     """
     yield from _of_files(paths, lambda path: _texts_of(path, field))
 
 
 def read_records(paths: Iterable[str | Path]) -> Iterator[Record]:
-    """All records of files, folders and patterns, as they are; see `read_texts`."""
+    """All records of files, folders and patterns; see `read_texts`."""
     yield from _of_files(paths, _records_of)
 
 
 def field_of(record: Record, field: str) -> Any:  # noqa: ANN401 (any JSON)
-    """What a record has there; InputError where it has nothing of that name."""
+    """The value of a record's field; InputError if it does not exist."""
     value = record.content
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
@@ -87,7 +86,7 @@ def _texts_of(path: Path, field: str) -> Iterator[str]:
 
 
 def _records_of(path: Path, column: str | None = None) -> Iterator[Record]:
-    """Of parquet only the column, if one is named."""
+    """The records of a file; `column` limits the columns of parquet."""
     name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
     kind = name.suffix.lower()
     if kind in LINES:
@@ -104,7 +103,7 @@ def _records_of(path: Path, column: str | None = None) -> Iterator[Record]:
 
 
 def _array_of_records(path: Path) -> list[Any]:
-    """What a JSON file holds, if that is an array that begins with an object; else nothing."""
+    """The array of a JSON file if its first element is an object, else []."""
     content = read_content(path)
     if not content.lstrip(BOM_AND_BLANKS).startswith(b"["):
         return []
@@ -136,13 +135,13 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _columns_of(path: Path) -> list[str]:
-    """What the first line of a table names."""
+    """The column names in the first line of a table."""
     first = next(_lines(path), b"").decode("utf-8-sig", errors="replace")
     return next(csv.reader([first], delimiter="\t"), [])
 
 
 def _of_table(path: Path, columns: list[str]) -> Iterator[Record]:
-    """Rows as CSV writes them, quotes doubled; a row of another length is refused by its line."""
+    """Rows with CSV quoting; InputError for a row of another length."""
     csv.field_size_limit(sys.maxsize)
     rows = csv.reader((line.decode("utf-8") for line in _lines(path)), delimiter="\t")
     try:
@@ -155,7 +154,7 @@ def _of_table(path: Path, columns: list[str]) -> Iterator[Record]:
                 )
             yield Record(dict(zip(columns, row, strict=True)), f"{path}, line {rows.line_num}")
     except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}, line {rows.line_num + 1}, is no row: {error}") from error
+        raise InputError(f"{path}, line {rows.line_num + 1}, is not a row: {error}") from error
 
 
 def _parsed(line: bytes, where: str) -> Record:
@@ -190,16 +189,16 @@ def _texts_in(record: Record, field: str) -> Iterator[str]:
         text = _turn(each) if isinstance(each, dict) else each
         if text is not None and not isinstance(text, str):
             raise InputError(
-                f"{record.where}: the field {field!r} holds no text; --field names another"
+                f"{record.where}: the field {field!r} is not text; name another with --field"
             )
         if text and not text.isspace():
             yield text
 
 
-def _turn(turn: dict[str, Any]) -> Any:  # noqa: ANN401 (a text, if all is well)
+def _turn(turn: dict[str, Any]) -> Any:  # noqa: ANN401 (normally a text)
     return next((turn[name] for name in TURN_FIELDS if name in turn), turn)
 
 
 def _missing(field: str, names: list[str], where: str) -> InputError:
-    there = f"there are {', '.join(map(str, names[:8]))}" if names else "it is no object"
-    return InputError(f"{where} has no field {field!r}: {there}; --field names one")
+    there = f"there are {', '.join(map(str, names[:8]))}" if names else "it is not an object"
+    return InputError(f"{where} has no field {field!r}: {there}; name one with --field")

@@ -1,9 +1,9 @@
-"""Adaptive retrieval: a model that looks things up while it answers.
+"""Adaptive retrieval: a model that retrieves passages while it answers.
 
 session = graft.rag.Session(graft.load("smollm2-135m"), graft.rag.read_corpus(["docs/"]))
 answer = session.ask("Which of the two lifts is older?")
 
-Sessions may share what was read of documents, within a size and beyond the process:
+Sessions may share the KV cache of passages, also on disk:
 
 cache = graft.rag.DocumentCache(engine, graft.rag.Reuse("cics", scope="all"), folder="rows")
 session = graft.rag.Session(engine, corpus, reuse=graft.rag.DocumentReuse(cache))
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from graft.rag.round_reuse import DocumentReuse as DocumentReuse
     from graft.rag.session import Session as Session
 
-# Imported when first used, as the names of graft itself are.
+# Imported on first use, as the names of graft itself are.
 _HOMES = {
     "Bm25Corpus": "graft.rag.corpus",
     "Corpus": "graft.rag.corpus",

@@ -1,4 +1,4 @@
-"""What a session gives back: the answer, the rounds it took, what they cost."""
+"""The result of a session: the answer, its rounds and statistics."""
 
 import re
 from collections import Counter
@@ -13,8 +13,8 @@ CUE = re.compile(r"the answer is", re.IGNORECASE)
 
 
 def extract(text: str) -> str:
-    """What stands behind the first "the answer is", without a colon or the last full stop; "" where
-    it is missing."""
+    """The text after the first "the answer is", without a colon and the last full stop; "" if there
+    is none."""
     found = CUE.search(text)
     if not found:
         return ""
@@ -23,13 +23,12 @@ def extract(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One call of the model. `query` is None where it wrote without documents.
+    """One call of the model; `query` is None if it had no documents.
 
-    `hits` are as the search ranked them; `reordered` says that the prompt has them otherwise.
-    `text` is what stays of what was written, `dropped` what does not. `reused` counts the prompt's
-    tokens that were known exactly and not read again, by part; those of passages that were known
-    only nearly are in `stats.approximate_tokens`. `judging_seconds` went into deciding what comes
-    next.
+    `hits` are in the order of the search; `reordered` if the prompt has another order. `text` is
+    the kept part of the output, `dropped` the rest. `reused` counts cached prompt tokens with exact
+    rows by part; those with approximate rows are in `stats.approximate_tokens`. `judging_seconds`
+    is the time of the policy.
     """
 
     number: int
@@ -45,7 +44,7 @@ class Round:
     stats: Stats
 
     def as_dict(self) -> dict[str, Any]:
-        """For --json."""
+        """The round for --json."""
         return {
             "round": self.number,
             "query": self.query,
@@ -69,10 +68,8 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """How an answer was made, so that another can be compared with it.
-
-    `approximate`: reuse may have changed it; not `lossless`: drafting may have.
-    """
+    """The settings of an answer. `approximate`: reuse may have changed it; not `lossless`: drafting
+    may have."""
 
     policy: str
     reuse: str
@@ -80,14 +77,14 @@ class Made:
     approximate: bool
     lossless: bool
     guided: bool
-    language: str  # who found the sentences
+    language: str  # splitter of sentences
     seed: int
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over the rounds; `reused_tokens` were known exactly, `approximate_tokens` nearly.
-    Seconds of the demonstrations are apart, and not in `total_seconds`."""
+    """Sums over the rounds; cached rows of `reused_tokens` are exact, of `approximate_tokens`
+    approximate. `demonstration_seconds` are not in `total_seconds`."""
 
     calls: int
     retrievals: int
@@ -106,18 +103,55 @@ class Totals:
     demonstration_seconds: float
     accepted_by_source: Mapping[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(
+        cls,
+        rounds: Sequence[Round],
+        *,
+        dropped_tokens: int,
+        total_seconds: float,
+        demonstrations: tuple[int, float],
+    ) -> "Totals":
+        """The sums over rounds; `demonstrations` are their tokens and seconds."""
+        stats = [each.stats for each in rounds]
+        return cls(
+            calls=len(rounds),
+            retrievals=sum(each.query is not None for each in rounds),
+            tokens=sum(each.tokens for each in stats),
+            dropped_tokens=dropped_tokens,
+            prompt_tokens=sum(each.prompt_tokens for each in stats),
+            reused_tokens=sum(sum(each.reused.values()) for each in rounds),
+            approximate_tokens=sum(each.approximate_tokens for each in stats),
+            steps=sum(each.steps for each in stats),
+            retrieval_seconds=sum(each.retrieval_seconds for each in rounds),
+            prefill_seconds=sum(each.prefill_seconds for each in stats),
+            decode_seconds=sum(each.decode_seconds for each in stats),
+            judging_seconds=sum(each.judging_seconds for each in rounds),
+            total_seconds=total_seconds,
+            demonstration_tokens=demonstrations[0],
+            demonstration_seconds=demonstrations[1],
+            accepted_by_source=dict(
+                sum((each.accepted_by_source for each in stats), Counter[str]())
+            ),
+        )
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens with exact rows from the cache."""
+        return self.reused_tokens
+
     @property
     def tokens_per_step(self) -> float:
-        """Tokens a step yields, the first of each call aside (1.0 = plain decoding)."""
+        """Tokens per step without the first of each call (1.0 = plain decoding)."""
         return (self.tokens - self.calls) / self.steps if self.steps else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`text` is all that was written and kept, `answer` what stands behind "the answer is".
+    """`text` is the kept output, `answer` the text after "the answer is".
 
-    `finish_reason` is "answer" (given), "stop" (the model ended), "length" or "stuck" (a round
-    added nothing); `forced` says that the answer had to be asked for in the end.
+    `finish_reason` is "answer", "stop" (the model ended), "length" or "stuck" (a round added
+    nothing); `forced` if "the answer is" was appended at the end to get an answer.
     """
 
     question: str
@@ -131,7 +165,7 @@ class Answer:
     totals: Totals
 
     def as_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
+        """The answer for --json."""
         return {
             "question": self.question,
             "text": self.text,
@@ -143,40 +177,3 @@ class Answer:
             "rounds": [each.as_dict() for each in self.rounds],
             "stats": {**asdict(self.totals), "tokens_per_step": self.totals.tokens_per_step},
         }
-
-
-@dataclass(slots=True)
-class Tally:
-    """Adds up rounds."""
-
-    rounds: list[Round] = field(default_factory=list)
-    dropped: int = 0  # tokens
-
-    @property
-    def retrievals(self) -> int:
-        """Rounds that had something looked up."""
-        return sum(each.query is not None for each in self.rounds)
-
-    def totals(self, seconds: float, *, head_tokens: int, head_seconds: float) -> Totals:
-        """Of all rounds; `seconds` is what the caller's clock says."""
-        stats = [each.stats for each in self.rounds]
-        return Totals(
-            calls=len(self.rounds),
-            retrievals=self.retrievals,
-            tokens=sum(each.tokens for each in stats),
-            dropped_tokens=self.dropped,
-            prompt_tokens=sum(each.prompt_tokens for each in stats),
-            reused_tokens=sum(sum(each.reused.values()) for each in self.rounds),
-            approximate_tokens=sum(each.approximate_tokens for each in stats),
-            steps=sum(each.steps for each in stats),
-            retrieval_seconds=sum(each.retrieval_seconds for each in self.rounds),
-            prefill_seconds=sum(each.prefill_seconds for each in stats),
-            decode_seconds=sum(each.decode_seconds for each in stats),
-            judging_seconds=sum(each.judging_seconds for each in self.rounds),
-            total_seconds=seconds,
-            demonstration_tokens=head_tokens,
-            demonstration_seconds=head_seconds,
-            accepted_by_source=dict(
-                sum((each.accepted_by_source for each in stats), Counter[str]())
-            ),
-        )

@@ -1,9 +1,9 @@
-"""One question on its way to an answer: look up, write, judge, round by round.
+"""One question answered in rounds: retrieve, generate, let the policy decide.
 
-The loop is DRAGIN's (Su et al. 2024). It differs in two points: a call ends where what it would go
-on to write could not be kept, and an answer that has been announced is finished before the loop
-ends. Each call has a seed of its own that follows from the answer's: the same seed gives the same
-text with every draft and with every exact reuse.
+The loop is DRAGIN's (Su et al. 2024), with two differences: a call ends where its further output
+would be dropped, and a sentence with "the answer is" is completed before the loop ends. Each call
+has its own seed, derived from the answer's: the same seed gives the same text with every drafter
+and every exact reuse.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.decode.stats import clock
 from graft.decode.text import Detokenizer, EncodedPrompt
-from graft.rag.answer import CUE, Answer, Made, Round, Tally, extract
+from graft.rag.answer import CUE, Answer, Made, Round, Totals, extract
 from graft.rag.call import Call
 from graft.rag.corpus import Hit
 from graft.rag.parts import PASSAGE, Part
@@ -28,14 +28,14 @@ from graft.sampling import SamplingParams, choose_seed
 if TYPE_CHECKING:
     from graft.rag.session import Session
 
-QUERY_TOKENS = 64  # the last ones of a query count
-FORCED_TOKENS = 20  # for an answer that had to be asked for
-_SEED_STEP = 0x9E3779B97F4A7C15  # odd: no two calls of an answer share a seed
+QUERY_TOKENS = 64  # the last ones of a query are used
+FORCED_TOKENS = 20  # of a forced answer
+_SEED_STEP = 0x9E3779B97F4A7C15  # odd: all calls of an answer have different seeds
 
 
 @dataclass(frozen=True, slots=True)
-class Searched:
-    """Passages were looked up for the round that begins."""
+class Retrieved:
+    """Passages were retrieved for the round that begins."""
 
     number: int
     query: str
@@ -44,30 +44,31 @@ class Searched:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrote:
-    """Text that stays."""
+class TextAdded:
+    """Text that is kept."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A round is over."""
+class RoundEnded:
+    """A round is complete."""
 
     round: Round
 
 
-Event = Searched | Wrote | Ended
+Event = Retrieved | TextAdded | RoundEnded
 
 
 @dataclass(slots=True)
 class _State:
-    """An answer on its way."""
+    """An answer in progress."""
 
     kept: list[Token] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)  # ids of passages, in the order of the rounds
     hits: Sequence[Hit] = ()  # of the last search
-    tally: Tally = field(default_factory=Tally)
+    rounds: list[Round] = field(default_factory=list)
+    dropped_tokens: int = 0
     finish_reason: str = ""
     forced: bool = False
     lossless: bool = True  # so far
@@ -77,18 +78,28 @@ class _State:
         return text_of(self.kept)
 
 
-class AnswerStream:
-    """Iterate for the events of an answer; `answer` is there when they are through.
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """The query and reason of a round, and the seconds of retrieval and policy."""
 
-    An iteration that is given up ends the call under way.
+    query: str | None = None
+    reason: str = ""
+    retrieval_seconds: float = 0.0
+    policy_seconds: float = 0.0
+
+
+class AnswerStream:
+    """Iterate for the events of an answer; `answer` is complete afterwards.
+
+    Ending the iteration early cancels the running call.
     """
 
     def __init__(self, session: "Session", question: str, params: SamplingParams) -> None:
         self._session, self._question, self._params = session, question, params
-        self._name = uuid4().hex  # the same question asked twice is two
+        self._name = uuid4().hex  # unique: equal questions may run at once
         self._seed = choose_seed() if params.seed is None else params.seed
         self._state = _State()
-        self._asked = _tokens(session.engine, f"{question}\n")
+        self._question_tokens = _tokens(session.engine, f"{question}\n")
         self._seconds = self._head_seconds = 0.0
         self._events = self._run()
 
@@ -96,7 +107,7 @@ class AnswerStream:
         return self._events
 
     def close(self) -> None:
-        """Stop here; safe to call at any time."""
+        """Cancel the answer; may be called at any time."""
         self._events.close()
 
     @property
@@ -110,7 +121,7 @@ class AnswerStream:
             token_ids=[token.id for token in state.kept],
             finish_reason=state.finish_reason or "cancelled",
             forced=state.forced,
-            rounds=tuple(state.tally.rounds),
+            rounds=tuple(state.rounds),
             made=Made(
                 policy=session.policy.name,
                 reuse=session.reuse.name,
@@ -121,16 +132,17 @@ class AnswerStream:
                 language=session.language.name,
                 seed=self._seed,
             ),
-            totals=state.tally.totals(
-                self._seconds,
-                head_tokens=len(session.prompter.head.tokens),
-                head_seconds=self._head_seconds,
+            totals=Totals.of(
+                state.rounds,
+                dropped_tokens=state.dropped_tokens,
+                total_seconds=self._seconds,
+                demonstrations=(len(session.prompter.head.tokens), self._head_seconds),
             ),
         )
 
     def _run(self) -> Iterator[Event]:
-        """Round by round; the clock runs while this does, not while the caller does."""
-        self._head_seconds = self._session.read_demonstrations()
+        """All events; `_seconds` excludes the time that the caller takes between them."""
+        self._head_seconds = self._session.prefill_demonstrations()
         events = self._rounds()
         try:
             while True:
@@ -147,43 +159,43 @@ class AnswerStream:
             self._session.reuse.end(self._name)
 
     def _rounds(self) -> Iterator[Event]:
-        state = self._state
         plan: Plan | None = self._session.policy.first(self._question)
         while plan is not None:
             plan = yield from self._round(plan)
-        if self._session.force_answer and not CUE.search(state.text):
+        if self._session.force_answer and not CUE.search(self._state.text):
             yield from self._force()
 
     def _round(self, plan: Plan) -> Iterator[Event]:
-        """Look up, write, judge; returns the plan of the next round, None if there is none."""
-        state, policy = self._state, self._session.policy
-        last = plan.query is not None and state.tally.retrievals >= self._session.most_rounds
-        if last:  # go on to the end with what was found
-            plan = Plan(0, None, certain=True, reason="no more rounds")
+        """Retrieve, generate, decide; returns the plan of the next round or None."""
+        state, session = self._state, self._session
+        retrievals = sum(each.query is not None for each in state.rounds)
+        last = plan.query is not None and retrievals >= session.max_rounds
+        if last:  # generate to the end with the passages of the last search
+            plan = Plan(0, None, certain=True, reason="maximum number of rounds")
         grounded = last or plan.query is not None
-        looked = _Looked()
+        decision = _Decision(reason=plan.reason)
         if plan.query is not None:
-            looked = self._look_up(plan)
-            yield Searched(len(state.tally.rounds) + 1, looked.query, plan.reason, state.hits)
-        call, handed = self._call(plan.enough, grounded=grounded)
+            decision = self._retrieve(plan)
+            yield Retrieved(len(state.rounds) + 1, decision.query, plan.reason, state.hits)
+        call, handed = self._call(plan.is_complete, grounded=grounded)
         for piece in call.pieces():
             if plan.certain and piece:
-                yield Wrote(piece)
+                yield TextAdded(piece)
         began = clock()
-        following = policy.next(
-            Written(self._asked, tuple(state.kept), tuple(call.tokens), grounded)
+        following = session.policy.next(
+            Written(self._question_tokens, tuple(state.kept), tuple(call.tokens), grounded)
         )
-        looked = replace(looked, reason=plan.reason, judging_seconds=clock() - began)
+        decision = replace(decision, policy_seconds=clock() - began)
         keep = len(call.tokens) if plan.certain else following.keep
         if not plan.certain and keep:
-            yield Wrote(text_of(call.tokens[:keep]))
-        yield Ended(self._take(call, handed, keep, looked))
+            yield TextAdded(text_of(call.tokens[:keep]))
+        yield RoundEnded(self._end_round(call, handed, keep, decision))
         stuck = last or (keep == 0 and (grounded or following.query is None))
         state.finish_reason = self._finish_reason(call, keep, stuck=stuck)
         return None if state.finish_reason else following
 
-    def _look_up(self, plan: Plan) -> "_Looked":
-        """Search for the last tokens of a plan's query; the question where it has none."""
+    def _retrieve(self, plan: Plan) -> _Decision:
+        """Search with the last tokens of the plan's query, or the question if it is empty."""
         encoder, tokenizer = self._session.engine.encoder, self._session.engine.loaded.tokenizer
         query = plan.query or self._question
         tokens = encoder.text(query)
@@ -191,29 +203,31 @@ class AnswerStream:
             query = tokenizer.decode(tokens[-QUERY_TOKENS:], skip_special_tokens=True).strip()
         began = clock()
         self._state.hits = self._session.corpus.search(query, self._session.passages)
-        return _Looked(query, seconds=clock() - began)
+        return _Decision(query, plan.reason, retrieval_seconds=clock() - began)
 
-    def _call(self, enough: Callable[[Tokens], bool], *, grounded: bool) -> tuple[Call, Handed]:
-        """Go on from the text so far, with the passages of the last search or with none."""
+    def _call(
+        self, is_complete: Callable[[Tokens], bool], *, grounded: bool
+    ) -> tuple[Call, Handed]:
+        """Continue the text, with the passages of the last search or without."""
         state, session = self._state, self._session
         text = [token.id for token in state.kept]
         handed = self._hand(state.hits if grounded else (), text)
         scored = session.policy.scored and not grounded
-        most = self._params.max_tokens - len(text)
-        params = self._own_params(max_tokens=most, logprobs=0 if scored else None)
-        return self._make_call(handed, params, state.text, enough), handed
+        tokens_left = self._params.max_tokens - len(text)
+        params = self._call_params(max_tokens=tokens_left, logprobs=0 if scored else None)
+        return self._make_call(handed, params, state.text, is_complete), handed
 
     def _hand(self, hits: Sequence[Hit], text: list[int]) -> Handed:
-        """A prompt with these passages, and what is reused of it."""
+        """The prompt with these passages and its cached rows."""
         session = self._session
         parts: list[Part] = session.prompter.parts(self._question, hits, self._state.seen, text)
         return session.reuse.hand(parts, self._name)
 
-    def _own_params(self, *, max_tokens: int, logprobs: int | None) -> SamplingParams:
-        """The answer's parameters for the call that comes next."""
+    def _call_params(self, *, max_tokens: int, logprobs: int | None) -> SamplingParams:
+        """The sampling parameters of the next call."""
         return replace(
             self._params,
-            seed=(self._seed + len(self._state.tally.rounds) * _SEED_STEP) % (1 << 64),
+            seed=(self._seed + len(self._state.rounds) * _SEED_STEP) % (1 << 64),
             max_tokens=max_tokens,
             stop=(*self._params.stop, self._session.prompter.stop),
             logprobs=logprobs,
@@ -232,32 +246,32 @@ class AnswerStream:
         prepared = PreparedRequest(request, **handed.options)
         return Call(session.engine, prepared, before, enough, session.language)
 
-    def _take(self, call: Call, handed: Handed, keep: int, looked: "_Looked") -> Round:
-        """Keep the first tokens of what a call wrote, and write the round down."""
+    def _end_round(self, call: Call, handed: Handed, keep: int, decision: _Decision) -> Round:
+        """Keep the first `keep` tokens of a call and record the round."""
         state = self._state
         ids = [part.id for part in handed.parts if part.kind == PASSAGE]
-        taken = Round(
-            number=len(state.tally.rounds) + 1,
-            query=looked.query,
-            reason=looked.reason,
+        ended = Round(
+            number=len(state.rounds) + 1,
+            query=decision.query,
+            reason=decision.reason,
             hits=tuple(hit for hit in state.hits if hit.passage.id in ids),
             reordered=handed.reordered,
             text=text_of(call.tokens[:keep]),
             dropped=text_of(call.tokens[keep:]),
             reused=reused(handed, call.result.stats.cached_tokens),
-            retrieval_seconds=looked.seconds,
-            judging_seconds=looked.judging_seconds,
+            retrieval_seconds=decision.retrieval_seconds,
+            judging_seconds=decision.policy_seconds,
             stats=call.result.stats,
         )
         state.lossless &= call.result.lossless
         state.kept += call.tokens[:keep]
         state.seen += ids
-        state.tally.rounds.append(taken)
-        state.tally.dropped += call.result.stats.tokens - keep
-        return taken
+        state.rounds.append(ended)
+        state.dropped_tokens += call.result.stats.tokens - keep
+        return ended
 
     def _finish_reason(self, call: Call, keep: int, *, stuck: bool) -> str:
-        """Why the answer ends here; "" if it does not."""
+        """The reason why the answer ends here; "" if it continues."""
         if CUE.search(self._state.text):
             return "answer"
         if len(self._state.kept) >= self._params.max_tokens:
@@ -267,7 +281,7 @@ class AnswerStream:
         return "stuck" if stuck else ""
 
     def _force(self) -> Iterator[Event]:
-        """Ask for the answer in so many words, without documents, as DRAGIN's evaluation does."""
+        """Append "the answer is" and generate without documents, as DRAGIN's evaluation does."""
         state, session = self._state, self._session
         cue = _tokens(session.engine, session.prompter.cue(begun=bool(state.kept)))
         text = [token.id for token in (*state.kept, *cue)]
@@ -276,27 +290,17 @@ class AnswerStream:
             return
         state.kept += cue
         state.forced = True
-        yield Wrote(text_of(cue))
-        params = self._own_params(max_tokens=FORCED_TOKENS, logprobs=None)
+        yield TextAdded(text_of(cue))
+        params = self._call_params(max_tokens=FORCED_TOKENS, logprobs=None)
         call = self._make_call(handed, params, state.text)
         for piece in call.pieces():
             if piece:
-                yield Wrote(piece)
-        looked = _Looked(reason="no answer yet: asked for it")
-        yield Ended(self._take(call, handed, len(call.tokens), looked))
-
-
-@dataclass(frozen=True, slots=True)
-class _Looked:
-    """What was looked up for a round, and why."""
-
-    query: str | None = None
-    reason: str = ""
-    seconds: float = 0.0
-    judging_seconds: float = 0.0
+                yield TextAdded(piece)
+        decision = _Decision(reason="forced: no answer yet")
+        yield RoundEnded(self._end_round(call, handed, len(call.tokens), decision))
 
 
 def _tokens(engine: Engine, text: str | Sequence[int]) -> list[Token]:
-    """A text as tokens with the characters each stands for."""
+    """The tokens of a text with their characters."""
     detokenizer = Detokenizer(engine.loaded.tokenizer, ())
     return [Token(each, detokenizer.push(each)) for each in engine.encoder.text(text)]

@@ -1,9 +1,7 @@
-"""How much each token of a text looks at the earlier ones, for DRAGIN.
+"""Attention weights of a text, for DRAGIN.
 
-Decoding never forms these weights: fused kernels add them up as they go. So they come from a step
-of their own, over a short text, through the model's door to its attention: what the tokens ask with
-in the last layer, against the keys that this step has written there. `Attention` is all a policy
-knows.
+Fused attention kernels do not return these weights. So they come from a separate forward over a
+short text: the queries of the last layer with the keys that this forward has written there.
 """
 
 from collections.abc import Sequence
@@ -18,14 +16,14 @@ from graft.kernels.attention_weights import causal_weights
 
 
 class Attention(Protocol):
-    """Whoever can say it."""
+    """Computes attention weights."""
 
     def attention_of(self, tokens: Sequence[int]) -> np.ndarray:
-        """[H, n, n] of the last layer: row i is how token i weighs tokens 0 to i, its sum 1."""
+        """[H, n, n] of the last layer: row i has the weights of tokens 0 to i, with sum 1."""
 
 
 class ModelAttention:
-    """Of an engine's own model, between two of its steps."""
+    """Attention weights of an engine's model, computed between two steps."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -37,11 +35,11 @@ class ModelAttention:
         return self._engine.exclusive(lambda: self._weights(list(tokens))).cpu().numpy()
 
     def _check(self, tokens: int) -> None:
-        """Caps, sinks and windows of the last layer would have to be counted in."""
+        """Refuse logit caps, sinks and windows in the last layer: the weights would be wrong."""
         if not self._engine.model.forward.weighs_plainly(-1, tokens):
             raise InputError(
                 f"DRAGIN needs attention weights over {tokens} tokens, which "
-                f"{self._engine.model_name} does not tell; choose --policy fl, fs or flare"
+                f"{self._engine.model_name} does not provide; choose --policy fl, fs or flare"
             )
 
     def _weights(self, tokens: list[int]) -> Tensor:

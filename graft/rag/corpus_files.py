@@ -1,10 +1,9 @@
-"""A corpus out of files: records that are passages, or documents that are cut into passages.
+"""A corpus of files: records that are passages, or documents that are split into passages.
 
-A record of JSON lines, a JSON array, parquet or TSV has a `text`, perhaps a `title` and an `id`
-(the names that published corpora use are known too). Every other file is a document, with its first
-heading as title, else its name. Both are cut into pieces of about a hundred words. A passage
-without an id of its own is named by a hash of title and text: the same words have the same name
-whatever other files there are, and come once.
+A record of JSON lines, a JSON array, parquet or TSV has a `text`, optionally `title` and `id`, or
+the field names of published corpora. Every other file is a document, with its first heading or
+its name as title. Both are split into passages of about a hundred words. A passage without an id
+gets a hash of title and text as id, so equal passages have equal ids and are stored once.
 """
 
 import base64
@@ -22,13 +21,13 @@ from graft.retrieval.by_words import WORDS, by_words
 TEXT_FIELDS = ("text", "contents", "content", "passage", "paragraph_text", "paragraph")
 TITLE_FIELDS = ("title", "name")
 ID_FIELDS = ("id", "_id", "docid", "doc_id", "pid")
-ID_LETTERS = 12  # 60 bits: among 20 million passages two are alike once in 5,000 corpora
-HEAD = 2000  # characters of a document in which its heading is looked for
+ID_LETTERS = 12  # 60 bits: one collision in 5,000 corpora of 20 million passages
+HEAD = 2000  # characters of a document that are searched for a heading
 _HEADING = re.compile(r"^#{1,3}[ \t]+(.*\S)", re.M)
 
 
 def read_corpus(paths: Iterable[str | Path]) -> Bm25Corpus:
-    """The passages of files, folders and patterns, searched by BM25."""
+    """A BM25 corpus of the passages of files, folders and patterns."""
     passages = list(read_passages(paths))
     if not passages:
         raise InputError("the corpus has no passages; name files that hold some")
@@ -38,7 +37,7 @@ def read_corpus(paths: Iterable[str | Path]) -> Bm25Corpus:
 def read_passages(
     paths: Iterable[str | Path], words: int = WORDS, known: "Known | None" = None
 ) -> Iterator[Passage]:
-    """All passages that are not `known` yet, each once, in the order of the files."""
+    """All new passages, each once, in the order of the files; `known` has the existing ones."""
     known = Known() if known is None else known
     for record in read_records(paths):
         title, text, own = _of_document(record) if record.document else _of_record(record)
@@ -51,10 +50,10 @@ def read_passages(
 
 
 class Known:
-    """The passages there are: which texts, and which ids."""
+    """Texts and ids of the existing passages."""
 
     def __init__(self, passages: Iterable[Passage] = ()) -> None:
-        self._names: dict[str, bytes] = {}  # with the digests of their passages
+        self._names: dict[str, bytes] = {}  # id -> digest of title and text
         self._texts: set[bytes] = set()
         for passage in passages:
             self._keep(passage.id, _digest(passage.title, passage.text))
@@ -63,16 +62,14 @@ class Known:
         return len(self._names)
 
     def take(self, text: str, title: str, own: str, where: str) -> Passage | None:
-        """A new passage, with its own id if it has one; None if it is there already."""
+        """A new passage, with its own id if it has one; None if it exists."""
         digest = _digest(title, text)
         if own and self._names.get(own, digest) != digest:
-            raise InputError(
-                f"{where}: another passage has the id {own!r} already; ids must differ"
-            )
+            raise InputError(f"{where}: another passage has the id {own!r}; ids must differ")
         if digest in self._texts:
             return None
         name = own or _name(digest)
-        if self._names.get(name, digest) != digest:  # two hashes begin alike
+        if self._names.get(name, digest) != digest:  # a collision of shortened hashes
             name = digest.hex()
         self._keep(name, digest)
         return Passage(name, text, title)
@@ -100,7 +97,7 @@ def _of_record(record: Record) -> tuple[str, str, str]:
     row = record.content
     text = _first(row, TEXT_FIELDS) if isinstance(row, Mapping) else None
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{record.where} is no passage: it needs a field text")
+        raise InputError(f"{record.where} is not a passage: it needs a field text")
     title, own = _first(row, TITLE_FIELDS), _first(row, ID_FIELDS)
     return (
         "" if title is None else " ".join(str(title).split()),

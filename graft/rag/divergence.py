@@ -1,4 +1,4 @@
-"""How far reuse moves a model: Kullback-Leibler divergence to exact reading, token by token."""
+"""Kullback-Leibler divergence between exact prefill and KV cache reuse, token by token."""
 
 from collections.abc import Sequence
 
@@ -20,9 +20,9 @@ def mean_divergence(exact: Tensor, reused: Tensor) -> float:
 def continuation_logits(
     engine: Engine, prompt: Sequence[int], rows: PreparedRows | None, answer: Sequence[int]
 ) -> Tensor:
-    """[n, V] float32 on the CPU: after the prompt and after every token of the answer but the last.
+    """Logits [n, V] float32 on the CPU after the prompt and every token of the answer but the last.
 
-    Runs between two steps of the engine, at once; without `rows` everything is computed.
+    Runs between two steps of the engine; without `rows` everything is computed.
     """
     return engine.exclusive(lambda: _logits(engine, list(prompt), rows, list(answer)))
 
@@ -33,7 +33,7 @@ def _logits(
     model = engine.model
     extent = model.prefixes.reserve(len(prompt) + len(answer))
     try:
-        first = read_prompt(engine, extent, prompt, rows).cpu()[None]
+        first = prefill_prompt(engine, extent, prompt, rows).cpu()[None]
         if len(answer) == 1:
             return first
         (rest,) = model.score([extent], [chain(answer[:-1])])
@@ -42,10 +42,10 @@ def _logits(
         model.close(extent)
 
 
-def read_prompt(
+def prefill_prompt(
     engine: Engine, extent: Extent, prompt: list[int], rows: PreparedRows | None
 ) -> Tensor:
-    """Read a prompt into an extent with the rows that are prepared of it; logits [V] after it."""
+    """Prefill a prompt into an extent, with its prepared rows; returns logits [V]."""
     logits = None
     while extent.total < len(prompt):
         end = len(prompt)

@@ -1,10 +1,9 @@
-"""Documents that were read before need not be read again, wherever they stand in a prompt.
+"""A cache of the keys and values of passages, reused wherever they are in a prompt.
 
-A round of retrieval puts a prompt together from a fixed head, passages, the question and the text
-so far, and most of the passages were there a round ago (IDR2, section 3.2: CICS). `prepare` joins
-the parts, finds what is known of them and gives the engine rows to start from; the same token ids
-in every mode, so that modes can be compared. Parts are tokenised apart: a passage has the same ids
-whatever stands beside it.
+The prompt of a retrieval round has a fixed head, passages, the question and the text so far; most
+passages were in the round before (IDR2, section 3.2: CICS). `prepare` joins the parts and gives the
+engine their cached rows. The token ids are the same in every mode, so that modes can be compared.
+Parts are tokenized separately: a passage has the same ids in every prompt.
 """
 
 import threading
@@ -18,23 +17,23 @@ import numpy as np
 from graft.assemble import rows_key_of
 from graft.decode.engine import Engine
 from graft.models.rotation import find_rotation, frequencies_name
-from graft.rag.kept_rows import KeptRows, name_of
 from graft.rag.parts import HEAD, PASSAGE, Part, PartReuse, checked
 from graft.rag.prompt_rows import Piece, PromptRows
-from graft.rag.reuse import Reuse
+from graft.rag.reuse import DISK_BYTES, Reuse
+from graft.rag.row_cache import RowCache, entry_name
 
 GIGABYTE = 1 << 30
-DISK_BYTES = 4 * GIGABYTE
-MOST_QUESTIONS = 4096  # that are remembered, if nobody says that they have ended
-MOST_ORDERS = 4096  # of passages in earlier prompts
+MAX_QUESTIONS = 4096  # with rows of their own that have not ended
+MAX_ORDERS = 4096  # of passages in earlier prompts
+_QUESTION_ONLY = "approximate-"  # prefix of names of rows that only one question may use
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A prompt for `PreparedRequest(Request(prepared.tokens), prepared.rows)`.
 
-    `parts` are in the prompt's order, which `reordered` says is not the one that was asked for.
-    What the engine's own prefix cache adds to it stands in the result's statistics.
+    `parts` are in the prompt's order; `reordered` if that is not the given one. Tokens that the
+    engine's prefix cache adds are in the statistics of the result.
     """
 
     tokens: list[int]
@@ -44,13 +43,13 @@ class Prepared:
 
     @property
     def approximate(self) -> bool:
-        """Whether rows are reused that the model would not compute itself."""
+        """Whether some reused rows differ from those that the model would compute."""
         return self.rows.approximate
 
 
 @dataclass(slots=True)
 class KindStatistics:
-    """Parts of a kind in all prompts so far: how many, and their tokens by where rows come from."""
+    """Parts of a kind in all prompts so far, and their tokens by source of the rows."""
 
     parts: int = 0
     exact_hits: int = 0
@@ -60,7 +59,7 @@ class KindStatistics:
     computed_tokens: int = 0
 
     def count(self, part: PartReuse) -> None:
-        """One more."""
+        """Count one part."""
         self.parts += 1
         self.exact_hits += part.exact > 0
         self.approximate_hits += part.approximate > 0
@@ -70,18 +69,18 @@ class KindStatistics:
 
     @property
     def hits(self) -> int:
-        """Parts whose rows were known, exactly or not."""
+        """Parts with cached rows, exact or approximate."""
         return self.exact_hits + self.approximate_hits
 
     @property
     def hit_rate(self) -> float:
-        """Their share."""
+        """The share of parts with cached rows."""
         return self.hits / self.parts if self.parts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """`head` and `passages` apart: a fixed head is cached by everybody."""
+    """Statistics of the head, which every request shares, and of the passages."""
 
     head: KindStatistics
     passages: KindStatistics
@@ -94,31 +93,31 @@ class CacheStatistics:
 
 @dataclass(slots=True)
 class _Plan:
-    """A prompt while its pieces are found."""
+    """A prompt while its pieces are looked up."""
 
     pieces: list[Piece] = field(default_factory=list)
     parts: list[PartReuse] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    before: str = ""  # name of the text so far
+    name: str = ""  # of the text so far
     head: int = 0
     head_name: str = ""
     exact: bool = True  # so far
 
     def add(self, part: Part, piece: Piece, name: str) -> None:
-        """`part` comes next; `name` is that of the text up to its end."""
-        known = 0 if piece.entry is None else len(part.tokens)
-        exact, approximate = (known, 0) if piece.exact else (0, known)
+        """Append `part`; `name` is that of the text up to its end."""
+        cached = 0 if piece.entry is None else len(part.tokens)
+        exact, approximate = (cached, 0) if piece.exact else (0, cached)
         self.parts.append(PartReuse(part.kind, part.id, len(part.tokens), exact, approximate))
         self.pieces.append(piece)
         self.tokens.extend(part.tokens)
-        self.before, self.exact = name, self.exact and piece.exact
+        self.name, self.exact = name, self.exact and piece.exact
         if part.kind == HEAD:
             self.head, self.head_name = len(self.tokens), name
 
 
 class DocumentCache:
-    """Rows of the parts of prompts for an engine, `most_bytes` in memory; with a `folder` those
-    that must give way go to disk, `disk_bytes` of them. May be used by many threads.
+    """Cached rows of prompt parts for an engine: at most `max_bytes` in memory; with a `folder`,
+    evicted ones go to disk, at most `disk_bytes`. Many threads may use it.
     """
 
     def __init__(
@@ -126,7 +125,7 @@ class DocumentCache:
         engine: Engine,
         reuse: Reuse | None = None,
         *,
-        most_bytes: int = GIGABYTE,
+        max_bytes: int = GIGABYTE,
         folder: Path | str | None = None,
         disk_bytes: int = DISK_BYTES,
     ) -> None:
@@ -135,13 +134,13 @@ class DocumentCache:
         if self.reuse.approximate:
             self._rotation = engine.exclusive(lambda: find_rotation(engine.model))
         self._key = f"{rows_key_of(engine.loaded)}-{frequencies_name(engine.model)}"
-        self._kept = KeptRows(
+        self._rows = RowCache(
             self._key,
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
             folder=Path(folder).expanduser() if folder else None,
             disk_bytes=disk_bytes,
         )
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._questions: OrderedDict[str, dict[bytes, tuple[str, int]]] = OrderedDict()
         self._orders: OrderedDict[tuple[bytes, ...], None] = OrderedDict()
         self._counted = {HEAD: KindStatistics(), PASSAGE: KindStatistics()}
@@ -149,137 +148,140 @@ class DocumentCache:
     def prepare(self, parts: Sequence[tuple], question: str = "") -> Prepared:
         """Join parts (kind, token ids, id) to a prompt; see `parts.Part`.
 
-        `question` tells apart whose earlier prompts may be used where `scope` is "question".
+        With scope "question" only rows of earlier prompts of the same `question` are reused.
         """
-        asked = checked(parts)
-        ordered = self._order(asked, question) if self.reuse.reorder else asked
+        given = checked(parts)
+        ordered = self._order(given, question) if self.reuse.reorder else given
         plan = _Plan()
         for place, part in enumerate(ordered):
-            last = place == len(ordered) - 1  # is computed in any case: its logits are needed
+            last = place == len(ordered) - 1  # always computed: its logits are needed
             self._plan_part(plan, part, question, last=last)
-        with self._door:
+        with self._lock:
             for part in plan.parts:
                 if part.kind in self._counted:
                     self._counted[part.kind].count(part)
         rows = PromptRows(
             plan.tokens, plan.pieces, plan.head, self._shareable(plan),
-            self._kept, self._rotation, self.reuse,
+            self._rows, self._rotation, self.reuse,
         )  # fmt: skip
-        return Prepared(plan.tokens, rows, tuple(plan.parts), ordered != asked)
+        return Prepared(plan.tokens, rows, tuple(plan.parts), ordered != given)
 
     def forget(self, question: str = "") -> None:
-        """A question has ended: what only its own prompts may use goes."""
-        with self._door:
-            known = self._questions.pop(question, {})
-        for name, _ in known.values():
-            if name.startswith(_TIED):
-                self._kept.drop(name)
+        """Free the rows that only this question may use; it has ended."""
+        with self._lock:
+            passages = self._questions.pop(question, {})
+        for name, _ in passages.values():
+            if name.startswith(_QUESTION_ONLY):
+                self._rows.drop(name)
 
     def flush(self) -> None:
-        """Write to disk what only lies in memory, for the next process."""
-        self._kept.flush()
+        """Write rows to disk, for the next process."""
+        self._rows.flush()
 
     def statistics(self) -> CacheStatistics:
         """Hits and sizes so far."""
-        kept = self._kept
-        with self._door:
+        rows = self._rows
+        with self._lock:
             return CacheStatistics(
-                replace(self._counted[HEAD]), replace(self._counted[PASSAGE]), len(kept),
-                kept.bytes, kept.disk_bytes, kept.evicted, kept.spilled,
+                replace(self._counted[HEAD]), replace(self._counted[PASSAGE]), len(rows),
+                rows.bytes, rows.disk_bytes, rows.evicted, rows.spilled,
             )  # fmt: skip
 
     def _plan_part(self, plan: _Plan, part: Part, question: str, *, last: bool) -> None:
-        """Where the rows of the next part come from."""
+        """Look up the rows of the next part and append it to the plan."""
         tokens = np.asarray(part.tokens, np.int32)
-        first, end = len(plan.tokens), len(plan.tokens) + len(tokens)
-        name = name_of(self._key, plan.before, tokens)
-        mode, piece = self.reuse.mode, Piece(first, end, exact=plan.exact)
-        if last or part.kind not in self._counted or (mode == "off" and not self._is_head(part)):
-            pass
-        elif self._may_be_exact(plan) and (entry := self._kept.get(name, tokens, first)):
-            piece = Piece(first, end, entry)
-            self._remember(question, tokens, entry.name, first, part)
-        elif part.kind == HEAD or not self.reuse.approximate:
-            piece = Piece(first, end, name=name)
-        elif self.reuse.scope == "all":
-            piece = self._after_head(plan, tokens, first)
+        name = entry_name(self._key, plan.name, tokens)
+        if last or not self._is_cached(part):
+            first = len(plan.tokens)
+            piece = Piece(first, first + len(tokens), exact=plan.exact)
         else:
-            piece = self._in_question(plan, part, question, name)
+            piece = self._cached_piece(plan, part, tokens, name, question)
         plan.add(part, piece, name)
 
+    def _is_cached(self, part: Part) -> bool:
+        """Whether parts of this kind are cached."""
+        if self.reuse.mode == "off":
+            return self.reuse.head and part.kind == HEAD
+        return part.kind in self._counted
+
+    def _cached_piece(
+        self, plan: _Plan, part: Part, tokens: np.ndarray, name: str, question: str
+    ) -> Piece:
+        """A piece with rows from the cache, or to be computed and cached."""
+        first, end = len(plan.tokens), len(plan.tokens) + len(tokens)
+        if self._may_be_exact(plan) and (entry := self._rows.get(name, tokens, first)):
+            self._record(question, tokens, entry.name, first, part)
+            return Piece(first, end, entry)
+        if part.kind == HEAD or not self.reuse.approximate:
+            return Piece(first, end, name=name)
+        if self.reuse.scope == "all":
+            return self._after_head(plan, tokens, first)
+        return self._in_question(plan, part, question, name)
+
     def _may_be_exact(self, plan: _Plan) -> bool:
-        """With scope "all" never behind the first passage: what else was read before must not
-        show."""
+        """With scope "all" only up to the first passage, so that other prompts change no answer."""
         apart = self.reuse.approximate and self.reuse.scope == "all"
         return plan.exact and not (apart and len(plan.tokens) > plan.head)
 
-    def _is_head(self, part: Part) -> bool:
-        return self.reuse.head and part.kind == HEAD
-
     def _after_head(self, plan: _Plan, tokens: np.ndarray, first: int) -> Piece:
-        """A passage as it is after the head alone, which for the first one is its place."""
-        end, name = first + len(tokens), name_of(self._key, plan.head_name, tokens)
+        """A passage as computed after the head only; the first passage is there anyway."""
+        end, name = first + len(tokens), entry_name(self._key, plan.head_name, tokens)
         if first == plan.head:
             return Piece(first, end, name=name)
-        entry = self._kept.get(name, tokens, plan.head)
+        entry = self._rows.get(name, tokens, plan.head)
         return Piece(first, end, entry, exact=False, apart=True, name=name)
 
     def _in_question(self, plan: _Plan, part: Part, question: str, name: str) -> Piece:
-        """A passage as it was in an earlier prompt of the question, else to be computed here."""
+        """A passage of an earlier prompt of the question, else to be computed in place."""
         tokens = np.asarray(part.tokens, np.int32)
         first, end = len(plan.tokens), len(plan.tokens) + len(tokens)
-        with self._door:
-            known = self._questions.get(question, {}).get(tokens.tobytes())
-        entry = self._kept.get(known[0], tokens, known[1]) if known else None
+        with self._lock:
+            recorded = self._questions.get(question, {}).get(tokens.tobytes())
+        entry = self._rows.get(recorded[0], tokens, recorded[1]) if recorded else None
         if entry:
             return Piece(first, end, entry, exact=False)
         if not plan.exact:
-            name = _TIED + name_of(f"{self._key}\n{question}", plan.before, tokens)
-        self._remember(question, tokens, name, first, part)
+            name = _QUESTION_ONLY + entry_name(f"{self._key}\n{question}", plan.name, tokens)
+        self._record(question, tokens, name, first, part)
         return Piece(first, end, exact=plan.exact, name=name)
 
-    def _remember(
-        self, question: str, tokens: np.ndarray, name: str, first: int, part: Part
-    ) -> None:
-        """A question's passage has rows of this name, or will have when it has been read."""
+    def _record(self, question: str, tokens: np.ndarray, name: str, first: int, part: Part) -> None:
+        """Record the name of the rows of a question's passage."""
         if part.kind != PASSAGE or self.reuse.scope == "all" or not self.reuse.approximate:
             return
-        with self._door:
+        with self._lock:
             self._questions.setdefault(question, {})[tokens.tobytes()] = (name, first)
             self._questions.move_to_end(question)
-            dropped = len(self._questions) > MOST_QUESTIONS and next(iter(self._questions))
+            dropped = len(self._questions) > MAX_QUESTIONS and next(iter(self._questions))
         if dropped:
             self.forget(dropped)
 
     def _shareable(self, plan: _Plan) -> int | None:
-        """How many of the first tokens the engine's prefix cache may have and give."""
+        """The number of first tokens that may be in the engine's prefix cache; None: all."""
         if self.reuse.mode == "off":
             return plan.head if self.reuse.head else 0
         return next((piece.first for piece in plan.pieces if not piece.exact), None)
 
     def _order(self, parts: list[Part], question: str) -> list[Part]:
-        """Passages that are known first: in the order of an earlier prompt where rows must be
-        exact, else in the order in which they became known; the others follow as they were."""
+        """Cached passages first, in the order of an earlier prompt if rows must be exact, else in
+        the order of caching; then the others in the given order."""
         passages = [part for part in parts if part.kind == PASSAGE]
         by_text = {_bytes(part): part for part in passages}
-        with self._door:
+        with self._lock:
             if self.reuse.approximate:
-                known = [text for text in self._questions.get(question, {}) if text in by_text]
+                cached = [text for text in self._questions.get(question, {}) if text in by_text]
             else:
-                known = list(max((_begin(o, by_text) for o in self._orders), key=len, default=()))
-        leading = [by_text[text] for text in dict.fromkeys(known)]
+                cached = list(max((_begin(o, by_text) for o in self._orders), key=len, default=()))
+        leading = [by_text[text] for text in dict.fromkeys(cached)]
         rest = iter([*leading, *(p for p in passages if not any(p is each for each in leading))])
         ordered = [next(rest) if part.kind == PASSAGE else part for part in parts]
-        with self._door:
+        with self._lock:
             order = tuple(_bytes(part) for part in ordered if part.kind == PASSAGE)
             self._orders[order] = None
             self._orders.move_to_end(order)
-            if len(self._orders) > MOST_ORDERS:
+            if len(self._orders) > MAX_ORDERS:
                 self._orders.popitem(last=False)
         return ordered
-
-
-_TIED = "approximate-"  # names of rows that only prompts of one question may use
 
 
 def _bytes(part: Part) -> bytes:
@@ -287,6 +289,6 @@ def _bytes(part: Part) -> bytes:
 
 
 def _begin(order: tuple[bytes, ...], among: dict[bytes, Part]) -> tuple[bytes, ...]:
-    """The first passages of an order that are all among these."""
+    """The longest beginning of an order whose passages are all in `among`."""
     end = next((i for i, text in enumerate(order) if text not in among), len(order))
     return order[:end]

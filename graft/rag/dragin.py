@@ -1,21 +1,21 @@
-"""DRAGIN (Su et al. 2024): retrieve for the words that are both uncertain and attended to.
+"""DRAGIN (Su et al. 2024): retrieve for words that are uncertain and attended to.
 
-**RIND**, when to retrieve. The model writes on without documents. Its tokens are merged to words; a
+**RIND**, when to retrieve. The model generates without documents. Tokens are merged to words; a
 word's weight a is how much later tokens attend to it (last layer, over the generated tokens alone:
 the maximum over query rows, the mean over heads, summed over its tokens), its entropy h the mean of
 its tokens'. The first sentence with a content word of
 
     a / (sum of a in the sentence) * h * (words in the sentence) > threshold
 
-is dropped, with everything behind it.
+is dropped, with everything after it.
 
-**QFS**, what to search for. The rows that predict those words say which earlier words of question
-and text they rest on: of these the `top` content words, in the order of the text, are the query.
-This call of the model is made only after a trigger. Then the sentence is written anew with
-documents; only that sentence stays.
+**QFS**, what to search for. The attention rows that predict those words weigh the earlier words of
+question and text; the `top` content words by weight, in the order of the text, are the query. This
+forward runs only after a trigger. Then the sentence is generated again with documents; only that
+sentence is kept.
 
-The authors' code lets a sentence trigger whose only uncertain words are function words, and then
-divides zero by zero; the paper's own definition multiplies those by zero, which is done here.
+In the authors' code a sentence whose only uncertain words are function words also triggers, and
+then divides zero by zero; the paper's definition multiplies those by zero, as here.
 """
 
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ from graft.rag.policy import (
     Tokens,
     Written,
     has_sentence,
-    places,
     sentences_of,
+    spans_of,
     text_of,
 )
 from graft.rag.sentences import Language, Span, find_language
@@ -41,7 +41,7 @@ from graft.rag.sentences import Language, Span, find_language
 
 @dataclass(frozen=True, slots=True)
 class Thresholds:
-    """What the authors chose for a model and a data set: RIND's threshold, words of a query."""
+    """The authors' choice for a model and a data set: RIND's threshold, words of a query."""
 
     rind: float
     top: int
@@ -59,7 +59,7 @@ PUBLISHED = {
 
 @dataclass(frozen=True, slots=True)
 class Dragin:
-    """Retrieve where RIND is above the threshold, for what QFS finds."""
+    """Retrieve where RIND is above the threshold, with the query of QFS."""
 
     attention: Attention
     thresholds: Thresholds = PUBLISHED["general"]
@@ -69,7 +69,7 @@ class Dragin:
 
     def __post_init__(self) -> None:
         if self.thresholds.rind < 0 or self.thresholds.top < 1:
-            raise InputError("DRAGIN's threshold is at least 0, and its query has a word or more")
+            raise InputError("DRAGIN needs a threshold of 0 or more and 1 or more query words")
 
     def first(self, question: str) -> Plan:
         """See Policy."""
@@ -85,14 +85,14 @@ class Dragin:
             return Plan(len(written.new), None)
         sentence, hits = found
         query = self.query(written, sentence, hits) or sentence.text
-        unsure = ", ".join(text_of(written.new[a:b]).strip() for a, b in hits)
-        return Plan(sentence.first, query, self._enough, reason=f"unsure of: {unsure}")
+        words = ", ".join(text_of(written.new[a:b]).strip() for a, b in hits)
+        return Plan(sentence.first, query, self._is_complete, reason=f"uncertain: {words}")
 
-    def _enough(self, new: Tokens) -> bool:
+    def _is_complete(self, new: Tokens) -> bool:
         return has_sentence(new, self.language)
 
     def uncertain(self, new: Tokens) -> tuple[Sentence, list[Span]] | None:
-        """RIND: the first sentence with uncertain content words, and which words those are."""
+        """RIND: the first sentence with uncertain content words, and these words."""
         if not new:
             return None
         weights = self.attention.attention_of([token.id for token in new]).max(1).mean(0)  # [n]
@@ -110,7 +110,7 @@ class Dragin:
         return None
 
     def query(self, written: Written, sentence: Sentence, hits: Sequence[Span]) -> str:
-        """QFS: the content words that the uncertain ones rest on, in the order of the text."""
+        """QFS: the content words that the uncertain ones attend to, in the order of the text."""
         before = [*written.question, *written.kept]
         tokens = [*before, *written.new[: sentence.last]]
         shifted = [(first + len(before), last + len(before)) for first, last in hits]
@@ -119,14 +119,14 @@ class Dragin:
         )
         words = words_of(tokens, 0, len(tokens))
         content = content_of(tokens, words, self.language)
-        asked = [word for word in words if word in content and word not in shifted]
-        ranked = sorted(asked, key=lambda word: -shares[word[0] : word[1]].sum())
+        earlier = [word for word in words if word in content and word not in shifted]
+        ranked = sorted(earlier, key=lambda word: -shares[word[0] : word[1]].sum())
         chosen = sorted(ranked[: self.thresholds.top])
         return " ".join(text_of(tokens[a:b]).strip() for a, b in chosen)
 
 
 def words_of(tokens: Tokens, first: int, last: int) -> list[Span]:
-    """Spans of tokens that make one word: a new one begins with or after a blank."""
+    """Spans of tokens that form one word: a word starts with or after a blank."""
     words: list[Span] = []
     blank = True
     for place in range(first, last):
@@ -140,7 +140,7 @@ def words_of(tokens: Tokens, first: int, last: int) -> list[Span]:
 
 
 def rind(tokens: Tokens, words: Sequence[Span], weights: np.ndarray) -> np.ndarray:
-    """A value for each word of a sentence; all 0 where nothing is attended to."""
+    """RIND of each word of a sentence; all 0 without attention."""
     attended = np.array([weights[a:b].sum() for a, b in words])
     entropies = np.array([np.mean([_entropy(token) for token in tokens[a:b]]) for a, b in words])
     total = attended.sum()
@@ -155,8 +155,8 @@ def _entropy(token: Token) -> float:
 
 
 def content_of(tokens: Tokens, words: Sequence[Span], language: Language) -> set[Span]:
-    """Those of the words in which a noun, adjective, verb, name or number stands."""
-    spans = places(tokens)
+    """The words that contain a noun, adjective, verb, name or number."""
+    spans = spans_of(tokens)
     found = language.content_words(text_of(tokens))
     return {
         (first, last)
@@ -166,9 +166,9 @@ def content_of(tokens: Tokens, words: Sequence[Span], language: Language) -> set
 
 
 def shares_before(attention: np.ndarray, hits: Sequence[Span]) -> np.ndarray:
-    """[n]: how the tokens that predict the hits weigh what is before them, each row's sum 1.
+    """[n]: mean attention of the tokens that predict the hits, each row normalised to 1.
 
-    `attention` [n, n] is the mean over heads. A hit that nothing precedes has no such row.
+    `attention` [n, n] is the mean over heads. A hit at the start has no such row.
     """
     shares = np.zeros(len(attention))
     for first, _ in hits:

@@ -1,7 +1,7 @@
-"""Families of questions: demonstrations of how to answer them, an instruction, a length.
+"""Families of questions: demonstrations, an instruction and a maximum length.
 
-Each is a TOML file of this package or of the user's: `instruction`, `max_tokens` and a list of
-`demonstrations` with `question` and `answer`, whose answers end with "So the answer is ...".
+Each is a TOML file of this package or of the user: `instruction`, `max_tokens` and a list of
+`demonstrations` with `question` and `answer`, which ends with "So the answer is ...".
 """
 
 import tomllib
@@ -17,7 +17,7 @@ FAMILIES = ("general", "2wiki", "hotpotqa", "musique", "strategyqa")
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A question and how it is answered."""
+    """A question and its answer."""
 
     question: str
     answer: str
@@ -25,7 +25,7 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What stands before every question of a kind; `max_tokens` is a usual answer's most."""
+    """Instruction and demonstrations before every question; `max_tokens` of an answer."""
 
     name: str
     instruction: str
@@ -55,17 +55,22 @@ def packaged(name: str) -> str:
 
 def _family(name: str, text: str, where: str) -> Family:
     try:
-        told: dict[str, Any] = tomllib.loads(text)
-        shown = tuple(Demonstration(**each) for each in told.pop("demonstrations", []))
-        family = Family(name, told.pop("instruction", ""), shown, told.pop("max_tokens", 128))
+        content: dict[str, Any] = tomllib.loads(text)
+        demonstrations = tuple(Demonstration(**each) for each in content.pop("demonstrations", []))
+        family = Family(
+            name, content.pop("instruction", ""), demonstrations, content.pop("max_tokens", 128)
+        )
     except (tomllib.TOMLDecodeError, TypeError, AttributeError) as error:
-        raise InputError(f"{where} is no family of questions: {error}") from None
-    texts = [family.instruction, *(t for each in shown for t in (each.question, each.answer))]
-    if told or not all(isinstance(each, str) for each in texts):
+        raise InputError(f"{where} is not a family of questions: {error}") from None
+    texts = [
+        family.instruction,
+        *(t for each in demonstrations for t in (each.question, each.answer)),
+    ]
+    if content or not all(isinstance(each, str) for each in texts):
         raise InputError(
-            f"{where} is no family of questions: it has instruction, max_tokens and "
+            f"{where} is not a family of questions: it has instruction, max_tokens and "
             "demonstrations, each with a question and an answer"
         )
     if not isinstance(family.max_tokens, int) or family.max_tokens < 1:
-        raise InputError(f"{where}: max_tokens is a whole number from 1 on")
+        raise InputError(f"{where}: max_tokens must be 1 or more")
     return family

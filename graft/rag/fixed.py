@@ -1,9 +1,9 @@
-"""Retrieval at fixed places: FL-RAG every n tokens, FS-RAG after every sentence.
+"""Retrieval at fixed intervals: FL-RAG every n tokens, FS-RAG after every sentence.
 
-Both search with the question first and then with what was written last (Khandelwal et al. 2020 and
-Trivedi et al. 2022, as DRAGIN's authors run them as baselines). Unlike there, a call ends where its
-piece ends instead of writing on and throwing the rest away; the kept text is the same where the end
-of a sentence does not depend on what follows it.
+Both search with the question first and then with the latest text (Khandelwal et al. 2020 and
+Trivedi et al. 2022, as in the baselines of DRAGIN's authors). Unlike there, a call ends with its
+piece instead of generating more and dropping it; the kept text is the same if the end of a sentence
+does not depend on the text after it.
 """
 
 from dataclasses import dataclass, field
@@ -31,10 +31,10 @@ class FixedLength:
         return self._plan(len(written.new), text_of(written.new).strip())
 
     def _plan(self, keep: int, query: str) -> Plan:
-        reason = f"{self.length} tokens were written" if keep else "the question"
-        return Plan(keep, query, self._enough, certain=True, reason=reason)
+        reason = f"{self.length} tokens generated" if keep else "the question"
+        return Plan(keep, query, self._is_complete, certain=True, reason=reason)
 
-    def _enough(self, new: Tokens) -> bool:
+    def _is_complete(self, new: Tokens) -> bool:
         return len(new) >= self.length
 
 
@@ -48,15 +48,15 @@ class FixedSentence:
 
     def first(self, question: str) -> Plan:
         """See Policy."""
-        return Plan(0, question, self._enough, reason="the question")
+        return Plan(0, question, self._is_complete, reason="the question")
 
     def next(self, written: Written) -> Plan:
         """See Policy."""
         sentences = sentences_of(written.new, self.language)
         if not sentences:
-            return Plan(len(written.new), text_of(written.new).strip(), self._enough)
+            return Plan(len(written.new), text_of(written.new).strip(), self._is_complete)
         first = sentences[0]
-        return Plan(first.last, first.text, self._enough, reason="a sentence was written")
+        return Plan(first.last, first.text, self._is_complete, reason="a sentence is complete")
 
-    def _enough(self, new: Tokens) -> bool:
+    def _is_complete(self, new: Tokens) -> bool:
         return has_sentence(new, self.language)

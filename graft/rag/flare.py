@@ -1,11 +1,10 @@
-"""FLARE (Jiang et al. 2023): look up what the model was unsure of when it wrote without documents.
+"""FLARE (Jiang et al. 2023): retrieve for sentences that the model generates with low probability.
 
-A tentative text is judged sentence by sentence: one whose tokens had a mean of 1 - p above the
-threshold is dropped, with everything behind it. The query is that sentence without its unlikely
-tokens (1 - p above the same threshold); the text goes on from before it, with documents, and all of
-that stays. Thresholds are those DRAGIN's authors tuned for their baseline.
-
-The tentative call ends at the first sentence that is judged unsure: what would follow is dropped.
+A tentative text, without documents, is checked sentence by sentence. A sentence whose tokens have a
+mean of 1 - p above the threshold is dropped, with everything after it. The query is that sentence
+without its unlikely tokens (1 - p above the same threshold). The next call continues from before
+the sentence, with documents, and is kept whole. Thresholds are those of DRAGIN's authors for this
+baseline. The tentative call ends with the first such sentence: later text would be dropped.
 """
 
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ class Flare:
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
-            raise InputError(f"FLARE's threshold is from 0 to 1, not {self.threshold}")
+            raise InputError(f"FLARE's threshold must be from 0 to 1, not {self.threshold}")
 
     def first(self, question: str) -> Plan:
         """See Policy."""
@@ -49,18 +48,18 @@ class Flare:
         return self._tentative(len(written.new))
 
     def _tentative(self, keep: int) -> Plan:
-        return Plan(keep, None, self._enough)
+        return Plan(keep, None, self._is_complete)
 
-    def _enough(self, new: Tokens) -> bool:
-        """Whether a sentence that is over was unsure; the last one may not be over yet."""
+    def _is_complete(self, new: Tokens) -> bool:
+        """Whether a complete sentence is above the threshold; the last one may be incomplete."""
         if len(new) < 2 or not may_end_sentence(text_of(new[:-1])):
             return False
-        over = sentences_of(new, self.language)[:-1]
-        return any(doubt_of(new[each.first : each.last]) > self.threshold for each in over)
+        complete = sentences_of(new, self.language)[:-1]
+        return any(doubt_of(new[each.first : each.last]) > self.threshold for each in complete)
 
     def _query(self, tokens: Tokens) -> str:
-        """The sentence without its unlikely tokens; empty if all of them are. The space before one
-        stays: what is left of a word does not become part of the word before."""
+        """The sentence without its unlikely tokens; the blank before a dropped token stays, so that
+        parts of different words are not joined."""
         kept = [
             token.text if doubt_of([token]) <= self.threshold else _space_before(token.text)
             for token in tokens
@@ -74,7 +73,7 @@ def doubt_of(tokens: Tokens) -> float:
 
 
 def probability(token: Token) -> float:
-    """As the model wrote it."""
+    """The probability that the model gave the token."""
     assert token.probability is not None, "the call was made without scores"
     return token.probability
 

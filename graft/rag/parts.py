@@ -1,4 +1,4 @@
-"""The parts a prompt is put together from, and what was reused of each."""
+"""The parts of a prompt, and the cached tokens of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ HEAD, PASSAGE = "head", "passage"
 
 
 class Part(NamedTuple):
-    """A piece of a prompt, tokenised apart from its neighbours: "head" (instructions and
-    demonstrations, the same for all questions, first), "passage", or anything else, which is
-    computed always, as "question" and "text". `id` names a passage or a part of the head."""
+    """A piece of a prompt, tokenized separately: "head" (instructions and demonstrations, the same
+    for all questions, first), "passage", or anything else, such as "question" and "text", which is
+    always computed. `id` names a passage or a part of the head."""
 
     kind: str
     tokens: Sequence[int]
@@ -23,8 +23,8 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartReuse:
-    """What is reused of a part: rows that are exactly the model's own, or others; the rest of its
-    tokens is computed. Blending computes a share of the approximate ones anew."""
+    """Cached tokens of a part, with exact or approximate rows; the others are computed. Blending
+    recomputes a share of the approximate ones."""
 
     kind: str
     id: str
@@ -34,7 +34,7 @@ class PartReuse:
 
     @property
     def computed(self) -> int:
-        """Tokens that have no rows yet."""
+        """Tokens without cached rows."""
         return self.tokens - self.exact - self.approximate
 
 
@@ -44,16 +44,16 @@ def _checked(part: tuple) -> Part:
         return Part(kind, np.asarray(tokens, np.int32).tolist(), *rest)
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(
-            f"a part is (kind, token ids, id), not {str(part)[:60]!r}; tokenise its text first"
+            f"a part is (kind, token ids, id), not {str(part)[:60]!r}; tokenize its text first"
         ) from error
 
 
 def checked(parts: Sequence[tuple]) -> list[Part]:
-    """The parts that have tokens, after everything that speaks against them."""
+    """The parts with tokens; InputError if they do not make a prompt."""
     known = [part for part in map(_checked, parts) if len(part.tokens)]
     if not known:
         raise InputError("a prompt needs at least one part with tokens")
     kinds = [part.kind for part in known]
     if HEAD in kinds[kinds.count(HEAD) :]:
-        raise InputError("a prompt's head comes first; other parts may follow it only")
+        raise InputError("a prompt's head must come first")
     return known

@@ -1,20 +1,34 @@
-"""When to look something up, with what query, and from where the text goes on.
+"""The protocol of retrieval policies: when to retrieve, with which query, and what text to keep.
 
-A session writes an answer in calls of the model. After each it asks its policy what to do next; the
-policy answers with a `Plan`: how many of the tokens just written stay, what to search for (nothing:
-the next call goes without documents), and when that call has gone far enough.
+A session generates an answer in calls of the model. Before each call its policy returns a `Plan`:
+how many of the last tokens are kept, the query (None: the next call has no documents), and when
+that call ends.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from graft.errors import InputError
 from graft.rag.sentences import Language, Span, may_end_sentence
+
+POLICIES = {
+    "fl": "FL-RAG: every N tokens, with them as the query",
+    "fs": "FS-RAG: after every sentence, with it as the query",
+    "flare": "FLARE: for sentences written with low probabilities",
+    "dragin": "DRAGIN: for words that are uncertain and attended to",
+}
+
+
+def check_policy(name: str) -> None:
+    """Raise InputError for an unknown policy."""
+    if name not in POLICIES:
+        raise InputError(f"unknown policy {name!r}; choose one of {', '.join(POLICIES)}")
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of a text; `probability` and `entropy` are the model's when it was written."""
+    """One token of a text; `probability` and `entropy` are those of the model's distribution."""
 
     id: int
     text: str
@@ -26,13 +40,13 @@ Tokens = Sequence[Token]
 
 
 def text_of(tokens: Tokens) -> str:
-    """What they say."""
+    """The text of the tokens."""
     return "".join(token.text for token in tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The answer after a call: `kept` before it, `new` by it, `grounded` if it had documents."""
+    """The answer after a call: tokens `kept` before, `new` ones; `grounded`: it had documents."""
 
     question: Tokens
     kept: Tokens
@@ -41,41 +55,40 @@ class Written:
 
 
 def never(new: Tokens) -> bool:
-    """A call that goes on until the model, the answer or the limit ends it."""
+    """The call ends with the model's end, the answer or max_tokens only."""
     return False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What comes next. `keep` of the tokens just written stay, the others are dropped.
+    """The next call. The first `keep` new tokens are kept, the others are dropped.
 
-    `enough` is asked after every token of the next call whether it should end there. What a
-    `certain` call writes stays whatever the policy finds later, so it can be shown at once.
-    `reason` says why something is looked up, for a reader.
+    `is_complete` is called after every token of the call; True ends it. The output of a `certain`
+    call is always kept, so it can be streamed. `reason` explains the retrieval to the user.
     """
 
     keep: int
     query: str | None
-    enough: Callable[[Tokens], bool] = field(default=never)
+    is_complete: Callable[[Tokens], bool] = field(default=never)
     certain: bool = False
     reason: str = ""
 
 
 class Policy(Protocol):
-    """A way to retrieve while answering. `scored`: it needs probabilities and entropies."""
+    """Decides when to retrieve. `scored`: it needs probabilities and entropies."""
 
     name: str
     scored: bool
 
     def first(self, question: str) -> Plan:
-        """Before anything is written."""
+        """The plan of the first call."""
 
     def next(self, written: Written) -> Plan:
-        """After a call."""
+        """The plan after a call."""
 
 
-def places(tokens: Tokens) -> list[Span]:
-    """Where each token's characters stand in their text."""
+def spans_of(tokens: Tokens) -> list[Span]:
+    """The characters of each token in their text."""
     spans, start = [], 0
     for token in tokens:
         spans.append((start, start + len(token.text)))
@@ -85,16 +98,16 @@ def places(tokens: Tokens) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence of some tokens: its text and which of them have a part in it, blanks aside."""
+    """A sentence: its text and its tokens from `first` to before `last`."""
 
     text: str
     first: int
-    last: int  # behind its last token
+    last: int
 
 
 def sentences_of(tokens: Tokens, language: Language) -> list[Sentence]:
-    """The sentences of what was written; a token that two share belongs to the first."""
-    text, spans = text_of(tokens), places(tokens)
+    """The sentences of the tokens; a token of two sentences belongs to the first."""
+    text, spans = text_of(tokens), spans_of(tokens)
     found, first = [], 0
     for start, end in language.sentences(text):
         last = first
@@ -107,10 +120,7 @@ def sentences_of(tokens: Tokens, language: Language) -> list[Sentence]:
 
 
 def has_sentence(tokens: Tokens, language: Language) -> bool:
-    """Whether a first sentence is over: another has begun behind it.
-
-    Sentences are looked for only where the last token may have begun one.
-    """
+    """Whether the first sentence is complete: a second one has begun."""
     if len(tokens) < 2 or not may_end_sentence(text_of(tokens[:-1])):
         return False
     return len(sentences_of(tokens, language)) > 1

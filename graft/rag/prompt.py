@@ -1,13 +1,12 @@
-"""The prompt of a round, in parts that are tokenized apart (IDGR, IDR2 section 3.2).
+"""The prompt of a round, in parts that are tokenized separately (IDGR, IDR2 section 3.2).
 
-Head (demonstrations), passages, guide, question, text so far; a frame is what stands between
-question and answer. Each part's tokens depend on nothing around it, so a passage is the same tokens
-in every round, and whatever reuses what was read of it can tell where it stands. Passages carry
-their ids as tags. The guide names the ids that are related in this round, those of earlier rounds
-that are not, and how relevant each is by its rank.
+Head (demonstrations), passages, guide, question, frame (the text between question and answer), text
+so far. The tokens of a part do not depend on the others, so a passage has the same tokens in every
+round and its KV cache can be reused. Passages have their ids as tags. The guide lists the ids that
+are relevant in this round with a score by rank, and the ids of earlier rounds that are not.
 
-A chat model gets the demonstrations as turns and the rest as its user's last message; the text so
-far is the beginning of its answer. A base model gets it all as one text.
+For a chat model the demonstrations are turns, the rest is the last user message, and the text so
+far is the beginning of the answer. For a base model all is one text.
 """
 
 import tomllib
@@ -21,13 +20,13 @@ from graft.rag.families import Family, packaged
 from graft.rag.parts import HEAD, PASSAGE, Part
 
 STYLES = ("auto", "chat", "plain")
-MOST_UNRELATED = 10  # named: the last ones
-_MARK = "\ue000"  # private use: no template has it
+MAX_UNRELATED = 10  # the latest ids in the guide
+_MARK = "\ue000"  # private use character
 _QUOTABLE = (PASSAGE, "question", "text")
 
 
 def quotable(parts: Sequence[Part]) -> list[tuple[int, int]]:
-    """Where an answer's words may be copied from: passages, question, text; not demonstrations."""
+    """Spans to draft from: passages, question and text, without the demonstrations."""
     spans, start = [], 0
     for part in parts:
         end = start + len(part.tokens)
@@ -39,7 +38,7 @@ def quotable(parts: Sequence[Part]) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class Prompter:
-    """Makes the prompts of a session. `guided` puts the guide in."""
+    """Builds the prompts of a session, with a guide if `guided`."""
 
     engine: Engine
     family: Family
@@ -47,7 +46,7 @@ class Prompter:
     guided: bool = True
     _wording: dict[str, str] = field(init=False)
     _head: list[int] = field(init=False)
-    _tail: str = field(init=False)  # behind the question
+    _tail: str = field(init=False)  # after the question
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -61,7 +60,7 @@ class Prompter:
 
     @property
     def head(self) -> Part:
-        """What every prompt begins with: the demonstrations."""
+        """The beginning of every prompt: the demonstrations."""
         return Part(HEAD, self._head, "demonstrations")
 
     def parts(
@@ -79,13 +78,13 @@ class Prompter:
         return [*parts, Part("text", text)] if text else parts
 
     def cue(self, *, begun: bool) -> list[int]:
-        """What a text that has no answer is made to go on with."""
+        """The tokens that make a text without an answer continue with one."""
         blank = " " if begun or self.style == "plain" else ""
         return self.engine.encoder.text(blank + self._wording["cue"])
 
     @property
     def stop(self) -> str:
-        """Where a model goes on with a question of its own."""
+        """The stop string: the model begins another question."""
         return "\n" + self._wording["question"].partition("{")[0].strip()
 
     def _tokens(self, passage: Passage) -> list[int]:
@@ -97,7 +96,7 @@ class Prompter:
     def _guide(self, ids: Sequence[str], seen: Sequence[str]) -> str:
         if not self.guided:
             return self._wording["request"]
-        others = [each for each in dict.fromkeys(seen) if each not in ids][-MOST_UNRELATED:]
+        others = [each for each in dict.fromkeys(seen) if each not in ids][-MAX_UNRELATED:]
         ranked = [f"[{each}] {len(ids) - rank}" for rank, each in enumerate(ids)]
         lines = [self._wording["related"].format(ids=_tags(ids))]
         if others:
@@ -106,11 +105,11 @@ class Prompter:
         return "".join([*lines, self._wording["request"]])
 
     def _question(self, question: str) -> str:
-        asked = self._wording["question"].format(question=question)
-        return " ".join(filter(None, (self.family.instruction, asked)))
+        text = self._wording["question"].format(question=question)
+        return " ".join(filter(None, (self.family.instruction, text)))
 
     def _begin(self) -> list[int]:
-        """The token a text begins with, if the tokenizer puts one there; templates bring theirs."""
+        """The BOS token if the tokenizer adds one; chat templates have their own."""
         if self.style == "chat":
             return []
         encoder = self.engine.encoder
@@ -126,12 +125,12 @@ class Prompter:
         return "".join(shown), f"\n{self._wording['answer']}"
 
     def _chat_frame(self) -> tuple[str, str]:
-        """What a template puts before and behind the last message; demonstrations are turns."""
+        """The chat template before and after the last message; demonstrations are turns."""
         turns = []
         for each in self.family.demonstrations:
-            asked = self._wording["question"].format(question=each.question)
+            question = self._wording["question"].format(question=each.question)
             turns += [
-                {"role": "user", "content": asked},
+                {"role": "user", "content": question},
                 {"role": "assistant", "content": each.answer},
             ]
         turns.append({"role": "user", "content": _MARK})

@@ -1,8 +1,4 @@
-"""What a round takes over from what was read before.
-
-A round's prompt comes in parts. Whoever reuses says in which order and with which options they go
-to the engine; after the call the session tells how many tokens of each kind were not read again.
-"""
+"""KV cache reuse of a round's prompt: the order of its parts, and the engine options."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,17 +9,17 @@ from typing import Any, Protocol
 
 from graft.decode.engine import Engine
 from graft.errors import InputError
-from graft.rag.document_cache import DISK_BYTES, DocumentCache
+from graft.rag.document_cache import DocumentCache
 from graft.rag.parts import HEAD, Part
-from graft.rag.reuse import Reuse
+from graft.rag.reuse import DISK_BYTES, Reuse
 
 
 @dataclass(frozen=True, slots=True)
 class Handed:
     """What goes to the engine: the parts in their order, and options of the `PreparedRequest`.
 
-    `known` says of each part how many tokens have rows that are exactly the model's own, whatever
-    the prefix cache holds; None: of none. `reordered`: passages stand in another order than asked.
+    `known` has the number of cached tokens with exact rows of each part, without the prefix cache;
+    None: no part has any. `reordered`: the passages are in another order than given.
     """
 
     parts: Sequence[Part]
@@ -38,23 +34,23 @@ class Handed:
 
 
 class RoundReuse(Protocol):
-    """A way to reuse. `approximate`: answers may differ from those of `off`. `keeps_head`: it pays
-    to read the demonstrations before the first question."""
+    """A mode of reuse. `approximate`: answers may differ from those of `off`. `keeps_head`: the
+    demonstrations are cached, so they are prefilled before the first question."""
 
     name: str
     approximate: bool
     keeps_head: bool
 
     def hand(self, parts: Sequence[Part], question: str) -> Handed:
-        """What to give the engine for these parts; `question` tells whose they are."""
+        """The prompt of these parts, which belong to `question`."""
 
     def end(self, question: str) -> None:
-        """A question has been answered."""
+        """A question is answered: free what only it uses."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAnew:
-    """Every prompt is read anew and leaves nothing behind."""
+class NoReuse:
+    """Every prompt is computed and nothing is cached."""
 
     name: str = "off"
     approximate: bool = False
@@ -65,12 +61,11 @@ class ReadAnew:
         return Handed(parts, {"max_cached": 0})
 
     def end(self, question: str) -> None:
-        """See RoundReuse; nothing was kept."""
+        """See RoundReuse; nothing is cached."""
 
 
 class DocumentReuse:
-    """Through a cache of documents, which sessions may share; and through the engine's own cache of
-    prefixes, as far as that is exact."""
+    """Reuse through a document cache, which sessions may share, and the engine's prefix cache."""
 
     def __init__(self, cache: DocumentCache) -> None:
         self.cache = cache
@@ -89,7 +84,7 @@ class DocumentReuse:
         return Handed(ordered, {"rows": prepared.rows}, known, prepared.reordered)
 
     def end(self, question: str) -> None:
-        """See RoundReuse; with a folder, what may be used again is written there."""
+        """See RoundReuse; with a folder, rows that can be reused are written there."""
         self.cache.forget(question)
         self.cache.flush()
 
@@ -101,25 +96,24 @@ def reuse_for(
     folder: Path | str | None = None,
     disk_bytes: int = DISK_BYTES,
 ) -> RoundReuse:
-    """Reuse as chosen, with a cache of its own where it needs one; with a `folder` also on disk."""
+    """The reuse with a document cache of its own if it needs one; with a `folder` also on disk."""
     if reuse.mode == "off" and not reuse.head:
         if folder is not None:
-            raise InputError("reuse off keeps nothing on disk; choose demos, exact or cics")
-        return ReadAnew()
+            raise InputError("reuse off caches nothing on disk; choose demos, exact or cics")
+        return NoReuse()
     return DocumentReuse(DocumentCache(engine, reuse, folder=folder, disk_bytes=disk_bytes))
 
 
 def reused(handed: Handed, cached: int) -> dict[str, int]:
-    """Tokens that were exactly known and not read again, by kind of part; the demonstrations are
-    "demonstrations".
+    """Cached tokens with exact rows by kind of part; parts of the head by their id.
 
-    `cached` counts them all: those of known parts, and what the prefix cache had of the others.
+    `cached` is their total: those of known parts, and what the prefix cache has of the others.
     """
     known = handed.known or [0] * len(handed.parts)
-    found = max(0, cached - sum(known))  # by the prefix cache, from the first part on
+    in_prefix = max(0, cached - sum(known))  # from the first part on
     counts: Counter[str] = Counter()
     for part, own in zip(handed.parts, known, strict=True):
-        more = min(found, len(part.tokens) - own)
-        found -= more
+        more = min(in_prefix, len(part.tokens) - own)
+        in_prefix -= more
         counts[part.id if part.kind == HEAD else part.kind] += own + more
     return {kind: count for kind, count in counts.items() if count}

@@ -1,9 +1,9 @@
 """Sentences and content words of English text.
 
-The policies decide sentence by sentence, and DRAGIN looks at content words alone (nouns,
-adjectives, verbs, names, numbers). spaCy's small model finds both where it is installed, as in the
-papers; else rules and a list of function words that come with the package. The two split
-differently now and then, which changes when a policy retrieves, so results say which was used.
+Policies decide by sentence, and DRAGIN uses content words only (nouns, adjectives, verbs, names,
+numbers). spaCy's small model finds both if it is installed, as in the papers; else the package's
+rules and list of function words. They sometimes split differently, which changes when a policy
+retrieves, so results name the one used.
 """
 
 import re
@@ -22,25 +22,25 @@ _CLOSED = re.compile(r"[.!?…][\"'”’)\]]*\s*$|\n\s*$")
 
 
 class Language(Protocol):
-    """Who finds sentences and words; `name` goes into results."""
+    """Finds sentences and content words; results have its `name`."""
 
     name: str
 
     def sentences(self, text: str) -> list[Span]:
-        """In order, without the blanks around them; empty ones are left out."""
+        """Spans of non-empty sentences in order, stripped."""
 
     def content_words(self, text: str) -> list[Span]:
         """Nouns, adjectives, verbs, names and numbers, in order."""
 
 
 def may_end_sentence(text: str) -> bool:
-    """Whether a sentence may be over at the end of the text: worth asking a `Language`."""
+    """Whether a sentence may end at the end of the text; a cheap check before `sentences`."""
     return _CLOSED.search(text) is not None
 
 
 @cache
 def find_language() -> Language:
-    """spaCy's small English model where it is installed, else the bundled rules."""
+    """spaCy's small English model if it is installed, else the bundled rules."""
     try:
         import spacy
 
@@ -68,8 +68,8 @@ class SpacyLanguage:
 
 
 class BundledLanguage:
-    """Sentences by punctuation and a list of abbreviations; content words are those that are in no
-    list of function words and do not end in -ly."""
+    """Sentences by punctuation and a list of abbreviations; content words are those that are not in
+    the list of function words and do not end in -ly."""
 
     name = "bundled"
 
@@ -90,11 +90,11 @@ class BundledLanguage:
 
     def _ends(self, text: str) -> Iterator[int]:
         for match in _END.finditer(text):
-            if match[0].startswith("\n") or not self._goes_on(text, match):
+            if match[0].startswith("\n") or not self._continues(text, match):
                 yield match.end()
 
-    def _goes_on(self, text: str, match: re.Match[str]) -> bool:
-        """Whether this is the full stop of an abbreviation, an initial or before a small letter."""
+    def _continues(self, text: str, match: re.Match[str]) -> bool:
+        """Whether the full stop belongs to an abbreviation, an initial or precedes lower case."""
         following = text[match.end() :].lstrip()
         if following and following[0].islower():
             return True
@@ -119,6 +119,6 @@ def _stripped(text: str, start: int, end: int) -> Span:
 
 
 def _listed(name: str) -> frozenset[str]:
-    """The words of a file of this package; lines that begin with # say what follows."""
+    """The words of a file of this package, without comment lines (#)."""
     lines = files("graft.rag").joinpath("words", name).read_text(encoding="utf-8").splitlines()
     return frozenset(w for line in lines if not line.startswith("#") for w in line.split())

@@ -1,7 +1,8 @@
-"""Questions answered over a corpus: write, look up, go on, until the answer is there.
+"""Sessions: questions answered over a corpus with adaptive retrieval.
 
-A policy says when to search and for what; each call of the model gets the demonstrations, the
-passages of the round, the question and the text so far, and drafts from all but the first (IDR2).
+A policy decides when to search and with which query. Each prompt has the demonstrations, the
+passages of the round, the question and the text so far; drafts come from all but the demonstrations
+(IDR2).
 """
 
 from pathlib import Path
@@ -15,33 +16,31 @@ from graft.rag.answer import Answer
 from graft.rag.answering import AnswerStream
 from graft.rag.attention import Attention
 from graft.rag.corpus import Corpus
-from graft.rag.document_cache import DISK_BYTES
 from graft.rag.families import find_family
 from graft.rag.parts import Part
 from graft.rag.policies import make_policy
 from graft.rag.policy import Policy
 from graft.rag.prompt import Prompter
-from graft.rag.reuse import Reuse, as_reuse
+from graft.rag.reuse import DISK_BYTES, Reuse, as_reuse
 from graft.rag.round_reuse import RoundReuse, reuse_for
 from graft.rag.sentences import Language, find_language
 from graft.sampling import SamplingParams
 
-PASSAGES = 3  # a round reads
-MOST_ROUNDS = 16  # that look something up
+PASSAGES = 3  # per round
+MAX_ROUNDS = 16  # with retrieval
 
 
 class Session:
-    """A model, a corpus and the way they work together.
+    """Answers questions over a corpus with a model.
 
-    `policy` and `reuse` are names or objects, `reuse` also one that several sessions share
-    (`round_reuse.DocumentReuse`); `threshold` is the policy's number, by default the
-    one published for the `family` of questions. `guided` tells the model which passages matter
-    (IDGR), by default where reuse is approximate. With `cache_dir` what was read of demonstrations
-    and passages lies there too, `cache_size` bytes of it, for other sessions of the same model in
-    this or another process. `attention` is whom DRAGIN asks for weights.
+    `policy` and `reuse` are names or objects; sessions may share a `round_reuse.DocumentReuse`.
+    `threshold` is the policy's, by default the published one for the `family` of questions.
+    `guided` marks relevant passages in the prompt (IDGR), by default if reuse is approximate.
+    `cache_dir` keeps the KV cache of demonstrations and passages on disk, at most `cache_size`
+    bytes, for other sessions of the same model in any process. `attention` gives DRAGIN weights.
     """
 
-    def __init__(  # noqa: PLR0913  every option by its name
+    def __init__(  # noqa: PLR0913 (keyword options)
         self,
         engine: Engine,
         corpus: Corpus,
@@ -52,7 +51,7 @@ class Session:
         family: str = "general",
         threshold: float | None = None,
         passages: int = PASSAGES,
-        most_rounds: int = MOST_ROUNDS,
+        max_rounds: int = MAX_ROUNDS,
         guided: bool | None = None,
         style: str = "auto",
         force_answer: bool = True,
@@ -60,8 +59,8 @@ class Session:
         cache_dir: Path | str | None = None,
         cache_size: int = DISK_BYTES,
     ) -> None:
-        if passages < 1 or most_rounds < 0:
-            raise InputError("a round reads at least one passage, and there are 0 or more rounds")
+        if passages < 1 or max_rounds < 0:
+            raise InputError("passages must be 1 or more, and max_rounds 0 or more")
         self.engine, self.corpus, self.draft = engine, corpus, draft
         chosen = as_reuse(reuse) if isinstance(reuse, str) else reuse
         self.family = find_family(family)
@@ -70,38 +69,38 @@ class Session:
                 policy, engine, family=family, threshold=threshold, attention=attention
             )
         elif threshold is not None or attention is not None:
-            raise InputError("a policy that is an object has its own threshold and attention")
+            raise InputError("a policy object has its own threshold and attention; leave them out")
         self.policy: Policy = policy
         if isinstance(chosen, Reuse):
             chosen = reuse_for(engine, chosen, folder=cache_dir, disk_bytes=cache_size)
         elif cache_dir is not None:
-            raise InputError("a reuse that is an object has its own cache; leave cache_dir out")
+            raise InputError("a reuse object has its own cache; leave cache_dir out")
         self.reuse: RoundReuse = chosen
         self.guided = self.reuse.approximate if guided is None else guided
         self.prompter = Prompter(engine, self.family, style, self.guided)
-        self.passages, self.most_rounds = passages, most_rounds
+        self.passages, self.max_rounds = passages, max_rounds
         self.force_answer = force_answer
         self.language: Language = find_language()
-        self._head_seconds: float | None = None  # None: not read yet
+        self._head_seconds: float | None = None  # None: not prefilled yet
 
     def ask(self, question: str, params: SamplingParams | None = None) -> Answer:
-        """The whole answer; by default greedy and as long as the family's answers are."""
+        """The answer; by default greedy, with the family's max_tokens."""
         stream = self.stream(question, params)
         for _ in stream:
             pass
         return stream.answer
 
     def stream(self, question: str, params: SamplingParams | None = None) -> AnswerStream:
-        """The same as it comes; penalties on what was written count from each call on."""
+        """The answer as events; penalties apply within each call."""
         if not question.strip():
             raise InputError("the question is empty")
         params = params or SamplingParams(max_tokens=self.family.max_tokens)
         if params.n != 1:
-            raise InputError("a session writes one answer at a time; leave n at 1")
+            raise InputError("a session generates one answer at a time; leave n at 1")
         return AnswerStream(self, question.strip(), params)
 
-    def read_demonstrations(self) -> float:
-        """Read what every prompt begins with once, where it is kept; how many seconds that took."""
+    def prefill_demonstrations(self) -> float:
+        """Prefill the demonstrations once, if they are cached; returns the seconds."""
         if self._head_seconds is not None:
             return 0.0
         self._head_seconds = 0.0

@@ -1,7 +1,4 @@
-"""An answer as a page to read: its rounds, what each looked up, what stayed, what it cost.
-
-The page is one file with nothing to fetch (`trace.html` is its template).
-"""
+"""An answer as a self-contained HTML page with its rounds; `trace.html` is the template."""
 
 from importlib.resources import files
 
@@ -13,7 +10,7 @@ PARTS = ("retrieval", "prefill", "decode", "judging")
 
 
 def trace_html(answer: Answer, *, model: str) -> str:
-    """The page."""
+    """The HTML page."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     template = environment.from_string(
         files("graft.rag").joinpath("trace.html").read_text(encoding="utf-8")

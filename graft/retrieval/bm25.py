@@ -1,11 +1,11 @@
-"""BM25: which passages speak of what a question asks?
+"""BM25 scores of passages, by bm25s.
 
-Scores come from bm25s. Only the question's own words can score, so only they have columns in its
-index, and every other word counts towards a passage's length alone: the same numbers as of a full
-index, for 200 MB of text in half the time and two thirds of the memory.
+The index has columns for the question's words only; other words count towards the length of a
+passage. The scores equal those of a full index, in half the time and two thirds of the memory for
+200 MB of text.
 
-Words are runs of letters and digits in lower case. Scripts that are written without spaces
-(Chinese, Japanese, Thai, ...) are cut into pairs of neighbouring characters, as search engines do.
+Words are runs of letters and digits in lower case. Scripts without spaces (Chinese, Japanese,
+Thai, ...) are split into character bigrams.
 """
 
 import re
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graft.retrieval.bm25s_alone import load_bm25s
-from graft.retrieval.retriever import Nearness
+from graft.retrieval.bm25s_without_jax import load_bm25s
+from graft.retrieval.retriever import Relevance
 
 # Hiragana, Katakana, Han (also beyond the basic plane), Thai, Lao, Burmese, Khmer.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
 UNSPACED += "\uf900-\ufaff\U00020000-\U0003ffff"
-_SIGNS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"  # accents and Indian vowels: no \w
+_SIGNS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"  # accents and Indian vowels, which \w lacks
 _WORD = re.compile(rf"[\w{_SIGNS}]+")
 _UNSPACED_RUN = re.compile(f"([{UNSPACED}]+)")
-OTHER = ""  # stands for every word that is not asked for
+OTHER = ""  # every word that is not in the question
 
 
 def words(text: str) -> list[str]:
@@ -38,34 +38,46 @@ def words(text: str) -> list[str]:
     return found
 
 
-def telling_words(text: str) -> list[str]:
-    """Each word once, without what, is, the and the like."""
+def content_words(text: str) -> list[str]:
+    """Each word once, without stop words."""
     common = load_bm25s().stopwords.STOPWORDS_EN_PLUS
     return [word for word in dict.fromkeys(words(text)) if word not in common]
 
 
 def question_words(question: str) -> list[str]:
-    """The telling words; all of them if there are none."""
-    return telling_words(question) or list(dict.fromkeys(words(question)))
+    """The content words; all words if there are none."""
+    return content_words(question) or list(dict.fromkeys(words(question)))
 
 
 def scores(question: str, texts: Sequence[str]) -> np.ndarray:
     """One score per text, float [texts]; 0 where the text has no word of the question."""
-    asked = question_words(question)
-    columns = {word: column for column, word in enumerate([*asked, OTHER])}
+    query = question_words(question)
+    columns = {word: column for column, word in enumerate([*query, OTHER])}
     other = columns[OTHER]
     counted = [[columns.get(word, other) for word in words(text)] for text in texts]
-    if not asked or not any(counted):
+    if not query or not any(counted):
         return np.zeros(len(texts), np.float32)
     index = load_bm25s().BM25()
     index.index((counted, columns), show_progress=False)
-    return index.get_scores(asked)
+    return index.get_scores(query)
 
 
 class Bm25:
-    """BM25 as a retriever: near is what has a word of the question."""
+    """BM25 as a retriever: a text with a word of the question is relevant."""
 
-    def nearness(self, question: str, texts: Sequence[str]) -> Nearness:
+    def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
         """See Retriever."""
         found = scores(question, texts)
-        return Nearness(found, found > 0)
+        return Relevance(found, found > 0)
+
+
+class Farthest:
+    """BM25 reversed, to measure a drafter when retrieval fails (RAPID, table 3).
+
+    The paper uses the text of another question. Here it is the prompt's own texts in reverse order
+    of relevance. All count as relevant: only the budget limits the selection.
+    """
+
+    def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
+        """See Retriever."""
+        return Relevance(-scores(question, texts), np.ones(len(texts), bool))

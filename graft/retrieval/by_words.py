@@ -1,8 +1,8 @@
-"""Cut a text into stretches of so many words, as passages of Wikipedia are cut for DPR.
+"""Split a text into passages of a maximum number of words, as DPR splits Wikipedia.
 
-A stretch ends earlier, by up to a quarter, where a paragraph or a sentence ends there. In scripts
-that are written without spaces two characters count as a word; so does every so many of a run that
-is no word at all, such as a base64 block.
+A passage ends with a sentence or paragraph if one ends in its last quarter. In scripts without
+spaces two characters count as a word. A run of more than 64 characters, such as a base64 block,
+counts as several words.
 """
 
 import re
@@ -12,14 +12,14 @@ from functools import cache
 from graft.retrieval.bm25 import UNSPACED
 
 WORDS = 100
-LONGEST = 64  # characters of a word
+MAX_WORD = 64  # characters of a word
 _REST = re.compile(r"\s*\Z")
 _END = re.compile(r"\n\s*\n|[.!?…][\"'”’»)\]]*(?=\s)|[。！？]")
 
 
-def by_words(text: str, most: int = WORDS) -> Iterator[str]:
-    """Stretches of at most `most` words, without the blanks around them."""
-    place, pattern = 0, _stretch(most)
+def by_words(text: str, max_words: int = WORDS) -> Iterator[str]:
+    """Passages of at most `max_words` words, stripped."""
+    place, pattern = 0, _pattern(max_words)
     while found := pattern.match(text, place):
         start, end = found.span(1)
         place = end if _REST.match(text, end) else _cut(text, start, end)
@@ -27,13 +27,13 @@ def by_words(text: str, most: int = WORDS) -> Iterator[str]:
 
 
 @cache
-def _stretch(most: int) -> re.Pattern[str]:
-    word = rf"(?:[{UNSPACED}]{{1,2}}|[^\s{UNSPACED}]{{1,{LONGEST}}})"
-    return re.compile(rf"\s*({word}(?:\s*{word}){{0,{most - 1}}})")
+def _pattern(max_words: int) -> re.Pattern[str]:
+    word = rf"(?:[{UNSPACED}]{{1,2}}|[^\s{UNSPACED}]{{1,{MAX_WORD}}})"
+    return re.compile(rf"\s*({word}(?:\s*{word}){{0,{max_words - 1}}})")
 
 
 def _cut(text: str, start: int, end: int) -> int:
-    """Where the last sentence or paragraph ends in the last quarter; else `end`."""
-    least = start + 3 * (end - start) // 4
-    ends = [found.end() for found in _END.finditer(text, least, min(len(text), end + 1))]
+    """The last end of a sentence or paragraph in the last quarter; else `end`."""
+    first = start + 3 * (end - start) // 4
+    ends = [found.end() for found in _END.finditer(text, first, min(len(text), end + 1))]
     return next((place for place in reversed(ends) if place <= end), end)

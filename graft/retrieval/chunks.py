@@ -1,9 +1,8 @@
-"""Cut a prompt's tokens into chunks: as many tokens as allowed, ending where the text allows it.
+"""Split a prompt's tokens into chunks at section, paragraph, line, sentence or word borders.
 
-A cut is made before a section, else after the last paragraph, line that ends a sentence, line,
-sentence, clause or word that lets the chunk have between half and all of the tokens. Tokens are
-never made anew: joined again, the chunks are the prompt's own ids. (passage.py cuts text of which
-there are no tokens yet.)
+A chunk has between half and all of the maximum number of tokens, and ends at the best border in
+that range. Nothing is tokenized again: the chunks joined are the prompt's own ids. (passage.py
+splits text that has no tokens yet.)
 """
 
 import re
@@ -14,9 +13,9 @@ import numpy as np
 
 from graft.retrieval.token_text import TokenText
 
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 _CLOSED = r"[\"'”’»)\]」』）】]*"  # what may follow the end of a sentence
-# A match is where a cut may be made; best first.
+# Borders, best first.
 SECTION = re.compile(r"\n+(?=#{1,6}\s)|\f")
 PARAGRAPH = re.compile(r"\n(?:[^\S\n]*\n)+")
 SENTENCE_LINE = re.compile(rf"(?<=[.!?:;…。！？：；]){_CLOSED}\n")
@@ -39,29 +38,29 @@ class Chunk:
         return self.end - self.start
 
 
-def chunks(content: TokenText, start: int, end: int, most: int = MOST_TOKENS) -> list[Chunk]:
-    """The tokens from `start` to before `end` in chunks of at most `most`."""
-    cuts = [start, *_cuts(content, start, end, most)]
+def chunks(content: TokenText, start: int, end: int, max_tokens: int = MAX_TOKENS) -> list[Chunk]:
+    """The tokens from `start` to before `end` in chunks of at most `max_tokens`."""
+    cuts = [start, *_cuts(content, start, end, max_tokens)]
     return [
         Chunk(first, last, content.of(first, last))
         for first, last in zip(cuts, cuts[1:], strict=False)
     ]
 
 
-def _cuts(content: TokenText, start: int, end: int, most: int) -> Iterator[int]:
-    """Where chunks end."""
-    while end - start > most:
-        start = cut(content, start + max(1, most // 2), start + most)
+def _cuts(content: TokenText, start: int, end: int, max_tokens: int) -> Iterator[int]:
+    """The ends of the chunks."""
+    while end - start > max_tokens:
+        start = cut(content, start + max(1, max_tokens // 2), start + max_tokens)
         yield start
     if start < end:
         yield end
 
 
-def cut(content: TokenText, least: int, most: int) -> int:
-    """The best border in [least, most]; `most` if a character goes on over all of them."""
-    first, last = np.searchsorted(content.borders, (least, most + 1))
+def cut(content: TokenText, low: int, high: int) -> int:
+    """The best border in [low, high]; `high` if one character spans all of them."""
+    first, last = np.searchsorted(content.borders, (low, high + 1))
     if first == last:
-        return most
+        return high
     places = content.places[first:last]
     for level in LEVELS:
         found = _last_in(level, content.text, places)
@@ -71,7 +70,7 @@ def cut(content: TokenText, least: int, most: int) -> int:
 
 
 def _last_in(level: re.Pattern[str], text: str, places: np.ndarray) -> int | None:
-    """Number of the last place that a match begins, ends or holds."""
+    """Index of the last place that is inside a match or at its edge."""
     window = level.finditer(text, max(0, int(places[0]) - 1), int(places[-1]) + 1)
     for match in reversed(list(window)):
         number = int(np.searchsorted(places, match.end(), side="right")) - 1

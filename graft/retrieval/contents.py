@@ -1,7 +1,7 @@
-"""Where the contents of a prompt are: what may be left out, as opposed to the chat template.
+"""Find the contents of a prompt, which may be dropped, as opposed to its chat template.
 
-Who has the messages knows, and says so (`quotable`). A prompt that came as token ids says nothing:
-there special tokens tell, and the role that is written after one belongs to the template too.
+`quotable` has the spans of the messages if they are known. In a prompt of token ids, special tokens
+and the role after each belong to the template.
 """
 
 import re
@@ -19,7 +19,7 @@ ROLE_TOKENS = 8
 def contents(
     text: TokenText, tokens: Sequence[int], quotable: Sequence[Span], special: frozenset[int]
 ) -> list[Span]:
-    """Spans of content in order, none of them blank, without special tokens."""
+    """Spans of content in order, without blank ones and special tokens."""
     found, place = [], 0
     for start, end in sorted(quotable):
         start, end = max(start, place), min(end, len(tokens))
@@ -33,7 +33,7 @@ def contents(
 
 
 def special_tokens(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401
-    """Tokens that no text has."""
+    """Ids of the special tokens."""
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
     return frozenset(number for number, token in added.items() if token.special)
 

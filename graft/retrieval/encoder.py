@@ -1,4 +1,4 @@
-"""Encoders of passages: one vector for each, found again by the cosine with a question's."""
+"""Encoders of passages and questions, compared by cosine."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,9 +9,9 @@ from graft.errors import InputError
 
 
 class Encoder(Protocol):
-    """Who makes unit vectors. `near` is the cosine from which on a passage is worth reading."""
+    """Computes unit vectors; a passage with a cosine of `min_cosine` or more is relevant."""
 
-    near: float
+    min_cosine: float
 
     def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
         """float32 [texts, size]."""
@@ -21,7 +21,7 @@ class Encoder(Protocol):
 
 
 def find_encoder(name: str) -> Encoder:
-    """`static` (word vectors), `dense` (all-MiniLM-L6-v2) or `dense:NAME`; loaded now."""
+    """Load `static` (word vectors), `dense` (all-MiniLM-L6-v2) or `dense:NAME`."""
     kind, _, model = name.partition(":")
     if name == "static":
         from graft.retrieval.static import StaticEmbeddings
@@ -31,4 +31,4 @@ def find_encoder(name: str) -> Encoder:
         from graft.retrieval.dense import MINILM, DenseEmbeddings
 
         return DenseEmbeddings(model or MINILM)
-    raise InputError(f"there is no encoder {name}: choose static, dense or dense:NAME")
+    raise InputError(f"unknown encoder {name!r}; choose static, dense or dense:NAME")

@@ -1,8 +1,8 @@
-"""Put a shorter prompt together from spans of a long one, so that it still reads well.
+"""Join spans of a long prompt to a short one.
 
-Parts of a message that were not neighbours are parted by a blank line. A message of which nothing
-is kept goes with its frame (what the chat template wrote before it) where the frames repeat: then
-a later message of the same role takes its place. Where they do not, "[...]" stands for it.
+A blank line separates spans of a message that were not adjacent. A message without kept spans is
+dropped with its frame (the chat template before it) if a later message has the same frame, so that
+roles still alternate; else it becomes "[...]".
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from graft.retrieval.token_text import TokenText
 
 @dataclass(frozen=True, slots=True)
 class Joints:
-    """Token ids of what stands between kept parts."""
+    """Token ids of the separators between kept spans."""
 
     paragraph: list[int]
     line: list[int]
@@ -24,12 +24,12 @@ class Joints:
 
     @staticmethod
     def of(tokenizer: Any) -> "Joints":  # noqa: ANN401
-        """The joints in a tokenizer's words."""
+        """The separators of a tokenizer."""
         texts = ("\n\n", "\n", "[...]")
         return Joints(*(tokenizer.encode(text, add_special_tokens=False) for text in texts))
 
     def after(self, text: str) -> list[int]:
-        """What ends a paragraph that ends like this text."""
+        """The tokens that complete a blank line after this text."""
         if text.endswith("\n\n"):
             return []
         return self.line if text.endswith("\n") else self.paragraph
@@ -37,7 +37,7 @@ class Joints:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A long prompt: its tokens, their text, the spans of its contents in order."""
+    """A long prompt: tokens, text, and the spans of its contents in order."""
 
     tokens: list[int]
     text: TokenText
@@ -45,7 +45,7 @@ class Layout:
     joints: Joints
 
     def rest(self, kept: Iterable[Span]) -> Iterator[Span]:
-        """Spans of the contents that are not among the kept ones."""
+        """Spans of the contents outside the kept ones."""
         for (start, end), inside in zip(self.contents, self._by_content(kept), strict=True):
             for first, last in inside:
                 if start < first:
@@ -55,7 +55,7 @@ class Layout:
                 yield start, end
 
     def join(self, kept: Iterable[Span]) -> tuple[list[int], list[Span]]:
-        """Tokens of a prompt of the kept spans of content and their frames; all spans it has."""
+        """The short prompt of the kept spans with their frames, and its spans of the long one."""
         parts = list(self._parts(self._by_content(kept)))
         tokens: list[int] = []
         for part in parts:
@@ -63,7 +63,7 @@ class Layout:
         return tokens, _merged(part for part in parts if isinstance(part, tuple))
 
     def _parts(self, kept: Sequence[Sequence[Span]]) -> Iterator[Span | list[int]]:
-        """Spans of the long prompt and joints, in order."""
+        """Spans of the long prompt and separators, in order."""
         place = number = 0
         while number < len(self.contents):
             start, end = self.contents[number]
@@ -85,7 +85,7 @@ class Layout:
                 yield self.joints.after(self.text.of(max(start, end - 2), end))
 
     def _successor(self, number: int, kept: Sequence[Sequence[Span]]) -> int:
-        """The last content that can stand in the frame of this one with nothing lost."""
+        """The last content with the same frame that can replace this one without loss."""
         last = number
         while last + 1 < len(self.contents) and not kept[last]:
             last += 1
@@ -107,7 +107,7 @@ class Layout:
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:
-    """In order, overlapping and touching ones as one, none empty."""
+    """Sorted spans; overlapping and adjacent ones merged, empty ones dropped."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if start == end:

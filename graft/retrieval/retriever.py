@@ -1,4 +1,4 @@
-"""What every retriever is: asked how near texts are to a question."""
+"""The protocol of retrievers: how relevant texts are to a question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Nearness:
-    """Of each text: its score, higher is nearer, float [texts]; whether it is near enough to be of
-    use, bool [texts]. Scores of different retrievers cannot be compared."""
+class Relevance:
+    """Scores (higher is better) and whether each text is relevant at all. Scores of different
+    retrievers cannot be compared."""
 
-    scores: np.ndarray
-    near: np.ndarray
+    scores: np.ndarray  # float [texts]
+    relevant: np.ndarray  # bool [texts]
 
     def ranking(self) -> list[int]:
-        """Numbers of all texts, best first: those that are near, then the others."""
-        return np.lexsort((-self.scores, ~self.near)).tolist()
+        """Numbers of all texts, best first: the relevant ones, then the others."""
+        return np.lexsort((-self.scores, ~self.relevant)).tolist()
 
 
 class Retriever(Protocol):
-    """One signature for all; several threads may ask at once."""
+    """Scores texts; several threads may share one."""
 
-    def nearness(self, question: str, texts: Sequence[str]) -> Nearness:
-        """How near each text is to the question."""
+    def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
+        """The relevance of each text to the question."""

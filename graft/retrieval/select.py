@@ -1,4 +1,4 @@
-"""Which passages to answer from: the best that fit a budget, in the order of the documents."""
+"""Select passages: rank them, and take the best that fit a budget."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,14 +6,14 @@ import numpy as np
 
 from graft.retrieval.passage import Passage
 
-MOST_MISFITS = 16  # passages in a row too long for what is left: it is full
+MAX_MISFITS = 16  # passages in a row that do not fit: the budget is used up
 
 
 def ranking(passages: Sequence[Passage], scores: np.ndarray) -> list[int]:
-    """Numbers of passages, best first: those with a score, then what stands next to them.
+    """Numbers of passages, best first: those with a score, then their neighbours.
 
-    If nothing has a score: the beginnings of all documents, then what follows them. Of passages
-    with the same text only the first is ranked.
+    Without any score: the first passages of all documents, then the second ones, and so on. Of
+    passages with the same text only the first is ranked.
     """
     order = np.argsort(-scores, kind="stable")
     hits = order[: int(np.count_nonzero(scores > 0))].tolist()
@@ -29,7 +29,7 @@ def ranking(passages: Sequence[Passage], scores: np.ndarray) -> list[int]:
 
 
 def fill(ranked: Sequence[int], size: Callable[[int], int], budget: int) -> list[int]:
-    """Of the passages ranked, as many as fit, still ranked; `size` is asked for few of them."""
+    """The ranked passages that fit the budget; `size` is called for few of them."""
     taken, misfits = [], 0
     for number in ranked:
         needed = size(number)
@@ -39,7 +39,7 @@ def fill(ranked: Sequence[int], size: Callable[[int], int], budget: int) -> list
             misfits = 0
         else:
             misfits += 1
-            if misfits == MOST_MISFITS:
+            if misfits == MAX_MISFITS:
                 break
     return taken
 

@@ -1,11 +1,10 @@
-"""A long prompt made short: what it asks, and of the rest what helps to answer that.
+"""Shorten a long prompt to its question and the chunks that are relevant to it.
 
-RAPID's drafter reads such a prompt while the target reads all of it (arXiv 2502.20330). It is made
-from token ids alone, raw or of a chat. These stay: the chat template around everything that stays,
-the instruction at the beginning, the question and whatever follows it, the latest messages as far
-as they take a quarter of the budget. Of everything else the chunks nearest to the question come
-in, in their order, as many as the budget lets. The end is the long prompt's own, token by token:
-whatever is written next continues both.
+RAPID's drafter uses the short prompt, the target the long one (arXiv 2502.20330). Input are token
+ids, raw or of a chat. The short prompt keeps the chat template, the instruction at the beginning,
+the question and everything after it, and the latest messages within a quarter of the budget. The
+rest of the budget is filled with the most relevant chunks, in their order. Both prompts end with
+the same tokens, so the same output continues both.
 """
 
 import time
@@ -17,24 +16,23 @@ from graft.errors import InputError
 from graft.retrieval import question as asking
 from graft.retrieval.bm25 import Bm25
 from graft.retrieval.budget import capped
-from graft.retrieval.chunks import MOST_TOKENS, Chunk, chunks
+from graft.retrieval.chunks import MAX_TOKENS, Chunk, chunks
 from graft.retrieval.contents import Span, contents, special_tokens
 from graft.retrieval.join import Joints, Layout
 from graft.retrieval.retriever import Retriever
 from graft.retrieval.select import fill
 from graft.retrieval.token_text import TokenText, token_text
 
-FEW = 4  # chunks that are taken where none is near
+FALLBACK_CHUNKS = 4  # if no chunk is relevant
 QUESTION_TOKENS, INSTRUCTION_TOKENS = 256, 128
-LEAST_CHUNK = 16
-WORTH_IT = 0.75  # of the long prompt: a longer one saves too little
+MIN_CHUNK = 16
+MAX_SHARE = 0.75  # of the long prompt: a longer short prompt saves too little
 
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """The short prompt; which `kept` spans of the long one are in it, in order; the `query` that
-    was searched with. `matched` is False where no chunk was near enough, so that the first in rank
-    were taken. `seconds` it took."""
+    """The short prompt, the `kept` spans of the long one, the search `query` and the `seconds` it
+    took. `matched` is False if no chunk was relevant and the first in rank were taken."""
 
     tokens: list[int]
     kept: tuple[Span, ...]
@@ -44,7 +42,7 @@ class Shortened:
 
 
 class Shortener:
-    """Shortens prompts of one tokenizer (a fast one of transformers); threads may share it."""
+    """Shortens prompts of one fast tokenizer; threads may share it."""
 
     def __init__(
         self,
@@ -58,7 +56,7 @@ class Shortener:
         self._retriever = retriever or Bm25()
         self._special = special_tokens(tokenizer)
         self._joints = Joints.of(tokenizer)
-        token_text(tokenizer, ())  # what tokens stand for is found out before a prompt waits for it
+        token_text(tokenizer, ())  # fills the cache of token bytes
 
     def shorten(
         self,
@@ -66,76 +64,73 @@ class Shortener:
         quotable: Sequence[Span],
         question: Sequence[int] | None = None,
     ) -> Shortened | None:
-        """The prompt within its budget; None where that is not possible or not worth it.
+        """The short prompt; None if it cannot be made or would save too little.
 
-        `quotable` are the spans of content, the rest is chat template. Without a question the
-        prompt's own is searched with.
+        `quotable` are the spans of content, the rest is chat template. The query is `question`, or
+        the prompt's own question.
         """
         begun, budget = time.perf_counter(), self._budget(len(tokens))
-        if budget > WORTH_IT * len(tokens):
+        if budget > MAX_SHARE * len(tokens):
             return None
         tokens = list(tokens)
         text = token_text(self._tokenizer, tokens)
         spans = contents(text, tokens, quotable, self._special)
         if not spans:
             return None
-        asked = self._tokenizer.decode(list(question or ())).strip()
-        query = asked or asking.query(text, spans, *_limits(budget))
+        given = self._tokenizer.decode(list(question or ())).strip()
+        query = given or asking.query(text, spans, *_limits(budget))
         layout = Layout(tokens, text, spans, self._joints)
-        always = list(_always(text, spans, budget, asked))
-        room = budget - len(layout.join(always)[0])
-        found, matched = self._found(_chunks(layout, always, room), query)
-        taken = [found[number] for number in fill(range(len(found)), _sizes(found), room)]
+        always = list(_always(text, spans, budget, given))
+        tokens_left = budget - len(layout.join(always)[0])
+        found, matched = self._found(_chunks(layout, always, tokens_left), query)
+        sizes = [len(chunk) for chunk in found]
+        taken = [found[i] for i in fill(range(len(found)), sizes.__getitem__, tokens_left)]
         short, kept = _fitting(layout, always, taken, budget)
         if not taken:
             return None
         return Shortened(short, tuple(kept), query, matched, time.perf_counter() - begun)
 
     def _found(self, rest: list[Chunk], query: str) -> tuple[list[Chunk], bool]:
-        """The chunks that are near, best first, each text once; if none is, the first in rank."""
-        nearness = self._retriever.nearness(query, [chunk.text for chunk in rest])
-        near = int(nearness.near.sum())
+        """The relevant chunks, best first, each text once; if none is relevant, the first ones."""
+        found = self._retriever.relevance(query, [chunk.text for chunk in rest])
+        relevant = int(found.relevant.sum())
         best: dict[str, Chunk] = {}
-        for number in nearness.ranking()[: near or FEW]:
+        for number in found.ranking()[: relevant or FALLBACK_CHUNKS]:
             best.setdefault(rest[number].text.strip(), rest[number])
-        return list(best.values()), near > 0
+        return list(best.values()), relevant > 0
 
 
-def _chunks(layout: Layout, always: list[Span], room: int) -> list[Chunk]:
-    """What is there to choose from: chunks of which some find room."""
-    most = min(MOST_TOKENS, room // 4)
-    if most < LEAST_CHUNK:
+def _chunks(layout: Layout, always: list[Span], tokens_left: int) -> list[Chunk]:
+    """The chunks outside the kept spans, small enough that at least four fit."""
+    size = min(MAX_TOKENS, tokens_left // 4)
+    if size < MIN_CHUNK:
         return []
-    cut = (chunk for span in layout.rest(always) for chunk in chunks(layout.text, *span, most))
+    cut = (chunk for span in layout.rest(always) for chunk in chunks(layout.text, *span, size))
     return [chunk for chunk in cut if chunk.text.strip()]
 
 
-def _sizes(found: list[Chunk]) -> Callable[[int], int]:
-    return lambda number: len(found[number])
-
-
 def _limits(budget: int) -> tuple[int, int]:
-    """Most tokens of a question and of an instruction that are found rather than given."""
+    """Maximum tokens of the question and of the instruction that are found in the prompt."""
     return min(QUESTION_TOKENS, budget // 4), min(INSTRUCTION_TOKENS, budget // 8)
 
 
-def _always(text: TokenText, spans: list[Span], budget: int, asked: str) -> Iterator[Span]:
-    """What of the contents stays whatever is asked."""
-    question_most, instruction_most = _limits(budget)
-    yield asking.tail(text, spans[-1], question_most)[0]
-    yield asking.head(text, spans[-1], instruction_most)
-    yield asking.head(text, spans[0], instruction_most)
+def _always(text: TokenText, spans: list[Span], budget: int, given: str) -> Iterator[Span]:
+    """Spans that are kept for every query; `given` is the text of a given question."""
+    max_question, max_instruction = _limits(budget)
+    yield asking.tail(text, spans[-1], max_question)[0]
+    yield asking.head(text, spans[-1], max_instruction)
+    yield asking.head(text, spans[0], max_instruction)
     left = budget // 4
     for start, end in reversed(spans[:-1]):
         left -= end - start
         if left < 0:
             break
         yield start, end
-    for start, end in reversed(spans if asked else []):
-        place = text.of(start, end).rfind(asked)
+    for start, end in reversed(spans if given else []):
+        place = text.of(start, end).rfind(given)
         if place >= 0:
             place += text.place(start)
-            last = text.border_after(place + len(asked))
+            last = text.border_after(place + len(given))
             yield max(start, text.border(place)), min(end, last)
             break
 
@@ -143,7 +138,7 @@ def _always(text: TokenText, spans: list[Span], budget: int, asked: str) -> Iter
 def _fitting(
     layout: Layout, always: list[Span], taken: list[Chunk], budget: int
 ) -> tuple[list[int], list[Span]]:
-    """The short prompt; chunks that joints and frames left no room for are dropped."""
+    """The short prompt; drops chunks that do not fit together with separators and frames."""
     while True:
         short, kept = layout.join([*always, *((chunk.start, chunk.end) for chunk in taken)])
         if len(short) <= budget or not taken:

@@ -1,8 +1,8 @@
-"""Static word embeddings: the mean of a window's word vectors, the cheapest that sees synonyms.
+"""Static word embeddings: the mean of a window's word vectors; cheap, and matches synonyms.
 
 Vectors and tokenizer are WordLlama's (pip install wordllama: 16 MB, MIT, no download later). Its
-files are read directly: importing it changes the logging of the whole program, and its loader
-looks for the tokenizer on the web.
+files are read directly: importing it changes the logging configuration, and its loader fetches the
+tokenizer from the web.
 """
 
 import importlib.util
@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from graft.errors import InputError
-from graft.retrieval.retriever import Nearness
+from graft.retrieval.retriever import Relevance
 from graft.retrieval.windows import best, edges
 
-WINDOW = 32  # words: of 24 to 256 these found most in QMSum's meetings among the best tenth
-BATCH = 32  # texts at a time: their word vectors are in memory together
-# Cosine from which on a text is near, found as for the encoders in dense.py: 5 % of chunks of
-# unrelated documents have it (held out 7 %), and the best chunk for 99 % of questions (100 %).
-NEAR = 0.22
+WINDOW = 32  # words; of 24 to 256 the best recall on QMSum's meetings in the first tenth
+BATCH = 32  # texts whose word vectors are in memory together
+# Minimum cosine of a relevant text, measured as in dense.py: 5 % of chunks of unrelated documents
+# reach it (held out 7 %), and the best chunk of 99 % of questions (100 %).
+MIN_COSINE = 0.22
 WEIGHTS = "weights/l2_supercat_256.safetensors"
 TOKENIZER = "tokenizers/l2_supercat_tokenizer_config.json"
 
@@ -28,7 +28,7 @@ class StaticEmbeddings:
     """Cosine of the question's mean word vector with that of a text's best window; as an encoder,
     of the whole passage."""
 
-    near = NEAR
+    min_cosine = MIN_COSINE
 
     def __init__(self) -> None:
         from safetensors.numpy import load_file
@@ -39,16 +39,16 @@ class StaticEmbeddings:
         self._vectors = vectors.astype(np.float32)  # [words, size]
         self._tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
 
-    def nearness(self, question: str, texts: Sequence[str]) -> Nearness:
+    def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
         """See Retriever."""
-        asked = self._embed([question])[0][0]
+        query = self._embed([question])[0][0]
         scores = [
-            best(vectors @ asked, counts)
+            best(vectors @ query, counts)
             for first in range(0, len(texts), BATCH)
             for vectors, counts in [self._embed(texts[first : first + BATCH])]
         ]
         scores = np.concatenate([np.zeros(0, np.float32), *scores])
-        return Nearness(scores, scores >= NEAR)
+        return Relevance(scores, scores >= MIN_COSINE)
 
     def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
         """See Encoder: the mean of all words."""
@@ -60,7 +60,7 @@ class StaticEmbeddings:
         return self.encode_passages([question])[0]
 
     def _embed(self, texts: Sequence[str]) -> tuple[np.ndarray, list[int]]:
-        """Unit vectors of all windows [windows, size], and how many each text has."""
+        """Unit vectors of all windows [windows, size], and the number of windows of each text."""
         encoded = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         words = [each.ids for each in encoded]
         windows = [edges(len(each), WINDOW) for each in words]
@@ -68,7 +68,7 @@ class StaticEmbeddings:
         return self._means(parts), [len(cuts) for cuts in windows]
 
     def _means(self, parts: Sequence[Sequence[int]]) -> np.ndarray:
-        """The unit vector of each part's mean [parts, size]; zeros for one without words."""
+        """The unit vector of each part's mean [parts, size]; zeros for a part without words."""
         means = np.zeros((len(parts), self._vectors.shape[1]), np.float32)
         for mean, part in zip(means, parts, strict=True):
             if part:

@@ -1,4 +1,4 @@
-"""A made-up engine: the commands are tested for what they print, not for what a model says."""
+"""A fake engine: the tests check what the commands print, not what a model generates."""
 
 from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
@@ -26,6 +26,7 @@ class FakeEvent:
 class FakeStats:
     prompt_tokens: int = 100
     cached_tokens: int = 0
+    approximate_tokens: int = 0
     tokens: int = 4
     steps: int = 2
     tokens_per_step: float = 2.0
@@ -55,7 +56,7 @@ class FakeResult:
 
 
 class FakeStream:
-    """Yields prepared events; a prepared exception is raised where it stands."""
+    """Yields prepared events; a prepared exception is raised at its place."""
 
     def __init__(self, events, result):
         self.events = events
@@ -80,7 +81,7 @@ class FakeStream:
 
 
 class FakeEncoder:
-    """A token per word."""
+    """One token per word."""
 
     def text(self, text):
         return text.split()
@@ -94,6 +95,7 @@ class FakeEngine:
     dtype = "fp32"
     device = "cpu"
     context_length = 8192
+    load_seconds = 1.5
     encoder = FakeEncoder()
 
     def __init__(self):

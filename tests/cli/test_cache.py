@@ -1,4 +1,4 @@
-"""What is kept of documents: by whom, when, and how to be rid of it."""
+"""The KV cache of documents on disk."""
 
 import json
 
@@ -8,7 +8,7 @@ from graft.cli.options import DISK_CACHE
 from graft.home import home
 
 
-def test_documents_are_kept_after_the_answer(cli, engine, document):
+def test_documents_are_cached_after_the_answer(cli, engine, document):
     assert cli("run", "How fast?", "--doc", document).exit_code == 0
     assert engine.remembered == [engine.calls[0][0]]
     assert engine.loaded[0][1]["disk_cache"] == DISK_CACHE
@@ -17,7 +17,7 @@ def test_documents_are_kept_after_the_answer(cli, engine, document):
 @pytest.mark.parametrize(
     "words", [["How fast?"], ["How fast?", "--doc", "contract.md", "--no-cache"]]
 )
-def test_nothing_is_kept_without_documents_or_against_the_users_will(
+def test_nothing_is_cached_without_documents_or_with_no_cache(
     cli, engine, document, monkeypatch, words
 ):
     monkeypatch.chdir(document.parent)
@@ -26,28 +26,28 @@ def test_nothing_is_kept_without_documents_or_against_the_users_will(
     assert engine.loaded[0][1]["disk_cache"] == 0
 
 
-def test_a_comparison_reads_everything_twice(cli, engine, document):
+def test_compare_disables_the_caches(cli, engine, document):
     assert cli("run", "How fast?", "--doc", document, "--compare").exit_code == 0
     options = engine.loaded[0][1]
     assert (options["prefix_cache"], options["disk_cache"]) == (0, 0)
 
 
-def test_a_chat_keeps_its_documents_after_the_first_turn(cli, engine, document):
+def test_chat_caches_its_documents_after_the_first_turn(cli, engine, document):
     cli("chat", "--doc", document, stdin="How fast?\nReally?\n")
     assert engine.remembered == [engine.calls[0][0]]
 
 
-def test_the_footer_says_what_was_not_read_again(cli, engine, document, monkeypatch):
+def test_footer_reports_cached_prompt_tokens(cli, engine, document, monkeypatch):
     stream = engine.stream
 
-    def remembered(*args, **options):
+    def cached(*args, **options):
         result = stream(*args, **options)
         result.result.stats.cached_tokens = 64
         return result
 
-    monkeypatch.setattr(engine, "stream", remembered)
+    monkeypatch.setattr(engine, "stream", cached)
     done = cli("run", "How fast?", "--doc", document)
-    assert "64 of 100 prompt tokens kept from before" in done.stderr
+    assert "64 of 100 prompt tokens cached" in done.stderr
 
 
 def test_the_cache_is_shown_and_cleared(cli):

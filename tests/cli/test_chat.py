@@ -1,5 +1,5 @@
 def test_conversation_grows_turn_by_turn(cli, engine, document):
-    done = cli("chat", "--doc", document, stdin="How fast?\nReally?\n/exit\nnever read\n")
+    done = cli("chat", "--doc", document, stdin="How fast?\nReally?\n/exit\nignored\n")
     assert done.exit_code == 0
     assert done.stdout == "Four hours.\nFour hours.\n"
     first, second = (call[0] for call in engine.calls)
@@ -9,7 +9,7 @@ def test_conversation_grows_turn_by_turn(cli, engine, document):
     assert second[2]["content"] == "Really?"
 
 
-def test_reset_forgets_the_turns_but_not_the_documents(cli, engine, document):
+def test_reset_drops_the_messages_and_keeps_the_documents(cli, engine, document):
     cli("chat", "--doc", document, stdin="How fast?\n/reset\nWho?\n")
     [message] = engine.calls[1][0]
     assert "within four hours" in message["content"]
@@ -25,19 +25,19 @@ def test_interruption_ends_the_answer_and_not_the_program(cli, engine):
     assert engine.calls[1][0][1]["content"] == "Four "
 
 
-def test_a_refused_turn_leaves_no_trace(cli, engine):
+def test_refused_turn_changes_nothing(cli, engine):
     done = cli("chat", stdin="too long\nHow fast?\n")
     assert "error: the prompt has 9000 tokens" in done.stderr
     assert [message["content"] for message in engine.calls[1][0]] == ["How fast?"]
 
 
-def test_empty_lines_and_unknown_commands_ask_nothing(cli, engine):
+def test_empty_lines_and_unknown_commands_generate_nothing(cli, engine):
     done = cli("chat", stdin="\n/what\n")
     assert done.exit_code == 0
     assert engine.calls == []
 
 
-def test_an_interruption_before_the_first_word_leaves_no_trace(cli, engine, monkeypatch):
+def test_interruption_before_the_first_token_changes_nothing(cli, engine, monkeypatch):
     monkeypatch.setattr(engine, "stream", interrupted_once(engine.stream))
     cli("chat", stdin="How fast?\nReally?\n")
     assert [message["content"] for message in engine.calls[0][0]] == ["Really?"]

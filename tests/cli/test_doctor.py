@@ -7,14 +7,14 @@ from graft.cli import doctor
 
 def test_report_covers_software_and_hardware(cli, tmp_path):
     done = cli("doctor", "--json")
-    told = json.loads(done.stdout)
-    assert told["packages"]["torch"]
-    assert told["cpu"]["cores"] >= 1
-    assert told["memory"]["total"] > 1e8
-    assert told["home"]["path"] == str(tmp_path / "graft-home")
-    assert told["home"]["free"] > 0
-    assert told["problems"] == []
-    assert any("graft models --fetch" in note for note in told["notes"])
+    report = json.loads(done.stdout)
+    assert report["packages"]["torch"]
+    assert report["cpu"]["cores"] >= 1
+    assert report["memory"]["total"] > 1e8
+    assert report["home"]["path"] == str(tmp_path / "graft-home")
+    assert report["home"]["free"] > 0
+    assert report["problems"] == []
+    assert any("graft models --fetch" in note for note in report["notes"])
     assert done.exit_code == 0
 
 

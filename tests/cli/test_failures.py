@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+HEAVY = {"torch", "transformers", "numba", "scipy"}
+
 
 def test_interruption_is_one_line_and_130(cli, engine):
     engine.interruption = KeyboardInterrupt()
@@ -13,7 +15,7 @@ def test_interruption_is_one_line_and_130(cli, engine):
     assert engine.streams[0].closed
 
 
-def test_a_bug_is_one_line_and_70(cli, engine):
+def test_internal_error_is_one_line_and_70(cli, engine):
     engine.interruption = ZeroDivisionError("two\nlines")
     done = cli("run", "How fast?")
     assert done.exit_code == 70
@@ -22,30 +24,72 @@ def test_a_bug_is_one_line_and_70(cli, engine):
     )
 
 
-def test_a_bug_keeps_its_traceback_in_debug_mode(cli, engine, monkeypatch):
+def test_internal_error_keeps_its_traceback_in_debug_mode(cli, engine, monkeypatch):
     monkeypatch.setenv("GRAFT_DEBUG", "1")
     engine.interruption = ZeroDivisionError("two")
     assert isinstance(cli("run", "How fast?").exception, ZeroDivisionError)
 
 
-def test_help_imports_nothing_heavy():
+def modules_of(*arguments):
+    """Exit code, stdout and stderr of a command, and the modules that it imported."""
     code = (
         "import sys\n"
         "from graft.cli.main import main\n"
-        "sys.argv = ['graft', '--help']\n"
         "try:\n"
         "    main()\n"
-        "except SystemExit:\n"
-        "    heavy = {'torch', 'transformers', 'numba', 'numpy', 'rich.console', 'pydantic'}\n"
-        "    sys.exit(f'imported {heavy & set(sys.modules)}' if heavy & set(sys.modules) else 0)\n"
+        "finally:\n"
+        "    print('modules:', *sys.modules, file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "run" in done.stdout
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    message, _, modules = done.stderr.rpartition("modules: ")
+    return done.returncode, done.stdout, message, set(modules.split())
+
+
+def test_help_imports_nothing_heavy():
+    status, printed, _, modules = modules_of("--help")
+    assert status == 0
+    assert "run" in printed
+    assert not modules & {*HEAVY, "numpy", "rich.console", "pydantic"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("run ? --drafts auto", "No such option: --drafts"),
+        ("run ? --draft magic", "unknown draft 'magic'"),
+        ("run ? --draft store:nowhere", "nowhere is not a datastore"),
+        ("run ? --verifier best", "unknown verifier 'best'"),
+        ("run ? --dtype int3", "unknown dtype 'int3'"),
+        ("run ? --device gpu", "unknown device 'gpu'"),
+        ("run ? --retriever magic", "unknown retriever 'magic'"),
+        ("run ? --temperature -1", "temperature must be between 0 and 100"),
+        ("run ? --head nowhere", "nowhere is not a draft head's folder"),
+        ("run ? --context-length much", "--context-length is a size such as 32k"),
+        ("run ? --doc nowhere.txt", "nowhere.txt does not exist"),
+        ("run ? --model no-such-model", "unknown model 'no-such-model'"),
+        ("run ? --model ./nowhere", "./nowhere does not exist"),
+        ("chat --draft magic", "unknown draft 'magic'"),
+        ("chat --model no-such-model", "unknown model 'no-such-model'"),
+        ("ask ? --corpus nowhere.jsonl", "nowhere.jsonl does not exist"),
+        ("ask ? --corpus x --policy never", "unknown policy 'never'"),
+        ("ask ? --corpus x --reuse some", "unknown reuse 'some'"),
+        ("ask ? --corpus x --draft magic", "unknown draft 'magic'"),
+        ("serve no-such-model", "unknown model 'no-such-model'"),
+        ("serve --draft magic", "unknown draft 'magic'"),
+    ],
+)
+def test_refused_commands_do_not_import_torch(arguments, message):
+    status, printed, said, modules = modules_of(*arguments.split())
+    assert status in (1, 2)
+    assert printed == ""
+    assert message in said
+    assert not modules & HEAVY
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes behave differently elsewhere")
-def test_a_reader_that_goes_away_is_not_an_error():
+def test_closed_pipe_is_not_an_error():
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Datastores from the command line: made, added to, merged, asked, damaged and interrupted."""
+"""`graft index`: datastores built, extended, merged, queried, damaged and interrupted."""
 
 import errno
 import gzip
@@ -65,7 +65,7 @@ def refused(done):
     return line
 
 
-def test_build_drops_what_is_there_twice_and_info_tells(index, store, cli, model):
+def test_build_skips_duplicates_and_info_describes_the_store(index, store, cli, model):
     state = index("info", store)
     assert (state["documents"], state["shards"], state["complete"]) == (2, 1, True)
     assert (state["model"], state["vocabulary"], state["id_bytes"]) == (str(model), 128, 2)
@@ -81,7 +81,7 @@ def test_build_drops_what_is_there_twice_and_info_tells(index, store, cli, model
     assert cli("index", "info", store).stdout.startswith(f"{store}: 2 documents, ")
 
 
-def test_a_query_says_what_followed(index, store, cli):
+def test_query_shows_the_continuations(index, store, cli):
     found = index("query", store, "--text", "where the rain in the plain")
     assert found["hits"] == found["sampled"] == 1
     assert (found["match_length"], found["match"]) == (12, " rain in the plain")
@@ -93,7 +93,7 @@ def test_a_query_says_what_followed(index, store, cli):
     several = index("query", store, "--text", " in the")
     assert several["hits"] == 2
     assert {" p", " w"} <= {each["text"] for each in several["continuations"]}
-    assert "places: 2;" in cli("index", "query", store, "--text", " in the").stdout
+    assert "occurrences: 2;" in cli("index", "query", store, "--text", " in the").stdout
     assert index("query", store, "--text", "0123456789")["continuations"] == []
 
 
@@ -122,7 +122,7 @@ def test_add_and_compact(index, store, tmp_path):
     assert index("info", store, "--check")["checked"]
 
 
-def test_a_json_array_of_records_is_taken_by_its_field(index, store, tmp_path):
+def test_json_array_of_records_is_read_by_its_field(index, store, tmp_path):
     talks = [{"conversations": [{"from": "human", "value": "is it wet?"}, {"value": SEA}]}]
     (tmp_path / "talks.json").write_text(json.dumps(talks))
     added = index("add", store, tmp_path / "talks.json", "--field", "conversations")["added"]
@@ -130,8 +130,8 @@ def test_a_json_array_of_records_is_taken_by_its_field(index, store, tmp_path):
     assert index("query", store, "--text", "is it we")["hits"] == 1
 
 
-def test_a_full_disk_is_told_by_the_stores_folder(cli, store, tmp_path, monkeypatch):
-    """And the same command goes on once there is room."""
+def test_full_disk_names_the_stores_folder(cli, store, tmp_path, monkeypatch):
+    """The same command works once there is space."""
     (tmp_path / "more.txt").write_text("the sea is there")
     before = read_manifest(store)
 
@@ -148,7 +148,7 @@ def test_a_full_disk_is_told_by_the_stores_folder(cli, store, tmp_path, monkeypa
     assert not list(store.glob(".tmp-*"))
 
 
-def test_many_additions_are_merged_by_themselves(index, store, tmp_path):
+def test_many_additions_are_merged_automatically(index, store, tmp_path):
     for at in range(9):
         (tmp_path / f"{at}.txt").write_text(f"the number {at} and no other\n")
         state = index("add", store, tmp_path / f"{at}.txt")
@@ -169,22 +169,22 @@ def test_parquet(index, cli, store, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         ('{"text": "a"}\n{"text": \n', "line 2, is not JSON"),
-        ('{"body": "a"}\n', "has no field 'text': there are body; --field names one"),
-        ('{"text": 3}\n', "holds no text"),
-        ("[1]\n", "it is no object"),
+        ('{"body": "a"}\n', "has no field 'text': there are body; name one with --field"),
+        ('{"text": 3}\n', "is not text"),
+        ("[1]\n", "it is not an object"),
     ],
 )
-def test_records_that_cannot_be_read(cli, store, tmp_path, content, told):
+def test_unreadable_records_are_refused(cli, store, tmp_path, content, message):
     (tmp_path / "bad.jsonl").write_text(content)
     before = read_manifest(store)
-    assert told in refused(cli("index", "add", store, tmp_path / "bad.jsonl"))
+    assert message in refused(cli("index", "add", store, tmp_path / "bad.jsonl"))
     assert read_manifest(store) == before
 
 
-def test_what_is_not_a_store_or_one_already_is_refused(cli, store, files, model, tmp_path):
+def test_wrong_folders_are_refused(cli, store, files, model, tmp_path):
     for command in ("info", "compact", "add", "query"):
         more = {"add": [files], "query": ["--text", "x"]}.get(command, [])
         assert "is not a datastore" in refused(cli("index", command, tmp_path / "none", *more))
@@ -217,11 +217,10 @@ def test_damage_is_found(cli, store, ending):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 99, "shards": []}'])
-def test_a_manifest_that_is_none(cli, store, content):
+def test_damaged_manifest_is_refused(cli, store, content):
     (store / "store.json").write_text(content)
-    told = refused(cli("index", "info", store))
-    assert "build" in told
-    assert "anew" in told
+    line = refused(cli("index", "info", store))
+    assert "build" in line
 
 
 def test_suffixes_out_of_range_do_no_harm(index, store):
@@ -247,7 +246,7 @@ def resumed(index, store, file, model):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes with names")
-def test_a_killed_build_is_usable_and_goes_on(index, model, tmp_path):
+def test_killed_build_is_usable_and_resumes(index, model, tmp_path):
     """Fed through a pipe, so that it is in the middle of the work when it is killed."""
     store, pipe = tmp_path / "store", tmp_path / "feed.jsonl"
     os.mkfifo(pipe)
@@ -263,7 +262,7 @@ def test_a_killed_build_is_usable_and_goes_on(index, model, tmp_path):
     resumed(index, store, pipe, model)
 
 
-def test_an_interrupted_build_says_how_to_go_on(cli, index, model, tmp_path, monkeypatch):
+def test_interrupted_build_says_how_to_resume(cli, index, model, tmp_path, monkeypatch):
     def interrupted(*_):
         yield from DROPS[:50]
         raise KeyboardInterrupt
@@ -274,13 +273,13 @@ def test_an_interrupted_build_says_how_to_go_on(cli, index, model, tmp_path, mon
         patch.setattr(records, "read_texts", interrupted)
         done = cli(*words)
     assert done.exit_code == 130
-    safe = index("info", store)["documents"]
-    assert done.stderr.startswith(f"{safe} documents are safe; the same command goes on")
+    stored = index("info", store)["documents"]
+    assert done.stderr.startswith(f"{stored} documents are stored; run the same command again")
     resumed(index, store, tmp_path / "feed.jsonl", model)
 
 
 def _wait_for_a_shard(store: Path, process: subprocess.Popen) -> None:
-    """Until a manifest names one, or the process is gone."""
+    """Until the manifest lists a shard or the process has ended."""
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         if (store / "store.json").exists() and read_manifest(store).shards:

@@ -14,12 +14,12 @@ TEXTS = {
 def run(cli):
     """Runs `graft index passages ... --json` and returns what it printed."""
 
-    def told(*arguments):
+    def run(*arguments):
         done = cli("index", "passages", *arguments, "--json")
         assert done.exit_code == 0, done.stderr
         return json.loads(done.stdout)
 
-    return told
+    return run
 
 
 def refused(cli, *arguments):
@@ -29,24 +29,24 @@ def refused(cli, *arguments):
     return done.stderr
 
 
-def test_a_corpus_is_made_added_to_described_and_searched(run, tmp_path, files):
+def test_corpus_is_built_extended_described_and_searched(run, tmp_path, files):
     corpus = tmp_path / "corpus"
     made = run(corpus, files)
     assert (made["passages"], made["added"], made["engines"]) == (2, 2, ["bm25"])
     (files / "water.txt").write_text("The city supplies water.")
     assert run(corpus, files, "--add")["added"] == 1
-    told = run(corpus, "--info")
-    assert (told["passages"], told["words"]) == (3, 100)
+    described = run(corpus, "--info")
+    assert (described["passages"], described["words"]) == (3, 100)
     [hit] = run(corpus, "--query", "when was the lift installed", "--limit", 1)["hits"]
     assert (hit["title"], hit["score"] > 0) == ("The lifts", True)
     assert run(tmp_path, "--list") == {"corpora": [str(corpus)]}
 
 
-def test_people_read_lines(cli, tmp_path, files):
+def test_output_without_json(cli, tmp_path, files):
     done = cli("index", "passages", tmp_path / "corpus", files, "--words", "5")
     assert "added 5 passages" in done.stdout
-    assert "5 passages of 5 words at most" in done.stdout
-    assert "searched by bm25" in done.stdout
+    assert "5 passages of at most 5 words" in done.stdout
+    assert "search engine bm25" in done.stdout
     found = cli("index", "passages", tmp_path / "corpus", "--query", "lift").stdout
     assert "] The lifts" in found
 
@@ -65,12 +65,12 @@ def test_a_corpus_in_milvus(run, tmp_path, files):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "name FILES to build the corpus from"),
         (["FILES", "--info"], "name FILES to build the corpus from"),
         (["--info", "--add"], "are for building"),
-        (["FILES", "--engine", "faiss"], "there is no engine 'faiss'"),
+        (["FILES", "--engine", "faiss"], "unknown engine 'faiss'"),
         (["FILES", "--add"], "is not a corpus; make one with"),
         (["FILES", "--add", "--words", "5"], "leave these out"),
         (["--info"], "is not a corpus; make one with"),
@@ -78,7 +78,7 @@ def test_a_corpus_in_milvus(run, tmp_path, files):
         (["--query", "x"], "is not a corpus; make one with"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(cli, tmp_path, files, arguments, said):
+def test_wrong_arguments_are_refused_in_one_line(cli, tmp_path, files, arguments, message):
     given = [files if each == "FILES" else each for each in arguments]
-    assert said in refused(cli, tmp_path / "corpus", *given)
+    assert message in refused(cli, tmp_path / "corpus", *given)
     assert not (tmp_path / "corpus").exists()

@@ -6,7 +6,7 @@ import pytest
 from graft.models.checkpoints import pretrained
 
 
-def test_listing_names_the_known_models_and_where_they_would_be(cli, tmp_path):
+def test_list_has_the_known_models_and_the_cache_folder(cli, tmp_path):
     listed = json.loads(cli("models", "--json").stdout)
     assert listed["home"] == str(tmp_path / "graft-home")
     rows = {row["name"]: row for row in listed["models"]}
@@ -32,8 +32,8 @@ def test_fetch_says_where_the_model_is(cli, monkeypatch):
     found = pretrained.Checkpoint("tiny", Path("/models/tiny"), "abc")
     monkeypatch.setattr(pretrained, "locate", lambda name: found)
     assert cli("models", "--fetch", "tiny").stderr == "tiny is in /models/tiny\n"
-    told = json.loads(cli("models", "--fetch", "tiny", "--json").stdout)
-    assert told == {"name": "tiny", "folder": "/models/tiny"}
+    printed = json.loads(cli("models", "--fetch", "tiny", "--json").stdout)
+    assert printed == {"name": "tiny", "folder": "/models/tiny"}
 
 
 @pytest.mark.parametrize("action", ["--fetch", "--remove"])

@@ -1,4 +1,4 @@
-"""`graft serve`: what it is told reaches the engine and the server."""
+"""`graft serve`: its options reach the engine and the server."""
 
 import socket
 
@@ -11,7 +11,7 @@ from graft.server.settings import ServerSettings
 
 @pytest.fixture
 def served(monkeypatch):
-    """What the server was started with."""
+    """The arguments of `run_server`."""
     calls = []
     monkeypatch.setattr(graft.server.run, "run_server", lambda *given: calls.append(given))
     monkeypatch.delenv("GRAFT_API_KEY", raising=False)
@@ -37,7 +37,7 @@ def test_options_reach_engine_and_server(cli, engine, served):
     assert (settings.timeout, settings.max_waiting, settings.name) == (9, 2, "own")
 
 
-def test_it_takes_what_other_commands_say_of_a_model(cli, engine, served):
+def test_model_options_are_those_of_other_commands(cli, engine, served):
     done = cli(
         "serve", "--port", 0, "--draft", "rapid", "--retriever", "hybrid", "--verifier", "rapid",
         "--eta", 3, "--context-length", "4k",
@@ -50,14 +50,14 @@ def test_it_takes_what_other_commands_say_of_a_model(cli, engine, served):
     settings_of(served)
 
 
-def test_what_cannot_be_is_refused_before_a_model_is_loaded(cli, engine, served):
+def test_wrong_options_are_refused_before_loading(cli, engine, served):
     done = cli("serve", "--port", 0, "--verifier", "rapid")
     assert done.exit_code == 1
     assert "--draft" in done.stderr
     assert not engine.loaded
 
 
-def test_a_number_in_a_file_may_be_a_text(cli, engine, served, tmp_path):
+def test_config_number_may_be_a_string_option(cli, engine, served, tmp_path):
     file = tmp_path / "serve.yaml"
     file.write_text("port: 0\ncontext-length: 1024\n")
     done = cli("serve", "--config", file)
@@ -81,7 +81,7 @@ def test_defaults_are_the_servers_own():
         ({"host": "10.0.0.1", "allowed_host": ["a.b"]}, (*LOOPBACK, "10.0.0.1", "a.b")),
     ],
 )
-def test_a_server_for_this_machine_answers_to_its_names_alone(options, hosts):
+def test_loopback_server_accepts_its_own_host_names_only(options, hosts):
     assert ServeOptions(**options).settings().hosts == hosts
 
 
@@ -92,7 +92,7 @@ def test_an_allowed_host_is_a_name(cli, engine, served, name):
     assert "without a port" in done.stderr
 
 
-def test_a_file_gives_options_and_the_command_line_comes_first(cli, engine, served, tmp_path):
+def test_command_line_overrides_the_config_file(cli, engine, served, tmp_path):
     file = tmp_path / "serve.yaml"
     file.write_text("model: some/model\nport: 0\nmax-batch: 5\ndraft: copy\napi_key: [a, b]\n")
     done = cli("serve", "--config", file, "--draft", "pld")
@@ -103,7 +103,7 @@ def test_a_file_gives_options_and_the_command_line_comes_first(cli, engine, serv
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         ("nonsense: 1", "'nonsense'"),
         ("port: many", "port"),
@@ -112,12 +112,12 @@ def test_a_file_gives_options_and_the_command_line_comes_first(cli, engine, serv
         ("a: [", "cannot read"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line(cli, engine, served, tmp_path, content, says):
+def test_wrong_config_file_is_refused_in_one_line(cli, engine, served, tmp_path, content, message):
     file = tmp_path / "serve.yaml"
     file.write_text(content)
     done = cli("serve", "--config", file)
     assert done.exit_code == 1
-    assert says in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not engine.loaded
 
@@ -128,13 +128,13 @@ def test_keys_may_come_from_the_environment(cli, engine, served, monkeypatch):
     assert settings_of(served).api_keys == ("one", "two")
 
 
-def test_an_open_door_is_warned_of(cli, engine, served):
+def test_server_without_an_api_key_is_warned_of(cli, engine, served):
     done = cli("serve", "--port", 0, "--host", "0.0.0.0")
-    assert "let in" in done.stderr
+    assert "without an API key" in done.stderr
     settings_of(served)
 
 
-def test_a_taken_port_is_refused_before_a_model_is_loaded(cli, engine, served):
+def test_port_in_use_is_refused_before_loading(cli, engine, served):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = cli("serve", "--port", taken.getsockname()[1])
     assert done.exit_code == 1

@@ -1,4 +1,4 @@
-"""`graft train` as typed."""
+"""`graft train`."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ def graft(*words):
 
 
 @pytest.mark.slow
-def test_a_head_is_trained_and_goes_on(tmp_path):
+def test_head_is_trained_and_training_resumes(tmp_path):
     tiny_network().save_pretrained(tmp_path / "target")
     tiny_tokenizer().save_pretrained(tmp_path / "target")
     data = tmp_path / "texts.jsonl"
@@ -40,7 +40,7 @@ def test_a_head_is_trained_and_goes_on(tmp_path):
         "eagle2 --data no.txt --out y --steps 1",
     ],
 )
-def test_mistakes_are_one_line(cli, tmp_path, monkeypatch, words):
+def test_wrong_options_are_refused_in_one_line(cli, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     failed = cli("train", *words.split())
     assert failed.exit_code == 1

@@ -36,17 +36,17 @@ def test_a_damaged_gzip_file_is_refused(tmp_path, data):
         read_document(write(tmp_path, data, "a.txt.gz"))
 
 
-def test_no_file_unpacks_without_bound(tmp_path, monkeypatch):
-    monkeypatch.setattr(content, "MOST_BYTES", 1 << 20)
+def test_decompressed_size_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(content, "MAX_BYTES", 1 << 20)
     bomb = write(tmp_path, gzip.compress(b"a " * (1 << 20)), "bomb.txt.gz")
     for path in (bomb, write(tmp_path, b"a " * (1 << 20), "long.txt")):
-        with pytest.raises(InputError, match="has more than 1 MB, the most that is read"):
+        with pytest.raises(InputError, match="has more than 1 MB, the maximum"):
             read_document(path)
     assert len(read_document(write(tmp_path, b"a" * (1 << 20), "most.txt")).text) == 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("letter.docx", b"PK\x03\x04rest", "is a .docx file"),
         ("book.epub", b"PK\x03\x04rest", "is a .epub file"),
@@ -57,8 +57,8 @@ def test_no_file_unpacks_without_bound(tmp_path, monkeypatch):
         ("archive.tar.gz", gzip.compress(b"name\0\0\0\0", mtime=0), "is a binary file"),
     ],
 )
-def test_other_formats_are_named_and_refused(tmp_path, name, data, said):
-    with pytest.raises(InputError, match=said) as refusal:
+def test_other_formats_are_named_and_refused(tmp_path, name, data, message):
+    with pytest.raises(InputError, match=message) as refusal:
         read_document(write(tmp_path, data, name))
     assert "text, Markdown, HTML and PDF can be read" in str(refusal.value)
 

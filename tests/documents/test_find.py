@@ -40,7 +40,7 @@ def test_a_file_named_like_a_pattern_is_that_file(folder):
     assert names([folder / "note[1].txt"]) == ["note[1].txt"]
 
 
-def test_what_is_named_twice_is_read_once(folder):
+def test_file_named_twice_is_found_once(folder):
     link = folder / "link.md"
     link.symlink_to(folder / "2.md")
     assert names([folder / "2.md", f"{folder}/*.md", folder / "sub" / ".." / "2.md"]) == [
@@ -49,14 +49,14 @@ def test_what_is_named_twice_is_read_once(folder):
     ]
 
 
-def test_names_are_long_enough_to_differ(folder):
+def test_names_are_unique(folder):
     shared = [folder / "sub" / "note.txt", folder / "sub" / "deep" / "note.txt", folder / "2.md"]
     assert names(shared) == ["sub/note.txt", "deep/note.txt", "2.md"]
     files = find_files([folder / "sub", folder / "sub" / "deep"])
     assert len({file.name for file in files}) == len(files) == 2
 
 
-def test_pipes_and_broken_links_in_a_folder_are_no_files(folder):
+def test_pipes_and_broken_links_in_a_folder_are_skipped(folder):
     os.mkfifo(folder / "pipe.txt")
     (folder / "gone.txt").symlink_to(folder / "nothing")
     assert len(names([folder])) == 4
@@ -88,7 +88,7 @@ def test_nothing_found_is_refused_in_one_line(given):
 
 
 @pytest.mark.parametrize("given", ["~nobody-at-all/x", "nothing.pdf", "x" * 5000])
-def test_a_file_that_is_not_there_is_refused(given):
+def test_missing_file_is_refused(given):
     with pytest.raises(InputError, match="does not exist|cannot be read: File name too long"):
         read_documents([given])
 

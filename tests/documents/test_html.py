@@ -46,12 +46,12 @@ def test_numbers_of_sections_are_not_escaped(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.html", "a.HTM", "a.xhtml", "a.txt", "a"])
-def test_a_page_is_told_by_its_beginning(tmp_path, name):
+def test_page_is_recognised_by_its_beginning(tmp_path, name):
     page = "<?xml version='1.0'?>\n<!-- made by hand -->\n<html><body><p>Hello</p></body></html>"
     assert read(tmp_path, page, name) == "Hello\n"
 
 
-def test_a_fragment_is_told_by_its_name(tmp_path):
+def test_fragment_is_recognised_by_its_suffix(tmp_path):
     assert read(tmp_path, "<p>Hello</p>", "a.htm") == "Hello\n"
     assert read(tmp_path, "<p>Hello</p>", "a.md") == "<p>Hello</p>"
 
@@ -72,19 +72,19 @@ def test_a_fragment_is_told_by_its_name(tmp_path):
         ("utf-8", "utf-8-sig"),
     ],
 )
-def test_the_charset_is_found(tmp_path, declared, encoding):
+def test_charset_is_found(tmp_path, declared, encoding):
     words = {"cp1252": "“Größe” – 5 €", "cp1251": "Договор", "koi8-r": "Договор"}
     expected = words.get(encoding, "日本語" if encoding != "gb18030" else "合同")
     page = f'<html><meta charset="{declared}"><p>{expected}</p>'
     assert read(tmp_path, page.encode(encoding)) == expected + "\n"
 
 
-def test_a_western_page_that_declares_nothing_is_read_with_a_warning(tmp_path, caplog):
+def test_western_page_without_a_charset_is_read_with_a_warning(tmp_path, caplog):
     assert read(tmp_path, "<p>Le café ouvre à midi.</p>".encode("latin-1")).startswith("Le café")
     assert "not UTF-8" in caplog.text
 
 
-def test_what_is_nested_too_deeply_is_left_out_with_a_warning(tmp_path, caplog):
+def test_too_deep_nesting_is_dropped_with_a_warning(tmp_path, caplog):
     page = "<p>above</p>" + "<div>" * 3000 + "below" + "</div>" * 3000
     assert "above" in read(tmp_path, page)
     assert "not read completely" in caplog.text

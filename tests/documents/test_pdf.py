@@ -13,7 +13,7 @@ def write(folder, data, name="paper.pdf"):
     return path
 
 
-def test_pages_are_read_in_order_and_can_be_named(tmp_path):
+def test_pages_are_read_in_order_with_their_numbers(tmp_path):
     data = text_pdf(["First page.", "Its second line."], [], ["Third page (after a blank one)."])
     document = read_document(write(tmp_path, data))
     assert document.name == "paper.pdf"
@@ -32,14 +32,14 @@ def test_only_pdfs_have_pages(tmp_path):
     assert read_document(path).pages_of(0, 3) is None
 
 
-def test_words_broken_at_a_line_end_are_whole_again(tmp_path):
+def test_words_broken_at_a_line_end_are_joined(tmp_path):
     lines = ["A web-based tool. The infor-", "mation is on a web-", "based page."]
     text = read_document(write(tmp_path, text_pdf(lines))).text
     assert "The information is" in text
     assert "on a web-based page" in text
 
 
-def test_a_pdf_is_a_pdf_whatever_it_is_called(tmp_path):
+def test_pdf_is_recognised_without_its_suffix(tmp_path):
     assert read_document(write(tmp_path, text_pdf(["Hello."]), "x.txt")).text == "Hello."
     shifted = b"\n\n" + text_pdf(["Hello."])
     assert read_document(write(tmp_path, shifted, "x.html")).text == "Hello."
@@ -51,7 +51,7 @@ def test_a_text_about_pdf_is_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         (scanned_pdf(3), "has no text layer .3 pages.*ocrmypdf"),
         (scanned_pdf(), "has no text layer .its page"),
@@ -63,8 +63,8 @@ def test_a_text_about_pdf_is_text(tmp_path):
         (b"", "is empty"),
     ],
 )
-def test_a_pdf_without_text_to_give_is_refused_in_one_line(tmp_path, data, said):
-    with pytest.raises(InputError, match=said) as refusal:
+def test_pdf_without_text_is_refused_in_one_line(tmp_path, data, message):
+    with pytest.raises(InputError, match=message) as refusal:
         read_document(write(tmp_path, data))
     assert "paper.pdf" in str(refusal.value)
     assert "\n" not in str(refusal.value)

@@ -3,7 +3,7 @@ from graft.documents import Document, document_messages
 DOCUMENTS = [Document("a.txt", "First text.\n"), Document("b.md", "Second text.")]
 
 
-def test_a_question_without_documents_is_itself():
+def test_question_without_documents_is_the_message():
     assert document_messages("Why?", []) == [{"role": "user", "content": "Why?"}]
 
 
@@ -14,6 +14,6 @@ def test_documents_come_in_order_before_the_question():
     assert message["content"].endswith("Why?")
 
 
-def test_two_questions_about_the_same_documents_share_everything_before_them():
+def test_questions_about_the_same_documents_share_a_prefix():
     one, other = (document_messages(text, DOCUMENTS)[0]["content"] for text in ("Why?", "Who?"))
     assert one.removesuffix("Why?") == other.removesuffix("Who?")

@@ -20,7 +20,7 @@ def write(folder, data, name="note.txt"):
         ("日本語の文書".encode(), "日本語の文書"),
     ],
 )
-def test_text_is_read_as_it_was_written(tmp_path, data, text):
+def test_text_is_decoded(tmp_path, data, text):
     document = read_document(write(tmp_path, data))
     assert (document.name, document.text) == ("note.txt", text)
 
@@ -32,7 +32,7 @@ def test_western_one_byte_text_is_read_with_a_warning(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("name", "data", "said"),
+    ("name", "data", "message"),
     [
         ("empty.txt", b"", "is empty"),
         ("blank.md", b" \n\t\n", "is empty"),
@@ -43,8 +43,8 @@ def test_western_one_byte_text_is_read_with_a_warning(tmp_path, caplog):
         ("nul.txt", b"words " * 20000 + b"\0", "binary"),
     ],
 )
-def test_what_is_not_text_is_refused_in_one_line(tmp_path, name, data, said):
-    with pytest.raises(InputError, match=said) as refusal:
+def test_binary_files_are_refused_in_one_line(tmp_path, name, data, message):
+    with pytest.raises(InputError, match=message) as refusal:
         read_document(write(tmp_path, data, name))
     assert name in str(refusal.value)
     assert "\n" not in str(refusal.value)

@@ -1,4 +1,4 @@
-"""Texts of many files: records one by one, whole documents, and what cannot be read."""
+"""Texts of many files: records, whole documents, and unreadable files."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ def test_records_and_documents_come_in_the_order_named(tmp_path):
     assert texts == ["five", "one", "two", "three", "four\n"]
 
 
-def test_records_are_read_as_they_are_asked_for(tmp_path):
+def test_records_are_read_lazily(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\nnot JSON\n')
     texts = read_texts([tmp_path / "a.jsonl"])
     assert next(texts) == "one"
@@ -27,7 +27,7 @@ def test_records_are_read_as_they_are_asked_for(tmp_path):
         next(texts)
 
 
-def test_what_a_folder_has_besides_is_skipped_with_one_warning(tmp_path, caplog):
+def test_other_files_of_a_folder_are_skipped_with_one_warning(tmp_path, caplog):
     (tmp_path / "a.txt").write_text("one")
     (tmp_path / "b.jsonl").write_text('{"body": "two"}\n')
     (tmp_path / "c.bin").write_bytes(b"\0\1\2")
@@ -55,7 +55,7 @@ def test_other_json_is_a_document_like_any(tmp_path, content):
 
 
 @pytest.mark.parametrize("content", ['[{"text": "one"}, {"text":', '[{"text": 3}]', "[" * 99_999])
-def test_an_array_that_cannot_be_read_is_named(tmp_path, content):
+def test_unreadable_array_is_named(tmp_path, content):
     (tmp_path / "a.json").write_text(content)
     with pytest.raises(InputError, match="a.json") as refused:
         list(read_texts([tmp_path / "a.json"]))
@@ -73,7 +73,7 @@ def test_damaged_files_are_named(tmp_path, name, content):
         list(read_texts([tmp_path / name]))
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     for name in ("a.jsonl", "a.json", "a.txt", "a.parquet"):
         with pytest.raises(InputError, match=name):
             list(read_texts([tmp_path / name]))

@@ -1,4 +1,4 @@
-"""A tiny model that looks things up: short demonstrations, a small corpus."""
+"""A tiny model with short demonstrations and a small corpus."""
 
 from tiny import tiny_engine, tiny_network
 
@@ -16,7 +16,7 @@ QUESTION = "Where is the apple in the river?"
 
 
 def rag_engine(*, rows=200_000, **options):
-    """An engine that keeps what it read, with room for demonstrations letter by letter."""
+    """An engine with a prefix cache and a context for demonstrations of one token per letter."""
     engine = tiny_engine(tiny_network(max_position_embeddings=16384), **options)
     engine.model.prefixes.use(most_rows=rows)
     return engine

@@ -1,4 +1,4 @@
-"""Token streams without a model: what a policy sees, written by hand."""
+"""Hand-made token streams for policies, without a model."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ def written(*new, question=(), kept=(), grounded=False):
 
 
 class FixedAttention:
-    """The same weights in every head, and a list of the texts that were asked about."""
+    """The same weights in every head; records the texts of the calls."""
 
     def __init__(self, *answers):
         self._answers, self.asked = list(answers), []

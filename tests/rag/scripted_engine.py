@@ -1,4 +1,4 @@
-"""An engine that says what a test wrote down, call by call."""
+"""An engine that generates scripted texts, call by call."""
 
 from dataclasses import replace
 from types import SimpleNamespace

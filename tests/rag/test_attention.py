@@ -1,4 +1,4 @@
-"""Attention weights of the last layer, through the model's own door."""
+"""Attention weights of the last layer."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def told_by(network, tokens):
 @pytest.mark.parametrize(
     "forward", ["panels", "lean", "hook", pytest.param("graphed", marks=pytest.mark.slow)]
 )
-def test_weights_are_those_of_the_network_itself(forward):
+def test_weights_equal_those_of_transformers(forward):
     if forward == "graphed":
         pytest.importorskip("triton", reason="Triton is not installed")
         if torch.cuda.is_available():
@@ -35,19 +35,19 @@ def test_weights_are_those_of_the_network_itself(forward):
     np.testing.assert_allclose(weights, told_by(network, TOKENS), atol=1e-5)
 
 
-def test_weights_are_the_same_where_rows_are_computed_in_slabs():
+def test_weights_are_the_same_when_computed_in_slabs():
     network = tiny_network()
     weights = ModelAttention(tiny_engine(network, forward="lean", invariant=True))
     np.testing.assert_allclose(weights.attention_of(TOKENS), told_by(network, TOKENS), atol=1e-5)
 
 
-def test_every_row_sums_to_one_and_sees_nothing_later():
+def test_every_row_sums_to_one_and_is_causal():
     weights = ModelAttention(tiny_engine(tiny_network())).attention_of(TOKENS)
     assert np.allclose(weights.sum(-1), 1, atol=1e-5)
     assert np.allclose(np.triu(weights, 1), 0)
 
 
-def test_rows_are_given_back_and_answers_under_way_go_on():
+def test_rows_are_freed_and_running_answers_continue():
     engine = tiny_engine(tiny_network())
     expected = engine.generate([5, 6, 7]).token_ids
     taken = engine.model.arena.taken
@@ -60,16 +60,16 @@ def test_rows_are_given_back_and_answers_under_way_go_on():
 
 
 @pytest.mark.parametrize("forward", ["panels", "lean", "hook"])
-def test_a_window_that_hides_tokens_is_refused(forward):
+def test_sliding_window_is_refused(forward):
     network = tiny_network("mistral", sliding_window=6)
     attention = ModelAttention(tiny_engine(network, forward=forward))
     weights = attention.attention_of(TOKENS[:6])
     np.testing.assert_allclose(weights, told_by(network, TOKENS[:6]), atol=1e-5)
-    with pytest.raises(InputError, match="does not tell; choose --policy"):
+    with pytest.raises(InputError, match="does not provide; choose --policy"):
         attention.attention_of(TOKENS)
 
 
-def test_the_real_model_tells_its_attention(smollm2):
+def test_attention_of_the_real_model(smollm2):
     tokens = smollm2.encoder.text("The cat sat on the mat.")
     weights = ModelAttention(smollm2).attention_of(tokens)
     assert weights.shape == (9, len(tokens), len(tokens))

@@ -1,4 +1,4 @@
-"""What a session read lies on disk for the next one, of the same model only."""
+"""The KV cache of a session on disk, for later sessions of the same model."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ SHORT = SamplingParams(max_tokens=24, temperature=0.8, seed=3)
 
 
 def answered(engine, folder, reuse="exact", **options):
-    """By a session that knows nothing but what is in the folder."""
+    """The answer of a session that has only the folder."""
     engine.model.prefixes.clear()
     own = {"policy": "fl", "threshold": 8, "guided": False} | options
     session = Session(engine, CORPUS, reuse=reuse, cache_dir=folder, **own)
@@ -25,7 +25,7 @@ def answered(engine, folder, reuse="exact", **options):
 
 
 @pytest.mark.parametrize("reuse", ["exact", "cics", "cics+all", "demos"])
-def test_another_engine_of_the_same_model_finds_what_was_read(tmp_path, reuse):
+def test_another_engine_of_the_same_model_uses_the_cache(tmp_path, reuse):
     first, before = answered(rag_engine(), tmp_path, reuse)
     assert before.disk_bytes > 0
     again, after = answered(rag_engine(), tmp_path, reuse)
@@ -36,7 +36,7 @@ def test_another_engine_of_the_same_model_finds_what_was_read(tmp_path, reuse):
     assert after.disk_bytes == before.disk_bytes or reuse.startswith("cics")
 
 
-def test_another_model_finds_nothing_there(tmp_path):
+def test_another_model_does_not_use_the_cache(tmp_path):
     answered(rag_engine(), tmp_path)
     other = tiny_engine(tiny_network(seed=7, max_position_embeddings=16384))
     checkpoint = replace(other.loaded.checkpoint, fingerprint="other weights")
@@ -50,16 +50,16 @@ def test_another_model_finds_nothing_there(tmp_path):
     assert found.passages == alone.passages
 
 
-def test_the_folder_stays_within_its_size(tmp_path):
+def test_folder_stays_within_its_size(tmp_path):
     _, whole = answered(rag_engine(), tmp_path / "whole")
     most = whole.disk_bytes // 2
     _, half = answered(rag_engine(), tmp_path / "half", cache_size=most)
     assert 0 < half.disk_bytes <= most
 
 
-def test_a_folder_needs_a_reuse_that_keeps_something(tmp_path):
+def test_folder_needs_a_reuse_with_a_cache(tmp_path):
     engine = rag_engine()
-    with pytest.raises(InputError, match="reuse off keeps nothing"):
+    with pytest.raises(InputError, match="reuse off caches nothing"):
         Session(engine, CORPUS, reuse="off", cache_dir=tmp_path)
     shared = DocumentReuse(DocumentCache(engine, Reuse()))
     with pytest.raises(InputError, match="has its own cache"):

@@ -17,7 +17,7 @@ PASSAGES = [
 ]
 
 
-def test_the_best_come_first_with_their_ids_and_scores():
+def test_best_passages_come_first_with_ids_and_scores():
     hits = Bm25Corpus(PASSAGES).search("the surgical lift", 2)
     assert [hit.passage.id for hit in hits] == ["b", "a"]
     assert hits[0].score > hits[1].score > 0
@@ -28,7 +28,7 @@ def test_titles_are_searched_too():
 
 
 @pytest.mark.parametrize("query", ["", "zebra", "?!"])
-def test_what_has_nothing_in_common_is_not_found(query):
+def test_unrelated_passages_are_not_found(query):
     assert Bm25Corpus(PASSAGES).search(query, 3) == []
 
 
@@ -37,14 +37,14 @@ def test_equal_scores_keep_the_order_of_the_corpus():
     assert [h.passage.id for h in Bm25Corpus(twins).search("words", 3)] == ["0", "1", "2"]
 
 
-def test_an_id_must_be_one_passage():
+def test_repeated_id_is_refused():
     with pytest.raises(InputError, match="two passages have the id 'a'"):
         Bm25Corpus([PASSAGES[0], PASSAGES[0]])
     with pytest.raises(InputError, match="no passages"):
         Bm25Corpus([])
 
 
-def test_records_are_passages_by_the_names_that_corpora_use(tmp_path):
+def test_records_have_the_field_names_of_published_corpora(tmp_path):
     rows = [
         {"id": 7, "title": "T", "text": " one "},
         {"_id": "x", "contents": "two"},
@@ -78,7 +78,7 @@ def test_a_table_without_texts_is_a_document_and_a_broken_one_is_refused(tmp_pat
         list(read_passages([tmp_path / "broken.tsv"]))
 
 
-def test_documents_are_cut_into_passages_of_so_many_words(tmp_path):
+def test_documents_are_split_into_passages(tmp_path):
     (tmp_path / "long.md").write_text(
         "# All about words\n\n" + "\n\n".join(f"Paragraph {n}. " + "word " * 60 for n in range(6))
     )
@@ -89,13 +89,13 @@ def test_documents_are_cut_into_passages_of_so_many_words(tmp_path):
     assert len(list(read_passages([tmp_path], words=20))) > len(found)
 
 
-def test_long_records_are_cut_and_keep_their_ids(tmp_path):
+def test_long_records_are_split_and_keep_their_ids(tmp_path):
     row = {"id": "a", "text": "word " * 150}
     (tmp_path / "p.jsonl").write_text(json.dumps(row))
     assert [each.id for each in read_passages([tmp_path])] == ["a#1", "a#2"]
 
 
-def test_the_same_passage_comes_once_and_the_same_id_for_two_is_refused(tmp_path):
+def test_duplicates_are_dropped_and_repeated_ids_refused(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "same.txt").write_text("The same words.")
@@ -107,7 +107,7 @@ def test_the_same_passage_comes_once_and_the_same_id_for_two_is_refused(tmp_path
 
 
 @pytest.mark.parametrize("row", ['{"title": "no text"}', '"a string"', '{"text": "  "}'])
-def test_a_record_without_text_is_refused_by_its_place(tmp_path, row):
+def test_record_without_text_is_refused_with_its_line(tmp_path, row):
     (tmp_path / "p.jsonl").write_text(row)
-    with pytest.raises(InputError, match="line 1 is no passage: it needs a field text"):
+    with pytest.raises(InputError, match="line 1 is not a passage: it needs a field text"):
         read_corpus([tmp_path / "p.jsonl"])

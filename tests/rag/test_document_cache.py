@@ -1,4 +1,4 @@
-"""Passages that were read before, at other places of other prompts."""
+"""Cached passages reused at other positions of other prompts."""
 
 import threading
 from dataclasses import replace
@@ -14,7 +14,7 @@ from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.errors import InputError, UnsupportedModelError
 from graft.models.spans import read_rows
-from graft.rag.divergence import continuation_logits, mean_divergence, read_prompt
+from graft.rag.divergence import continuation_logits, mean_divergence, prefill_prompt
 from graft.rag.document_cache import DocumentCache
 from graft.rag.reuse import Reuse
 from graft.sampling import SamplingParams
@@ -58,11 +58,11 @@ def ask(engine, prepared, params=SHORT, **more):
 
 
 def rows_of(engine, prepared) -> torch.Tensor:
-    """All rows of a prompt but the last token's, with what is reused of it."""
+    """All rows of a prompt but the last token's, with reuse."""
     model = engine.model
     extent = model.open(len(prepared.tokens))
     try:
-        read_prompt(engine, extent, prepared.tokens, prepared.rows)
+        prefill_prompt(engine, extent, prepared.tokens, prepared.rows)
         return read_rows(model, extent, 0, extent.total).clone()
     finally:
         model.close(extent)
@@ -77,7 +77,7 @@ def reused(prepared) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("mode", ["off", "exact", *APPROXIMATE])
 @pytest.mark.parametrize("scope", ["question", "all"])
-def test_every_mode_asks_the_same_tokens_and_a_first_passage_changes_nothing(engine, mode, scope):
+def test_every_mode_has_the_same_tokens_and_the_first_passage_is_exact(engine, mode, scope):
     plain = engine.generate(Request([t for _, tokens, _ in prompt(0) for t in tokens], SHORT))
     engine.model.prefixes.clear()
     cache = cache_of(engine, mode, scope=scope)
@@ -93,7 +93,7 @@ def test_every_mode_asks_the_same_tokens_and_a_first_passage_changes_nothing(eng
 
 
 @pytest.mark.parametrize("forward", ["panels", "lean", "hook"])
-def test_an_empty_store_is_plain_reading(network, forward):
+def test_empty_cache_is_a_plain_prefill(network, forward):
     engine = tiny_engine(network, forward=forward)
     prepared = cache_of(engine).prepare(prompt(0, 1, 2))
     logits = continuation_logits(engine, prepared.tokens, prepared.rows, [5, 6])
@@ -103,7 +103,7 @@ def test_an_empty_store_is_plain_reading(network, forward):
 
 
 @pytest.mark.parametrize("mode", APPROXIMATE)
-def test_passages_at_other_places_are_reused_and_said_to_be_approximate(engine, mode):
+def test_passages_at_other_positions_are_reused_approximately(engine, mode):
     cache = cache_of(engine, mode, share=0.2)
     ask(engine, cache.prepare(prompt(0, 1, 2)))
     prepared = cache.prepare(prompt(3, 2, 0))
@@ -116,7 +116,7 @@ def test_passages_at_other_places_are_reused_and_said_to_be_approximate(engine, 
     assert result.stats.approximate_tokens == (46 if mode != "blend" else 46 - 9)
 
 
-def test_off_reuses_nothing_and_leaves_nothing(engine):
+def test_off_reuses_and_caches_nothing(engine):
     cache = cache_of(engine, "off")
     for _ in range(2):
         result = ask(engine, cache.prepare(prompt(0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5)))
@@ -124,13 +124,13 @@ def test_off_reuses_nothing_and_leaves_nothing(engine):
     assert cache.statistics().entries == 0
 
 
-def test_off_with_the_head_reuses_that_alone(engine):
+def test_off_with_the_head_reuses_the_head_only(engine):
     cache = cache_of(engine, "off", head=True)
     results = [ask(engine, cache.prepare(prompt(0, 1))) for _ in range(2)]
     assert [result.stats.cached_tokens for result in results] == [0, 37]
 
 
-def test_exact_reuses_the_longest_common_beginning_to_the_token(engine):
+def test_exact_reuses_the_longest_common_prefix(engine):
     cache = cache_of(engine, "exact")
     ask(engine, cache.prepare(prompt(0, 1, 2)))
     prepared = cache.prepare(prompt(0, 1, 3))
@@ -141,7 +141,7 @@ def test_exact_reuses_the_longest_common_beginning_to_the_token(engine):
     assert reused(cache.prepare(prompt(1, 0, 2)))[1:] == [(0, 0)] * 4
 
 
-def test_across_questions_nothing_shows_of_what_was_asked_before(engine):
+def test_scope_all_does_not_depend_on_earlier_questions(engine):
     fresh = cache_of(engine, scope="all")
     expected = rows_of(engine, fresh.prepare(prompt(2, 1, 0), "a"))
     used = cache_of(engine, scope="all")
@@ -152,7 +152,7 @@ def test_across_questions_nothing_shows_of_what_was_asked_before(engine):
     assert torch.equal(rows_of(engine, prepared), expected)
 
 
-def test_within_a_question_others_see_nothing(engine):
+def test_scope_question_is_not_shared(engine):
     cache = cache_of(engine)
     ask(engine, cache.prepare(prompt(0, 1), "first"))
     assert reused(cache.prepare(prompt(1, 0), "second"))[1:] == [(0, 0)] * 3
@@ -161,7 +161,7 @@ def test_within_a_question_others_see_nothing(engine):
     assert reused(cache.prepare(prompt(1, 0), "first"))[1:] == [(0, 0)] * 3
 
 
-def test_rows_computed_on_top_of_reused_ones_never_count_as_exact(engine):
+def test_rows_on_top_of_approximate_ones_are_not_exact(engine):
     cache = cache_of(engine)
     ask(engine, cache.prepare(prompt(0, 1), "a"))
     ask(engine, cache.prepare(prompt(1, 2), "a"))  # 2 is read behind a reused 1
@@ -177,7 +177,7 @@ def test_rows_computed_on_top_of_reused_ones_never_count_as_exact(engine):
 # What the rows are
 
 
-def test_turned_keys_are_the_fresh_ones_in_the_first_layer(engine):
+def test_rotated_keys_equal_computed_ones_in_the_first_layer(engine):
     cache = cache_of(engine)
     ask(engine, cache.prepare(prompt(0, 1, 2)))
     prepared = cache.prepare(prompt(2, 3, 1, 0))
@@ -187,7 +187,7 @@ def test_turned_keys_are_the_fresh_ones_in_the_first_layer(engine):
     assert not torch.allclose(given[:, 1], fresh[:, 1], atol=1e-3)
 
 
-def test_keep_leaves_keys_as_they_were_and_goes_on_behind_the_last_position(engine):
+def test_keep_does_not_rotate_keys_and_continues_after_the_last_position(engine):
     cache = cache_of(engine, "keep")
     first = cache.prepare(prompt(0, 1, 2))
     before = rows_of(engine, first)
@@ -198,7 +198,7 @@ def test_keep_leaves_keys_as_they_were_and_goes_on_behind_the_last_position(engi
     torch.testing.assert_close(after[:, 0, :, 86:], before[:, 0, :, 106:], rtol=0, atol=1e-5)
 
 
-def test_a_share_of_nothing_is_cics_and_one_of_all_is_fresh(engine):
+def test_share_0_is_cics_and_share_1_is_exact(engine):
     rows = {}
     for name, mode, share in (("cics", "cics", 0.5), ("none", "blend", 0), ("all", "blend", 1)):
         cache = cache_of(engine, mode, share=share)
@@ -211,7 +211,7 @@ def test_a_share_of_nothing_is_cics_and_one_of_all_is_fresh(engine):
 
 
 @pytest.mark.parametrize("forward", ["lean", "hook"])
-def test_other_forwards_blend_to_fresh_rows_too(network, forward):
+def test_other_forwards_blend_to_exact_rows(network, forward):
     engine = tiny_engine(network, forward=forward)
     cache = cache_of(engine, "blend", share=1, scope="all")
     prepared = cache.prepare(prompt(2, 1, 0))
@@ -222,7 +222,7 @@ def test_other_forwards_blend_to_fresh_rows_too(network, forward):
 # The engine around it
 
 
-def test_approximate_rows_never_reach_other_requests(engine):
+def test_approximate_rows_are_not_shared_with_other_requests(engine):
     """A long prompt, so that whole blocks of it could be shared."""
     order = (0, 1, 2, 3, 4, 5) * 3
     cache = cache_of(engine)
@@ -237,7 +237,7 @@ def test_approximate_rows_never_reach_other_requests(engine):
     assert engine.generate(Request(prepared.tokens, plain)).stats.cached_tokens == 512
 
 
-def test_the_exact_beginning_of_an_approximate_prompt_is_shared(engine):
+def test_exact_prefix_of_an_approximate_prompt_is_shared(engine):
     long = ("head", text(300, 7), "")
     cache = cache_of(engine)
     ask(engine, cache.prepare(prompt(0, 1, head=long)))
@@ -248,7 +248,7 @@ def test_the_exact_beginning_of_an_approximate_prompt_is_shared(engine):
 
 
 @pytest.mark.parametrize("mode", APPROXIMATE)
-def test_drafting_and_company_change_no_token(engine, mode):
+def test_drafting_and_batching_change_no_token(engine, mode):
     cache = cache_of(engine, mode, share=0.3)
     ask(engine, cache.prepare(prompt(0, 1, 2)))
     prepared = cache.prepare(prompt(3, 2, 0))
@@ -263,7 +263,7 @@ def test_drafting_and_company_change_no_token(engine, mode):
     assert first.token_ids == last.token_ids == alone
 
 
-def test_where_the_device_computes_by_itself(network):
+def test_asynchronous_device_gives_the_same_tokens(network):
     results = []
     for wrap in (lambda forward: forward, Late):
         engine = tiny_engine(network, wrap=wrap)
@@ -289,7 +289,7 @@ def test_several_answers_share_a_prompt_with_reused_rows(engine):
     assert {choice.stats.approximate_tokens for choice in result.choices} == {46}
 
 
-def test_everything_is_given_back(engine):
+def test_all_rows_are_freed(engine):
     model = engine.model
     cache = cache_of(engine, "blend", scope="all")
     prepared = cache.prepare(prompt(0, 1, 2))
@@ -334,7 +334,7 @@ def test_keeping_positions_beyond_the_context_is_refused_in_one_line(network):
         ask(engine, prepared)
 
 
-def test_a_head_that_reads_along_starts_again_behind_reused_rows(network):
+def test_draft_head_starts_after_reused_rows(network):
     from tiny_heads import tiny_head
 
     engine = tiny_engine(network, heads=[tiny_head("eagle2", network)])
@@ -352,7 +352,7 @@ def test_a_head_that_reads_along_starts_again_behind_reused_rows(network):
 # Order, options, statistics
 
 
-def test_reordering_is_said_and_makes_more_of_it_a_prefix(engine):
+def test_reordering_is_reported_and_extends_the_prefix(engine):
     cache = cache_of(engine, "exact", reorder=True)
     first = cache.prepare(prompt(0, 1, 2))
     ask(engine, first)
@@ -364,7 +364,7 @@ def test_reordering_is_said_and_makes_more_of_it_a_prefix(engine):
     assert not cache_of(engine, "exact").prepare(prompt(3, 1, 0)).reordered
 
 
-def test_reordering_loses_no_passage_that_comes_twice(engine):
+def test_reordering_keeps_repeated_passages(engine):
     cache = cache_of(engine, "exact", reorder=True)
     ask(engine, cache.prepare(prompt(0, 0, 1)))
     for order in ((1, 0), (1, 0, 1), (2, 0, 0)):
@@ -373,7 +373,7 @@ def test_reordering_loses_no_passage_that_comes_twice(engine):
         assert sorted(part.id for part in prepared.parts[1:-1]) == expected
 
 
-def test_reordering_puts_a_questions_known_passages_first(engine):
+def test_reordering_puts_cached_passages_first(engine):
     cache = cache_of(engine, reorder=True)
     ask(engine, cache.prepare(prompt(0, 1, 2)))
     prepared = cache.prepare(prompt(3, 2, 0))
@@ -385,7 +385,7 @@ def test_reordering_puts_a_questions_known_passages_first(engine):
     [
         ({"mode": "some"}, "unknown reuse 'some'; choose one of off, exact"),
         ({"scope": "some"}, "unknown scope 'some'"),
-        ({"mode": "blend", "share": 1.5}, "share of 1.5"),
+        ({"mode": "blend", "share": 1.5}, "the share is 1.5"),
         ({"mode": "cics", "head": True}, "head=True is for off"),
     ],
 )
@@ -398,11 +398,11 @@ def test_wrong_parts_are_refused(engine):
     cache = cache_of(engine)
     with pytest.raises(InputError, match="at least one part"):
         cache.prepare([("head", [], "")])
-    with pytest.raises(InputError, match="tokenise its text first"):
+    with pytest.raises(InputError, match="tokenize its text first"):
         cache.prepare([HEAD, ("passage", "some text", "1"), QUESTION])
-    with pytest.raises(InputError, match="tokenise its text first"):
+    with pytest.raises(InputError, match="tokenize its text first"):
         cache.prepare([HEAD, 7])
-    with pytest.raises(InputError, match="head comes first"):
+    with pytest.raises(InputError, match="head must come first"):
         cache.prepare([PASSAGES[0], HEAD, QUESTION])
 
 
@@ -414,7 +414,7 @@ def test_a_prompt_may_end_with_a_passage(engine):
     assert reused(prepared) == [(37, 0), (0, 0)]
 
 
-def test_statistics_count_the_head_apart(engine):
+def test_statistics_count_the_head_separately(engine):
     cache = cache_of(engine)
     ask(engine, cache.prepare(prompt(0, 1)))
     ask(engine, cache.prepare(prompt(1, 2)))
@@ -427,7 +427,7 @@ def test_statistics_count_the_head_apart(engine):
     assert found.memory_bytes == (37 + 20 + 23 + 26) * engine.model.arena.storage.row_bytes
 
 
-def test_a_model_whose_keys_cannot_be_turned_is_refused(network, monkeypatch):
+def test_model_without_rotary_keys_is_refused(network, monkeypatch):
     engine = tiny_engine(network)
     monkeypatch.setattr(engine.model.forward, "frequencies", list)
     with pytest.raises(UnsupportedModelError, match="use reuse off or exact"):
@@ -435,8 +435,8 @@ def test_a_model_whose_keys_cannot_be_turned_is_refused(network, monkeypatch):
     cache_of(engine, "exact")
 
 
-def test_many_threads_at_once(engine):
-    cache = cache_of(engine, "blend", scope="all", most_bytes=60 * 1024)
+def test_many_threads(engine):
+    cache = cache_of(engine, "blend", scope="all", max_bytes=60 * 1024)
     rounds = [(0, 1, 2), (2, 1, 0), (3, 4, 5), (5, 0, 3), (1, 3, 2), (4, 2, 0)]
     expected = {r: ask(engine, cache.prepare(prompt(*r))).token_ids for r in rounds}
     wrong = []

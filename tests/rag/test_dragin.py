@@ -35,29 +35,29 @@ def test_rind_is_share_of_attention_times_entropy_times_words():
     assert values.tolist() == [0.0, 2.0, 1.0, 1.0]
 
 
-def test_rind_of_a_text_nobody_looks_at_is_zero():
+def test_rind_without_attention_is_zero():
     pieces = tokens(*TEXT)
     assert rind(pieces, words_of(pieces, 0, 5), np.zeros(5)).tolist() == [0.0] * 4
 
 
-def test_a_function_word_alone_triggers_nothing():
+def test_function_word_does_not_trigger():
     # " was" has 2.0, but says nothing; "Paris." has 1.0, which is not above 1.0
     assert policy(looking_at(COLUMNS)).uncertain(tokens(*TEXT)) is None
 
 
-def test_an_uncertain_content_word_triggers_in_its_sentence():
+def test_uncertain_content_word_triggers_its_sentence():
     sentence, hits = policy(looking_at(COLUMNS), threshold=0.9).uncertain(tokens(*TEXT))
     assert (sentence.first, sentence.last) == (0, 5)
     assert hits == [(3, 5)]
 
 
-def test_attention_is_asked_over_the_generated_tokens_alone():
+def test_attention_is_over_generated_tokens_only():
     chosen = policy(looking_at(COLUMNS))
     chosen.next(written(*TEXT, question=("Who", "?"), kept=(" Well", ".")))
     assert chosen.attention.asked == [[100, 101, 102, 103, 104]]  # and QFS was not
 
 
-def test_the_first_sentence_that_triggers_is_dropped_with_what_follows():
+def test_triggering_sentence_and_later_text_are_dropped():
     sure = ((" It", 1, 0.0), (" rained", 1, 0.1), (".", 1, 0.0))
     columns = [1.0, 1.0, 1.0, *COLUMNS]
     rows = np.full((8 + 2 + 1, 8 + 2 + 1), 0.01)
@@ -68,7 +68,7 @@ def test_the_first_sentence_that_triggers_is_dropped_with_what_follows():
     assert "Paris" in plan.reason
 
 
-def test_the_query_is_the_words_that_the_uncertain_one_rests_on():
+def test_query_has_the_words_that_the_uncertain_one_attends_to():
     question = ("Which", " city", " inspired", " Ann", "?")
     # 5 of the question and 5 of the text; the hit's first token is number 8: row 7 predicts it
     rows = np.zeros((10, 10))
@@ -81,19 +81,19 @@ def test_the_query_is_the_words_that_the_uncertain_one_rests_on():
     assert len(chosen.attention.asked[1]) == 10
 
 
-def test_a_hit_that_nothing_precedes_has_no_row():
+def test_hit_at_the_start_has_no_row():
     assert shares_before(np.eye(3), [(0, 1)]).tolist() == [0.0, 0.0, 0.0]
     halves = shares_before(np.full((3, 3), 0.2), [(0, 1), (2, 3)])
     assert halves.tolist() == [0.25, 0.25, 0.0]
 
 
-def test_of_what_was_written_with_documents_the_first_sentence_stays():
+def test_first_sentence_of_a_grounded_call_is_kept():
     new = (*TEXT, (" Then", 1, 0.0))
     plan = policy().next(written(*new, grounded=True))
     assert (plan.keep, plan.query) == (5, None)
 
 
-def test_nothing_written_triggers_nothing():
+def test_empty_output_does_not_trigger():
     assert policy().next(written()).query is None
 
 
@@ -104,6 +104,6 @@ def test_published_thresholds():
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.9])
-def test_zero_attention_never_gives_a_number_that_is_none(threshold):
+def test_zero_attention_never_gives_nan(threshold):
     chosen = policy(np.zeros((5, 5)), np.zeros((5, 5)), threshold=threshold)
     assert chosen.next(written(*TEXT)).query is None

@@ -1,4 +1,4 @@
-"""FL-RAG and FS-RAG: where they cut and what they ask."""
+"""FL-RAG and FS-RAG: ends of calls and queries."""
 
 import pytest
 from scripted import LANGUAGE, tokens, written
@@ -6,17 +6,19 @@ from scripted import LANGUAGE, tokens, written
 from graft.rag.fixed import FIX_LENGTHS, FixedLength, FixedSentence
 
 
-def test_both_begin_with_the_question():
+def test_first_query_is_the_question():
     for policy in (FixedLength(), FixedSentence(LANGUAGE)):
         plan = policy.first("Who was it?")
         assert (plan.keep, plan.query) == (0, "Who was it?")
         assert not policy.scored
 
 
-def test_fixed_length_keeps_all_and_asks_with_the_last_piece():
+def test_fixed_length_keeps_all_and_searches_with_the_last_tokens():
     policy = FixedLength(3)
     piece = (" It", " was", " Ann")
-    assert [policy.first("q").enough(tokens(*piece[:n])) for n in range(4)] == [False] * 3 + [True]
+    assert [policy.first("q").is_complete(tokens(*piece[:n])) for n in range(4)] == [False] * 3 + [
+        True
+    ]
     plan = policy.next(written(*piece, kept=("Well.",), grounded=True))
     assert (plan.keep, plan.query, plan.certain) == (3, "It was Ann", True)
 
@@ -38,16 +40,16 @@ def test_published_lengths():
         ([" Dr", ".", " Ann"], False),
     ],
 )
-def test_fixed_sentence_has_enough_when_another_sentence_begins(pieces, over):
-    assert FixedSentence(LANGUAGE).first("q").enough(tokens(*pieces)) is over
+def test_fixed_sentence_is_complete_when_another_sentence_begins(pieces, over):
+    assert FixedSentence(LANGUAGE).first("q").is_complete(tokens(*pieces)) is over
 
 
-def test_fixed_sentence_keeps_the_first_and_asks_with_it():
+def test_fixed_sentence_keeps_the_first_and_searches_with_it():
     new = (" It", " was", " Ann", ".", " Then", " Bob")
     plan = FixedSentence(LANGUAGE).next(written(*new, grounded=True))
     assert (plan.keep, plan.query) == (4, "It was Ann.")
 
 
-def test_fixed_sentence_keeps_an_unfinished_one():
+def test_fixed_sentence_keeps_an_incomplete_one():
     plan = FixedSentence(LANGUAGE).next(written(" It", " was", grounded=True))
     assert (plan.keep, plan.query) == (2, "It was")

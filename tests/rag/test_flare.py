@@ -17,13 +17,13 @@ def test_doubt_is_the_mean_of_one_minus_p():
     assert doubt_of(tokens(*UNSURE)) == pytest.approx(1.4 / 6)
 
 
-def test_it_begins_without_documents_and_with_scores():
+def test_first_call_has_no_documents_and_is_scored():
     plan = POLICY.first("Who?")
     assert (plan.keep, plan.query, plan.certain) == (0, None, False)
     assert POLICY.scored
 
 
-def test_an_unsure_sentence_is_dropped_and_asked_about_without_its_unlikely_tokens():
+def test_query_is_the_dropped_sentence_without_unlikely_tokens():
     plan = POLICY.next(written(*SURE, *UNSURE, (" More", 0.1)))
     assert plan.keep == 4
     assert plan.query == "was born in ."
@@ -31,31 +31,31 @@ def test_an_unsure_sentence_is_dropped_and_asked_about_without_its_unlikely_toke
     assert "0.23" in plan.reason
 
 
-def test_what_is_left_of_a_word_stays_apart_from_the_word_before():
+def test_blank_before_a_dropped_token_is_kept():
     plan = POLICY.next(written((" the", 1.0), (" cod", 0.1), ("e", 1.0), ("s", 0.1), (".", 1.0)))
     assert plan.query == "the e."
 
 
-def test_a_sentence_of_unlikely_tokens_alone_is_asked_about_as_it_is():
+def test_query_of_only_unlikely_tokens_is_the_whole_sentence():
     plan = POLICY.next(written((" Ann", 0.1), (" ran", 0.2), (".", 0.3)))
     assert plan.query == "Ann ran."
 
 
-def test_a_sure_text_stays_and_goes_on_without_documents():
+def test_likely_text_is_kept_and_continues_without_documents():
     plan = POLICY.next(written(*SURE))
     assert (plan.keep, plan.query) == (4, None)
 
 
-def test_what_was_written_with_documents_stays_whole():
+def test_grounded_call_is_kept_whole():
     plan = POLICY.next(written(*UNSURE, grounded=True))
     assert (plan.keep, plan.query) == (6, None)
 
 
-def test_writing_ends_behind_the_first_unsure_sentence():
-    enough = POLICY.first("q").enough
-    assert not enough(tokens(*SURE, (" Then", 0.1)))
-    assert not enough(tokens(*SURE, *UNSURE))  # its end is not certain yet
-    assert enough(tokens(*SURE, *UNSURE, (" Then", 0.9)))
+def test_tentative_call_ends_after_the_first_unlikely_sentence():
+    is_complete = POLICY.first("q").is_complete
+    assert not is_complete(tokens(*SURE, (" Then", 0.1)))
+    assert not is_complete(tokens(*SURE, *UNSURE))  # its end is not certain yet
+    assert is_complete(tokens(*SURE, *UNSURE, (" Then", 0.9)))
 
 
 def test_published_thresholds():

@@ -1,4 +1,4 @@
-"""What a round's prompt says, in which parts, for chat and base models."""
+"""The prompt of a round and its parts, for chat and base models."""
 
 import pytest
 from rag_tiny import CORPUS, rag_engine
@@ -20,7 +20,7 @@ def said(engine, tokens):
     return engine.loaded.tokenizer.decode(tokens)
 
 
-def test_a_plain_prompt_reads_as_one_text(engine):
+def test_plain_prompt_is_one_text(engine):
     prompter = Prompter(engine, find_family("2wiki"), "plain", guided=True)
     parts = prompter.parts("Who?", HITS, ["9", "1"], engine.encoder.text(" It was"))
     text = said(engine, [token for part in parts for token in part.tokens])
@@ -37,13 +37,13 @@ def test_a_plain_prompt_reads_as_one_text(engine):
     )
 
 
-def test_the_first_round_names_no_unrelated_documents(engine):
+def test_first_round_lists_no_unrelated_passages(engine):
     parts = Prompter(engine, find_family("2wiki"), "plain").parts("Who?", HITS, [], [])
     [guide] = [part for part in parts if part.kind == "guide"]
     assert "unrelated" not in said(engine, guide.tokens)
 
 
-def test_only_the_last_unrelated_documents_are_named(engine):
+def test_only_the_last_unrelated_passages_are_listed(engine):
     seen = [f"d{n}" for n in range(30)]
     parts = Prompter(engine, find_family("2wiki"), "plain").parts("Who?", HITS, seen, [])
     [guide] = [said(engine, part.tokens) for part in parts if part.kind == "guide"]
@@ -51,7 +51,7 @@ def test_only_the_last_unrelated_documents_are_named(engine):
     assert "[d19]" not in guide
 
 
-def test_an_unguided_prompt_only_asks_for_the_format(engine):
+def test_unguided_prompt_has_the_request_only(engine):
     prompter = Prompter(engine, find_family("2wiki"), "plain", guided=False)
     [guide] = [part for part in prompter.parts("Who?", HITS, ["9"], []) if part.kind == "guide"]
     assert said(engine, guide.tokens) == "Answer the question in the same format as above.\n"
@@ -87,7 +87,7 @@ def test_a_passage_is_the_same_tokens_in_every_round(engine):
     assert one["2"] == other["2"]
 
 
-def test_drafts_copy_passages_question_and_text_but_no_demonstrations(engine):
+def test_drafts_use_passages_question_and_text_without_demonstrations(engine):
     prompter = Prompter(engine, find_family("general"))
     parts = prompter.parts("Who?", HITS, [], engine.encoder.text("It was"))
     tokens = [token for part in parts for token in part.tokens]
@@ -99,7 +99,7 @@ def test_drafts_copy_passages_question_and_text_but_no_demonstrations(engine):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_family_shows_how_to_end_an_answer(name):
+def test_demonstrations_of_every_family_end_with_an_answer(name):
     family = find_family(name)
     assert all("So the answer is" in each.answer for each in family.demonstrations)
     assert family.max_tokens > 0
@@ -110,7 +110,7 @@ def test_families_have_the_published_numbers_of_demonstrations():
     assert (counts["2wiki"], counts["hotpotqa"], counts["strategyqa"]) == (6, 8, 6)
 
 
-def test_a_family_of_the_users_own(tmp_path):
+def test_user_family(tmp_path):
     own = tmp_path / "own.toml"
     own.write_text(
         'instruction = "Be brief."\n[[demonstrations]]\nquestion = "Q?"\nanswer = "A."\n'
@@ -122,7 +122,7 @@ def test_a_family_of_the_users_own(tmp_path):
 @pytest.mark.parametrize(
     "text", ["not toml", 'other = "x"', "demonstrations = [1]", "max_tokens = 0", "instruction = 3"]
 )
-def test_a_file_that_is_no_family_is_refused(tmp_path, text):
+def test_wrong_family_file_is_refused(tmp_path, text):
     own = tmp_path / "own.toml"
     own.write_text(text)
     with pytest.raises(InputError, match="own.toml"):

@@ -1,4 +1,4 @@
-"""What may be reused, by its name."""
+"""Modes of reuse by name."""
 
 import pytest
 
@@ -18,17 +18,17 @@ SAID = [
 
 
 @pytest.mark.parametrize(("name", "reuse"), SAID)
-def test_names_go_there_and_back(name, reuse):
+def test_names_round_trip(name, reuse):
     assert as_reuse(name) == reuse
     assert reuse.name == name
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_name_is_one(name):
+def test_every_name_is_known(name):
     assert as_reuse(name).name == name
 
 
-def test_what_is_said_apart_is_the_same():
+def test_arguments_equal_the_name():
     assert as_reuse("blend", scope="all", share=0.5, reorder=True) == as_reuse(
         "blend+reorder+0.5+all"
     )
@@ -39,15 +39,15 @@ def test_what_is_said_apart_is_the_same():
     ("name", "options", "reason"),
     [
         ("some", {}, "unknown reuse 'some'; choose one of off, demos, exact"),
-        ("cics+some", {}, "'some' in reuse 'cics\\+some' means nothing"),
+        ("cics+some", {}, "'some' in reuse 'cics\\+some' is unknown"),
         ("blend+1.5", {}, "choose one from 0 to 1"),
         ("cics", {"scope": "mine"}, "unknown scope 'mine'"),
         ("exact+all", {}, "exact has no scope"),
         ("cics", {"share": 0.0}, "cics has no share"),
-        ("demos", {"reorder": True}, "knows no passages"),
+        ("demos", {"reorder": True}, "caches no passages"),
         ("off+0.2", {}, "off has no share"),
     ],
 )
-def test_what_means_nothing_is_refused(name, options, reason):
+def test_unknown_names_and_unused_options_are_refused(name, options, reason):
     with pytest.raises(InputError, match=reason):
         as_reuse(name, **options)

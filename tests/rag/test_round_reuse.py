@@ -1,4 +1,4 @@
-"""What rounds of a session take over from what was read before."""
+"""KV cache reuse between the rounds of a session."""
 
 import pytest
 from rag_tiny import CORPUS, QUESTION, rag_engine
@@ -44,7 +44,7 @@ def session(engine, reuse, corpus=None, **options):
     return Session(engine, corpus or Turning(), reuse=reuse, **own)
 
 
-def test_exact_is_off_token_for_token_and_reads_less(engine):
+def test_exact_gives_the_tokens_of_off_with_less_prefill(engine):
     off = session(engine, "off").ask(QUESTION, SHORT)
     exact = session(engine, "exact").ask(QUESTION, SHORT)
     assert exact.token_ids == off.token_ids
@@ -58,7 +58,7 @@ def test_exact_is_off_token_for_token_and_reads_less(engine):
     assert max(again) > 0  # an order that was there before
 
 
-def test_exact_through_a_cache_is_off_without_the_engines_own_cache_too(engine):
+def test_exact_gives_the_tokens_of_off_without_the_prefix_cache(engine):
     off = session(engine, "off").ask(QUESTION, SHORT)
     shared = DocumentReuse(DocumentCache(engine, Reuse("exact")))
     for _ in range(2):
@@ -70,7 +70,7 @@ def test_exact_through_a_cache_is_off_without_the_engines_own_cache_too(engine):
 
 
 @pytest.mark.parametrize("reuse", APPROXIMATE)
-def test_approximate_answers_say_so(engine, reuse):
+def test_approximate_answers_are_marked(engine, reuse):
     answer = session(engine, reuse).ask(QUESTION, SHORT)
     assert answer.made.approximate
     assert answer.made.reuse == reuse
@@ -93,7 +93,7 @@ def test_drafts_change_no_token_of_approximate_answers(engine):
 
 
 @pytest.mark.parametrize("scope", ["question", "all"])
-def test_blending_all_of_it_is_exact(engine, scope):
+def test_blending_with_share_1_is_exact(engine, scope):
     exact = session(engine, "exact").ask(QUESTION, SHORT)
     blended = session(engine, Reuse("blend", scope, 1.0)).ask(QUESTION, SHORT)
     assert blended.token_ids == exact.token_ids
@@ -101,12 +101,12 @@ def test_blending_all_of_it_is_exact(engine, scope):
     assert blended.totals.approximate_tokens == 0  # all were computed anew
 
 
-def test_guides_come_with_approximate_reuse(engine):
+def test_approximate_reuse_is_guided(engine):
     assert session(engine, "cics", guided=None).guided
     assert not session(engine, "exact", guided=None).guided
 
 
-def test_demonstrations_are_read_once_and_told_apart_in_every_way(engine):
+def test_demonstrations_are_prefilled_once_in_every_mode(engine):
     for reuse in ("demos", "exact", *APPROXIMATE):
         own = session(engine, reuse)
         first, second = own.ask(QUESTION, SHORT), own.ask(QUESTION, SHORT)
@@ -118,7 +118,7 @@ def test_demonstrations_are_read_once_and_told_apart_in_every_way(engine):
         assert counted.computed_tokens < 2 * first.totals.demonstration_tokens
 
 
-def test_a_question_leaves_nothing_approximate_to_the_next(engine):
+def test_approximate_rows_are_not_reused_by_the_next_question(engine):
     own = session(engine, "cics")
     first = own.ask(QUESTION, SHORT)
     own.corpus = Turning()
@@ -127,7 +127,7 @@ def test_a_question_leaves_nothing_approximate_to_the_next(engine):
     assert not own.reuse.cache._questions
 
 
-def test_all_questions_share_passages_where_that_is_asked_for(engine):
+def test_scope_all_shares_passages(engine):
     own = session(engine, "cics+all")
     answers = [own.ask(QUESTION, SHORT)]
     own.corpus = Turning()
@@ -137,7 +137,7 @@ def test_all_questions_share_passages_where_that_is_asked_for(engine):
     assert nearly[1] > nearly[0] == 0
 
 
-def test_reordered_rounds_say_so(engine):
+def test_reordered_rounds_are_marked(engine):
     answer = session(engine, "exact+reorder").ask(QUESTION, SHORT)
     assert answer.made.reuse == "exact+reorder"
     assert not answer.made.approximate
@@ -146,7 +146,7 @@ def test_reordered_rounds_say_so(engine):
     assert all(each["reordered"] in (True, False) for each in answer.as_dict()["rounds"])
 
 
-def test_a_stream_that_is_given_up_forgets_its_passages(engine):
+def test_cancelled_stream_frees_its_passages(engine):
     own = session(engine, "cics")
     stream = own.stream(QUESTION, SHORT)
     for _ in zip(range(4), stream, strict=False):
@@ -156,7 +156,7 @@ def test_a_stream_that_is_given_up_forgets_its_passages(engine):
     assert not own.reuse.cache._questions
 
 
-def test_policies_that_judge_run_with_approximate_reuse(engine):
+def test_scoring_policies_run_with_approximate_reuse(engine):
     for policy in ("flare", "dragin"):
         answer = Session(engine, CORPUS, policy=policy, threshold=0.1, reuse="cics").ask(
             QUESTION, SHORT
@@ -184,5 +184,5 @@ PARTS = [
         ([0, 5, 0, 0], 15, {"demonstrations": 10, "passage": 5}),
     ],
 )
-def test_reused_tokens_are_counted_where_they_stand(known, cached, expected):
+def test_reused_tokens_are_counted_by_part(known, cached, expected):
     assert reused(Handed(PARTS, known=known), cached) == expected

@@ -1,4 +1,4 @@
-"""Where sentences end and which words say something, by the bundled rules and by spaCy."""
+"""Sentences and content words, by the bundled rules and by spaCy."""
 
 import sys
 from types import SimpleNamespace
@@ -54,7 +54,7 @@ def test_without_spacy_the_bundled_rules_are_used_and_named(anew, monkeypatch):
     assert find_language().name == "bundled"
 
 
-def test_spacy_without_its_model_is_no_spacy(anew, monkeypatch):
+def test_spacy_without_its_model_is_not_used(anew, monkeypatch):
     def load(name):
         raise OSError(f"can't find {name}")
 
@@ -82,7 +82,7 @@ class FakePipeline:
         return type("Doc", (list,), {"sents": spans})(words)
 
 
-def test_spacy_is_used_where_it_is_installed(anew, monkeypatch):
+def test_spacy_is_used_if_installed(anew, monkeypatch):
     monkeypatch.setitem(sys.modules, "spacy", SimpleNamespace(load=lambda name: FakePipeline()))
     language = find_language()
     assert isinstance(language, SpacyLanguage)

@@ -1,11 +1,11 @@
-"""Sessions: rounds as the policies say, on scripted calls and on a tiny model end to end."""
+"""Sessions with scripted calls, and end to end with a tiny model."""
 
 import pytest
 from rag_tiny import CORPUS, QUESTION, rag_engine
 from scripted_engine import ScriptedEngine
 
 from graft.errors import InputError
-from graft.rag.answering import Ended, Searched, Wrote
+from graft.rag.answering import Retrieved, RoundEnded, TextAdded
 from graft.rag.flare import Flare
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
@@ -34,7 +34,7 @@ def test_fixed_sentences_search_with_the_question_and_then_with_each_sentence():
     assert engine.prompt(1).endswith("<|im_start|>assistant\n The cat is near.")
 
 
-def test_flare_writes_anew_what_it_was_unsure_of():
+def test_flare_generates_an_unlikely_sentence_again():
     unsure = (" The cat slept. The river has a boat. So", {"boat.": 0.1, "river": 0.5})
     engine, session = scripted(
         unsure, " The river has an apple. So the answer is an apple. Else", policy="flare"
@@ -51,20 +51,20 @@ def test_flare_writes_anew_what_it_was_unsure_of():
     assert [r.params.logprobs for r in engine.requests] == [0, None]
 
 
-def test_a_sure_answer_needs_no_search():
+def test_likely_answer_needs_no_search():
     _, session = scripted(" So the answer is yes.|", policy=Flare(0.5))
     answer = session.ask(QUESTION, LONG)
     assert (answer.totals.retrievals, answer.totals.calls, answer.answer) == (0, 1, "yes")
 
 
-def test_an_announced_answer_is_finished_whatever_the_policy_says():
+def test_answer_sentence_is_completed_under_every_policy():
     _, session = scripted(" So the answer is the old boat. And", policy="fl", threshold=12)
     answer = session.ask(QUESTION, LONG)
     assert answer.answer == "the old boat"
     assert answer.text.endswith("boat.")
 
 
-def test_an_answer_that_is_missing_is_asked_for():
+def test_missing_answer_is_forced():
     engine, session = scripted(" The cat slept.|", " the boat. And", policy="fl", threshold=99)
     answer = session.ask(QUESTION, LONG)
     assert answer.text == "The cat slept. So the answer is the boat."
@@ -73,16 +73,16 @@ def test_an_answer_that_is_missing_is_asked_for():
     assert engine.requests[1].params.max_tokens == 20
 
 
-def test_it_is_not_asked_for_where_the_caller_does_not_want_it():
+def test_force_answer_can_be_disabled():
     _, session = scripted(" The cat slept.|", policy="fs", force_answer=False)
     answer = session.ask(QUESTION, LONG)
     assert (answer.answer, answer.forced) == ("", False)
 
 
-def test_searches_are_limited_and_the_last_call_goes_on_with_what_was_found():
+def test_last_call_after_max_rounds_uses_the_last_passages():
     engine, session = scripted(
         " The cat slept. X", " The river ran. The boat sank. So the answer is no.|",
-        policy="fs", most_rounds=1,
+        policy="fs", max_rounds=1,
     )  # fmt: skip
     answer = session.ask(QUESTION, LONG)
     assert answer.totals.retrievals == 1
@@ -122,7 +122,7 @@ def test_every_call_has_a_seed_of_its_own():
     assert len(set(seeds)) == 3
 
 
-def test_guided_rounds_name_what_earlier_ones_found():
+def test_guide_lists_passages_of_earlier_rounds():
     engine, session = scripted(
         " A boat. X",
         " In winter. X",
@@ -137,21 +137,21 @@ def test_guided_rounds_name_what_earlier_ones_found():
     assert "[2] are unrelated documents." in engine.prompt(2)
 
 
-def test_events_come_in_order_and_say_all_that_stays():
+def test_events_are_in_order_and_have_all_kept_text():
     _, session = scripted(" A cat. X", " So the answer is no.|", policy="fs")
     stream = session.stream(QUESTION, LONG)
     events = list(stream)
     kinds = [type(event) for event in events]
-    assert kinds == [Searched, Wrote, Ended] * 2
-    text = "".join(event.text for event in events if isinstance(event, Wrote))
+    assert kinds == [Retrieved, TextAdded, RoundEnded] * 2
+    text = "".join(event.text for event in events if isinstance(event, TextAdded))
     assert text.strip() == stream.answer.text
 
 
-def test_a_stream_that_is_given_up_closes_its_call():
+def test_cancelled_stream_closes_its_call():
     engine, session = scripted(" A cat slept here for long", policy="fl", threshold=99)
     stream = session.stream(QUESTION, LONG)
     for event in stream:
-        if isinstance(event, Wrote):
+        if isinstance(event, TextAdded):
             break
     stream.close()
     assert engine.streams[0].closed
@@ -163,18 +163,18 @@ def test_a_stream_that_is_given_up_closes_its_call():
     [
         ({"policy": "never"}, "unknown policy 'never'"),
         ({"policy": "fl", "reuse": "some"}, "unknown reuse 'some'"),
-        ({"policy": "fl", "passages": 0}, "at least one passage"),
+        ({"policy": "fl", "passages": 0}, "passages must be 1 or more"),
         ({"policy": "fl", "threshold": 0.5}, "every 1 or more tokens"),
         ({"policy": "fs", "threshold": 0.5}, "no threshold"),
         ({"policy": "fl", "style": "odd"}, "unknown style"),
     ],
 )
-def test_what_cannot_be_is_refused(options, message, engine):
+def test_wrong_options_are_refused(options, message, engine):
     with pytest.raises(InputError, match=message):
         Session(engine, CORPUS, **options)
 
 
-def test_questions_that_cannot_be_are_refused():
+def test_wrong_questions_are_refused():
     _, session = scripted(policy="fs")
     with pytest.raises(InputError, match="empty"):
         session.ask("  ")
@@ -214,7 +214,7 @@ def test_reuse_and_drafts_change_no_token(engine, policy):
     assert answers["exact", "igpg"].totals.reused_tokens > 0
 
 
-def test_off_reads_everything_and_leaves_nothing(engine):
+def test_off_computes_everything_and_caches_nothing(engine):
     session = tiny_session(engine, "fl", reuse="off")
     for _ in range(2):
         answer = session.ask(QUESTION, SHORT)
@@ -222,11 +222,11 @@ def test_off_reads_everything_and_leaves_nothing(engine):
     engine.model.prefixes.clear()
     session.ask(QUESTION, SHORT)
     after = tiny_session(engine, "fl", reuse="exact")
-    after.read_demonstrations = lambda: 0.0
+    after.prefill_demonstrations = lambda: 0.0
     assert after.ask(QUESTION, SHORT).rounds[0].stats.cached_tokens == 0
 
 
-def test_demonstrations_are_read_once_and_told_apart(engine):
+def test_demonstrations_are_prefilled_once(engine):
     engine.model.prefixes.clear()
     session = tiny_session(engine, "fl", reuse="demos")
     first, second = session.ask(QUESTION, SHORT), session.ask(QUESTION, SHORT)
@@ -237,7 +237,7 @@ def test_demonstrations_are_read_once_and_told_apart(engine):
         assert each.reused["demonstrations"] == len(session.prompter.head.tokens)
 
 
-def test_the_answer_as_a_dictionary_has_what_scripts_need(engine):
+def test_answer_as_a_dictionary(engine):
     told = tiny_session(engine, "fs").ask(QUESTION, SHORT).as_dict()
     assert {"text", "answer", "rounds", "stats", "policy", "language", "seed"} <= set(told)
     wanted = {

@@ -1,4 +1,4 @@
-"""The page of an answer: whole, self-contained, nothing of a passage taken for markup."""
+"""The HTML page of an answer: complete, self-contained, passages escaped."""
 
 from html.parser import HTMLParser
 
@@ -34,7 +34,7 @@ class Page(HTMLParser):
             self.texts[kind] = self.texts.get(kind, "") + data
 
 
-def test_the_page_shows_question_answer_rounds_and_what_was_dropped():
+def test_page_has_question_answer_rounds_and_dropped_text():
     corpus = Bm25Corpus([Passage("1", "a <script>alert(1)</script> boat & more", "B<b>oat")])
     engine = ScriptedEngine(" A boat. Dropped", " So the answer is <i>no</i>.|")
     answer = Session(engine, corpus, policy="fs", reuse="off").ask(

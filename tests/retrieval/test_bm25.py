@@ -31,7 +31,7 @@ def test_words_of_many_scripts(text, found):
     assert words(text) == found
 
 
-def test_a_question_is_asked_by_its_telling_words():
+def test_question_words_are_content_words():
     assert question_words("What is the rent, and when is the rent due?") == ["rent", "due"]
     assert question_words("What is it?") == ["what", "is", "it"]
 
@@ -52,12 +52,12 @@ def test_scores_are_those_of_an_index_of_all_words(texts, asked):
 
 
 @pytest.mark.parametrize("question", ["", "???", "elephants"])
-def test_a_question_that_asks_for_nothing_here_scores_nothing(question):
+def test_question_without_a_match_scores_zero(question):
     assert scores(question, ["rent and lift", "", "door"]).tolist() == [0, 0, 0]
     assert scores(question, []).tolist() == []
 
 
-def test_the_passage_that_answers_is_first():
+def test_relevant_passage_is_first():
     texts = ["The roof leaks.", "The lift was built in 2011 by Otis.", "Rent is due weekly."]
     assert scores("Who built the lift?", texts).argmax() == 1
     japanese = ["屋根が漏れる。", "リフトは二〇一一年に建設された。"]

@@ -1,4 +1,4 @@
-"""Texts in stretches of so many words."""
+"""Passages of a maximum number of words."""
 
 import pytest
 from hypothesis import given
@@ -8,13 +8,13 @@ from graft.retrieval.by_words import by_words
 
 
 @given(st.text(), st.integers(1, 20))
-def test_nothing_but_blanks_is_lost_and_no_stretch_is_too_long(text, most):
+def test_only_blanks_are_lost_and_no_passage_is_too_long(text, most):
     pieces = list(by_words(text, most))
     assert "".join("".join(piece.split()) for piece in pieces) == "".join(text.split())
     assert all(piece and len(piece.split()) <= most for piece in pieces)
 
 
-def test_a_stretch_ends_with_a_sentence_where_one_ends_in_its_last_quarter():
+def test_passage_ends_with_a_sentence_that_ends_in_its_last_quarter():
     text = "one two three four five six seven eight nine. ten eleven"
     assert list(by_words(text, 10)) == [
         "one two three four five six seven eight nine.",
@@ -24,7 +24,7 @@ def test_a_stretch_ends_with_a_sentence_where_one_ends_in_its_last_quarter():
     assert list(by_words(early, 10)) == [early.removesuffix(" eleven"), "eleven"]
 
 
-def test_lines_stay_lines():
+def test_line_breaks_are_kept():
     assert list(by_words("| a | b |\n| c | d |\n")) == ["| a | b |\n| c | d |"]
 
 
@@ -33,9 +33,9 @@ def test_two_characters_count_as_a_word_where_there_are_no_spaces():
 
 
 @pytest.mark.parametrize("text", ["", " \n\t "])
-def test_blanks_have_no_stretches(text):
+def test_blank_text_has_no_passages(text):
     assert list(by_words(text)) == []
 
 
-def test_a_run_that_is_no_word_does_not_make_an_endless_passage():
+def test_long_run_of_letters_counts_as_several_words():
     assert max(map(len, by_words("x" * 10_000, 10))) == 640

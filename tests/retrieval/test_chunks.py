@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_words import byte_tokenizer, made_up_text, space_tokenizer
 
-from graft.retrieval.chunks import MOST_TOKENS, chunks
+from graft.retrieval.chunks import MAX_TOKENS, chunks
 from graft.retrieval.token_text import token_text
 
 TOKENIZERS = [byte_tokenizer(), space_tokenizer()]
@@ -25,14 +25,14 @@ PIECES = [
 LONG = st.lists(st.sampled_from(PIECES), max_size=120).map("".join) | st.text(max_size=200)
 
 
-def cut(text, most=MOST_TOKENS, tokenizer=TOKENIZERS[0]):
+def cut(text, most=MAX_TOKENS, tokenizer=TOKENIZERS[0]):
     tokens = tokenizer.encode(text, add_special_tokens=False)
     return tokens, chunks(token_text(tokenizer, tokens), 0, len(tokens), most)
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @given(LONG, st.integers(1, 60))
-def test_joined_again_they_are_the_tokens(tokenizer, text, most):
+def test_joined_chunks_are_the_tokens(tokenizer, text, most):
     tokens, found = cut(text, most, tokenizer)
     assert [token for chunk in found for token in tokens[chunk.start : chunk.end]] == tokens
     assert "".join(chunk.text for chunk in found) == token_text(tokenizer, tokens).text
@@ -55,7 +55,7 @@ def test_joined_again_they_are_the_tokens(tokenizer, text, most):
     ],
 )
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_cuts_are_made_where_the_text_allows_the_best(unit, most, end, tokenizer):
+def test_cuts_are_at_the_best_border(unit, most, end, tokenizer):
     _, found = cut(unit * 60, most, tokenizer)
     assert len(found) > 3
     assert all(chunk.text.rstrip().endswith(end) for chunk in found[:-1])
@@ -78,7 +78,7 @@ def test_one_giant_word_is_cut_at_the_limit():
     assert {len(chunk) for chunk in found[:-1]} == {100}
 
 
-def test_a_part_of_the_tokens_can_be_cut():
+def test_part_of_the_tokens_can_be_split():
     tokenizer = TOKENIZERS[0]
     tokens = tokenizer.encode(made_up_text(60), add_special_tokens=False)
     found = chunks(token_text(tokenizer, tokens), 37, 700, 100)
@@ -86,5 +86,5 @@ def test_a_part_of_the_tokens_can_be_cut():
     assert all(a.end == b.start for a, b in zip(found, found[1:], strict=False))
 
 
-def test_nothing_has_no_chunks():
+def test_empty_text_has_no_chunks():
     assert cut("")[1] == []

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graft.retrieval import split
-from graft.retrieval.passage import MOST_CHARACTERS
+from graft.retrieval.passage import MAX_CHARACTERS
 
 PIECES = ["word", " ", "\n", "\n\n", "\n# ", ". ", "。", "\t| a | b |\n", "é", "😀", "x" * 90]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=120).map("".join) | st.text(max_size=300)
@@ -39,11 +39,11 @@ def test_only_the_last_passage_is_shorter_than_half(text, most):
         ("words without an end ", " "),
     ],
 )
-def test_cuts_are_made_where_the_text_allows_the_best(unit, end):
+def test_cuts_are_at_the_best_border(unit, end):
     passages = split("a.txt", unit * 200)
     assert len(passages) > 2
     assert all(passage.text.endswith(end) for passage in passages)
-    assert all(MOST_CHARACTERS // 2 <= len(passage.text) for passage in passages[:-1])
+    assert all(MAX_CHARACTERS // 2 <= len(passage.text) for passage in passages[:-1])
 
 
 def test_a_section_begins_a_passage():
@@ -51,7 +51,7 @@ def test_a_section_begins_a_passage():
     assert any(passage.text.startswith("# Terms") for passage in split("a.md", text))
 
 
-def test_a_line_that_ends_a_sentence_is_cut_before_one_that_does_not():
+def test_line_that_ends_a_sentence_is_the_better_border():
     text = ("The sentence goes on\nto the next line.\n" * 80).strip()
     assert all(passage.text.endswith("line.\n") for passage in split("a.txt", text)[:-1])
 

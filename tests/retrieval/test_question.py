@@ -8,7 +8,7 @@ MOST = 120
 
 
 def read(*texts):
-    """Text and spans of contents that follow each other with nothing between."""
+    """Text and spans of adjacent contents."""
     tokenizer, tokens, spans = byte_tokenizer(), [], []
     for text in texts:
         start = len(tokens)
@@ -43,11 +43,11 @@ def test_the_question_of_a_prompt(prompt, found):
     assert asked(prompt) == found
 
 
-def test_the_last_message_asks():
+def test_last_message_is_the_question():
     assert asked(LONG, "Who sold the harbour?", "Ann.", "Who paid Ann?") == "Who paid Ann?"
 
 
-def test_a_question_without_words_reaches_back():
+def test_question_without_content_words_uses_earlier_messages():
     assert asked("Who sold the harbour?", "And why?") == "Who sold the harbour?\nAnd why?"
     assert asked("And why?") == "And why?"
 

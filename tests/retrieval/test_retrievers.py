@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_words import made_up_text
 
 from graft.errors import InputError
-from graft.retrieval import Nearness, retriever
+from graft.retrieval import Relevance, retriever
 from graft.retrieval.fusion import Fusion
 from graft.retrieval.windows import best, edges
 
@@ -37,32 +37,32 @@ ASKED = {
 
 
 class Fixed:
-    """Scores as given; near is what has more than 0."""
+    """Given scores; a text with more than 0 is relevant."""
 
     def __init__(self, *scores):
         self.scores = np.array(scores, float)
 
-    def nearness(self, question, texts):
-        return Nearness(self.scores, self.scores > 0)
+    def relevance(self, question, texts):
+        return Relevance(self.scores, self.scores > 0)
 
 
-def test_a_ranking_has_what_is_near_first():
-    found = Nearness(np.array([0.5, 0.9, 0.5, 0.7]), np.array([True, False, True, True]))
+def test_ranking_has_relevant_texts_first():
+    found = Relevance(np.array([0.5, 0.9, 0.5, 0.7]), np.array([True, False, True, True]))
     assert found.ranking() == [3, 0, 2, 1]
 
 
 def test_fusion_is_the_sum_of_reciprocal_ranks():
-    fused = Fusion([Fixed(3, 2, 1), Fixed(1, 3, 2)]).nearness("", ["", "", ""])
+    fused = Fusion([Fixed(3, 2, 1), Fixed(1, 3, 2)]).relevance("", ["", "", ""])
     assert fused.scores == pytest.approx([1 / 61 + 1 / 63, 1 / 62 + 1 / 61, 1 / 63 + 1 / 62])
     assert fused.ranking() == [1, 0, 2]
 
 
-def test_in_a_fusion_one_that_knows_nothing_has_no_say():
+def test_fusion_ignores_a_retriever_without_preferences():
     known, unknown = Fixed(1, 3, 2, 0), Fixed(0, 0, 0, 0)
-    fused = Fusion([unknown, known]).nearness("", [""] * 4)
+    fused = Fusion([unknown, known]).relevance("", [""] * 4)
     assert fused.ranking() == [1, 2, 0, 3]
-    assert fused.near.tolist() == [True, True, True, False]
-    assert not Fusion([unknown, unknown]).nearness("", [""] * 4).near.any()
+    assert fused.relevant.tolist() == [True, True, True, False]
+    assert not Fusion([unknown, unknown]).relevance("", [""] * 4).relevant.any()
 
 
 @given(st.integers(0, 500), st.integers(1, 60))
@@ -76,7 +76,7 @@ def test_windows_are_even_and_cover_everything(length, most):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_text_is_as_near_as_its_best_window():
+def test_text_has_the_score_of_its_best_window():
     assert best(np.array([1.0, 3, 2, -1, -2]), [3, 2]).tolist() == [3, -1]
     assert best(np.zeros(0), []).tolist() == []
 
@@ -90,14 +90,14 @@ def test_a_text_is_as_near_as_its_best_window():
         pytest.param("dense", marks=[needs_encoders, needs_minilm]),
     ],
 )
-def test_odd_questions_and_texts_are_no_error(name):
+def test_odd_questions_and_texts_raise_no_error(name):
     found = retriever(name)
-    assert found.nearness("wine", []).ranking() == []
+    assert found.relevance("wine", []).ranking() == []
     for question in ("", "???", "何ですか", "wine " * 400):
-        told = found.nearness(question, ["", "\n", *TEXTS])
-        assert told.scores.shape == told.near.shape == (5,)
-        assert np.isfinite(told.scores).all()
-        assert sorted(told.ranking()) == [0, 1, 2, 3, 4]
+        result = found.relevance(question, ["", "\n", *TEXTS])
+        assert result.scores.shape == result.relevant.shape == (5,)
+        assert np.isfinite(result.scores).all()
+        assert sorted(result.ranking()) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -110,21 +110,21 @@ def test_odd_questions_and_texts_are_no_error(name):
 def test_meaning_is_found_without_a_common_word(name):
     found = retriever(name)
     for question, answer in ASKED.items():
-        told = found.nearness(question, TEXTS)
-        assert told.ranking()[0] == answer
-        assert told.near[answer]
-    assert not found.nearness("Which colour has the moon of Saturn?", TEXTS[1:]).near.any()
+        result = found.relevance(question, TEXTS)
+        assert result.ranking()[0] == answer
+        assert result.relevant[answer]
+    assert not found.relevance("Which colour has the moon of Saturn?", TEXTS[1:]).relevant.any()
 
 
 @needs_wordllama
 def test_word_vectors_find_a_sentence_in_a_long_text():
     texts = [made_up_text(30, seed=seed) for seed in range(40)]
     texts[23] = f"{made_up_text(15)} {TEXTS[1]} {made_up_text(15, seed=1)}"
-    assert retriever("static").nearness("What do patients drink?", texts).ranking()[0] == 23
+    assert retriever("static").relevance("What do patients drink?", texts).ranking()[0] == 23
 
 
 @needs_wordllama
-def test_logging_stays_as_it_was():
+def test_logging_is_unchanged():
     before = logging.getLogger().level, list(logging.getLogger().handlers)
     retriever("static")
     assert (logging.getLogger().level, list(logging.getLogger().handlers)) == before
@@ -132,7 +132,7 @@ def test_logging_stays_as_it_was():
 
 @pytest.fixture(scope="module")
 def tiny_encoder(tmp_path_factory):
-    """An untrained encoder that reads 12 tokens: equal texts alone are near for sure."""
+    """An untrained encoder that reads 12 tokens: only equal texts are certainly relevant."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -161,45 +161,45 @@ def tiny_encoder(tmp_path_factory):
 
 
 @needs_encoders
-def test_an_encoder_in_a_folder_reads_texts_to_their_end(tiny_encoder):
+def test_encoder_in_a_folder_encodes_whole_texts(tiny_encoder):
     found = retriever(f"dense:{tiny_encoder}")
     asked = "The quiet harbour crossed a market"
     padding = "winter orchard letter museum " * 5
     texts = [padding, f"{padding[:-1]} {asked} {padding}", asked]
-    told = found.nearness(asked, texts)
-    assert told.scores[2] == pytest.approx(1, abs=1e-5)
-    assert told.scores.argmax() == 2
+    result = found.relevance(asked, texts)
+    assert result.scores[2] == pytest.approx(1, abs=1e-5)
+    assert result.scores.argmax() == 2
     windows = found._windows(texts)
     assert [len(each) for each in windows] == [2, 5, 1]
     assert " ".join(windows[1]).split() == texts[1].split()
-    assert told.near.all()  # nobody knows what near is for this encoder
+    assert result.relevant.all()  # no threshold is known for this encoder
 
 
 @needs_encoders
 def test_threads_may_share_an_encoder(tiny_encoder):
-    found, told = retriever(f"dense:{tiny_encoder}"), {}
+    found, scores_of = retriever(f"dense:{tiny_encoder}"), {}
 
     def ask(number):
-        told[number] = found.nearness("quiet harbour", TEXTS * (1 + number % 3)).scores[:3]
+        scores_of[number] = found.relevance("quiet harbour", TEXTS * (1 + number % 3)).scores[:3]
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(told) == 6
-    for scores in told.values():
-        np.testing.assert_allclose(scores, told[0], atol=1e-5)
+    assert len(scores_of) == 6
+    for scores in scores_of.values():
+        np.testing.assert_allclose(scores, scores_of[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["", "bm26", "dense:", "bm25+", "static:x"])
-def test_an_unknown_name_says_which_there_are(name):
+def test_unknown_name_is_refused_with_the_known_ones(name):
     with pytest.raises(InputError, match="choose bm25, static, dense"):
         retriever(name)
 
 
 @pytest.mark.parametrize(("name", "package"), [("static", "wordllama"), ("hybrid", "wordllama")])
-def test_a_missing_package_is_named(name, package, monkeypatch):
+def test_missing_package_is_named(name, package, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=f"pip install {package}"):
         retriever(name)
@@ -212,15 +212,15 @@ def test_without_sentence_transformers_the_extra_is_named(monkeypatch):
 
 
 @needs_encoders
-def test_a_folder_without_an_encoder_is_one_clear_line(tmp_path):
-    with pytest.raises(InputError, match="no folder with an encoder"):
+def test_folder_without_an_encoder_is_refused_in_one_line(tmp_path):
+    with pytest.raises(InputError, match="not a folder with an encoder"):
         retriever(f"dense:{tmp_path}")
 
 
-def test_the_farthest_is_what_shares_least_with_the_question():
+def test_farthest_ranks_the_least_relevant_first():
     question = "the engine of the locomotive, the mechanic and the parliament"
-    nearest = retriever("bm25").nearness(question, TEXTS)
-    found = retriever("farthest").nearness(question, TEXTS)
+    nearest = retriever("bm25").relevance(question, TEXTS)
+    found = retriever("farthest").relevance(question, TEXTS)
     assert nearest.ranking()[0] == found.ranking()[-1] == 2
     assert found.ranking()[0] == 1
-    assert found.near.all()
+    assert found.relevant.all()

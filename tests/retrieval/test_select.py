@@ -8,7 +8,7 @@ SIZES = st.lists(st.integers(1, 50), max_size=60)
 
 
 def passages(*counts):
-    """For each document as many passages of ten characters."""
+    """Passages of ten characters; the number of each document is given."""
     return [
         Passage(f"{name}.txt", 10 * i, 10 * i + 10, f"{name} words {i}")
         for name, count in enumerate(counts)
@@ -16,7 +16,7 @@ def passages(*counts):
     ]
 
 
-def test_hits_come_by_score_and_then_what_stands_beside_them():
+def test_hits_are_ranked_by_score_then_their_neighbours():
     ranked = ranking(passages(6), np.array([0, 0, 2.0, 0, 0, 3.0]))
     assert ranked == [5, 2, 4, 3, 1]
 
@@ -29,17 +29,17 @@ def test_neighbours_are_of_the_same_document():
     assert ranking(passages(2, 2), np.array([0, 1.0, 0, 0])) == [1, 0]
 
 
-def test_a_text_is_taken_once():
+def test_text_is_ranked_once():
     twice = [*passages(2), Passage("copy.txt", 0, 10, "0 words 1\n")]
     assert ranking(twice, np.array([1.0, 3.0, 3.0])) == [1, 0]
 
 
-def test_without_hits_all_documents_begin():
+def test_without_hits_the_first_passages_are_ranked_first():
     assert ranking(passages(3, 1, 2), np.zeros(6)) == [0, 3, 4, 1, 5, 2]
 
 
 @given(SIZES, st.integers(0, 300))
-def test_what_is_taken_fits_and_keeps_its_rank(sizes, budget):
+def test_selection_fits_and_keeps_its_rank(sizes, budget):
     taken = fill(range(len(sizes)), sizes.__getitem__, budget)
     assert sum(sizes[number] for number in taken) <= budget
     assert taken == sorted(set(taken))
@@ -47,7 +47,7 @@ def test_what_is_taken_fits_and_keeps_its_rank(sizes, budget):
         assert taken[0] == 0
 
 
-def test_few_sizes_are_asked_for():
+def test_few_sizes_are_computed():
     asked = []
 
     def size(number):

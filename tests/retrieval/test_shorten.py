@@ -24,7 +24,7 @@ def text_prompt(text, tokenizer=TOKENIZER):
 
 
 def chat_prompt(*turns, tokenizer=TOKENIZER):
-    """StepLock of user and assistant, the last of the user."""
+    """Turns of user and assistant, the last of the user."""
     roles = ["user", "assistant"] * len(turns)
     messages = [{"role": r, "content": c} for r, c in zip(roles, turns, strict=False)]
     encoded = Encoder(tokenizer, len(tokenizer)).prompt(messages)
@@ -42,7 +42,7 @@ def of(tokens, tokenizer=TOKENIZER):
 
 
 def check(tokens, short, budget):
-    """What holds for every short prompt."""
+    """Invariants of every short prompt."""
     assert len(short.tokens) <= budget
     assert all(a[1] < b[0] for a, b in zip(short.kept, short.kept[1:], strict=False))
     assert all(0 <= first < last <= len(tokens) for first, last in short.kept)
@@ -81,15 +81,15 @@ def test_a_chat_keeps_its_template():
     assert short.tokens.count(IM_START) == tokens.count(IM_START)
 
 
-def test_a_chat_that_came_as_token_ids_is_shortened_the_same():
+def test_chat_given_as_token_ids_is_shortened_the_same():
     tokens, quotable = chat_prompt(f"{haystack()}\n\n{QUESTION}")
     shortener = Shortener(TOKENIZER)
-    told, untold = (shortener.shorten(tokens, q) for q in (quotable, [(0, len(tokens))]))
-    assert told.tokens == untold.tokens
-    assert told.query == untold.query == QUESTION
+    with_spans, without = (shortener.shorten(tokens, q) for q in (quotable, [(0, len(tokens))]))
+    assert with_spans.tokens == without.tokens
+    assert with_spans.query == without.query == QUESTION
 
 
-def test_special_tokens_and_roles_are_no_content():
+def test_special_tokens_and_roles_are_not_content():
     tokens, quotable = chat_prompt("Why is it so?", "It is not.", "Say more of it.")
     text = token_text(TOKENIZER, tokens)
     found = contents(text, tokens, [(0, len(tokens))], special_tokens(TOKENIZER))
@@ -97,7 +97,7 @@ def test_special_tokens_and_roles_are_no_content():
     assert [text.of(*span) for span in found] == ["Why is it so?", "It is not.", "Say more of it."]
 
 
-def test_chunks_keep_their_order_and_a_blank_line_parts_them():
+def test_chunks_keep_their_order_and_are_separated_by_a_blank_line():
     facts = [f"The vault in Lisbon has door {n}." for n in range(3)]
     filler = made_up_text(400).split("\n\n")
     for number, fact in enumerate(facts):
@@ -137,7 +137,7 @@ def test_a_document_is_found_behind_later_turns():
     assert text.endswith(f"{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_given_question_is_searched_with_and_kept():
+def test_given_question_is_the_query_and_is_kept():
     prompt = f"{made_up_text(100, seed=3)}\n\n{QUESTION}\n\n{haystack()}\n\nThank you."
     tokens, quotable = text_prompt(prompt)
     question = TOKENIZER.encode(QUESTION, add_special_tokens=False)
@@ -149,7 +149,7 @@ def test_a_given_question_is_searched_with_and_kept():
     assert text.endswith("Thank you.")
 
 
-def test_an_unrelated_question_takes_the_first_in_rank_and_says_so():
+def test_unrelated_question_takes_the_first_in_rank_unmatched():
     tokens, quotable = text_prompt(f"{made_up_text(400)}\n\nWelche Farbe trägt Saturn?")
     short = Shortener(TOKENIZER).shorten(tokens, quotable)
     check(tokens, short, capped(len(tokens)))
@@ -180,20 +180,20 @@ def test_any_text_is_shortened(content):
 @pytest.mark.parametrize(
     "quotable", [[], [(5, 5)], [(0, 0), (3, 3)], [(4000, 9000)], [(0, 1)], [(2, 30), (30, 60)]]
 )
-def test_without_contents_to_choose_from_there_is_nothing_to_do(quotable):
+def test_prompt_without_contents_is_not_shortened(quotable):
     tokens, _ = text_prompt(made_up_text(100))
     assert Shortener(TOKENIZER).shorten(tokens[:3000], quotable) is None
     assert Shortener(TOKENIZER).shorten([], []) is None
 
 
-def test_short_prompts_stay():
+def test_short_prompts_are_not_shortened():
     tokens, quotable = text_prompt(f"{made_up_text(100)}\n\n{QUESTION}")
     assert Shortener(TOKENIZER, budget=rapid).shorten(tokens, quotable) is None
     tokens, quotable = text_prompt("Why is it so?")
     assert Shortener(TOKENIZER).shorten(tokens, quotable) is None
 
 
-def test_a_text_is_taken_once():
+def test_repeated_text_is_kept_once():
     tokens, quotable = text_prompt(f"{NEEDLE}\n\n" * 300 + made_up_text(200) + f"\n\n{QUESTION}")
     short = Shortener(TOKENIZER).shorten(tokens, quotable)
     assert len(short.tokens) < capped(len(tokens))
@@ -204,7 +204,7 @@ TURN = st.tuples(st.integers(0, 25), st.integers(0, 5)).map(lambda turn: made_up
 
 
 @given(st.lists(TURN, max_size=8), st.integers(40, 900), st.sampled_from(["", QUESTION, "Why?"]))
-def test_whatever_is_asked_of_whatever_chat_fits_the_budget(turns, budget, last):
+def test_every_chat_fits_the_budget(turns, budget, last):
     tokens, quotable = chat_prompt(*turns, f"{made_up_text(60, seed=9)}\n\n{last}")
     short = Shortener(TOKENIZER, budget=lambda length: budget).shorten(tokens, quotable)
     if short is not None:
@@ -213,7 +213,7 @@ def test_whatever_is_asked_of_whatever_chat_fits_the_budget(turns, budget, last)
 
 
 @given(st.lists(st.integers(0, len(TOKENIZER) + 9), max_size=600), st.data())
-def test_any_token_ids_and_spans_are_no_error(tokens, data):
+def test_random_token_ids_and_spans_raise_no_error(tokens, data):
     place = st.integers(0, len(tokens))
     spans = data.draw(st.lists(st.tuples(place, place).map(sorted).map(tuple), max_size=4))
     short = Shortener(TOKENIZER, budget=lambda length: length // 2).shorten(tokens, spans)
@@ -275,6 +275,6 @@ def test_threads_may_share_a_shortener():
     assert all(each == found[0] for each in found)
 
 
-def test_a_tokenizer_that_cannot_say_where_tokens_end_is_refused():
+def test_slow_tokenizer_is_refused():
     with pytest.raises(InputError, match="fast tokenizer"):
         Shortener(object())

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from tiny_words import byte_tokenizer, made_up_text, space_tokenizer
 
 from graft.retrieval import token_text as module
-from graft.retrieval.token_text import MOST_HELD, token_text
+from graft.retrieval.token_text import MAX_HELD, token_text
 
 TOKENIZERS = pytest.mark.parametrize("tokenizer", [byte_tokenizer(), space_tokenizer()])
 TEXTS = ["", "plain words", made_up_text(30), "日本語の文章。\n\n東京😀", "a\n\n\n  b\t", "é" * 90]
@@ -12,7 +12,7 @@ TEXTS = ["", "plain words", made_up_text(30), "日本語の文章。\n\n東京�
 
 @TOKENIZERS
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_text_is_the_one_that_was_encoded(tokenizer, text):
+def test_text_is_the_encoded_text(tokenizer, text):
     tokens = tokenizer.encode(text, add_special_tokens=False)
     found = token_text(tokenizer, tokens)
     assert found.text == text
@@ -48,7 +48,7 @@ def assert_streamed_alike(tokenizer, tokens):
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "<unk> </s>", "\ufffd", "a\ufffdb", "\x00\x7f\xad\xa0"])
-def test_bytes_that_are_looked_up_give_what_a_decoder_gives(text, monkeypatch):
+def test_table_gives_the_same_text_as_the_decoder(text, monkeypatch):
     tokenizer = byte_tokenizer()
     tokens = tokenizer.encode(text, add_special_tokens=False)
     assert_streamed_alike(tokenizer, tokens)
@@ -58,7 +58,7 @@ def test_bytes_that_are_looked_up_give_what_a_decoder_gives(text, monkeypatch):
 
 
 @given(st.data())
-def test_so_they_do_for_any_ids(data):
+def test_table_gives_the_same_text_for_random_ids(data):
     tokenizer = byte_tokenizer()
     tokens = data.draw(st.lists(st.integers(0, len(tokenizer) + 2), max_size=30))
     assert_streamed_alike(tokenizer, tokens)
@@ -76,8 +76,8 @@ def test_borders_are_never_inside_a_character():
     assert found.border_after(2) == len(tokens)
 
 
-def test_text_that_is_not_utf8_does_not_hold_everything_back():
+def test_invalid_utf8_is_not_held_back():
     tokenizer = byte_tokenizer()
     [half] = {tokenizer.encode("\ud7a3", add_special_tokens=False)[0]}
     found = token_text(tokenizer, [half] * 500)
-    assert len(found.borders) > 500 // (2 * MOST_HELD)
+    assert len(found.borders) > 500 // (2 * MAX_HELD)

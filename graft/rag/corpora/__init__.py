@@ -1,1 +1,1 @@
-"""Corpora that are built once and searched often: on disk, or in Milvus."""
+"""Built corpora: on disk, or in Milvus."""

@@ -1,4 +1,7 @@
-"""Build a corpus on disk, or add to one: the old one stays until the new one is whole."""
+"""Build a corpus on disk, or add to one; the old one is replaced when the new one is complete.
+
+build, add, state and listed are those of milvus.py, for a folder.
+"""
 
 import contextlib
 import hashlib
@@ -33,53 +36,52 @@ from graft.rag.corpora.folder import (
     vectors_file,
     write_manifest,
 )
-from graft.rag.corpora.lexical import LexicalWriter
-from graft.rag.corpora.vectors import VectorWriter
+from graft.rag.corpora.indexes import LexicalWriter, VectorWriter
 from graft.rag.corpus import Passage
 from graft.rag.corpus_files import Known, read_passages
 
 BATCH = 256  # passages
-Report = Callable[[int, str], None]  # passages so far, and what is done now
+Report = Callable[[int, str], None]  # passages so far, stage
 
 
 class Writer(Protocol):
-    """Of one index."""
+    """Writes one index."""
 
     def add(self, texts: list[str]) -> None:
-        """More passages."""
+        """Add passages."""
 
     def finish(self) -> None:
-        """All passages are there."""
+        """Finish the index: all passages are added."""
 
 
 def build(
     folder: Path, files: Iterable[str], engines: tuple[str, ...], words: int, report: Report
-) -> Manifest:
-    """A new corpus of files, in place of one that may be there."""
+) -> int:
+    """Build a corpus of files, replacing an existing one; returns the number of passages."""
     encoders = load_encoders(engines)
     about = describe(engines, words, encoders)
     with _writing(folder) as temporary:
-        making = _Making(temporary, report)
+        builder = _Builder(temporary, report)
         for number, name in enumerate(engines):
             if name == BM25:
-                making.writers.append(LexicalWriter(temporary / LEXICAL))
+                builder.writers.append(LexicalWriter(temporary / LEXICAL))
             else:
                 file = temporary / vectors_file(number)
-                making.writers.append(VectorWriter(file, encoders[name]))
-        making.take(read_passages(files, words))
-        return making.finish(about)
+                builder.writers.append(VectorWriter(file, encoders[name]))
+        builder.add_passages(read_passages(files, words))
+        return builder.finish(about).passages
 
 
-def add(folder: Path, files: Iterable[str], report: Report) -> tuple[Manifest, int]:
-    """The corpus with more files, cut and searched as it is; and how many passages are new."""
+def add(folder: Path, files: Iterable[str], report: Report) -> int:
+    """Add files with the corpus' own settings; returns the number of new passages."""
     with _writing(folder) as temporary:
         manifest = read_manifest(folder)
         about, texts = manifest.about, Texts(folder)
         encoders = load_encoders(about.engines)
         check_encoders(about, encoders, str(folder))
-        making = _Making(temporary, report, len(texts))
+        builder = _Builder(temporary, report, len(texts))
         shutil.copyfile(folder / TEXT, temporary / TEXT)
-        making.places = np.load(folder / PLACES).tolist()
+        builder.places = np.load(folder / PLACES).tolist()
         for number, name in enumerate(about.engines):
             if name == BM25:
                 writer = LexicalWriter(temporary / LEXICAL)
@@ -87,14 +89,29 @@ def add(folder: Path, files: Iterable[str], report: Report) -> tuple[Manifest, i
             else:
                 file = vectors_file(number)
                 writer = VectorWriter(temporary / file, encoders[name], folder / file)
-            making.writers.append(writer)
-        making.take(read_passages(files, about.words, Known(texts)))
-        return making.finish(about), making.count - manifest.passages
+            builder.writers.append(writer)
+        builder.add_passages(read_passages(files, about.words, Known(texts)))
+        return builder.finish(about).passages - manifest.passages
+
+
+def state(folder: Path) -> tuple[About, int, int]:
+    """Build settings, number of passages and bytes of a corpus."""
+    manifest = read_manifest(folder)
+    return manifest.about, manifest.passages, manifest.bytes
+
+
+def listed(folder: Path) -> list[str]:
+    """The corpora in a folder, or the folder itself."""
+    if is_corpus(folder):
+        return [str(folder)]
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder")
+    return [str(each) for each in sorted(folder.iterdir()) if is_corpus(each)]
 
 
 @dataclass(slots=True)
-class _Making:
-    """A corpus while it is made."""
+class _Builder:
+    """A corpus while it is built."""
 
     folder: Path
     report: Report
@@ -102,16 +119,16 @@ class _Making:
     places: list[int] = field(default_factory=lambda: [0])
     writers: list[Writer] = field(default_factory=list)
 
-    def take(self, passages: Iterable[Passage]) -> None:
-        """Write passages and index them, some at a time."""
+    def add_passages(self, passages: Iterable[Passage]) -> None:
+        """Write and index passages in batches."""
         with (self.folder / TEXT).open("ab") as file:
             rest = iter(passages)
-            while some := list(islice(rest, BATCH)):
-                self._write(file, some)
-                texts = [searched_text(each.title, each.text) for each in some]
+            while batch := list(islice(rest, BATCH)):
+                self._write(file, batch)
+                texts = [searched_text(each.title, each.text) for each in batch]
                 for writer in self.writers:
                     writer.add(texts)
-                self.count += len(some)
+                self.count += len(batch)
                 self.report(self.count, "reading")
 
     def _write(self, file: IO[bytes], passages: Iterable[Passage]) -> None:
@@ -122,7 +139,7 @@ class _Making:
             self.places.append(self.places[-1] + len(line))
 
     def finish(self, about: About) -> Manifest:
-        """Finish the indexes and say what is there."""
+        """Finish the indexes and write the manifest."""
         if not self.count:
             raise InputError("the corpus has no passages; name files that hold some")
         self.report(self.count, "indexing")
@@ -134,7 +151,7 @@ class _Making:
 
 @contextlib.contextmanager
 def _writing(folder: Path) -> Iterator[Path]:
-    """A folder to fill, by one process at a time; what is there and is no corpus stays."""
+    """A temporary folder that replaces `folder`, which must be a corpus or empty, under a lock."""
     folder = folder.absolute()
     if folder.exists() and not is_corpus(folder) and not _empty(folder):
         raise InputError(f"{folder} exists and is not a corpus; name another folder")

@@ -1,19 +1,17 @@
-"""A built corpus, searched where it lies on disk."""
+"""A built corpus on disk."""
 
 from pathlib import Path
 
 from graft.rag.corpora.engines import BM25, check_encoders, load_encoders
 from graft.rag.corpora.folder import LEXICAL, Texts, read_manifest, vectors_file
-from graft.rag.corpora.lexical import LexicalRanker
-from graft.rag.corpora.ranking import Ranker, fused
-from graft.rag.corpora.vectors import VectorRanker
+from graft.rag.corpora.indexes import LexicalRanker, Ranker, VectorRanker, fused
 from graft.rag.corpus import Hit
 
-DEEP = 100  # passages of each engine that are fused, or as many as are asked for
+DEPTH = 100  # minimum number of passages of each engine that are fused
 
 
 class BuiltCorpus:
-    """A `Corpus` in a folder that `build` made; several engines are fused by rank."""
+    """A `Corpus` in a folder of `build`; several engines are fused by rank."""
 
     def __init__(self, folder: Path | str) -> None:
         folder = Path(folder)
@@ -39,8 +37,8 @@ class BuiltCorpus:
         if len(self._rankers) == 1:
             numbers, scores = self._rankers[0].rank(query, k)
         else:
-            deep = max(DEEP, k)
-            numbers, scores = fused([each.rank(query, deep) for each in self._rankers], k)
+            depth = max(DEPTH, k)
+            numbers, scores = fused([each.rank(query, depth) for each in self._rankers], k)
         return [
             Hit(self._texts[number], score)
             for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)

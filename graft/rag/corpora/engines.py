@@ -1,4 +1,4 @@
-"""What a corpus is searched by: BM25, vectors, or several fused by rank."""
+"""Search engines of a corpus: BM25, vectors, or several fused by rank."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,7 +12,7 @@ from graft.retrieval.encoder import Encoder, find_encoder
 BM25 = "bm25"
 ALIASES = {"bm25s": BM25, "hybrid": f"{BM25}+static"}
 PROBE = "The lift at the main entrance was installed in 2011."
-SAME = 0.999  # cosine of the probe's vectors by the same encoder, on whatever device
+SAME = 0.999  # minimum cosine of the probe's vectors by the same encoder on any device
 
 
 def engine_parts(name: str) -> tuple[str, ...]:
@@ -23,40 +23,40 @@ def engine_parts(name: str) -> tuple[str, ...]:
         kind, colon, model = part.partition(":")
         if part not in (BM25, "static", "dense") and not (kind == "dense" and colon and model):
             raise InputError(
-                f"there is no engine {part!r}: choose bm25s, static, dense, dense:NAME, hybrid or "
+                f"unknown engine {part!r}; choose bm25s, static, dense, dense:NAME, hybrid or "
                 "milvus"
             )
     if len(set(parts)) < len(parts):
-        raise InputError(f"the engine {name!r} has one part twice")
+        raise InputError(f"the engine {name!r} has a part twice")
     return parts
 
 
 def searched_text(title: str, text: str) -> str:
-    """What is searched of a passage."""
+    """The indexed text of a passage."""
     return f"{title}\n{text}" if title else text
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """How a corpus was made: its engines, the most words of a passage, and for each encoder the
-    vector of a sentence, by which another encoder of the same name is noticed."""
+    """Build settings of a corpus: engines, maximum words of a passage, and for each encoder the
+    vector of a sentence, to detect another encoder of the same name."""
 
     engines: tuple[str, ...]
     words: int
     probes: Mapping[str, list[float]] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The settings for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "About":
-        """What `as_dict` wrote; ValueError, KeyError or TypeError for anything else."""
+        """The settings of `as_dict`; ValueError, KeyError or TypeError for other content."""
         probes = {str(name): list(map(float, v)) for name, v in content["probes"].items()}
         return cls(tuple(map(str, content["engines"])), int(content["words"]), probes)
 
     def size(self, name: str) -> int:
-        """Of the vectors of an encoder."""
+        """Vector size of an encoder."""
         return len(self.probes[name])
 
 
@@ -66,17 +66,17 @@ def load_encoders(engines: tuple[str, ...]) -> dict[str, Encoder]:
 
 
 def describe(engines: tuple[str, ...], words: int, encoders: Mapping[str, Encoder]) -> About:
-    """A new corpus made with these encoders."""
+    """The settings of a new corpus with these encoders."""
     probes = {name: each.encode_question(PROBE).tolist() for name, each in encoders.items()}
     return About(engines, words, probes)
 
 
 def check_encoders(about: About, encoders: Mapping[str, Encoder], where: str) -> None:
-    """Refuse an encoder that is not the one the vectors were made with."""
+    """Raise InputError for an encoder other than the one of the corpus."""
     for name, encoder in encoders.items():
         made, now = np.asarray(about.probes[name], np.float32), encoder.encode_question(PROBE)
         if made.shape != now.shape or float(made @ now) < SAME:
             raise InputError(
-                f"the corpus {where} was made with another encoder than {name} is here: install "
-                "that one, or build the corpus anew"
+                f"the corpus {where} was built with another encoder {name}: install that one, or "
+                "build the corpus again"
             )

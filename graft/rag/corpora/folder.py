@@ -1,12 +1,12 @@
-"""The files of a built corpus: passages as JSON lines with their places, indexes, a manifest.
+"""The files of a built corpus: passages as JSON lines with their offsets, indexes, a manifest.
 
-    corpus.json      how it was made, how many passages, the size of every file
-    passages.jsonl   {"id", "title", "text"}, a line for each
-    places.npy       where each line begins, and where the last ends: int64 [passages + 1]
+    corpus.json      build settings, number of passages, size of every file
+    passages.jsonl   {"id", "title", "text"}, one line per passage
+    places.npy       offsets of the lines and the end of the last: int64 [passages + 1]
     bm25/            an index of bm25s
     vectors-N.f32    unit vectors of the N-th engine: float32 [passages, size]
 
-All are mapped, not read, when a corpus is opened.
+Opening a corpus maps them into memory.
 """
 
 import json
@@ -28,7 +28,7 @@ LEXICAL = "bm25"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`files` has the bytes of every file by its name in the folder."""
+    """`files` has the size of every file by its name in the folder."""
 
     about: About
     passages: int
@@ -36,22 +36,22 @@ class Manifest:
 
     @property
     def bytes(self) -> int:
-        """On disk."""
+        """Size on disk."""
         return sum(self.files.values())
 
 
 def is_corpus(folder: Path) -> bool:
-    """Whether a corpus was built there."""
+    """Whether the folder has a corpus."""
     return (folder / MANIFEST).is_file()
 
 
 def vectors_file(engine: int) -> str:
-    """Where the vectors of the engine of that number are."""
+    """The file of an engine's vectors."""
     return f"vectors-{engine}.f32"
 
 
 def write_manifest(folder: Path, about: About, passages: int) -> Manifest:
-    """Say what is in the folder, once all is there."""
+    """Write the manifest of a complete folder."""
     files = {
         str(file.relative_to(folder)): file.stat().st_size
         for file in sorted(folder.rglob("*"))
@@ -63,8 +63,8 @@ def write_manifest(folder: Path, about: About, passages: int) -> Manifest:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What the corpus is; InputError in one line where it is none, half or damaged."""
-    again = f"build it anew with: graft index passages {folder} FILES"
+    """The manifest of a corpus; InputError if it is not one, incomplete or damaged."""
+    again = f"build it again with: graft index passages {folder} FILES"
     try:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
@@ -92,7 +92,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 class Texts:
-    """The passages of a corpus by their numbers, read where they lie."""
+    """The passages of a corpus by number, read from the memory map."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -108,7 +108,7 @@ class Texts:
             return Passage(**json.loads(self._bytes[start:end].tobytes()))
         except (ValueError, TypeError) as error:
             raise InputError(
-                f"passage {number + 1} of the corpus {self._folder} is damaged: build it anew "
+                f"passage {number + 1} of the corpus {self._folder} is damaged: build it again "
                 f"with: graft index passages {self._folder} FILES"
             ) from error
 

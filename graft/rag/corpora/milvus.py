@@ -1,8 +1,8 @@
-"""A corpus in Milvus: an embedded file of Milvus Lite, or a server or cluster by its URI.
+"""A corpus in Milvus: a file of Milvus Lite, or a server or cluster by its URI.
 
-Each passage is an entity with id, title and text; BM25 is Milvus' own full-text function, every
-encoder has a field of vectors, and several are fused by Milvus' reciprocal rank. How the collection
-was made stands in its properties (Milvus Lite keeps these) and its description.
+Each passage is an entity with id, title and text. BM25 is Milvus' full-text function, every encoder
+has a vector field, and several engines are fused by Milvus' reciprocal rank. The build settings are
+in the collection's properties (Milvus Lite keeps these) and its description.
 """
 
 import json
@@ -38,15 +38,15 @@ PROPERTY = "graft"
 FORMAT = 1
 BATCH = 256  # passages at a time
 PAGE = 1000  # ids at a time
-DEEP = 100  # of each field that are fused
-MOST_BYTES = 65_535  # of a text, Milvus' own limit
+DEPTH = 100  # minimum passages of each field that are fused
+MAX_BYTES = 65_535  # of a text, Milvus' limit
 SHOWN = ("title", "text")
 Report = Callable[[int, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a collection is."""
+    """The address of a collection."""
 
     uri: str
     collection: str
@@ -56,34 +56,35 @@ class Address:
 
 
 def as_address(name: str) -> Address:
-    """From milvus:FILE.db#NAME or milvus:http://HOST:19530#NAME; NAME is passages if left out."""
+    """From milvus:FILE.db#NAME or milvus:http://HOST:19530#NAME; NAME is "passages" by default."""
     uri, _, collection = name.removeprefix(PREFIX).partition("#")
     if not uri:
-        raise InputError(f"{name!r} names no file and no server; write milvus:FILE.db#NAME")
+        raise InputError(f"{name!r} has no file or server; write milvus:FILE.db#NAME")
     if "://" not in uri:
         return Address(str(Path(uri).expanduser().absolute()), collection or COLLECTION)
     if "@" in uri:
-        raise InputError(f"no passwords in addresses of Milvus; put them into the variable {TOKEN}")
+        raise InputError(f"an address of Milvus must not have a password; set the variable {TOKEN}")
     return Address(uri, collection or COLLECTION)
 
 
-def collections(address: Address) -> list[str]:
-    """The collections at an address that Graft made."""
-    with _talking(address) as client:
+def listed(address: Address) -> list[str]:
+    """The collections of Graft at an address."""
+    with _client(address) as client:
         names = sorted(client.list_collections())
-        return [name for name in names if _about(client, name) and not name.endswith(BUILDING)]
+        names = [name for name in names if _about(client, name) and not name.endswith(BUILDING)]
+    return [str(Address(address.uri, name)) for name in names]
 
 
 def build(
     address: Address, files: Iterable[str], engines: tuple[str, ...], words: int, report: Report
 ) -> int:
-    """A new collection of files, in place of one that may be there; how many passages."""
+    """Build a collection of files, replacing an existing one; returns the number of passages."""
     encoders = load_encoders(engines)
     about = describe(engines, words, encoders)
     building = f"{address.collection}{BUILDING}"
-    with _talking(address) as client:
-        _refuse_others(client, address)
-        client.drop_collection(building)  # of a build that was interrupted
+    with _client(address) as client:
+        _check_owner(client, address)
+        client.drop_collection(building)  # of an interrupted build
         _create(client, building, about)
         try:
             count = _insert(client, building, read_passages(files, words), encoders, report)
@@ -96,16 +97,16 @@ def build(
     return count
 
 
-def state(address: Address) -> tuple[About, int]:
-    """How a collection was made, and how many passages it has."""
-    with _talking(address) as client:
-        return _made(client, address), _count(client, address.collection)
+def state(address: Address) -> tuple[About, int, None]:
+    """Build settings and number of passages of a collection; Milvus does not report bytes."""
+    with _client(address) as client:
+        return _loaded(client, address), _count(client, address.collection), None
 
 
 def add(address: Address, files: Iterable[str], report: Report) -> int:
-    """More files into a collection: how many passages are new."""
-    with _talking(address) as client:
-        about = _made(client, address)
+    """Add files to a collection; returns the number of new passages."""
+    with _client(address) as client:
+        about = _loaded(client, address)
         encoders = load_encoders(about.engines)
         check_encoders(about, encoders, str(address))
         known = Known(_passages(client, address.collection))
@@ -114,13 +115,13 @@ def add(address: Address, files: Iterable[str], report: Report) -> int:
 
 
 class MilvusCorpus:
-    """A `Corpus` in a collection. Full-text scores are positive, whatever sign a server gives."""
+    """A `Corpus` in a collection. Full-text scores are positive; servers differ in the sign."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self._client = _connected(address)
         with _errors(address):
-            self.about = _made(self._client, address)
+            self.about = _loaded(self._client, address)
         self._encoders = load_encoders(self.about.engines)
         check_encoders(self.about, self._encoders, str(address))
 
@@ -130,49 +131,44 @@ class MilvusCorpus:
 
     def search(self, query: str, k: int) -> list[Hit]:
         """See Corpus."""
-        asked = {
-            name: asked
-            for name in self.about.engines
-            if (asked := self._asked(name, query)) is not None
-        }
-        if not asked:
-            return []
+        queries = {name: self._query(name, query) for name in self.about.engines}
+        queries = {name: each for name, each in queries.items() if each is not None}
         with _errors(self.address):
-            if len(asked) > 1:  # Milvus Lite fuses what is not near too
-                asked = {name: each for name, each in asked.items() if self._one(name, each, 1)}
-            found = self._several(asked, k) if len(asked) > 1 else self._one_of(asked, k)
+            if len(queries) > 1:  # Milvus Lite also fuses irrelevant passages
+                queries = {name: each for name, each in queries.items() if self._one(name, each, 1)}
+            if len(queries) > 1:
+                found = self._several(queries, k)
+            else:
+                found = [hit for name, each in queries.items() for hit in self._one(name, each, k)]
         return [
             Hit(Passage(str(each["id"]), *_shown(each["entity"])), abs(each["distance"]))
             for each in found
         ]
 
-    def _asked(self, name: str, query: str) -> str | list[float] | None:
-        """What a field is searched for; None for nothing."""
+    def _query(self, name: str, query: str) -> str | list[float] | None:
+        """The query of an engine; None if it has none."""
         if name == BM25:
             return " ".join(question_words(query)) or None
         return self._encoders[name].encode_question(query).tolist() if query.strip() else None
 
-    def _one_of(self, asked: Mapping[str, Any], k: int) -> list[dict[str, Any]]:
-        return [hit for name, each in asked.items() for hit in self._one(name, each, k)]
-
-    def _one(self, name: str, asked: str | list[float], k: int) -> list[dict[str, Any]]:
+    def _one(self, name: str, query: str | list[float], k: int) -> list[dict[str, Any]]:
         return self._client.search(
             self.address.collection,
-            data=[asked],
+            data=[query],
             anns_field=_field(self.about, name),
             search_params=self._parameters(name),
             limit=k,
             output_fields=list(SHOWN),
         )[0]
 
-    def _several(self, asked: Mapping[str, Any], k: int) -> list[dict[str, Any]]:
+    def _several(self, queries: Mapping[str, Any], k: int) -> list[dict[str, Any]]:
         from pymilvus import AnnSearchRequest, RRFRanker
 
         requests = [
             AnnSearchRequest(
-                [each], _field(self.about, name), self._parameters(name), limit=max(DEEP, k)
+                [each], _field(self.about, name), self._parameters(name), limit=max(DEPTH, k)
             )
-            for name, each in asked.items()
+            for name, each in queries.items()
         ]
         return self._client.hybrid_search(
             self.address.collection,
@@ -185,7 +181,7 @@ class MilvusCorpus:
     def _parameters(self, name: str) -> dict[str, Any]:
         if name == BM25:
             return {"metric_type": "BM25"}
-        return {"metric_type": "COSINE", "params": {"radius": self._encoders[name].near}}
+        return {"metric_type": "COSINE", "params": {"radius": self._encoders[name].min_cosine}}
 
 
 def _shown(entity: Mapping[str, str]) -> tuple[str, str]:
@@ -206,7 +202,7 @@ def _connected(address: Address) -> Any:  # noqa: ANN401 (pymilvus is optional)
 
 
 @contextmanager
-def _talking(address: Address) -> Iterator[Any]:
+def _client(address: Address) -> Iterator[Any]:
     client = _connected(address)
     try:
         with _errors(address):
@@ -217,20 +213,20 @@ def _talking(address: Address) -> Iterator[Any]:
 
 @contextmanager
 def _errors(address: Address) -> Iterator[None]:
-    """One line for whatever Milvus or its file say."""
+    """Errors of Milvus as InputError."""
     from pymilvus.exceptions import MilvusException
 
     try:
         yield
     except (MilvusException, OSError) as error:
-        said = " ".join(str(getattr(error, "message", error)).split())
-        raise InputError(f"Milvus at {address.uri} refuses: {said}") from error
+        message = " ".join(str(getattr(error, "message", error)).split())
+        raise InputError(f"Milvus at {address.uri} failed: {message}") from error
 
 
 def _about(client: Any, name: str) -> About | None:  # noqa: ANN401
-    """How a collection was made; None if not by Graft."""
-    told = client.describe_collection(name)
-    for text in (told.get("properties", {}).get(PROPERTY), told.get("description")):
+    """Build settings of a collection; None if it is not Graft's."""
+    described = client.describe_collection(name)
+    for text in (described.get("properties", {}).get(PROPERTY), described.get("description")):
         try:
             content = json.loads(text or "")
             return About.from_dict(content) if content["format"] == FORMAT else None
@@ -239,33 +235,33 @@ def _about(client: Any, name: str) -> About | None:  # noqa: ANN401
     return None
 
 
-def _made(client: Any, address: Address) -> About:  # noqa: ANN401
-    """How a collection was made; it is ready to be searched then."""
-    again = f"make it with: graft index passages {address} FILES"
+def _loaded(client: Any, address: Address) -> About:  # noqa: ANN401
+    """Load a collection for search; returns its build settings."""
+    again = f"build it with: graft index passages {address} FILES"
     if not client.has_collection(address.collection):
         raise InputError(f"there is no collection {address.collection} at {address.uri}; {again}")
     if about := _about(client, address.collection):
         client.load_collection(address.collection)
         return about
-    raise InputError(f"the collection {address} was not made by this version of Graft; {again}")
+    raise InputError(f"the collection {address} was not built by this version of Graft; {again}")
 
 
-def _refuse_others(client: Any, address: Address) -> None:  # noqa: ANN401
-    """A collection that somebody else made is not replaced."""
-    there = client.has_collection(address.collection)
-    if there and not _about(client, address.collection):
+def _check_owner(client: Any, address: Address) -> None:  # noqa: ANN401
+    """Raise InputError for a collection that is not Graft's: it must not be replaced."""
+    exists = client.has_collection(address.collection)
+    if exists and not _about(client, address.collection):
         raise InputError(f"the collection {address} is not Graft's; name another one")
 
 
 def _create(client: Any, name: str, about: About) -> None:  # noqa: ANN401
     from pymilvus import DataType, Function, FunctionType
 
-    told = json.dumps({"format": FORMAT, **about.as_dict()})
-    schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=told)
+    settings = json.dumps({"format": FORMAT, **about.as_dict()})
+    schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=settings)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=512)
-    schema.add_field("title", DataType.VARCHAR, max_length=MOST_BYTES)
-    schema.add_field("text", DataType.VARCHAR, max_length=MOST_BYTES)
-    schema.add_field("searched", DataType.VARCHAR, max_length=MOST_BYTES, enable_analyzer=True)
+    schema.add_field("title", DataType.VARCHAR, max_length=MAX_BYTES)
+    schema.add_field("text", DataType.VARCHAR, max_length=MAX_BYTES)
+    schema.add_field("searched", DataType.VARCHAR, max_length=MAX_BYTES, enable_analyzer=True)
     indexes = client.prepare_index_params()
     for engine in about.engines:
         field = _field(about, engine)
@@ -278,7 +274,9 @@ def _create(client: Any, name: str, about: About) -> None:  # noqa: ANN401
         else:
             schema.add_field(field, DataType.FLOAT_VECTOR, dim=about.size(engine))
             indexes.add_index(field, "AUTOINDEX", metric_type="COSINE")
-    client.create_collection(name, schema=schema, index_params=indexes, properties={PROPERTY: told})
+    client.create_collection(
+        name, schema=schema, index_params=indexes, properties={PROPERTY: settings}
+    )
 
 
 def _insert(
@@ -288,32 +286,32 @@ def _insert(
     encoders: Mapping[str, Encoder],
     report: Report,
 ) -> int:
-    """Passages with their vectors, some at a time; how many."""
+    """Insert passages with their vectors in batches; returns their number."""
     about, count, rest = _about(client, name), 0, iter(passages)
-    while some := list(islice(rest, BATCH)):
-        rows = [_row(each) for each in some]
+    while batch := list(islice(rest, BATCH)):
+        rows = [_row(each) for each in batch]
         for engine, encoder in encoders.items():
             vectors = encoder.encode_passages([row["searched"] for row in rows])
             for row, vector in zip(rows, vectors.tolist(), strict=True):
                 row[_field(about, engine)] = vector
         client.upsert(name, rows)
-        count += len(some)
+        count += len(batch)
         report(count, "reading")
     return count
 
 
 def _row(passage: Passage) -> dict[str, Any]:
     searched = searched_text(passage.title, passage.text)
-    if len(searched.encode(errors="replace")) > MOST_BYTES:
+    if len(searched.encode(errors="replace")) > MAX_BYTES:
         raise InputError(
-            f"the passage {passage.id} has more than {MOST_BYTES:,} bytes, the most that Milvus "
-            "holds; choose fewer --words"
+            f"the passage {passage.id} has more than {MAX_BYTES:,} bytes, Milvus' limit; "
+            "choose fewer --words"
         )
     return {"id": passage.id, "title": passage.title, "text": passage.text, "searched": searched}
 
 
 def _passages(client: Any, name: str) -> Iterator[Passage]:  # noqa: ANN401
-    """All that a collection has."""
+    """All passages of a collection."""
     with _quiet():
         pages = client.query_iterator(name, batch_size=PAGE, output_fields=["id", *SHOWN])
         while page := pages.next():
@@ -323,7 +321,7 @@ def _passages(client: Any, name: str) -> Iterator[Passage]:  # noqa: ANN401
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Milvus Lite keeps no time of its own, which these report at length; it is not needed."""
+    """Silence warnings that Milvus Lite has no timestamps; they are not needed."""
     loggers = [logging.getLogger(name) for name in ("pymilvus", "grpc._server")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Corpora by what a user names: a built one, a collection in Milvus, or files to be read."""
+"""Corpora by name: a built one, a collection in Milvus, or files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +12,8 @@ MILVUS = "milvus:"
 
 
 def open_corpus(names: Sequence[str | Path]) -> Corpus:
-    """A folder that `graft index passages` made, `milvus:FILE.db#NAME` or `milvus:URI#NAME`; else
-    files, folders and patterns, which are read into memory."""
+    """Open a folder of `graft index passages`, `milvus:FILE.db#NAME` or `milvus:URI#NAME`, or read
+    files, folders and patterns into memory."""
     built = [str(name) for name in names if _is_built(str(name))]
     if not built:
         return read_corpus(names)

@@ -406,7 +406,7 @@ def test_draft_model_that_becomes_accurate_is_used_again():
 )
 def engine(request):
     engine = tiny_engine(draft_model=tiny_draft_model(wrap=request.param), wrap=request.param)
-    engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # on a GPU rows are all but free
+    engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # GPU: free rows
     return engine
 
 

@@ -7,9 +7,9 @@ from graft.rag.corpora import engines
 
 
 class Letters:
-    """An encoder that counts letters; one whose `shift` differs is another one."""
+    """An encoder that counts letters; another `shift` is another encoder."""
 
-    near = 0.1
+    min_cosine = 0.1
 
     def __init__(self, shift=0):
         self.shift = shift
@@ -25,7 +25,7 @@ class Letters:
 
 @pytest.fixture(autouse=True)
 def letters(monkeypatch):
-    """Instead of encoders that take seconds to load; the `shift` of those made from now on."""
+    """Replaces the encoders, which take seconds to load; sets the `shift` of new ones."""
     made = {"shift": 0}
     monkeypatch.setattr(engines, "find_encoder", lambda name: Letters(made["shift"]))
     return made

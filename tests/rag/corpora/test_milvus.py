@@ -1,4 +1,4 @@
-"""Corpora in Milvus, for real: an embedded file of Milvus Lite."""
+"""Corpora in a file of Milvus Lite."""
 
 import json
 
@@ -54,12 +54,12 @@ def test_passages_are_found_with_title_and_text(address, rows, engine):
     assert corpus.search("", 2) == []
 
 
-def test_what_has_nothing_in_common_is_not_found(address, rows):
+def test_unrelated_passages_are_not_found(address, rows):
     make(address, rows)
     assert found(address, "zzzz") == []
 
 
-def test_the_best_come_first_by_bm25(address, rows):
+def test_best_passages_come_first_by_bm25(address, rows):
     make(address, rows, "bm25s")
     assert found(address, "the surgical lift") == ["b", "a"]
 
@@ -71,12 +71,12 @@ def test_more_files_are_added_once(address, rows, tmp_path):
     more.write_text("\n".join(map(json.dumps, [row, ROWS[0]])))
     for new in (1, 0):
         assert milvus.add(address, [str(more)], lambda *_: None) == new
-        about, count = milvus.state(address)
+        about, count, _ = milvus.state(address)
         assert (count, about.engines) == (4, ("bm25", "static"))
     assert found(address, "who supplies water", 1) == ["d"]
 
 
-def test_building_anew_replaces_and_an_interruption_leaves_the_old(address, rows, tmp_path):
+def test_rebuild_replaces_and_an_interruption_keeps_the_old(address, rows, tmp_path):
     make(address, rows)
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps({"id": "n", "text": "new words"}))
@@ -87,7 +87,7 @@ def test_building_anew_replaces_and_an_interruption_leaves_the_old(address, rows
     with pytest.raises(KeyboardInterrupt):
         milvus.build(address, [str(other)], ("bm25",), 100, interrupted)
     assert found(address, "surgical", 1) == ["b"]
-    assert milvus.collections(address) == ["texts"]
+    assert milvus.listed(address) == [str(address)]
     make(address, str(other), "bm25s")
     assert found(address, "surgical") == []
     assert found(address, "new words") == ["n"]
@@ -96,13 +96,13 @@ def test_building_anew_replaces_and_an_interruption_leaves_the_old(address, rows
 def test_another_encoder_is_refused(address, rows, letters):
     make(address, rows)
     letters["shift"] = 5
-    with pytest.raises(InputError, match="was made with another encoder than static"):
+    with pytest.raises(InputError, match="was built with another encoder static"):
         MilvusCorpus(address)
-    with pytest.raises(InputError, match="was made with another encoder"):
+    with pytest.raises(InputError, match="was built with another encoder"):
         milvus.add(address, [rows], lambda *_: None)
 
 
-def test_what_is_not_there_or_not_ours_is_said_in_a_line(address, rows):
+def test_missing_and_foreign_collections_are_refused(address, rows):
     with pytest.raises(InputError, match="there is no collection texts at"):
         MilvusCorpus(address)
     from pymilvus import MilvusClient
@@ -110,15 +110,15 @@ def test_what_is_not_there_or_not_ours_is_said_in_a_line(address, rows):
     client = MilvusClient(address.uri)
     client.create_collection("texts", dimension=4)
     client.close()
-    with pytest.raises(InputError, match="was not made by this version of Graft"):
+    with pytest.raises(InputError, match="was not built by this version of Graft"):
         MilvusCorpus(address)
     with pytest.raises(InputError, match="is not Graft's; name another one"):
         make(address, rows)
-    assert milvus.collections(address) == []
+    assert milvus.listed(address) == []
 
 
-def test_a_server_that_does_not_answer_is_said_in_a_line():
-    with pytest.raises(InputError, match="Milvus at http://127.0.0.1:9 refuses") as raised:
+def test_unreachable_server_is_refused():
+    with pytest.raises(InputError, match="Milvus at http://127.0.0.1:9 failed") as raised:
         MilvusCorpus(Address("http://127.0.0.1:9", "texts"))
     assert "\n" not in str(raised.value)
 
@@ -136,13 +136,13 @@ def test_addresses(name, expected):
 
 
 @pytest.mark.parametrize("name", ["milvus:", "milvus:#c", "milvus:http://root:secret@host#c"])
-def test_addresses_without_a_place_or_with_a_password_are_refused(name):
+def test_wrong_addresses_are_refused(name):
     with pytest.raises(InputError) as raised:
         as_address(name)
     assert "secret" not in str(raised.value)
 
 
-def test_the_token_comes_from_the_environment(monkeypatch):
+def test_token_comes_from_the_environment(monkeypatch):
     import pymilvus
 
     seen = []

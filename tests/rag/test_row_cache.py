@@ -1,4 +1,4 @@
-"""Rows of passages in memory and on disk: never too many, never the wrong ones."""
+"""Rows of passages in memory and on disk: limits and damage."""
 
 import inspect
 import os
@@ -18,21 +18,21 @@ from graft.decode.request import Request
 from graft.home import TEMPORARY
 from graft.models.load import build_forward
 from graft.rag.document_cache import DocumentCache
-from graft.rag.kept_rows import PLENTY, Entry, KeptRows, at_hand, name_of
 from graft.rag.reuse import Reuse
+from graft.rag.row_cache import MIN_FREE_BYTES, Entry, RowCache, entry_name, to_storage
 from graft.sampling import SamplingParams
 
 SIZE = 2 * 3 * 2 * 10 * 4 * 4  # bytes of an entry
 MANY = 1 << 20
 
 
-def entry(number: int, *, clean: bool = True) -> Entry:
+def entry(number: int, *, exact: bool = True) -> Entry:
     tokens = np.arange(number, number + 10, dtype=np.int32)
     rows = torch.full((2, 3, 2, 10, 4), float(number))
-    return Entry(name_of("model", "before", tokens), tokens, rows, 7, clean=clean)
+    return Entry(entry_name("model", "before", tokens), tokens, rows, 7, exact=exact)
 
 
-def found(kept: KeptRows, number: int) -> Entry | None:
+def found(kept: RowCache, number: int) -> Entry | None:
     wanted = entry(number)
     return kept.get(wanted.name, wanted.tokens, 7)
 
@@ -41,8 +41,8 @@ def files(folder: Path) -> list[Path]:
     return list(folder.rglob("*.safetensors"))
 
 
-def test_the_longest_unused_gives_way():
-    kept = KeptRows("model", most_bytes=2 * SIZE)
+def test_least_recently_used_is_evicted():
+    kept = RowCache("model", max_bytes=2 * SIZE)
     kept.put(entry(1))
     kept.put(entry(2))
     assert found(kept, 1)
@@ -52,8 +52,8 @@ def test_the_longest_unused_gives_way():
     assert (kept.bytes, len(kept), kept.evicted) == (2 * SIZE, 2, 1)
 
 
-def test_what_gives_way_is_found_on_disk(tmp_path):
-    kept = KeptRows("model", most_bytes=SIZE, folder=tmp_path, disk_bytes=MANY)
+def test_evicted_rows_are_found_on_disk(tmp_path):
+    kept = RowCache("model", max_bytes=SIZE, folder=tmp_path, disk_bytes=MANY)
     for number in range(3):
         kept.put(entry(number))
     again = found(kept, 0)
@@ -63,31 +63,31 @@ def test_what_gives_way_is_found_on_disk(tmp_path):
     assert kept.disk_bytes == sum(file.stat().st_size for file in files(tmp_path))
 
 
-def test_another_process_finds_what_was_flushed(tmp_path):
-    kept = KeptRows("model", most_bytes=MANY, folder=tmp_path, disk_bytes=MANY)
+def test_flushed_rows_are_found_by_another_process(tmp_path):
+    kept = RowCache("model", max_bytes=MANY, folder=tmp_path, disk_bytes=MANY)
     kept.put(entry(1))
     assert not files(tmp_path)
     kept.flush()
-    fresh = KeptRows("model", most_bytes=MANY, folder=tmp_path, disk_bytes=MANY)
+    fresh = RowCache("model", max_bytes=MANY, folder=tmp_path, disk_bytes=MANY)
     assert torch.equal(found(fresh, 1).rows, entry(1).rows)
-    assert not found(KeptRows("other", most_bytes=MANY, folder=tmp_path), 1)
+    assert not found(RowCache("other", max_bytes=MANY, folder=tmp_path), 1)
 
 
-def test_rows_on_top_of_reused_ones_never_go_to_disk(tmp_path):
-    kept = KeptRows("model", most_bytes=0, folder=tmp_path, disk_bytes=MANY)
-    kept.put(entry(1, clean=False))
+def test_inexact_rows_are_not_written_to_disk(tmp_path):
+    kept = RowCache("model", max_bytes=0, folder=tmp_path, disk_bytes=MANY)
+    kept.put(entry(1, exact=False))
     assert not files(tmp_path)
     assert kept.bytes == 0
 
 
-def test_the_folder_stays_within_its_size(tmp_path):
+def test_folder_stays_within_its_size(tmp_path):
     most = 5 * SIZE
-    kept = KeptRows("model", most_bytes=0, folder=tmp_path, disk_bytes=most)
+    kept = RowCache("model", max_bytes=0, folder=tmp_path, disk_bytes=most)
     for number in range(10):
         kept.put(entry(number))
         assert kept.disk_bytes <= most
     assert files(tmp_path)
-    small = KeptRows("model", most_bytes=0, folder=tmp_path / "small", disk_bytes=SIZE - 1)
+    small = RowCache("model", max_bytes=0, folder=tmp_path / "small", disk_bytes=SIZE - 1)
     small.put(entry(1))
     assert not files(tmp_path / "small")
 
@@ -107,7 +107,7 @@ def _empty(path: Path) -> None:
 
 
 def _rename(path: Path) -> None:
-    """Sound rows of another model under this name."""
+    """Valid rows of another model under this name."""
     save_file(load_file(path), path, {"key": "other", "name": path.stem, "text": "", "rows": ""})
 
 
@@ -116,8 +116,8 @@ def _no_header(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [_flip, _cut, _empty, _rename, _no_header])
-def test_damaged_files_are_a_miss_and_go(tmp_path, damage):
-    kept = KeptRows("model", most_bytes=0, folder=tmp_path, disk_bytes=MANY)
+def test_damaged_files_are_a_miss_and_are_deleted(tmp_path, damage):
+    kept = RowCache("model", max_bytes=0, folder=tmp_path, disk_bytes=MANY)
     kept.put(entry(1))
     (path,) = files(tmp_path)
     damage(path)
@@ -126,17 +126,17 @@ def test_damaged_files_are_a_miss_and_go(tmp_path, damage):
 
 
 def test_a_file_with_another_text_under_the_name_is_a_miss(tmp_path):
-    kept = KeptRows("model", most_bytes=0, folder=tmp_path, disk_bytes=MANY)
+    kept = RowCache("model", max_bytes=0, folder=tmp_path, disk_bytes=MANY)
     kept.put(entry(1))
     assert kept.get(entry(1).name, np.arange(10, dtype=np.int32), 7) is None
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path, caplog):
+def test_unwritable_folder_is_logged(tmp_path, caplog):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")
-    kept = KeptRows("model", most_bytes=0, folder=blocked, disk_bytes=MANY)
+    kept = RowCache("model", max_bytes=0, folder=blocked, disk_bytes=MANY)
     kept.put(entry(1))
-    assert "not kept on disk" in caplog.text
+    assert "cannot be written to disk" in caplog.text
     assert found(kept, 1) is None
 
 
@@ -146,16 +146,16 @@ from pathlib import Path
 sys.path.insert(0, {root!r})
 import numpy as np
 import torch
-from graft.rag import kept_rows
-from graft.rag.kept_rows import Entry, name_of
+from graft.rag import row_cache
+from graft.rag.row_cache import Entry, entry_name
 
 {entry}
 def half(tensors, file, about):
     open(file, "wb").write(b"half of it")
     os._exit(9)
 
-kept_rows.save_file = half
-kept = kept_rows.KeptRows("model", most_bytes=0, folder=Path({folder!r}), disk_bytes=1 << 20)
+row_cache.save_file = half
+kept = row_cache.RowCache("model", max_bytes=0, folder=Path({folder!r}), disk_bytes=1 << 20)
 kept.put(entry(1))
 """
 
@@ -170,7 +170,7 @@ def test_killed_in_the_middle_of_a_write(tmp_path):
     assert not files(folder)
     for leftover in leftovers:
         os.utime(leftover, (0, 0))  # long ago
-    kept = KeptRows("model", most_bytes=0, folder=folder, disk_bytes=MANY)
+    kept = RowCache("model", max_bytes=0, folder=folder, disk_bytes=MANY)
     assert found(kept, 1) is None
     kept.put(entry(1))
     assert torch.equal(found(kept, 1).rows, entry(1).rows)
@@ -178,7 +178,7 @@ def test_killed_in_the_middle_of_a_write(tmp_path):
 
 
 def test_many_threads_keep_the_count(tmp_path):
-    kept = KeptRows("model", most_bytes=3 * SIZE, folder=tmp_path, disk_bytes=MANY)
+    kept = RowCache("model", max_bytes=3 * SIZE, folder=tmp_path, disk_bytes=MANY)
     wrong = []
 
     def run(seed: int) -> None:
@@ -200,11 +200,11 @@ def test_many_threads_keep_the_count(tmp_path):
 def test_names_differ_with_everything_that_rows_depend_on():
     tokens = np.arange(5, dtype=np.int32)
     names = {
-        name_of("model", "before", tokens),
-        name_of("other", "before", tokens),
-        name_of("model", "after", tokens),
-        name_of("model", "before", tokens + 1),
-        name_of("model", "before", tokens[:-1]),
+        entry_name("model", "before", tokens),
+        entry_name("other", "before", tokens),
+        entry_name("model", "after", tokens),
+        entry_name("model", "before", tokens + 1),
+        entry_name("model", "before", tokens[:-1]),
     }
     assert len(names) == 5
 
@@ -214,7 +214,7 @@ PARTS += [("passage", list(range(60, 90)), "2"), ("question", [5, 6, 7], "")]
 
 
 def asked(engine, folder: Path, mode: str = "cics"):
-    """A prompt prepared and asked, and its rows on disk for others."""
+    """Prepare and generate a prompt, and write its rows to disk."""
     cache = DocumentCache(engine, Reuse(mode, "all"), folder=folder)
     prepared = cache.prepare(PARTS)
     params = SamplingParams(max_tokens=4)
@@ -227,7 +227,7 @@ def hits(prepared) -> list[int]:
     return [part.exact + part.approximate for part in prepared.parts[:-1]]
 
 
-def test_the_next_process_starts_with_what_the_last_one_read(tmp_path):
+def test_next_process_reuses_the_rows_on_disk(tmp_path):
     _, first = asked(tiny_engine(), tmp_path)
     prepared, second = asked(tiny_engine(), tmp_path)
     assert hits(prepared) == [20, 30, 30]
@@ -247,7 +247,7 @@ def test_other_weights_dtypes_forwards_and_rotations_find_nothing(tmp_path):
 
 
 def _renamed(engine, **changes):
-    """An engine that says it is of another dtype or other weights."""
+    """An engine with another dtype or fingerprint."""
     from dataclasses import replace
 
     if "fingerprint" in changes:
@@ -256,17 +256,17 @@ def _renamed(engine, **changes):
     return engine
 
 
-def test_sixteen_bit_rows_come_back_in_sixteen_bits(tmp_path):
+def test_sixteen_bit_rows_keep_their_dtype(tmp_path):
     forward, _ = build_forward(tiny_network(), name="tiny", dtype=torch.bfloat16, kind="lean")
     rows = forward.storage.kv.new_zeros(2, 3, 2, 10, 4)
     tokens = entry(1).tokens
-    kept = KeptRows("model", most_bytes=0, folder=tmp_path, disk_bytes=MANY)
-    kept.put(Entry(entry(1).name, tokens, rows, 7, clean=True))
+    kept = RowCache("model", max_bytes=0, folder=tmp_path, disk_bytes=MANY)
+    kept.put(Entry(entry(1).name, tokens, rows, 7, exact=True))
     assert found(kept, 1).rows.dtype == torch.bfloat16
 
 
 class OnGpu:
-    """Rows of a model on a GPU, as far as keeping them goes."""
+    """A fake of rows on a GPU."""
 
     is_cuda, device = True, "cuda:0"
 
@@ -274,8 +274,8 @@ class OnGpu:
         return "on the host"
 
 
-@pytest.mark.parametrize(("free", "stays"), [(PLENTY, True), (PLENTY - 1, False)])
-def test_rows_stay_on_a_gpu_while_there_is_plenty_of_room(free, stays, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 8 * PLENTY))
+@pytest.mark.parametrize(("free", "stays"), [(MIN_FREE_BYTES, True), (MIN_FREE_BYTES - 1, False)])
+def test_rows_stay_on_a_gpu_with_free_memory(free, stays, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 8 * MIN_FREE_BYTES))
     rows = OnGpu()
-    assert at_hand(rows) == (rows if stays else "on the host")
+    assert to_storage(rows) == (rows if stays else "on the host")

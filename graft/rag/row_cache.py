@@ -1,8 +1,8 @@
-"""Keys and values of pieces of text: the last used in memory, others on disk.
+"""A cache of keys and values of pieces of text: least recently used ones go from memory to disk.
 
-An entry is named by a hash of everything its rows depend on: the model (weights, dtype, forward,
-rotation), the text itself and the text before it. On disk lie only rows that follow from this
-name; a file that is not what it should be is a miss, and is deleted.
+The name of an entry is a hash of everything its rows depend on: the model (weights, dtype, forward,
+rotation), the text and the text before it. Only rows that this name determines are written to disk;
+a damaged file is a miss and is deleted.
 """
 
 import hashlib
@@ -25,30 +25,30 @@ from graft.models.prefix_files import BROKEN, checksum, kept, make_room
 
 log = logging.getLogger(__name__)
 
-ROWS = "2"  # layout of the files
-PLENTY = 2 << 30  # bytes that must be free on a GPU for rows to stay there
+FORMAT = "2"  # of the files
+MIN_FREE_BYTES = 2 << 30  # on a GPU for rows to stay there
 
 
-def name_of(key: str, before: str, tokens: np.ndarray) -> str:
-    """Of the rows of tokens (int32) after a text whose own name is `before`."""
-    digest = hashlib.sha256(f"{ROWS}\n{key}\n{before}\n".encode())
+def entry_name(key: str, before: str, tokens: np.ndarray) -> str:
+    """The name of the rows of tokens (int32) after a text whose name is `before`."""
+    digest = hashlib.sha256(f"{FORMAT}\n{key}\n{before}\n".encode())
     digest.update(tokens.tobytes())
     return digest.hexdigest()[:40]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entry:
-    """Rows of a piece of text, the first of them computed at position `first`.
+    """Rows of a piece of text; the first is computed at position `first`.
 
-    `clean`: they are what the model computes after the text that the name says; others were
-    computed on top of reused rows.
+    `exact`: they are the rows that the model computes after the text in the name; others were
+    computed on top of approximate rows.
     """
 
     name: str
     tokens: np.ndarray  # [n] int32
-    rows: Tensor  # [2, L, K, n, D], where the model computes or on the host
+    rows: Tensor  # [2, L, K, n, D], on the model's device or the host
     first: int
-    clean: bool
+    exact: bool
 
     @property
     def size(self) -> int:
@@ -56,33 +56,35 @@ class Entry:
         return self.rows.nbytes
 
 
-def at_hand(rows: Tensor) -> Tensor:
-    """Rows of a model as they are best kept: on its GPU while there is plenty of room, as taking
-    them to the host and back takes as long as reading a passage anew; else on the host."""
-    if rows.is_cuda and torch.cuda.mem_get_info(rows.device)[0] >= PLENTY:
+def to_storage(rows: Tensor) -> Tensor:
+    """The rows on the device to keep them on: their GPU while it has free memory, else the host.
+
+    Copying them to the host and back takes as long as the prefill of a passage.
+    """
+    if rows.is_cuda and torch.cuda.mem_get_info(rows.device)[0] >= MIN_FREE_BYTES:
         return rows
     return rows.cpu()
 
 
-class KeptRows:
-    """Entries by name, `most_bytes` of them in memory and `disk_bytes` in the folder, if one is
-    given; the longest unused go first. May be used by many threads, the folder by many processes.
+class RowCache:
+    """Entries by name: at most `max_bytes` in memory and, with a folder, `disk_bytes` on disk. Many
+    threads may use it, and many processes the folder.
     """
 
     def __init__(
-        self, key: str, *, most_bytes: int, folder: Path | None = None, disk_bytes: int = 0
+        self, key: str, *, max_bytes: int, folder: Path | None = None, disk_bytes: int = 0
     ) -> None:
-        self._key, self._most = key, most_bytes
-        self._folder, self._most_on_disk = folder, disk_bytes
+        self._key, self._max_bytes = key, max_bytes
+        self._folder, self._max_disk_bytes = folder, disk_bytes
         self._entries: OrderedDict[str, Entry] = OrderedDict()
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self.bytes = 0
         self.evicted = self.spilled = 0
 
     def get(self, name: str, tokens: np.ndarray, first: int) -> Entry | None:
-        """The entry of this name, which is for these tokens from position `first` on; from memory
-        or disk."""
-        with self._door:
+        """The entry of this name, from memory or disk; None if there is none. Its tokens and the
+        position of the first are given."""
+        with self._lock:
             if entry := self._entries.get(name):
                 self._entries.move_to_end(name)
                 return entry
@@ -92,30 +94,30 @@ class KeptRows:
         return entry
 
     def put(self, entry: Entry) -> None:
-        """Keep an entry, unless one of its name is kept; what has to give way goes to disk."""
-        with self._door:
+        """Add an entry, unless one of its name exists; evicted entries go to disk."""
+        with self._lock:
             if entry.name in self._entries:
                 return
             self._entries[entry.name] = entry
             self.bytes += entry.size
-            leaving = []
-            while self.bytes > self._most:
+            evicted = []
+            while self.bytes > self._max_bytes:
                 _, oldest = self._entries.popitem(last=False)
                 self.bytes -= oldest.size
-                leaving.append(oldest)
-            self.evicted += len(leaving)
-        for each in leaving:
+                evicted.append(oldest)
+            self.evicted += len(evicted)
+        for each in evicted:
             self._write(each)
 
     def drop(self, name: str) -> None:
-        """Forget an entry in memory."""
-        with self._door:
+        """Remove an entry from memory."""
+        with self._lock:
             if entry := self._entries.pop(name, None):
                 self.bytes -= entry.size
 
     def flush(self) -> None:
-        """Write what is in memory to disk too, for the next process."""
-        with self._door:
+        """Write all entries to disk, for the next process."""
+        with self._lock:
             entries = list(self._entries.values())
         for entry in entries:
             self._write(entry)
@@ -125,15 +127,15 @@ class KeptRows:
 
     @property
     def disk_bytes(self) -> int:
-        """Bytes of the files of all models in the folder."""
+        """Bytes of all files in the folder."""
         return kept(self._folder)[1] if self._folder else 0
 
     def _path(self, name: str) -> Path:
         return self._folder / self._key / f"{name}.safetensors"
 
     def _write(self, entry: Entry) -> None:
-        """A disk that refuses is logged, not raised: rows can be computed again."""
-        if not self._folder or not entry.clean or entry.size > self._most_on_disk:
+        """Write an entry; a disk error is logged, not raised, since rows can be computed again."""
+        if not self._folder or not entry.exact or entry.size > self._max_disk_bytes:
             return
         path = self._path(entry.name)
         if path.exists():
@@ -146,15 +148,15 @@ class KeptRows:
         }  # fmt: skip
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._folder.chmod(0o700)  # whoever reads the rows can guess the text
+            self._folder.chmod(0o700)  # the text can be recovered from the rows
             clean(path.parent)
             with atomic_file(path, needed=entry.size) as temporary:
                 save_file({"tokens": text, "rows": rows}, temporary, about)
-            make_room(self._folder, self._most_on_disk)
-            with self._door:
+            make_room(self._folder, self._max_disk_bytes)
+            with self._lock:
                 self.spilled += 1
         except (GraftError, OSError) as error:
-            log.warning("a passage's rows are not kept on disk: %s", error)
+            log.warning("rows of a passage cannot be written to disk: %s", error)
 
     def _read(self, name: str, tokens: np.ndarray, first: int) -> Entry | None:
         if not self._folder or not (path := self._path(name)).exists():
@@ -168,9 +170,9 @@ class KeptRows:
             if (checksum(text), checksum(rows)) != (about["text"], about["rows"]):
                 raise ValueError("its checksum is wrong")
             if not np.array_equal(text.numpy(), tokens) or rows.shape[3] != len(tokens):
-                raise ValueError("its text is another one")
+                raise ValueError("it has another text")
             os.utime(path)
-            return Entry(name, text.numpy(), rows, first, clean=True)
+            return Entry(name, text.numpy(), rows, first, exact=True)
         except BROKEN as error:
             log.warning("%s is damaged and is deleted (%s)", path, error)
             path.unlink(missing_ok=True)
