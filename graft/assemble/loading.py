@@ -1,6 +1,6 @@
 """From the names of models to an engine."""
 
-import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -84,6 +84,7 @@ def load(  # noqa: PLR0913  every option by its name
     needs one: each takes as long as twenty tokens. Of the heads those are put to work now that
     `draft` uses, others when a request first does.
     """
+    began = time.perf_counter()
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)
     chains, retrieval = chains_for(verifier, gamma, confidence), Retrieval(retriever, retrieved)
@@ -91,7 +92,6 @@ def load(  # noqa: PLR0913  every option by its name
     retrieval.check(needed=short)
     if draft_device and not draft_model:
         raise InputError("a draft device needs a draft model; name one (--draft-model)")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     loaded = load_model(
         model, dtype=dtype, device=device, context_length=context_length, invariant=invariant
     )
@@ -125,9 +125,11 @@ def load(  # noqa: PLR0913  every option by its name
         clock=machine_clock(),
     )
     verify = make_verifier(verifier, shift or Shift())
-    return engine_around(
+    engine = engine_around(
         loaded, costs, resources=resources, draft=draft, verify=verify, max_batch=max_batch
     )
+    engine.load_seconds = time.perf_counter() - began
+    return engine
 
 
 def _hold(

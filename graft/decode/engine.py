@@ -38,6 +38,8 @@ class Engine:
     Requests run together, up to `max_batch` of them, and may come from several threads.
     """
 
+    load_seconds: float = 0.0  # set by `graft.load`
+
     def __init__(
         self,
         loaded: LoadedModel,

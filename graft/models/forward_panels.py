@@ -5,6 +5,8 @@ never mix except in attention, and every sum runs in a fixed order, so a node's 
 same to the last bit whatever else is in the step (see `panels.py`).
 """
 
+import os
+
 import numba
 import numpy as np
 import torch
@@ -19,7 +21,11 @@ from graft.models.llama_shape import LlamaShape, LlamaWeights
 from graft.models.panel_weights import from_bits, pack_weights, widen
 from graft.models.storage import PanelStorage
 
-_THREADS_PAY = 1 << 20  # fewer weights than this are read before a second thread wakes up
+_MIN_SHARED_WEIGHTS = 1 << 20  # fewer are multiplied before a second thread wakes up
+# GNU OpenMP, numba's thread pool on Linux, lets threads spin for milliseconds at every barrier. If
+# another process wants the cores, the spinning thread keeps the core from the very one it waits
+# for: a step took seven times as long beside one busy process, 5 % longer with short spins.
+_SPINS = ("GOMP_SPINCOUNT", "1000")
 
 
 class PanelForward:
@@ -34,8 +40,8 @@ class PanelForward:
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = Scratch()
         self.keeps_features, self._hidden = False, np.empty((0, 0), np.float32)
-        small = self.weights.down.size < _THREADS_PAY
-        self.threads = 1 if small else use_threads()
+        threads = use_threads()
+        self.threads = threads if self.weights.down.size >= _MIN_SHARED_WEIGHTS else 1
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
@@ -122,9 +128,21 @@ class PanelForward:
 
 
 def use_threads() -> int:
-    """Give the compiled kernels as many threads as torch has; how many that is."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-    return numba.get_num_threads()
+    """Give the compiled kernels as many threads as torch has; how many that is.
+
+    The first call starts numba's threads. Their library reads the environment once, at that
+    moment; the environment is as it was afterwards.
+    """
+    name, value = _SPINS
+    added = name not in os.environ
+    if added:
+        os.environ[name] = value
+    try:
+        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        return numba.get_num_threads()
+    finally:
+        if added:
+            del os.environ[name]
 
 
 def room_for_queries(shape: LlamaShape, nodes: int, *, layers: int = 1) -> np.ndarray:

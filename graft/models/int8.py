@@ -5,12 +5,14 @@ code * scale. Embedding, output layer, norms and biases keep their dtype, as tra
 them. Weights are quantised from float32 on every device, so the codes are the same everywhere.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _METHOD, _KIND = "torchao", "Int8WeightOnlyConfig"
 
@@ -26,7 +28,7 @@ def quantisation() -> "Any":  # noqa: ANN401
         raise InputError("int8 needs torchao; type: pip install torchao") from error
 
 
-def stored_quantisation(config: PretrainedConfig) -> str | None:
+def stored_quantisation(config: "PretrainedConfig") -> str | None:
     """How the checkpoint's weights are quantised: "int8" if as above, another word, or None."""
     stored = getattr(config, "quantization_config", None)
     if stored is None:

@@ -9,11 +9,11 @@ network, is checked at load (`check_invariant`).
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from graft.errors import UnsupportedModelError
 from graft.kernels.attention_parts import Part
@@ -23,6 +23,9 @@ from graft.models.arena import Storage
 from graft.models.language_model import Forward, LanguageModel
 from graft.models.probe import probe_paths
 from graft.tree.draft_tree import DraftTree, chain, from_paths
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # Nodes of a slab: many waste work on short steps, with few a tree needs several slabs. Blocks of
 # keys at once: many waste work on short contexts, with few a long one needs many launches.
@@ -180,7 +183,7 @@ class InvariantForward:
         )
 
 
-def refuse_experts(config: PretrainedConfig, name: str) -> None:
+def refuse_experts(config: "PretrainedConfig", name: str) -> None:
     """Raise for a mixture of experts: their products have as many rows as are routed to them."""
     text = config.get_text_config()
     if any((getattr(text, each, None) or 1) > 1 for each in _EXPERTS):

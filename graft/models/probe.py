@@ -5,21 +5,24 @@ path's logits must equal those of the model's own eager forward over the plain s
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from graft.errors import UnsupportedModelError
 from graft.models.language_model import Forward, LanguageModel
 from graft.tree.draft_tree import chain, from_paths
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
 ANOTHER_WAY = "sdpa"
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 3e-2}
 
 
-def reference_logits(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
+def reference_logits(model: "PreTrainedModel", sequences: list[list[int]]) -> list[Tensor]:
     """[n, V] float32 of plain sequences by the model's own forward."""
     results = []
     with torch.no_grad():
@@ -46,7 +49,7 @@ class Reference:
         return self.logits[0].shape[1]
 
 
-def reference_of(model: PreTrainedModel) -> Reference:
+def reference_of(model: "PreTrainedModel") -> Reference:
     """Ask the model, twice if it computes in 16 bits."""
     prompt, paths = probe_paths(model.get_output_embeddings().weight.shape[0])
     sequences = [prompt + path for path in paths]

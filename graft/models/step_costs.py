@@ -269,7 +269,7 @@ def kept_costs(
     if given:
         seconds = tuple(tuple(share * second for second in row) for row in given.seconds)
         return replace(given, seconds=seconds)
-    path = home() / "costs" / f"{_key(parts)}.json"
+    path = costs_path(parts)
     if path.exists():
         try:
             return StepCosts.read(path)
@@ -293,8 +293,9 @@ def costs_are_given() -> bool:
     return bool(os.environ.get(CHOSEN))
 
 
-def _key(parts: Sequence[str]) -> str:
-    """All that a table depends on, hashed."""
+def costs_path(parts: Sequence[str]) -> Path:
+    """The file of a measurement that depends on `parts`, the device the third of them, and on the
+    machine."""
     import torch
 
     device = parts[2]
@@ -308,4 +309,5 @@ def _key(parts: Sequence[str]) -> str:
     ]
     if device.startswith("cuda"):
         everything.append(torch.cuda.get_device_name(device))
-    return hashlib.sha256("\n".join(everything).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\n".join(everything).encode()).hexdigest()[:24]
+    return home() / "costs" / f"{key}.json"

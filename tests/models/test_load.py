@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from graft.assemble import loading
 from graft.errors import CheckpointError, GraftError, InputError, UnsupportedModelError
-from graft.models import load
+from graft.models import forward_choice
 from graft.models.gpu import SHARE, hold_rows
 from graft.models.language_model import LanguageModel
 from graft.models.llama_shape import read_llama
@@ -236,13 +236,13 @@ def test_fusing_in_place_leaves_one_copy_of_every_weight():
     ],
 )
 def test_why_a_network_is_not_captured_is_said_by_name(name, options, triton, says, monkeypatch):
-    monkeypatch.setattr(load, "has_triton", lambda: triton)
-    reason = load._why_not_graphed(build(name), **({"invariant": False} | options))
+    monkeypatch.setattr(forward_choice, "has_triton", lambda: triton)
+    reason = forward_choice.why_not_graphed(forward_choice.facts_of(build(name), name, **options))
     assert reason is None if says is None else says in reason
 
 
 def _model() -> LanguageModel:
-    forward = load.build_forward(build("llama"), name="tiny", kind="lean")[0]
+    forward = forward_choice.build_forward(build("llama"), name="tiny", kind="lean")[0]
     return LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
 
 

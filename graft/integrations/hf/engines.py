@@ -28,8 +28,8 @@ from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, name_of
-from graft.models.llama_shape import STATIC_ROTARY
 from graft.models.load import LoadedModel, build_forward, longest_context
+from graft.models.rope import STATIC_ROPE
 from graft.models.step_costs import StepCosts, costs_for
 
 MOST_ROWS = 1 << 12  # of a batch; transformers has no limit
@@ -164,7 +164,7 @@ def _positions(config: PretrainedConfig) -> int:
         for each in (rotary, *rotary.values())
         if isinstance(each, dict) and "rope_type" in each
     }
-    return UNLIMITED if kinds and kinds <= STATIC_ROTARY else longest_context(config)
+    return UNLIMITED if kinds and kinds <= STATIC_ROPE else longest_context(config)
 
 
 def _look(model: PreTrainedModel) -> tuple:

@@ -8,14 +8,12 @@ and output layer are in no file of ours and are skipped in others'.
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, PretrainedConfig
 
 from graft.errors import CheckpointError
 from graft.home import atomic_folder
@@ -24,8 +22,11 @@ from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.config import WINDOW, HeadConfig, check_target, sizes_of
 from graft.models.heads.installed import CONFIG
-from graft.models.heads.layers import Positions
+from graft.models.load_record import StoredConfig
 from graft.models.longspec_head import LongSpecHead
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Head = EagleHead | LongSpecHead
 HEADS: dict[str, type[Head]] = {"eagle2": EagleHead, "longspec": LongSpecHead}
@@ -41,6 +42,10 @@ RENAMED = (
     (re.compile(r"transformer\."), "layer."),  # speculators'
     (re.compile(r"fusion_fc\."), "fc."),
 )
+LAYER_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "max_position_embeddings",
+)  # fmt: skip
 EAGLE3 = re.compile(r"midlayer\.|layers\.0\.hidden_norm\.")
 
 
@@ -63,7 +68,7 @@ def write_head(
 
 
 def read_head(
-    folder: Path, checkpoint: Checkpoint | None = None, target: PretrainedConfig | None = None
+    folder: Path, checkpoint: Checkpoint | None = None, target: "PretrainedConfig | None" = None
 ) -> Head:
     """The head in a folder, its weights in the dtype they are stored in.
 
@@ -168,7 +173,7 @@ def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Pa
     own = content.get("graft") or {}
     verifier = (content.get("speculators_config") or {}).get("verifier") or {}
     try:
-        layer = LlamaConfig(**(content.get("transformer_layer_config") or content))
+        layer = _layer_config(content.get("transformer_layer_config") or content)
         kinds = {written: kind for kind, written in TYPES.items()}
         return HeadConfig(
             kind=kinds[content.get("speculators_model_type", "eagle")],
@@ -184,9 +189,23 @@ def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Pa
             **sizes_of(layer, str(folder))
             | {"attention_bias": any(name.endswith("self_attn.q_proj.bias") for name in weights)},
         )
-    except (TypeError, ValueError, AttributeError, KeyError, StrictDataclassError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{folder / CONFIG} does not describe a head: {reason}") from error
+
+
+def _layer_config(content: dict[str, Any]) -> Any:  # noqa: ANN401
+    """A layer's config; transformers fills in what a file leaves out, ours leave out nothing."""
+    whole = all(type(content.get(name)) is int for name in LAYER_SIZES)
+    if whole and type(content.get("rms_norm_eps")) is float and "rope_parameters" in content:
+        return StoredConfig(**content)
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import LlamaConfig
+
+    try:
+        return LlamaConfig(**content)
+    except StrictDataclassError as error:
+        raise ValueError(str(error)) from error
 
 
 def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Head:
@@ -211,7 +230,6 @@ def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Hea
                 f"{folder}: {name} is {list(given[name].shape)}, its {CONFIG} says {list(shape)}"
             )
     head.load_state_dict(given, assign=True)
-    head.rotary = Positions(config)
     return head.eval()
 
 

@@ -3,9 +3,9 @@
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from graft.models.heads.config import HeadConfig
+from graft.models.rope import Rope, rope_of
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 
@@ -89,13 +89,15 @@ class Positions(nn.Module):
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        self.embedding = LlamaRotaryEmbedding(config.layer_config())
+        rope = rope_of(config.rope, config.head_size, config.positions)
+        self.register_buffer("frequencies", rope.frequencies, persistent=False)
+        self.scaling = rope.scaling
 
     def forward(self, positions: Tensor) -> Rotary:
         """Cosine and sine [B, 1, T, D] float32 at positions [B, T]."""
-        nothing = torch.empty(0, device=positions.device)
-        cosine, sine = self.embedding(nothing, positions)
-        return cosine[:, None], sine[:, None]
+        tables = Rope(self.frequencies, self.scaling).tables(positions)
+        cosine, sine = (torch.cat([each, each], -1)[:, None] for each in tables)
+        return cosine, sine
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
@@ -112,4 +114,4 @@ def reversed_blocks(x: Tensor, count: int, dim: int) -> Tensor:
 
 def all_ids(config: HeadConfig) -> Tensor:
     """The table of a draft vocabulary before it is known: the first ids."""
-    return torch.arange(config.draft_vocabulary)
+    return torch.arange(config.draft_vocabulary, device="cpu")
