@@ -8,6 +8,10 @@ import torch
 
 from graft import machine
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
+from graft.models.checkpoints.folder import read_json
+from graft.models.checkpoints.pretrained import Checkpoint, locate
+from graft.models.checkpoints.tokenizer import from_transformers, transformers_tokenizer
+from graft.models.cpu_choice import choose_dtype
 from graft.models.forward_choice import (
     Facts,
     build_forward,
@@ -16,10 +20,6 @@ from graft.models.forward_choice import (
     reference,
     verify,
 )
-from graft.models.checkpoints.folder import read_json
-from graft.models.checkpoints.pretrained import Checkpoint, locate
-from graft.models.checkpoints.tokenizer import from_transformers, transformers_tokenizer
-from graft.models.cpu_choice import choose_dtype
 from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of, name_of
 from graft.models.llama_files import can_read, read_files

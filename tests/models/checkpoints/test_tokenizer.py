@@ -2,13 +2,13 @@
 
 import pytest
 import tiny_gguf
-from conftest import USERS_HOME
 from jinja2 import TemplateError
 from tiny import tiny_network, tiny_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from graft.errors import CheckpointError
+from graft.home import home
 from graft.models.checkpoints.gguf import convert
 from graft.models.checkpoints.tokenizer import (
     PROBE,
@@ -19,6 +19,7 @@ from graft.models.checkpoints.tokenizer import (
     vocabulary_size,
 )
 
+USERS_HOME = home()  # before a test changes it
 TEXTS = [
     "", " ", "Hello, world!", "  two  spaces \n\n\tand a tab", PROBE, "naïve café — “quoted” …",
     "数据 Привет مرحبا 한국어 😀👩‍👩‍👧", "1234567890 3.14e-10", "<|im_start|>user\nhi<|im_end|>\n",
