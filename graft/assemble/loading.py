@@ -56,33 +56,34 @@ def load(  # noqa: PLR0913  every option by its name
 ) -> Engine:
     """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
 
-    `draft_model` is another model with the same tokenizer that guesses ahead, for the presets
-    that need one, on `draft_device` if not on the model's own; `auto` then uses it where it pays.
-    Its chains have `gamma` tokens, by default as many as pay, and end with the first that it gives
-    less than `confidence`. `head` is the folder of a draft head that was
-    trained for the model (`graft train`); "auto" takes those that are installed for it, None none.
-    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset, or
-    several joined by +. `invariant` makes drafted and plain output the same bit for bit in every
-    dtype, at a cost; the CPU's own kernels always do. Up to `max_batch` requests run at once.
+    `draft` names the default preset, or several joined by +. `draft_model` is a smaller model with
+    the same tokenizer, on `draft_device` if not on the model's device; `auto` uses it where it is
+    expected to save time. Its chains have `gamma` tokens, by default as many as the cost model
+    allows, and end with the first token of a probability below `confidence`. `head` is the folder
+    of a draft head for the model (`graft train`); "auto" uses the installed ones, None none.
+    `dtype` and `device` "auto" choose the fastest. `invariant` gives drafted and plain output the
+    same bits in every dtype, at a cost; the CPU kernels always do. Up to `max_batch` requests run
+    at once.
 
-    `context_length` is how many tokens prompt and answer may have: fewer than the model reads (a
-    smaller cache then), or more, which stretches its positions, and the draft model's, by YaRN.
+    `context_length` limits prompt and answer, in tokens: fewer than the model's own (for a smaller
+    cache), or more, which stretches its positions, and the draft model's, by YaRN.
 
-    `retriever` (bm25, static, dense, hybrid) finds what a drafter reads of a long prompt (`rapid`),
-    `retrieved` tokens of it: a number, "rapid" for the paper's max(4096, L/24), or "capped": that,
-    but at most a quarter. `verifier` decides what is kept of a draft (VERIFIERS says what comes
-    out); `rapid` and `rapid-phat` change the model's distribution by a `shift` towards the
-    drafter's, and results then say that they are not lossless.
+    `retriever` (bm25, static, dense, hybrid) selects `retrieved` tokens of a long prompt for the
+    drafter (`rapid`): a number, "rapid" for the paper's max(4096, L/24), or "capped": that, but at
+    most a quarter. `verifier` accepts or rejects draft tokens (see VERIFIERS); `rapid` and
+    `rapid-phat` change the model's distribution by a `shift` towards the drafter's, and results
+    are marked as not lossless.
 
-    `kv_cache` is how many bytes keys and values may take. A GPU's cache is allocated at once, by
-    default for `max_batch` whole contexts, one more and the `prefix_cache` that is asked for, if
-    there is room; a CPU's grows. In it `prefix_cache` bytes of texts read before may be kept for
-    prompts that begin the same: 0 for none, None for a tenth of the memory. `disk_cache` is how
-    many bytes of those that `Engine.remember` is told to keep may lie on disk.
+    `kv_cache` is the size of the KV cache in bytes. A GPU's is allocated at once, by default for
+    `max_batch` + 1 whole contexts and the `prefix_cache`, if they fit; a CPU's grows. The
+    `prefix_cache` has so many bytes of it: 0 for none, None for a tenth of the memory.
+    `disk_cache` is the size of the prefix cache on disk (`Engine.remember`).
 
     `warm` captures a GPU's graphs of every size now, in a second or two, not when a request first
-    needs one: each takes as long as twenty tokens. Of the heads those are put to work now that
-    `draft` uses, others when a request first does.
+    needs one: each takes as long as twenty tokens. Heads that `draft` uses are loaded now, others
+    when a request first uses them.
+
+    `Engine.load_seconds` is the time this call took.
     """
     began = time.perf_counter()
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
@@ -107,14 +108,14 @@ def load(  # noqa: PLR0913  every option by its name
     both = [loaded, drafting] if drafting else [loaded]
     sequences = max_batch + 1
     if short and not drafting:
-        sequences += -(-max_batch // 4)  # short prompts have a quarter of the tokens at most
-    _hold(both, sequences=sequences, kept=prefix_cache or 0, most_bytes=kv_cache)
+        sequences += -(-max_batch // 4)  # a short prompt has at most a quarter of the tokens
+    _hold(both, sequences=sequences, kept=prefix_cache or 0, max_bytes=kv_cache)
     if warm:
         for each in both:
             each.model.warm_up(max_batch)
     costs = _costs(loaded)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
-    _keep_prefixes(both, most_bytes=kept, disk_bytes=disk_cache)
+    _keep_prefixes(both, max_bytes=kept, disk_bytes=disk_cache)
     vocabulary = loaded.model.vocabulary
     resources = DraftResources(
         model=drafting and with_overhead(DraftModel(drafting.model, _costs(drafting), vocabulary)),
@@ -132,11 +133,9 @@ def load(  # noqa: PLR0913  every option by its name
     return engine
 
 
-def _hold(
-    both: Sequence[LoadedModel], *, sequences: int, kept: int, most_bytes: int | None
-) -> None:
-    """Give each its share of the cache's memory, by the size of its rows; `kept` bytes of it are
-    for texts that were read before."""
+def _hold(both: Sequence[LoadedModel], *, sequences: int, kept: int, max_bytes: int | None) -> None:
+    """Allocate each model's share of the KV cache, by the size of its rows; `kept` bytes of it are
+    for the prefix cache."""
     for place, each in enumerate(both):
         own = each.model.arena.storage.row_bytes
         to_come = [other for other in both[place:] if other.device == each.device]
@@ -144,22 +143,22 @@ def _hold(
             each.model,
             each.device,
             sequences=sequences,
-            most_bytes=None if most_bytes is None else int(most_bytes * own / _row_bytes(both)),
+            max_bytes=None if max_bytes is None else int(max_bytes * own / _row_bytes(both)),
             kept=int(kept / _row_bytes(both)),
             share=own / _row_bytes(to_come),
         )
 
 
-def _keep_prefixes(both: Sequence[LoadedModel], *, most_bytes: int, disk_bytes: int) -> None:
-    """Let texts be kept in memory, and the target's, where that is asked for, on disk."""
-    if not most_bytes:
+def _keep_prefixes(both: Sequence[LoadedModel], *, max_bytes: int, disk_bytes: int) -> None:
+    """Enable the prefix cache in memory, and the target's on disk."""
+    if not max_bytes:
         return
-    rows, store, target = most_bytes // _row_bytes(both), None, both[0]
+    rows, store, target = max_bytes // _row_bytes(both), None, both[0]
     if disk_bytes:
-        store = PrefixFiles(prefix_folder(), rows_key_of(target), most_bytes=disk_bytes)
-    target.model.prefixes.use(most_rows=rows, store=store)
+        store = PrefixFiles(prefix_folder(), rows_key_of(target), max_bytes=disk_bytes)
+    target.model.prefixes.use(max_rows=rows, store=store)
     for other in both[1:]:
-        other.model.prefixes.use(most_rows=rows)
+        other.model.prefixes.use(max_rows=rows)
 
 
 def _row_bytes(both: Sequence[LoadedModel]) -> int:
@@ -179,7 +178,7 @@ def engine_around(
     verify: Verifier = walk,
     max_batch: int = 16,
 ) -> Engine:
-    """An engine with every preset around a model, and those who help it, that are there already."""
+    """An engine with every preset around a loaded model and draft resources."""
     for each in (*INDEXES, Calibration, build_tree, budget):
         each.warm_up()
     resources = resources or DraftResources()
@@ -199,7 +198,7 @@ def engine_around(
 
 
 def rows_key_of(loaded: LoadedModel) -> str:
-    """Everything the rows of a text depend on besides the text."""
+    """A digest of everything that rows depend on besides the text."""
     return rows_key(
         loaded.identity,
         loaded.dtype,

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from graft.decode.sequence import Sequence
-from graft.models.arena import ROOM_AHEAD, OutOfRowsError
+from graft.models.arena import ROWS_AHEAD, OutOfRowsError
 from graft.models.language_model import LanguageModel
 
 
@@ -110,8 +110,8 @@ class Batch:
     def _open(self, sequence: Sequence) -> None:
         """Rows for the prompt and some of the answer; n answers to a prompt share its rows."""
         model, prompt, leader = self._model, sequence.context.prompt, sequence.leader
-        bounded = model.arena.most_rows is not None  # then all at once: nobody runs dry later
-        rows = (sequence.room if bounded else min(sequence.room, ROOM_AHEAD)) + self._spare
+        bounded = model.arena.max_rows is not None  # then all at once: nobody runs dry later
+        rows = (sequence.room if bounded else min(sequence.room, ROWS_AHEAD)) + self._spare
         if leader and leader.extent and leader.prompt_logits is not None:
             sequence.extent = model.fork(leader.extent, len(prompt), rows)
             exact = sequence.rows.shareable if sequence.stats.approximate else None

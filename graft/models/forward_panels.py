@@ -1,8 +1,8 @@
 """The lean forward of Llama-shaped decoders on the CPU: one compiled call per step.
 
-All threads walk through the layers together; each owns a share of every product's columns. Rows
-never mix except in attention, and every sum runs in a fixed order, so a node's logits are the
-same to the last bit whatever else is in the step (see `panels.py`).
+All threads compute each layer together; each owns a share of every product's columns. Rows mix
+in attention only, and every sum runs in a fixed order, so a node's logits have the same bits
+whatever else is in the step (see `panels.py`).
 """
 
 import os
@@ -146,13 +146,13 @@ def use_threads() -> int:
 
 
 def room_for_queries(shape: LlamaShape, nodes: int, *, layers: int = 1) -> np.ndarray:
-    """[layers, K, N, G, D] for the queries of every layer, or of one after the other."""
+    """An empty [layers, K, N, G, D] for the queries of every layer, or of one at a time."""
     groups = shape.heads // shape.kv_heads
     return np.empty((layers, shape.kv_heads, nodes, groups, shape.head_size), np.float32)
 
 
 class Scratch:
-    """Room for partial attention, kept between steps."""
+    """Buffers of partial attention, reused between steps."""
 
     def __init__(self) -> None:
         self._floats = np.empty(0, np.float32)
@@ -175,8 +175,8 @@ class Scratch:
 
 @njit(cache=True, boundscheck=False)
 def norm_rows(hidden, weight, epsilon):  # noqa: ANN001, ANN201
-    """Every row's norm; without a weight there is none. Each thread makes its own: sharing them
-    would cost a barrier."""
+    """Normed rows; the rows themselves where there is no weight. Every thread computes all of them:
+    sharing would cost a barrier."""
     if not weight.shape[0]:
         return hidden
     normed = np.empty_like(hidden)
@@ -258,7 +258,7 @@ def run_layers(hidden, weights, cache, where, plan, constants, scratch, threads)
                 i, qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
                 where, query, cache, layer,
             )  # fmt: skip
-        for t in prange(threads):  # in turns: long tasks stand together, as of a prompt being read
+        for t in prange(threads):  # interleaved: the long tasks of a prefill are neighbours
             for task in range(t, tasks.shape[0] * kv_heads, threads):
                 place = task // kv_heads
                 split = place - _first_task(blocks, place)

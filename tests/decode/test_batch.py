@@ -313,7 +313,7 @@ def test_a_bad_request_in_a_list_is_refused_before_anything_runs(engine):
 
 
 def test_a_bounded_cache_queues_and_refuses_what_can_never_fit():
-    engine = tiny_engine(most_rows=320)
+    engine = tiny_engine(max_rows=320)
     results = engine.generate([Request(prompt, GREEDY, "plain") for prompt in RAGGED])
     assert [len(result.token_ids) for result in results] == [40] * 8
     with pytest.raises(GraftError, match="the cache is full"):

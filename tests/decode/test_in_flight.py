@@ -239,7 +239,7 @@ def test_a_failing_forward_loses_no_token_that_was_there_before(at_once):
 
 def test_texts_read_before_are_shared_and_kept_while_a_step_is_in_flight(at_once):
     engine = tiny_engine(wrap=Late)
-    engine.model.prefixes.use(most_rows=4096)
+    engine.model.prefixes.use(max_rows=4096)
     first = engine.stream(LONG, SAMPLED)
     next(first)
     engine.remember(LONG)

@@ -249,12 +249,12 @@ def _model() -> LanguageModel:
 def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
     free, bounded = _model(), _model()
     row = bounded.arena.storage.row_bytes
-    hold_rows(free, "cpu", sequences=3, most_bytes=None)
-    hold_rows(bounded, "cpu", sequences=3, most_bytes=2000 * row)
-    assert free.arena.most_rows is None
-    assert bounded.arena.most_rows == 2000
+    hold_rows(free, "cpu", sequences=3, max_bytes=None)
+    hold_rows(bounded, "cpu", sequences=3, max_bytes=2000 * row)
+    assert free.arena.max_rows is None
+    assert bounded.arena.max_rows == 2000
     with pytest.raises(InputError, match="give it .* MiB at least"):
-        hold_rows(bounded, "cpu", sequences=3, most_bytes=100 * row)
+        hold_rows(bounded, "cpu", sequences=3, max_bytes=100 * row)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_the_cache_of_a_gpu_has_room_for_sequences_and_for_texts_read_before(
     model = _model()
     bytes_free = int(room * model.arena.storage.row_bytes / SHARE) + 1
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (bytes_free, bytes_free))
-    hold_rows(model, "cuda", sequences=3, most_bytes=None, kept=5120)
+    hold_rows(model, "cuda", sequences=3, max_bytes=None, kept=5120)
     assert model.arena.storage.rows == rows
 
 
@@ -289,8 +289,8 @@ def test_models_share_what_is_free_on_their_gpu_by_the_size_of_their_rows(
         )
         for size, device in zip((300, 100), devices, strict=True)
     ]
-    loading._hold(both, sequences=2, kept=8000, most_bytes=None)
+    loading._hold(both, sequences=2, kept=8000, max_bytes=None)
     assert [given["share"] for given in held] == shares
     assert [given["kept"] for given in held] == [20, 20]  # rows of 400 bytes in both
-    loading._hold(both, sequences=2, kept=0, most_bytes=40_000)
-    assert [given["most_bytes"] for given in held[2:]] == [30_000, 10_000]
+    loading._hold(both, sequences=2, kept=0, max_bytes=40_000)
+    assert [given["max_bytes"] for given in held[2:]] == [30_000, 10_000]

@@ -14,7 +14,7 @@ PARAMS = SamplingParams(temperature=0.9, seed=1, max_tokens=30, ignore_eos=True)
 
 def caching_engine(rows=20 * BLOCK, **options):
     engine = tiny_engine(**options)
-    engine.model.prefixes.use(most_rows=rows)
+    engine.model.prefixes.use(max_rows=rows)
     return engine
 
 
@@ -120,7 +120,7 @@ def test_a_text_larger_than_the_cache_is_not_kept():
 
 
 def test_kept_rows_give_way_to_requests_when_the_arena_is_bounded():
-    engine = caching_engine(most_rows=6 * BLOCK)
+    engine = caching_engine(max_rows=6 * BLOCK)
     engine.generate(FIRST, PARAMS)
     assert engine.model.arena.taken == 3 * BLOCK
     other = [7, *DOCUMENT]

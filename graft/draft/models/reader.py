@@ -6,7 +6,7 @@ Guesses that came true need not be read again; the others are dropped when the n
 from dataclasses import dataclass, field
 
 from graft.draft.drafter import DraftContext
-from graft.models.arena import ROOM_AHEAD, Extent, OutOfRowsError
+from graft.models.arena import ROWS_AHEAD, Extent, OutOfRowsError
 from graft.models.language_model import LanguageModel
 
 
@@ -78,7 +78,7 @@ class Reader:
 
     def _open(self) -> None:
         prompt, salt = self.context.prompt, self.context.salt
-        self.extent = self.model.prefixes.open(prompt, ROOM_AHEAD, salt=salt)
+        self.extent = self.model.prefixes.open(prompt, ROWS_AHEAD, salt=salt)
         self.sure = self.extent.total
 
     def _enter(self) -> None:

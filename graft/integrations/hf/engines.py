@@ -138,7 +138,7 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         context_length=_positions(model.config),
         chunk=CHUNKS.get(model.device.type, CHUNKS["cpu"]),
     )
-    target.prefixes.use(most_rows=0)  # rows of a batch share beginnings; nothing is kept after it
+    target.prefixes.use(max_rows=0)  # rows of a batch share beginnings; nothing is kept after it
     kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
     settings = f"{type(model).__name__} {kinds} {model.config.to_dict()}"
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()

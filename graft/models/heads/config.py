@@ -1,4 +1,4 @@
-"""What a draft head is: its kind, its sizes and the target it belongs to."""
+"""The config of a draft head: its kind, its sizes and its target."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,8 +19,8 @@ class HeadConfig:
     """Sizes are the target's own; `fingerprint` is "" where a file does not say it.
 
     `draft_vocabulary` ids of the target's `vocabulary` are drafted. `window`, `final_norm` and
-    `cross_layers`, how many of the target's last layers it looks at, are LongSpec's, `fusion_bias`
-    is EAGLE's.
+    `cross_layers`, the number of the target's last layers it attends to, are LongSpec's;
+    `fusion_bias` is EAGLE's.
     """
 
     kind: str
@@ -132,7 +132,7 @@ def check_target(
             )
     if config.cross_layers > text.num_hidden_layers:
         raise CheckpointError(
-            f"{where} looks at {config.cross_layers} layers, {checkpoint.name} has "
+            f"{where} attends to {config.cross_layers} layers, {checkpoint.name} has "
             f"{text.num_hidden_layers}; use a head trained for {checkpoint.name}"
         )
     if config.fingerprint and config.fingerprint != checkpoint.fingerprint:

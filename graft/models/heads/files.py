@@ -1,8 +1,8 @@
 """Draft heads on disk: a folder with config.json and model.safetensors, as `speculators` writes it.
 
-`longspec` is a type of our own in that layout; what it does not know stands under "graft". Read
-too: EAGLE's own layout (`fc`, `layers.0`, the config of a one-layer Llama). The target's embedding
-and output layer are in no file of ours and are skipped in others'.
+`longspec` is a type of our own in that layout; settings that speculators lacks are under "graft".
+EAGLE's own layout (`fc`, `layers.0`, the config of a one-layer Llama) is read, too. The target's
+embedding and output layer are never written and skipped when read.
 """
 
 import json
@@ -32,7 +32,7 @@ Head = EagleHead | LongSpecHead
 HEADS: dict[str, type[Head]] = {"eagle2": EagleHead, "longspec": LongSpecHead}
 TYPES = {"eagle2": "eagle", "longspec": "longspec"}  # speculators_model_type
 ARCHITECTURES = {"eagle2": "EagleSpeculator", "longspec": "LongSpecSpeculator"}
-DEPTHS = {"eagle2": 6, "longspec": 5}  # tokens drafted in a row, as the papers do
+DEPTHS = {"eagle2": 6, "longspec": 5}  # tokens in a chain, as in the papers
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 CARD = "README.md"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -52,8 +52,8 @@ EAGLE3 = re.compile(r"midlayer\.|layers\.0\.hidden_norm\.")
 def write_head(
     folder: Path, head: Head, *, dtype: str = "fp16", card: str = "", about: dict | None = None
 ) -> None:
-    """Replace `folder` by this head, whole or not at all; `card` becomes its README.md and `about`
-    (how it was trained) a part of its config."""
+    """Write a head to `folder`, atomically; `card` becomes its README.md and `about` (how it was
+    trained) a part of its config."""
     weights = {
         _speculators_name(name, head.config.kind): value.detach().to("cpu", DTYPES[dtype])
         for name, value in head.named_parameters()
@@ -70,9 +70,9 @@ def write_head(
 def read_head(
     folder: Path, checkpoint: Checkpoint | None = None, target: "PretrainedConfig | None" = None
 ) -> Head:
-    """The head in a folder, its weights in the dtype they are stored in.
+    """The head in a folder, its weights in their stored dtype.
 
-    With a target's checkpoint and config, a head that belongs to another one is refused.
+    With a target's checkpoint and config, a head for another target is refused.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder; a draft head is one with {CONFIG}")
@@ -126,7 +126,7 @@ def _speculators_name(name: str, kind: str) -> str:
 
 
 def _vocabulary_tables(ids: Tensor, vocabulary: int) -> dict[str, Tensor]:
-    """speculators' tables: `d2t` holds id minus place, `t2d` says which ids are drafted."""
+    """speculators' tables: `d2t` is id minus index, `t2d` marks the drafted ids."""
     drafted = torch.zeros(vocabulary, dtype=torch.bool)
     drafted[ids] = True
     return {"d2t": ids - torch.arange(len(ids)), "t2d": drafted}
@@ -169,7 +169,7 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Path) -> HeadConfig:
-    """speculators' config, or that of a one-layer Llama, which is what EAGLE's own files have."""
+    """speculators' config, or that of a one-layer Llama, as in EAGLE's own files."""
     own = content.get("graft") or {}
     verifier = (content.get("speculators_config") or {}).get("verifier") or {}
     try:
@@ -209,7 +209,7 @@ def _layer_config(content: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Head:
-    with torch.device("meta"):  # nothing is drawn that the file has
+    with torch.device("meta"):  # no random weights: the file has all of them
         head = HEADS[config.kind](config)
     shape_of = {k: v.shape for k, v in head.state_dict().items()}
     ids = _draft_ids(config, weights, folder)
@@ -240,7 +240,7 @@ def _our_name(name: str) -> str:
 
 
 def _draft_ids(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Tensor:
-    """The ids that are drafted, out of speculators' offsets."""
+    """The drafted ids, from speculators' offsets."""
     if "d2t" not in weights:
         return torch.arange(config.vocabulary)
     offsets = weights["d2t"].long()

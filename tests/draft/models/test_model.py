@@ -244,7 +244,7 @@ def test_who_reads_a_long_prompt_does_not_keep_others_from_drafting(helper, grow
 
 @every_growth
 def test_a_draft_model_whose_cache_is_full_drafts_nothing(growth):
-    helper = tiny_helper(most_rows=600)
+    helper = tiny_helper(max_rows=600)
     drafter = drafter_of(helper, growth)
     contexts = [context_of(0), context_of(1)]
     for context in contexts:
@@ -438,7 +438,7 @@ def test_a_cancelled_answer_gives_the_draft_models_rows_back(draft):
 
 def test_a_prompt_read_before_is_not_read_again():
     helper = tiny_helper()
-    helper.model.prefixes.use(most_rows=4096)
+    helper.model.prefixes.use(max_rows=4096)
     engine = tiny_engine(helper=helper)
     prompt = [40 + i % 50 for i in range(700)]
     params = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -452,7 +452,7 @@ def test_a_prompt_read_before_is_not_read_again():
 
 def test_answers_to_one_long_prompt_share_what_the_draft_model_read():
     helper = tiny_helper(cost=0.01)
-    helper.model.prefixes.use(most_rows=0)
+    helper.model.prefixes.use(max_rows=0)
     engine = tiny_engine(helper=helper)
     engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))
     prompt = [40 + i % 50 for i in range(700)]

@@ -211,14 +211,14 @@ def test_the_target_drafts_for_itself_in_rows_of_its_own():
     assert engine.model.arena.taken == 0
 
 
-@pytest.mark.parametrize("most_rows", [1280, 1400, 1824, 2400])
-def test_where_rows_are_scarce_there_are_fewer_drafts_and_the_same_text(most_rows):
-    engine = tiny_engine(shorten=ends_only, most_rows=most_rows)
+@pytest.mark.parametrize("max_rows", [1280, 1400, 1824, 2400])
+def test_where_rows_are_scarce_there_are_fewer_drafts_and_the_same_text(max_rows):
+    engine = tiny_engine(shorten=ends_only, max_rows=max_rows)
     plain = tiny_engine().generate(LONG, PARAMS, draft="plain")
     for _ in range(2):
         result = engine.generate(LONG, PARAMS, draft="rapid")
         assert result.token_ids == plain.token_ids
-    assert (result.stats.num_draft_tokens > 0) == (most_rows >= 1824)
+    assert (result.stats.num_draft_tokens > 0) == (max_rows >= 1824)
     engine.sweep()
     assert engine.model.arena.taken == 0
 
@@ -231,7 +231,7 @@ def test_requests_never_wait_for_rows_that_a_drafter_may_not_read():
         return Ends([*tokens[:600], *range(60, 100)])
 
     engine = tiny_engine(shorten=cut, own_costs=StepCosts((128,), (1, 64), ((9.0, 9.9),)))
-    engine.model.prefixes.use(most_rows=8192)
+    engine.model.prefixes.use(max_rows=8192)
     other = [*cut(prompt, []).tokens, *range(50, 120)]  # goes on where the long prompt does not
     first = engine.stream(prompt, replace(PARAMS, max_tokens=300), draft="rapid")
     for _ in range(5):
@@ -267,7 +267,7 @@ def test_a_chat_that_goes_on_finds_the_short_prompt_read():
         return Ends([*passages, *tokens[1100:]])
 
     engine = tiny_engine(shorten=same_passages, chains=Chains(gamma=4))
-    engine.model.prefixes.use(most_rows=16384)
+    engine.model.prefixes.use(max_rows=16384)
     first, answer = rows_read(engine, LONG, "rapid")
     turn = [*LONG, *answer.token_ids, 44, 45, 46]
     again, result = rows_read(engine, turn, "rapid")
@@ -482,7 +482,7 @@ def test_what_a_drafter_read_keeps_to_the_salt(draft):
         helper=helper if draft == "sd" else None, shorten=lambda tokens, _: Ends(tokens[-600:])
     )
     reads = helper.model if draft == "sd" else engine.model
-    reads.prefixes.use(most_rows=1 << 14)
+    reads.prefixes.use(max_rows=1 << 14)
     stats = engine.generate(Request(LONG, PARAMS, draft, cache_salt="one")).stats
     assert stats.num_draft_tokens > 0
     assert set(reads.prefixes._texts) == {"one"}
@@ -490,7 +490,7 @@ def test_what_a_drafter_read_keeps_to_the_salt(draft):
 
 def test_a_prompt_that_a_drafter_read_in_part_keeps_to_the_salt():
     model = tiny_helper().model
-    model.prefixes.use(most_rows=1 << 14)
+    model.prefixes.use(max_rows=1 << 14)
     reader = Reader(model, replace(context_of(), salt="one"))
     assert reader.prepare(1, 4)
     model.prefill(reader.extent, reader.next_piece(600))
@@ -548,7 +548,7 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
     )
     engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # rows are all but free
     for model in (engine.model, helper.model):
-        model.prefixes.use(most_rows=1 << 14)
+        model.prefixes.use(max_rows=1 << 14)
     prompt = [i * 5 % vocabulary for i in range(1030)]
     params = SamplingParams(
         temperature=temperature, max_tokens=4, ignore_eos=True, n=draws, seed=11
