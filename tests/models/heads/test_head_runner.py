@@ -209,9 +209,9 @@ def test_16_bits_are_enough_for_weights_but_not_for_positions(kind, forward):
     network = tiny_network().to(torch.bfloat16)
     model = tiny_engine(network, forward=forward).model
     head = tiny_head(kind, network)
-    angles = head.rotary.embedding.inv_freq.clone()
+    angles = head.rotary.frequencies.clone()
     runner = run_head(head, model, packed=forward == "panels")
-    assert torch.equal(runner.head.rotary.embedding.inv_freq, angles)
+    assert torch.equal(runner.head.rotary.frequencies, angles)
     assert runner.dtype == (torch.float32 if forward == "panels" else torch.bfloat16)
     memory, extent = runner.open(), model.open(16)
     model.prefill(extent, TEXT[:8])
