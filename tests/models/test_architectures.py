@@ -112,7 +112,7 @@ def test_a_refused_model_is_given_back_as_it_was():
     torch.testing.assert_close(reference_logits(network, [text])[0], before, rtol=0, atol=0)
 
 
-def test_a_lean_forward_that_disagrees_gives_way_to_transformers_modules(monkeypatch, caplog):
+def test_transformers_modules_replace_a_lean_forward_that_disagrees(monkeypatch, caplog):
     network = build("llama")
     monkeypatch.setattr(forward_choice, "panels_are_faster", lambda config, dtype: False)
     read = forward_choice.read_llama
@@ -128,7 +128,7 @@ def test_a_lean_forward_that_disagrees_gives_way_to_transformers_modules(monkeyp
 
 
 @pytest.mark.parametrize("name", [*LLAMA_SHAPED, *HOOKED])
-def test_queries_give_the_attention_of_whoever_weighs_plainly(name):
+def test_queries_give_the_attention_of_plain_softmax_layers(name):
     network = build(name)
     forward, _ = build_forward(network, name=name)
     assert forward.weighs_plainly(-1, 1) == (name not in ("gemma2", "gpt-oss"))

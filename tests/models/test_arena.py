@@ -215,7 +215,7 @@ def test_a_trimmed_extent_gives_back_the_rows_behind_its_last():
 
 
 @pytest.mark.parametrize("rows", [0, 1, 15, 16, 17])
-def test_extents_hold_what_was_asked_for(rows):
+def test_extents_have_the_requested_rows(rows):
     extent = Arena(row_storage()).reserve(rows)
     assert extent.capacity >= max(rows, 1)
     assert (extent.length, extent.total, extent.segments) == (0, 0, [(0, 0)])

@@ -80,7 +80,7 @@ def test_a_saved_model_scores_as_it_did_in_memory(folder):
     assert loaded.checkpoint.folder == folder
 
 
-def test_all_end_tokens_are_known(folder):
+def test_all_end_tokens_are_found(folder):
     assert load_model(str(folder), dtype="fp32").eos_ids == {2, 5}
 
 
@@ -235,7 +235,7 @@ def test_fusing_in_place_leaves_one_copy_of_every_weight():
         ("phi3", {}, True, "Llama-shaped"),
     ],
 )
-def test_why_a_network_is_not_captured_is_said_by_name(name, options, triton, says, monkeypatch):
+def test_the_reason_for_no_graphs_is_named(name, options, triton, says, monkeypatch):
     monkeypatch.setattr(forward_choice, "has_triton", lambda: triton)
     reason = forward_choice.why_not_graphed(forward_choice.facts_of(build(name), name, **options))
     assert reason is None if says is None else says in reason
@@ -246,7 +246,7 @@ def _model() -> LanguageModel:
     return LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
 
 
-def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
+def test_a_cpu_cache_is_bounded_only_by_max_bytes():
     free, bounded = _model(), _model()
     row = bounded.arena.storage.row_bytes
     hold_rows(free, "cpu", sequences=3, max_bytes=None)
@@ -262,9 +262,7 @@ def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
     [(100_000, 3 * 2048 + 5120), (8000, 8000), (4000, 4000)],
     ids=["enough", "for the sequences and some texts", "for less than the sequences"],
 )
-def test_the_cache_of_a_gpu_has_room_for_sequences_and_for_texts_read_before(
-    monkeypatch, room, rows
-):
+def test_a_gpu_cache_fits_sequences_and_cached_prefixes(monkeypatch, room, rows):
     model = _model()
     bytes_free = int(room * model.arena.storage.row_bytes / SHARE) + 1
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (bytes_free, bytes_free))

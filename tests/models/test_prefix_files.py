@@ -136,7 +136,7 @@ def test_nothing_is_written_twice_and_a_longer_text_replaces_a_shorter(store):
     assert longer != file
 
 
-def test_the_longest_unused_file_goes_when_there_is_no_room(tmp_path):
+def test_the_least_recently_used_file_is_deleted_when_full(tmp_path):
     documents = [[3 + (i * 7 + n) % 120 for i in range(2 * BLOCK + 5)] for n in range(3)]
     remember(tmp_path, documents[0], key="one")
     size = files(tmp_path)[0].stat().st_size

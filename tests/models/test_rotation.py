@@ -75,7 +75,7 @@ def test_rows_put_back_go_on_as_the_text_itself():
     assert torch.equal(model.prefill(pieced, whole[30:]), expected)
 
 
-def test_sixteen_bits_are_turned_too():
+def test_sixteen_bit_keys_are_rotated():
     network = build("qwen2")
     forward, _ = build_forward(network, name="tiny", dtype=torch.bfloat16, kind="lean")
     model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
@@ -86,7 +86,7 @@ def test_sixteen_bits_are_turned_too():
     torch.testing.assert_close(turned[0, 0], there[0, 0], rtol=2e-2, atol=2e-2)
 
 
-def test_invariant_forwards_are_turned_too():
+def test_keys_of_invariant_forwards_are_rotated():
     forward, _ = build_forward(build("llama"), name="tiny", kind="lean", invariant=True)
     assert isinstance(forward, InvariantForward)
     find_rotation(LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048))

@@ -211,6 +211,6 @@ def test_a_device_is_measured_with_many_sequences_too(model, monkeypatch, rows, 
     assert there.arena.taken == 0
 
 
-def test_a_device_with_room_for_one_is_measured_with_one(model):
+def test_a_device_that_fits_one_sequence_is_measured_with_one(model):
     small = LanguageModel(Device(model.forward), vocabulary=64, context_length=5000, max_rows=4112)
     assert measure(small).lengths == (128, 2048)

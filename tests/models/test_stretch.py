@@ -133,7 +133,7 @@ def test_a_shorter_context_only_limits(folder):
     assert longest_context(hf.AutoConfig.from_pretrained(folder)) == OWN
 
 
-def test_nothing_kept_of_the_unstretched_model_is_used(folder, monkeypatch):
+def test_caches_of_the_unstretched_model_are_not_used(folder, monkeypatch):
     monkeypatch.setattr(step_costs, "measure", lambda model: StepCosts((0,), (1,), ((1.0,),)))
     loads = [
         load_model(str(folder), dtype="fp32", device="cpu", context_length=tokens)

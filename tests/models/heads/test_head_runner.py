@@ -95,7 +95,7 @@ def close(found, wanted):
     torch.testing.assert_close(found, wanted, atol=2e-4, rtol=2e-3)
 
 
-def test_levels_of_guesses_are_what_training_computes(runner, target):
+def test_draft_levels_equal_the_training_forward(runner, target):
     memory = read(runner, target[1], pieces_of(runner))
     working = runner.round([memory], [target[0]])
     close(working.root()[0, 0], expected(runner, target, []))
@@ -108,7 +108,7 @@ def test_levels_of_guesses_are_what_training_computes(runner, target):
     assert runner.arena.taken == 0
 
 
-def test_every_head_looks_at_the_layer_it_was_trained_for(tmp_path):
+def test_every_head_attends_to_the_layer_it_was_trained_for(tmp_path):
     """Three layers, in whatever order a runner keeps them; the file's is training's."""
     network = tiny_network(layers=4)
     model = tiny_engine(network, forward="lean").model
