@@ -20,7 +20,6 @@ from typing import Any
 
 import tokenizers
 
-import graft
 from graft.errors import CheckpointError
 from graft.home import atomic_file, atomic_folder, home
 from graft.models.checkpoints.folder import file_sha256
@@ -125,10 +124,9 @@ def _small_files(folder: Path) -> str:
 @cache
 def _code() -> str:
     """Digest of the code that a forward runs: a change of it must be verified again."""
-    package = Path(graft.__file__).parent
-    files = sorted(
-        file for name in ("models", "kernels") for file in (package / name).rglob("*.py")
-    )
+    own = Path(__file__).parent
+    folders = (own, own.parent / "kernels")
+    files = [file for folder in folders for file in sorted(folder.rglob("*.py"))]
     return _digest([file.read_text("utf-8") for file in files])
 
 
