@@ -40,7 +40,7 @@ def main() -> None:
     target.model.context_length = max(most, target.model.context_length)  # for costs, not for words
     hold_rows(
         target.model, target.device, sequences=1,
-        most_bytes=most * target.model.arena.storage.row_bytes,
+        max_bytes=most * target.model.arena.storage.row_bytes,
     )  # fmt: skip
     measure = memory if options.memory else times
     with options.out.open("a", encoding="utf-8") as out:

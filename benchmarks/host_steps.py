@@ -97,7 +97,7 @@ def _engine(options: argparse.Namespace) -> Any:  # noqa: ANN401
     forward.asynchronous = True
     model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=4096, chunk=2048)
     model.arena.hold(ROWS)
-    model.prefixes.use(most_rows=options.kept)
+    model.prefixes.use(max_rows=options.kept)
     loaded = replace(graft.load(options.model).loaded, model=model)
     costs = StepCosts.read(REFERENCE)
     return engine_around(loaded, costs, draft=options.draft, max_batch=options.batch)

@@ -1,4 +1,4 @@
-"""Where Graft keeps what it makes, and how it writes there: whole or not at all."""
+"""Graft's folder of converted models, measurements and caches, and atomic writes to it."""
 
 import contextlib
 import errno
@@ -65,7 +65,7 @@ def atomic_folder(path: Path, *, needed: int = 0) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def scratch_folder(*, needed: int = 0) -> Iterator[Path]:
-    """A folder in home() for downloads, gone when the block ends however it ends."""
+    """A folder in home() for downloads, deleted when the block ends."""
     with _storage_errors(home(), needed):
         home().mkdir(parents=True, exist_ok=True)
         clean(home())
@@ -78,7 +78,7 @@ def scratch_folder(*, needed: int = 0) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def lock(name: str) -> Iterator[None]:
-    """Held by one process at a time; a killed process lets go of it."""
+    """Held by one process at a time; the system releases it when a process dies."""
     from filelock import FileLock
 
     folder = home() / "locks"
@@ -93,7 +93,7 @@ def lock(name: str) -> Iterator[None]:
 
 
 def clean(folder: Path) -> None:
-    """Put back what a killed swap left aside, and delete temporary names older than a day."""
+    """Undo interrupted swaps, and delete temporary files older than a day."""
     for leftover in folder.glob(f"{REPLACED}*"):
         path = folder / leftover.name.removeprefix(REPLACED)
         if path.exists():
@@ -112,7 +112,7 @@ def clean(folder: Path) -> None:
 
 
 def delete_folder(path: Path) -> None:
-    """Take the folder out of sight in one rename, then delete it."""
+    """Rename the folder to a temporary name, then delete it."""
     with _storage_errors(path.parent, 0):
         doomed = Path(tempfile.mkdtemp(prefix=TEMPORARY, dir=path.parent))
         path.rename(doomed / path.name)
@@ -120,7 +120,7 @@ def delete_folder(path: Path) -> None:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes in all files below the folder; files that vanish meanwhile count nothing."""
+    """Bytes in all files below the folder; files deleted meanwhile do not count."""
     total = 0
     for file in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -129,14 +129,14 @@ def folder_size(folder: Path) -> int:
 
 
 def require_space(needed: int) -> None:
-    """Refuse early what the disk under home() cannot hold."""
+    """Raise CheckpointError where the disk under home() has less free."""
     folder = next(parent for parent in (home(), *home().parents) if parent.exists())
     if shutil.disk_usage(folder).free < needed:
         raise no_space(home(), needed)
 
 
 def _swap_in(temporary: Path, path: Path) -> None:
-    """Two renames when `path` exists: killed between them, `clean` puts the old one back."""
+    """Two renames when `path` exists; if interrupted between them, `clean` restores the old one."""
     aside = path.with_name(REPLACED + path.name)
     for last in (False, False, True):  # `clean` of another process may come in between
         if path.exists():
@@ -176,7 +176,7 @@ def no_space(folder: Path, needed: int) -> CheckpointError:
 
 
 def _another(folder: Path) -> str:
-    """How to have files written elsewhere: Graft's own, or those in a folder that was named."""
+    """How to choose another folder: for Graft's own, or for one the user named."""
     ours = folder.absolute().is_relative_to(home())
     return "set GRAFT_HOME to another folder" if ours else "name another folder"
 

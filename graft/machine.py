@@ -1,4 +1,4 @@
-"""What this machine is, read without importing anything heavy."""
+"""Processor, memory and disk of this machine; imports nothing heavy."""
 
 import importlib.util
 import os
@@ -51,7 +51,7 @@ def cpu() -> Cpu:
     features = dict.fromkeys(label for flag, label in FEATURES.items() if flag in words)
     named = re.search(r"^(?:model name|machdep\.cpu\.brand_string)\s*:\s*(.+)$", text, re.M)
     # On Arm, Linux gives the processor's number alone; lscpu knows the names.
-    named = named or re.search(r"^Model name\s*:\s*(.+)$", _told_by(["lscpu"]), re.M)
+    named = named or re.search(r"^Model name\s*:\s*(.+)$", _output_of(["lscpu"]), re.M)
     name = named.group(1).strip() if named else platform.processor() or platform.machine()
     return Cpu(name, usable_cores(), list(features))
 
@@ -87,24 +87,24 @@ def _read(path: str) -> str:
 
 
 def _sysctl() -> str:
-    """macOS's description of the processor, keeping only the features that are there."""
-    told = _told_by(["sysctl", "machdep.cpu.brand_string", "hw.optional"])
-    return "\n".join(line for line in told.splitlines() if not line.endswith(": 0"))
+    """macOS's description of the processor, without the features it lacks."""
+    found = _output_of(["sysctl", "machdep.cpu.brand_string", "hw.optional"])
+    return "\n".join(line for line in found.splitlines() if not line.endswith(": 0"))
 
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton is there, which torch for CUDA brings along."""
+    """Whether Triton is installed, as it is with torch for CUDA."""
     return importlib.util.find_spec("triton") is not None
 
 
-def _told_by(command: list[str]) -> str:
-    """What a command prints; nothing where it is missing."""
+def _output_of(command: list[str]) -> str:
+    """A command's output; empty where it is missing."""
     plain = {**os.environ, "LC_ALL": "C"}
     try:
-        told = subprocess.run(
+        ran = subprocess.run(
             command, capture_output=True, text=True, timeout=5, check=False, env=plain
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return told.stdout
+    return ran.stdout

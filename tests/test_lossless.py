@@ -301,7 +301,7 @@ def test_heads_in_batches_with_cached_prefixes(head, option):
     long = [5 + i % 90 for i in range(600)]
     prompts = [*PROMPTS, long, [*long, 7, 8], long[:300]]
     plain = [engine.generate(prompt, params, draft="plain") for prompt in prompts]
-    engine.model.prefixes.use(most_rows=8192)
+    engine.model.prefixes.use(max_rows=8192)
     for _ in range(2):
         results = engine.generate(prompts, params, draft=head)
         for result, expected in zip(results, plain, strict=True):

@@ -113,7 +113,7 @@ def test_batches_on_shared_prefixes_while_extents_move(draft, option):
     long = random_prompt(600, 3)
     prompts = [*PROMPTS, long, [*long, 7, 8], long[:300], long[:520]]
     plain = [engine.generate(prompt, params, draft="plain") for prompt in prompts]
-    engine.model.prefixes.use(most_rows=4096)
+    engine.model.prefixes.use(max_rows=4096)
     moved = count_moves(engine.model.arena)
     for _ in range(2):
         results = engine.generate(prompts, params, draft=draft)
@@ -187,7 +187,7 @@ def benches():
 
 @pytest.mark.parametrize("draft", DRAFTERS)
 def test_full_cache_never_changes_the_output(draft):
-    bench = bench_of(most_rows=16 * 12)
+    bench = bench_of(max_rows=16 * 12)
     params = replace(OPTIONS["greedy"], max_tokens=20, ignore_eos=True)
     bench.check(PROMPTS[0], params, draft)
 

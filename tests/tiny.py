@@ -132,7 +132,7 @@ def tiny_engine(  # noqa: PLR0913
     context_length: int | None = None,
     eos_ids: frozenset[int] = frozenset({END}),
     verify: Verifier = walk,
-    most_rows: int | None = None,
+    max_rows: int | None = None,
     wrap: Callable[[Forward], Forward] = lambda forward: forward,
     shorten: Shorten | None = None,
     chains: Chains | None = None,
@@ -149,7 +149,7 @@ def tiny_engine(  # noqa: PLR0913
         wrap(built),
         vocabulary=network.config.vocab_size,
         context_length=context_length or network.config.max_position_embeddings,
-        most_rows=most_rows,
+        max_rows=max_rows,
     )
     checkpoint = Checkpoint("tiny", Path("nowhere"), "tiny")
     loaded = LoadedModel(model, tiny_tokenizer(), checkpoint, eos_ids, "fp32", "cpu", name)
@@ -176,7 +176,7 @@ def tiny_draft_model(  # noqa: PLR0913
     noise: float = 0.15,
     vocab: int = VOCABULARY,
     cost: float = 0.1,
-    most_rows: int | None = None,
+    max_rows: int | None = None,
     context_length: int = 2048,
     forward: str = "panels",
     device: str = "cpu",
@@ -193,6 +193,6 @@ def tiny_draft_model(  # noqa: PLR0913
         network.resize_token_embeddings(vocab, mean_resizing=False)
     built, _ = build_forward(network.to(device), name="tiny draft", kind=forward)
     model = LanguageModel(
-        wrap(built), vocabulary=vocab, context_length=context_length, most_rows=most_rows
+        wrap(built), vocabulary=vocab, context_length=context_length, max_rows=max_rows
     )
     return DraftModel(model, costs_of(cost), VOCABULARY)

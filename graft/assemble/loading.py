@@ -1,6 +1,6 @@
 """From the names of models to an engine."""
 
-import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -84,6 +84,7 @@ def load(  # noqa: PLR0913  every option by its name
     Raises CheckpointError for a model that cannot be loaded, UnsupportedModelError for one that
     cannot be scored exactly, InputError for options that do not fit together.
     """
+    began = time.perf_counter()
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)
     chains, retrieval = chains_for(verifier, gamma, confidence), Retrieval(retriever, retrieved)
@@ -91,7 +92,6 @@ def load(  # noqa: PLR0913  every option by its name
     retrieval.check(needed=short)
     if draft_device and not draft_model:
         raise InputError("a draft device needs a draft model; name one (--draft-model)")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     loaded = load_model(
         model, dtype=dtype, device=device, context_length=context_length, invariant=invariant
     )
@@ -107,14 +107,14 @@ def load(  # noqa: PLR0913  every option by its name
     both = [loaded, drafting] if drafting else [loaded]
     sequences = max_batch + 1
     if short and not drafting:
-        sequences += -(-max_batch // 4)  # short prompts have a quarter of the tokens at most
-    _hold(both, sequences=sequences, kept=prefix_cache or 0, most_bytes=kv_cache)
+        sequences += -(-max_batch // 4)  # a short prompt has at most a quarter of the tokens
+    _hold(both, sequences=sequences, kept=prefix_cache or 0, max_bytes=kv_cache)
     if warm:
         for each in both:
             each.model.warm_up(max_batch)
     costs = _costs(loaded)
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
-    _keep_prefixes(both, most_bytes=kept, disk_bytes=disk_cache)
+    _keep_prefixes(both, max_bytes=kept, disk_bytes=disk_cache)
     vocabulary = loaded.model.vocabulary
     resources = DraftResources(
         model=drafting and with_overhead(DraftModel(drafting.model, _costs(drafting), vocabulary)),
@@ -125,16 +125,16 @@ def load(  # noqa: PLR0913  every option by its name
         clock=machine_clock(),
     )
     verify = make_verifier(verifier, shift or Shift())
-    return engine_around(
+    engine = engine_around(
         loaded, costs, resources=resources, draft=draft, verify=verify, max_batch=max_batch
     )
+    engine.load_seconds = time.perf_counter() - began
+    return engine
 
 
-def _hold(
-    both: Sequence[LoadedModel], *, sequences: int, kept: int, most_bytes: int | None
-) -> None:
-    """Give each its share of the cache's memory, by the size of its rows; `kept` bytes of it are
-    for texts that were read before."""
+def _hold(both: Sequence[LoadedModel], *, sequences: int, kept: int, max_bytes: int | None) -> None:
+    """Allocate each model's share of the KV cache, by the size of its rows; `kept` bytes of it are
+    for the prefix cache."""
     for place, each in enumerate(both):
         own = each.model.arena.storage.row_bytes
         to_come = [other for other in both[place:] if other.device == each.device]
@@ -142,22 +142,22 @@ def _hold(
             each.model,
             each.device,
             sequences=sequences,
-            most_bytes=None if most_bytes is None else int(most_bytes * own / _row_bytes(both)),
+            max_bytes=None if max_bytes is None else int(max_bytes * own / _row_bytes(both)),
             kept=int(kept / _row_bytes(both)),
             share=own / _row_bytes(to_come),
         )
 
 
-def _keep_prefixes(both: Sequence[LoadedModel], *, most_bytes: int, disk_bytes: int) -> None:
-    """Let texts be kept in memory, and the target's, where that is asked for, on disk."""
-    if not most_bytes:
+def _keep_prefixes(both: Sequence[LoadedModel], *, max_bytes: int, disk_bytes: int) -> None:
+    """Enable the prefix cache in memory, and the target's on disk."""
+    if not max_bytes:
         return
-    rows, store, target = most_bytes // _row_bytes(both), None, both[0]
+    rows, store, target = max_bytes // _row_bytes(both), None, both[0]
     if disk_bytes:
-        store = PrefixFiles(prefix_folder(), rows_key_of(target), most_bytes=disk_bytes)
-    target.model.prefixes.use(most_rows=rows, store=store)
+        store = PrefixFiles(prefix_folder(), rows_key_of(target), max_bytes=disk_bytes)
+    target.model.prefixes.use(max_rows=rows, store=store)
     for other in both[1:]:
-        other.model.prefixes.use(most_rows=rows)
+        other.model.prefixes.use(max_rows=rows)
 
 
 def _row_bytes(both: Sequence[LoadedModel]) -> int:
@@ -177,7 +177,7 @@ def engine_around(
     verify: Verifier = walk,
     max_batch: int = 16,
 ) -> Engine:
-    """An engine with every preset around a model, and those who help it, that are there already."""
+    """An engine with every preset around a loaded model and draft resources."""
     for each in (*INDEXES, Calibration, build_tree, budget):
         each.warm_up()
     resources = resources or DraftResources()
@@ -197,7 +197,7 @@ def engine_around(
 
 
 def rows_key_of(loaded: LoadedModel) -> str:
-    """Everything the rows of a text depend on besides the text."""
+    """A digest of everything that rows depend on besides the text."""
     return rows_key(
         loaded.identity,
         loaded.dtype,

@@ -11,7 +11,7 @@ from graft.bench.settings import Settings
 from graft.bench.sizes import size
 from graft.bench.suites import longest_answer
 from graft.errors import InputError
-from graft.models.stretch import check_context_length
+from graft.models.rope import check_context_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

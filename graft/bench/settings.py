@@ -14,7 +14,7 @@ from graft.machine import usable_cores
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.heads.load import AUTO_HEAD, may_have_head, named_head
 from graft.models.load import DTYPES
-from graft.models.stretch import check_context_length
+from graft.models.rope import check_context_length
 
 Split = Literal["tune", "report", "all"]
 Quality = Literal["answers", "likelihood"]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from graft.decode.sequence import Sequence
-from graft.models.arena import ROOM_AHEAD, OutOfRowsError
+from graft.models.arena import ROWS_AHEAD, OutOfRowsError
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 
@@ -129,9 +129,9 @@ class Scheduler:
     def _open(self, sequence: Sequence) -> None:
         """Allocate rows for the prompt and part of the answer; n answers share their prompt's."""
         model, prompt, leader = self._model, sequence.context.prompt, sequence.leader
-        bounded = model.arena.most_rows is not None  # then all at once: it cannot run out later
+        bounded = model.arena.max_rows is not None  # then all at once: it cannot run out later
         tokens_left = sequence.tokens_left
-        rows = (tokens_left if bounded else min(tokens_left, ROOM_AHEAD)) + self._spare
+        rows = (tokens_left if bounded else min(tokens_left, ROWS_AHEAD)) + self._spare
         if leader and leader.extent and leader.prompt_logits is not None:
             sequence.extent = model.fork(leader.extent, len(prompt), rows)
             exact = sequence.rows.shareable if sequence.stats.approximate else None

@@ -1,8 +1,8 @@
-"""Key-value rows of all sequences in one growing arena.
+"""Allocates the KV cache rows of all sequences in one growing arena.
 
-A sequence owns an extent: committed rows, then scratch rows for the tree being scored. Others may
-build on its first committed rows, which then stay as they are; it may go on growing behind them.
-Where the rows are kept, and how, is the storage's business (`storage.py`).
+A sequence owns an extent: committed rows, then scratch rows for the tree that is scored. Other
+extents may share its first committed rows, which are then pinned; the sequence may still grow.
+A storage (`storage.py`) holds the rows themselves.
 """
 
 from bisect import bisect_left
@@ -18,9 +18,9 @@ from graft.errors import GraftError
 from graft.kernels.attention_parts import Part
 from graft.kernels.tree_layout import SPLIT
 
-ALIGN = 16  # extents start at multiples of this, so that panels of keys belong to one extent
-ROOM_AHEAD = 512  # rows taken for an answer at first; more come when it grows
-BLOCK = SPLIT  # sharing whole blocks leaves every sum of attention as it would be without
+ALIGN = 16  # extents start at multiples of this, so a panel of keys belongs to one extent
+ROWS_AHEAD = 512  # rows allocated for an answer at first; more follow when it grows
+BLOCK = SPLIT  # attention sums in splits of this size, so sharing whole blocks changes no sum
 
 
 class Storage(Protocol):
@@ -30,32 +30,32 @@ class Storage(Protocol):
     row_bytes: int
 
     def resize(self, rows: int) -> None:
-        """Keep the rows there are, up to `rows`; new ones hold zeros."""
+        """Have `rows` rows: existing ones are kept, new ones hold zeros."""
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Copy rows, as if all were read before any is written."""
+        """Copy rows; source and target may overlap."""
 
     def read(self, rows: np.ndarray) -> Tensor:
-        """[2, L, K, n, D]: keys and values of the rows, in a common form."""
+        """[2, L, K, n, D]: keys and values of the rows, whatever the storage's layout."""
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
-        """Put back what `read` gave."""
+        """Write rows in the form that `read` returns."""
 
     def gather(self, source: Tensor, target: np.ndarray) -> None:
-        """Copy to rows `target` [n] what every layer and head has in rows `source` [L, K, n]."""
+        """Copy rows `source` [L, K, n], chosen by layer and head, to rows `target` [n]."""
 
     def keys_of(self, layer: int, segments: Sequence[tuple[int, int]]) -> Tensor:
-        """[K, n, D]: the keys of a layer in the rows of these segments (first row, rows)."""
+        """[K, n, D]: a layer's keys in these segments (first row, number of rows)."""
 
     def attend(
         self, layers: int, query: Tensor, segments: Sequence[tuple[int, int]], scale: float
     ) -> Part:
-        """Attention of queries [layers * H, n, D] over the rows of these segments (first row,
-        rows): the last H heads see the last layer, those before them the one before, ..."""
+        """Attention of queries [layers * H, n, D] over these segments (first row, number of rows):
+        the last H heads attend to the last layer, the H before them to the layer before, ..."""
 
 
 class OutOfRowsError(GraftError):
-    """The arena is full; finish or release a sequence first."""
+    """No rows are free; finish or release a sequence first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,9 +68,9 @@ class Extent:
     length: int = 0
     prefix: "Extent | None" = None
     shared: int = 0
-    skipped: int = 0  # positions that were left out before the next token
-    users: int = field(default=1, repr=False)  # the owner and those who build on it
-    pinned: int = field(default=0, repr=False)  # tokens that others build on
+    skipped: int = 0  # positions left out before the next token
+    users: int = field(default=1, repr=False)  # the owner and extents that share its rows
+    pinned: int = field(default=0, repr=False)  # tokens that other extents share
 
     @property
     def total(self) -> int:
@@ -79,7 +79,7 @@ class Extent:
 
     @property
     def position(self) -> int:
-        """Where the next token stands."""
+        """Position of the next token."""
         return self.total + self.skipped
 
     @property
@@ -90,8 +90,7 @@ class Extent:
 
     @property
     def placed(self) -> tuple[list[tuple[int, int]], list[int] | None]:
-        """The segments, and the position of each one's first row; None: one behind the other, from
-        0."""
+        """The segments, and the position of each one's first row; None: consecutive from 0."""
         return self.segments, None
 
     @property
@@ -115,26 +114,26 @@ E = TypeVar("E", bound=Extent)
 
 
 class Arena:
-    """Hands out extents of a storage; grows it in steps up to `most_rows`."""
+    """Allocates extents of a storage; grows it in steps up to `max_rows`."""
 
-    def __init__(self, storage: Storage, *, most_rows: int | None = None) -> None:
+    def __init__(self, storage: Storage, *, max_rows: int | None = None) -> None:
         self.storage = storage
-        self.most_rows = most_rows
+        self.max_rows = max_rows
         self._taken: list[Extent] = []  # by start
 
     @property
     def usage(self) -> float:
-        """Share of the rows that are taken."""
-        rows = self.most_rows or self.storage.rows
+        """Share of the rows that are allocated."""
+        rows = self.max_rows or self.storage.rows
         return sum(extent.capacity for extent in self._taken) / rows if rows else 0.0
 
     def hold(self, rows: int) -> None:
-        """Take so many rows now and never more, so that they stay where they are."""
-        self.most_rows = rows // ALIGN * ALIGN
-        self.storage.resize(self.most_rows)
+        """Allocate the storage now, once and for all, so that its memory never moves."""
+        self.max_rows = rows // ALIGN * ALIGN
+        self.storage.resize(self.max_rows)
 
     def reserve(self, rows: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
-        """A new extent with room for `rows`, on top of the first `shared` tokens of `prefix`."""
+        """A new extent of `rows`, on top of the first `shared` tokens of `prefix`."""
         extent = self.place(Extent(0, rows, prefix=prefix))
         if prefix:
             extent.shared = prefix.total if shared is None else shared
@@ -144,22 +143,22 @@ class Arena:
         return extent
 
     def place(self, extent: E) -> E:
-        """Give a new extent rows of its own, as many as its capacity says."""
+        """Allocate the rows of a new extent, as many as its capacity."""
         extent.capacity = _aligned(extent.capacity)
         extent.start = self._find(extent.capacity)
         self._insert(extent)
         return extent
 
     def ensure(self, extent: Extent, rows: int) -> None:
-        """Make room for `rows` in all (committed and scratch), moving the extent if it must."""
+        """Let an extent have `rows` in all (committed and scratch); it may move."""
         if rows <= extent.capacity:
             return
-        least, wanted = _aligned(rows), _aligned(max(rows, extent.capacity * 3 // 2))
-        if not self._stretch(extent, least, wanted):
-            self._move(extent, least, wanted)
+        needed, wanted = _aligned(rows), _aligned(max(rows, extent.capacity * 3 // 2))
+        if not self._extend(extent, needed, wanted):
+            self._move(extent, needed, wanted)
 
     def commit(self, paths: Iterable[tuple[Extent, list[int]]]) -> None:
-        """For each extent scratch rows `path` (ascending) become the tail of the committed ones."""
+        """Append the scratch rows `path` (ascending) of each extent to its committed rows."""
         moved = []
         for extent, path in paths:
             if path and path[-1] != len(path) - 1:
@@ -171,16 +170,16 @@ class Arena:
             self.storage.move(source, target)
 
     def truncate(self, extent: Extent, length: int) -> None:
-        """Forget the committed rows behind `length`."""
+        """Discard the committed rows behind `length`."""
         assert max(0, extent.pinned - extent.shared) <= length <= extent.length
         extent.length = length
 
     def trim(self, extent: Extent) -> None:
-        """Give back the rows behind the committed ones."""
+        """Free the rows behind the committed ones."""
         extent.capacity = _aligned(extent.length)
 
     def release(self, extent: Extent) -> None:
-        """Give up one use; the rows are free when nobody builds on them any more."""
+        """Drop one reference; the rows are freed with the last one."""
         extent.users -= 1
         if extent.users == 1:
             extent.pinned = 0
@@ -191,30 +190,30 @@ class Arena:
 
     @property
     def taken(self) -> int:
-        """Rows that belong to extents."""
+        """Allocated rows."""
         return sum(extent.capacity for extent in self._taken)
 
-    def _stretch(self, extent: Extent, least: int, wanted: int) -> bool:
-        """Take the free rows behind the extent, if they are enough."""
+    def _extend(self, extent: Extent, needed: int, wanted: int) -> bool:
+        """Take the free rows behind the extent; False if there are fewer than needed."""
         place = self._place(extent)
         if place + 1 < len(self._taken):
             end = self._taken[place + 1].start
-        elif self.most_rows is None or extent.start + least <= self.most_rows:
-            self._grow(extent.start + wanted, least=extent.start + least)
+        elif self.max_rows is None or extent.start + needed <= self.max_rows:
+            self._grow(extent.start + wanted, needed=extent.start + needed)
             end = self.storage.rows
         else:
             return False
-        if end - extent.start < least:
+        if end - extent.start < needed:
             return False
         extent.capacity = min(wanted, end - extent.start)
         return True
 
-    def _move(self, extent: Extent, least: int, wanted: int) -> None:
-        """Copy the committed rows to a larger gap; content of the scratch rows is lost."""
+    def _move(self, extent: Extent, needed: int, wanted: int) -> None:
+        """Copy the committed rows to a larger gap; scratch rows are lost."""
         try:
             start, capacity = self._find(wanted), wanted
         except OutOfRowsError:
-            start, capacity = self._find(least), least
+            start, capacity = self._find(needed), needed
         committed = np.arange(extent.length)
         self.storage.move(extent.start + committed, start + committed)
         del self._taken[self._place(extent)]
@@ -222,32 +221,32 @@ class Arena:
         self._insert(extent)
 
     def _find(self, rows: int) -> int:
-        """First gap that holds `rows`, growing the storage if there is none."""
+        """The first gap of `rows`; the storage grows if there is none."""
         rows, end = _aligned(rows), 0
         for extent in self._taken:
             if extent.start - end >= rows:
                 return end
             end = extent.start + extent.capacity
-        self._grow(end + rows, least=end + rows)
+        self._grow(end + rows, needed=end + rows)
         return end
 
-    def _grow(self, rows: int, *, least: int) -> None:
-        if self.most_rows is not None and least > self.most_rows:
+    def _grow(self, rows: int, *, needed: int) -> None:
+        if self.max_rows is not None and needed > self.max_rows:
             raise OutOfRowsError(
-                f"the cache is full: {least} rows wanted, {self.most_rows} allowed; "
+                f"the KV cache is full: {needed} rows wanted, {self.max_rows} allowed; "
                 "finish other requests first or raise the limit"
             )
-        if least > self.storage.rows:
+        if needed > self.storage.rows:
             wanted = _aligned(max(rows, self.storage.rows * 3 // 2))
-            if self.most_rows is not None:
-                wanted = min(wanted, self.most_rows // ALIGN * ALIGN)
+            if self.max_rows is not None:
+                wanted = min(wanted, self.max_rows // ALIGN * ALIGN)
             self.storage.resize(wanted)
 
     def _insert(self, extent: Extent) -> None:
         self._taken.insert(self._place(extent), extent)
 
     def _place(self, extent: Extent) -> int:
-        """Where an extent stands among those taken, or would stand."""
+        """An extent's index in `_taken`, or where to insert it."""
         return bisect_left(self._taken, extent.start, key=attrgetter("start"))
 
 

@@ -1,4 +1,4 @@
-"""Which of many texts begin like another one, found block by block, however many there are."""
+"""A trie of texts in whole blocks: finds the texts that share a prefix."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from graft.models.arena import BLOCK, Extent
 
 @dataclass(slots=True)
 class _Node:
-    """Texts that are the same up to here: their extents, and where they go on."""
+    """A shared prefix: the extents of its texts, and their next blocks."""
 
-    extents: dict[Extent, None] = field(default_factory=dict)  # in the order they came
+    extents: dict[Extent, None] = field(default_factory=dict)  # in the order they were added
     following: "dict[bytes, _Node]" = field(default_factory=dict)
 
 
 class BlockIndex:
-    """Extents by the tokens they hold, or will hold, in whole blocks."""
+    """Extents by the tokens they hold, or are about to hold."""
 
     def __init__(self) -> None:
         self._start = _Node()
@@ -26,34 +26,34 @@ class BlockIndex:
         return bool(self._start.following)
 
     def add(self, tokens: np.ndarray, extent: Extent) -> None:
-        """`extent` is for these tokens."""
+        """Register the extent for these tokens."""
         node = self._start
         for block in _blocks(tokens):
             node = node.following.setdefault(block, _Node())
             node.extents[extent] = None
 
     def remove(self, tokens: np.ndarray, extent: Extent) -> None:
-        """Forget an extent, added with the same tokens."""
+        """Remove an extent that was added with the same tokens."""
         node = self._start
         for block in _blocks(tokens):
             following = node.following[block]
             del following.extents[extent]
             if not following.extents:
-                del node.following[block]  # and all that follows: it held nothing else
+                del node.following[block]  # with its subtree, which holds no other extent
                 return
             node = following
 
     def common(self, tokens: np.ndarray) -> int:
-        """How many of the first tokens some extent holds or will hold."""
+        """Length of the longest prefix of `tokens` that was added."""
         return BLOCK * sum(1 for _ in self._along(tokens))
 
     def beginning_with(self, tokens: np.ndarray) -> list[Extent]:
-        """The extents whose texts begin with all of these whole blocks."""
+        """The extents whose texts begin with these whole blocks."""
         nodes = list(self._along(tokens))
         return list(nodes[-1].extents) if nodes and len(nodes) * BLOCK == len(tokens) else []
 
     def longest(self, tokens: np.ndarray) -> tuple[Extent | None, int]:
-        """The extent in which most of the first tokens are committed, and how many are."""
+        """The extent with the longest committed prefix of `tokens`, and its length."""
         nodes = list(self._along(tokens))
         for count in range(len(nodes), 0, -1):
             for extent in nodes[count - 1].extents:

@@ -1,4 +1,4 @@
-"""Capturing what a GPU does as a graph that can be replayed."""
+"""CUDA graph capture."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,10 +12,9 @@ Pool = tuple[int, int]  # torch's handle of the memory that graphs share
 def captured(
     compute: Callable[[], Result], device: torch.device, pool: Pool | None
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
-    """A graph of `compute`, in the pool of others if there are any, and where its result will be.
+    """A graph of `compute`, in a shared memory pool if given, and the tensors of its result.
 
-    It is run once before: whatever is done once only (compiling, handles, workspaces) must not be
-    captured.
+    `compute` runs once before the capture: compilation, handles and workspaces are not captured.
     """
     stream = torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
@@ -23,12 +22,12 @@ def captured(
         compute()
     torch.cuda.current_stream(device).wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    # What other threads do with the device meanwhile is no business of this graph.
+    # "thread_local": other threads may use the device meanwhile.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = compute()
     return graph, result
 
 
 def reason(error: RuntimeError) -> str:
-    """Why nothing was captured, for one line of a log."""
+    """Why a capture failed, in one line."""
     return str(error).splitlines()[0][:200]

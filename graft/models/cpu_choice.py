@@ -1,32 +1,40 @@
-"""Which arithmetic is fastest on this CPU, found by timing the product a step mostly consists of.
+"""Which arithmetic is fastest on this CPU: the product that dominates a step is timed.
 
-bfloat16 halves what is read, but without matrix instructions for it (AMX, SVE) a BLAS may take
-a hundred times longer; our panels widen it as they read. Nothing is assumed: all are timed.
+bfloat16 halves the bytes of a step, but without matrix instructions for it (AMX, SVE) a BLAS may
+take a hundred times longer; our panels widen it as they load it. So all are timed.
 """
 
+import contextlib
+import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import PretrainedConfig
 
+from graft.errors import CheckpointError
+from graft.home import atomic_file
 from graft.kernels.panels import COMPUTING, LANES, UNROLL
 from graft.kernels.products import pack_weight
 from graft.models.forward_panels import linear, use_threads
 from graft.models.language_model import name_of
 from graft.models.llama_shape import MODEL_TYPES
 from graft.models.panel_weights import bits
+from graft.models.step_costs import costs_path
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 ROWS = (1, 2)  # most steps have few rows, also when drafting
-_BYTES = 1 << 26  # read this much a round, so that caches do not hide the memory
+_BYTES = 1 << 26  # of weights in a run, so that the processor's caches do not hide the memory
 _NARROW = (torch.bfloat16, torch.float16)
 
 
-def choose_dtype(config: PretrainedConfig) -> str:
+def choose_dtype(config: "PretrainedConfig") -> str:
     """fp32, or the 16 bits the checkpoint has if they are faster; weights are never rounded."""
     stored = _stored_dtype(config)
     if stored not in _NARROW:
@@ -35,38 +43,51 @@ def choose_dtype(config: PretrainedConfig) -> str:
     return name_of(stored) if faster else "fp32"
 
 
-def _stored_dtype(config: PretrainedConfig) -> torch.dtype | None:
+def _stored_dtype(config: "PretrainedConfig") -> torch.dtype | None:
     stored = config.get_text_config().dtype or config.dtype
     return getattr(torch, stored) if isinstance(stored, str) else stored
 
 
-def panels_are_faster(config: PretrainedConfig, dtype: torch.dtype) -> bool:
+def panels_are_faster(config: "PretrainedConfig", dtype: torch.dtype) -> bool:
     """Whether our panels beat torch's product for this model and dtype."""
     panels, blas = _both(config, dtype)
     return panels <= blas
 
 
-def _both(config: PretrainedConfig, dtype: torch.dtype) -> tuple[float, float]:
+def _both(config: "PretrainedConfig", dtype: torch.dtype) -> tuple[float, float]:
     """Seconds for one gated projection with few rows: panels, torch."""
     text = config.get_text_config()
-    if text.model_type not in MODEL_TYPES:
-        return float("inf"), _timed(text.intermediate_size, text.hidden_size, dtype, "torch")
-    return tuple(
-        _timed(text.intermediate_size, text.hidden_size, dtype, how) for how in ("panels", "torch")
-    )
+    panels, blas = _known(text.intermediate_size, text.hidden_size, dtype)
+    return (panels if text.model_type in MODEL_TYPES else float("inf")), blas
 
 
 @cache
-def _timed(columns: int, depth: int, dtype: torch.dtype, how: str) -> float:
+def _known(columns: int, depth: int, dtype: torch.dtype) -> tuple[float, float]:
+    """Measured once on a machine and kept on disk, as step costs are."""
+    path = costs_path(["product", f"{columns} x {depth}", "cpu", name_of(dtype)])
+    try:
+        panels, blas = json.loads(path.read_text())
+        return float(panels), float(blas)
+    except (OSError, ValueError, TypeError):
+        pass  # not measured yet, or damaged
+    seconds = _measured(columns, depth, dtype)
+    with contextlib.suppress(CheckpointError), atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(seconds))
+    return seconds
+
+
+def _measured(columns: int, depth: int, dtype: torch.dtype) -> tuple[float, float]:
+    """Seconds of both, measured in turns: other work on the machine slows both alike."""
     columns, depth = -(-columns // LANES) * LANES, -(-depth // UNROLL) * UNROLL
     weight = torch.randn(columns, depth, dtype=torch.float32).to(dtype)
     copies = max(1, min(8, _BYTES // (weight.numel() * weight.element_size())))
-    total = 0.0
+    totals = [0.0, 0.0]
     for rows in ROWS:
         x = torch.randn(rows, depth)
-        product = _panel_product(x, weight, copies) if how == "panels" else _blas(x, weight, copies)
-        total += _best(product) / copies
-    return total
+        products = (_panel_product(x, weight, copies), _blas(x, weight, copies))
+        for i, seconds in enumerate(_shortest(products)):
+            totals[i] += seconds / copies
+    return totals[0], totals[1]
 
 
 def _panel_product(x: torch.Tensor, weight: torch.Tensor, copies: int) -> Callable[[], None]:
@@ -93,17 +114,18 @@ def _blas(x: torch.Tensor, weight: torch.Tensor, copies: int) -> Callable[[], No
     return product
 
 
-def _best(product: Callable[[], None], *, most_seconds: float = 0.15) -> float:
-    """Shortest of a few runs within some time; the first may compile or load."""
+def _shortest(products: Sequence[Callable[[], None]], max_seconds: float = 0.3) -> list[float]:
+    """Shortest of a few runs of each within some time; the first may compile or load."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a missing instruction set is what is being found out
-        product()
-    began, best = time.perf_counter(), float("inf")
+        warnings.simplefilter("ignore")  # a missing instruction set is what is being measured
+        for product in products:
+            product()
+    began, best = time.perf_counter(), [float("inf")] * len(products)
     for _ in range(5):
-        start = time.perf_counter()
-        product()
-        now = time.perf_counter()
-        best = min(best, now - start)
-        if now - began > most_seconds:
+        for i, product in enumerate(products):
+            start = time.perf_counter()
+            product()
+            best[i] = min(best[i], time.perf_counter() - start)
+        if time.perf_counter() - began > max_seconds:
             break
     return best

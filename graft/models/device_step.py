@@ -1,7 +1,7 @@
-"""All that a step tells a GPU, in one buffer: copied once, read by every kernel.
+"""The inputs of a step on a GPU in one buffer: copied once, read by every kernel.
 
-A captured graph always reads the same addresses, so the buffer's parts have room for the largest
-step of their shape; what is left over holds padding: nodes without rows, tasks without queries.
+A captured graph always reads the same addresses, so each part of the buffer has the size of the
+largest step of its shape. The rest is padding: nodes without rows, tasks without queries.
 """
 
 import itertools
@@ -25,7 +25,7 @@ class StepShape:
     nodes: int
     tile: int  # query rows of an attention task
     tasks: int
-    parts: int  # most partial results of a node
+    parts: int  # maximum of partial results of a node
     words: int  # of 64 tree nodes each
 
     @property
@@ -42,7 +42,7 @@ class StepShape:
 
 
 def fit(plan: TreePlan, nodes: int, *, tasks: int = 0, parts: int = 0) -> StepShape:
-    """The shape of a step with this plan, with room for `nodes`, `tasks` and `parts` at least."""
+    """The shape of a step with this plan, for at least so many nodes, tasks and parts."""
     return StepShape(
         max(nodes, len(plan.parts)),
         plan.tile,
@@ -75,7 +75,7 @@ class DeviceStep:
         self._stages = itertools.cycle(_Stage(self.buffer) for _ in range(2))
 
     def clear(self) -> None:
-        """Padding only: nothing to do."""
+        """Fill with padding: an empty step."""
         nothing = np.empty(0, np.int64)
         moves, tasks = np.empty((0, 2), np.int64), np.empty((0, COLUMNS), np.int32)
         words, parts = np.empty((0, self.shape.words), np.int64), np.empty(0, np.int32)
@@ -84,8 +84,8 @@ class DeviceStep:
     def fill(
         self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: TreePlan, moves: np.ndarray
     ) -> None:
-        """Say what is to be done, without waiting for the device; not what the tokens are, where it
-        knows them already."""
+        """Send the step's inputs without waiting for the device. Tokens may be on the device
+        already."""
         drawn = isinstance(tokens, Tensor)
         known = np.zeros(len(tokens), np.int64) if drawn else tokens
         self._send((known, layout.positions, layout.rows, plan.bits, moves, plan.parts, plan.tasks))
@@ -100,7 +100,7 @@ class DeviceStep:
 
 
 class _Stage:
-    """Memory of the host that the device copies from while the next step is written elsewhere."""
+    """Host memory that the device copies from while the next step fills the other one."""
 
     def __init__(self, like: torch.Tensor) -> None:
         on_gpu = like.device.type == "cuda"
@@ -110,12 +110,12 @@ class _Stage:
         self._copied = torch.cuda.Event() if on_gpu else None
 
     def wait(self) -> None:
-        """Until the last copy out of it has been made."""
+        """Wait for the last copy from it."""
         if self._copied:
             self._copied.synchronize()
 
     def copy_to(self, buffer: torch.Tensor) -> None:
-        """Without waiting."""
+        """Start the copy without waiting."""
         buffer.copy_(self._memory, non_blocking=True)
         if self._copied:
             self._copied.record()

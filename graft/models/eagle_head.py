@@ -1,5 +1,5 @@
-"""EAGLE-2's draft head (Li et al. 2024): from the target's last feature and the token it led to,
-the next feature.
+"""EAGLE-2's draft head (Li et al. 2024): predicts the next feature from the target's last feature
+and the next token.
 
 A feature is the target's last hidden state after its final norm; the target's output layer turns
 it into logits. The head's layer is Llama's without the norm before attention.
@@ -13,7 +13,7 @@ from graft.models.heads.layers import MLP, Norm, Positions, SelfAttention, all_i
 
 
 class EagleLayer(nn.Module):
-    """A Llama layer whose attention reads its input as it is."""
+    """A Llama layer without a norm before attention."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -22,13 +22,13 @@ class EagleLayer(nn.Module):
         self.mlp = MLP(config)
 
     def after(self, fused: Tensor, attended: Tensor) -> Tensor:
-        """The layer's output, given what attention read."""
+        """The layer's output, given attention's."""
         hidden = fused + attended
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
 
 
 class EagleHead(nn.Module):
-    """Embedding and output layer are the target's; `d2t` [n] int64 names the drafted ids."""
+    """Embedding and output layer are the target's; `d2t` [n] int64 are the drafted ids."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -39,18 +39,18 @@ class EagleHead(nn.Module):
         self.register_buffer("d2t", all_ids(config))
 
     def fuse(self, embeddings: Tensor, features: Tensor) -> Tensor:
-        """What the layer reads for (token t + 1, feature t), both [..., E]."""
+        """The layer's input for (token t + 1, feature t), both [..., E]."""
         return self.fc(torch.cat([embeddings, features.to(embeddings.dtype)], -1))
 
     def forward(
         self, embeddings: Tensor, features: Tensor, positions: Tensor, visible: Tensor, steps: int
     ) -> Tensor:
-        """Features [steps, B, T, E]: what the head writes in a row of steps, as at inference.
+        """Features [steps, B, T, E] that the head predicts in a chain of steps, as at inference.
 
         Column t holds token t + 1 and feature t and gives feature t + 1. In step i the last i
         features before a column are the head's own, of step i - 1 and so on, the earlier ones the
-        target's. `visible` [B, T, T]: which columns a column may see (itself and those before it
-        in its document); [1, T, T] if it is the same for all.
+        target's. `visible` [B, T, T]: the columns a column attends to (itself and those before
+        it in its document); [1, T, T] if it is the same for all.
         """
         rotary = self.rotary(positions)
         attention, pairs, outputs = self.layer.self_attn, [], []
@@ -66,7 +66,7 @@ class EagleHead(nn.Module):
 
 
 def chain_mask(visible: Tensor, steps: int) -> Tensor:
-    """[B, T, steps * T]: in the last of `steps`, which keys of each step a column sees.
+    """[B, T, steps * T]: in the last of `steps`, the keys of each step a column attends to.
 
     Those of the first step up to `steps` - 1 columns back, then one of each step: its own chain.
     """

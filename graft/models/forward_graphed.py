@@ -3,8 +3,8 @@
 Launching the kernels of a step one by one takes several times as long as running them. A graph
 runs them all, but always on the same addresses and with the same sizes. So a step is padded to
 the next of a few sizes, whatever changes is read from one buffer, and a graph is captured when a
-size is met for the first time. Large steps (prompts being read) make no logits in their graph: of
-thousands of nodes one is asked for.
+size is met for the first time. Large steps (prefill) compute no logits in their graph: one
+of thousands of nodes needs them.
 """
 
 import logging

@@ -2,9 +2,8 @@
 
 transformers lets an attention function be registered by name; with its cache switched off it
 builds no mask and hands every layer's queries, keys and values, and our keyword argument, to that
-function, which writes the cache and attends over the tree. What a model does besides attention is
-its own business, so architectures that drop the argument or keep state elsewhere would be silently
-wrong: `probe.py` refuses them at load.
+function, which writes the cache and attends over the tree. Architectures that drop the
+argument or keep state outside attention would be silently wrong: `probe.py` refuses them at load.
 """
 
 import copy
@@ -31,7 +30,7 @@ COUNTING = "graft_heads"
 
 @dataclass(frozen=True, slots=True)
 class HookStep:
-    """What the attention function needs to know of the step it is part of."""
+    """The step that a call of the attention function belongs to."""
 
     storage: RowStorage
     layout: TreeLayout
@@ -43,8 +42,8 @@ class HookStep:
     queries: dict[int, Tensor] | None = None  # of the layers so far, where they are wanted
 
 
-class EnoughError(Exception):
-    """The last layer that was asked for has written its keys and values."""
+class LayersDoneError(Exception):
+    """The last needed layer has written its keys and values."""
 
 
 def attend(  # noqa: PLR0913  transformers' contract
@@ -72,7 +71,7 @@ def attend(  # noqa: PLR0913  transformers' contract
     keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
     values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
     if len(graft_step.seen) == graft_step.layers < len(graft_step.storage.kv[0]):
-        raise EnoughError
+        raise LayersDoneError
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if graft_step.queries is not None:
         graft_step.queries[layer] = query[0] * scale
@@ -89,8 +88,8 @@ def attend(  # noqa: PLR0913  transformers' contract
     return attended[None], None
 
 
-class CountedError(Exception):
-    """A layer has shown how many key-value heads it has in this process."""
+class HeadCountError(Exception):
+    """Carries the number of key-value heads that a layer has in this process."""
 
     def __init__(self, heads: int) -> None:
         super().__init__(heads)
@@ -98,8 +97,8 @@ class CountedError(Exception):
 
 
 def count_heads(module: nn.Module, query: Tensor, key: Tensor, *_: Any, **__: Any) -> None:  # noqa: ANN401, ARG001
-    """transformers' attention contract, for a look at key [1, K, N, D] alone."""
-    raise CountedError(key.shape[1])
+    """transformers' attention contract; counts the heads of key [1, K, N, D]."""
+    raise HeadCountError(key.shape[1])
 
 
 AttentionInterface.register(NAME, attend)
@@ -107,7 +106,7 @@ AttentionInterface.register(COUNTING, count_heads)
 
 
 class HookedAttention:
-    """Makes a model use `attend` for a while and puts its own attention back afterwards.
+    """Makes a model use `attend` for a while and restores its own attention afterwards.
 
     The name of the attention stands in the config, which other models may share. So copies that
     name ours are made once, and take the place of the modules' own config objects only while a
@@ -191,7 +190,7 @@ class HookForward:
     @torch.no_grad()
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
         """See Forward."""
-        with suppress(EnoughError):
+        with suppress(LayersDoneError):
             self._call(tokens, self._step(layout, layers), np.zeros(1, np.int64))
 
     def _step(
@@ -222,7 +221,7 @@ class HookForward:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Inside the block what the decoder hands to the output layer is kept, if it is wanted."""
+        """Inside the block the inputs of the output layer are kept, if `keeps_features`."""
         if not self.keeps_features:
             yield
             return
@@ -242,7 +241,8 @@ class HookForward:
         return self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
 
     def weighs_plainly(self, layer: int, tokens: int) -> bool:  # noqa: ARG002
-        """See Forward. What some layer does counts for all: not every model tells them apart."""
+        """See Forward. One layer's cap, sinks or window count for all: not every config has them by
+        layer."""
         config = self.model.config.get_text_config()
         capped = getattr(config, "attn_logit_softcapping", None)
         sinks = any(name.endswith("sinks") for name, _ in self.model.named_parameters())
@@ -272,19 +272,19 @@ def heads_here(model: PreTrainedModel) -> int:
     try:
         with HookedAttention(model, COUNTING).used():
             model(input_ids=token, use_cache=False)
-    except CountedError as found:
+    except HeadCountError as found:
         return found.heads
     raise UnsupportedModelError("its layers do not use replaceable attention")
 
 
 def window_of(config: PretrainedConfig) -> int | None:
-    """How far back layers with a window see, going by the config."""
+    """The window of layers that have one, by the config."""
     named = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
     return next(filter(None, named), None)
 
 
 def has_windows(config: PretrainedConfig) -> bool:
-    """Whether some layer does not see the whole context, going by the config."""
+    """Whether some layer does not attend to the whole context, by the config."""
     window = window_of(config)
     if window is None or window >= config.max_position_embeddings:
         return False

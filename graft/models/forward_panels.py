@@ -1,9 +1,11 @@
 """The lean forward of Llama-shaped decoders on the CPU: one compiled call per step.
 
-All threads walk through the layers together; each owns a share of every product's columns. Rows
-never mix except in attention, and every sum runs in a fixed order, so a node's logits are the
-same to the last bit whatever else is in the step (see `panels.py`).
+All threads compute each layer together; each owns a share of every product's columns. Rows mix
+in attention only, and every sum runs in a fixed order, so a node's logits have the same bits
+whatever else is in the step (see `panels.py`).
 """
+
+import os
 
 import numba
 import numpy as np
@@ -19,7 +21,11 @@ from graft.models.llama_shape import LlamaShape, LlamaWeights
 from graft.models.panel_weights import from_bits, pack_weights, widen
 from graft.models.storage import PanelStorage
 
-_THREADS_PAY = 1 << 20  # fewer weights than this are read before a second thread wakes up
+_MIN_SHARED_WEIGHTS = 1 << 20  # fewer are multiplied before a second thread wakes up
+# GNU OpenMP, numba's thread pool on Linux, lets threads spin for milliseconds at every barrier. If
+# another process wants the cores, the spinning thread keeps the core from the very one it waits
+# for: a step took seven times as long beside one busy process, 5 % longer with short spins.
+_SPINS = ("GOMP_SPINCOUNT", "1000")
 
 
 class PanelForward:
@@ -34,8 +40,8 @@ class PanelForward:
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = Scratch()
         self.keeps_features, self._hidden = False, np.empty((0, 0), np.float32)
-        small = self.weights.down.size < _THREADS_PAY
-        self.threads = 1 if small else use_threads()
+        threads = use_threads()
+        self.threads = threads if self.weights.down.size >= _MIN_SHARED_WEIGHTS else 1
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
@@ -122,19 +128,31 @@ class PanelForward:
 
 
 def use_threads() -> int:
-    """Give the compiled kernels as many threads as torch has; how many that is."""
-    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-    return numba.get_num_threads()
+    """Give the compiled kernels as many threads as torch has; how many that is.
+
+    The first call starts numba's threads. Their library reads the environment once, at that
+    moment; the environment is as it was afterwards.
+    """
+    name, value = _SPINS
+    added = name not in os.environ
+    if added:
+        os.environ[name] = value
+    try:
+        numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+        return numba.get_num_threads()
+    finally:
+        if added:
+            del os.environ[name]
 
 
 def room_for_queries(shape: LlamaShape, nodes: int, *, layers: int = 1) -> np.ndarray:
-    """[layers, K, N, G, D] for the queries of every layer, or of one after the other."""
+    """An empty [layers, K, N, G, D] for the queries of every layer, or of one at a time."""
     groups = shape.heads // shape.kv_heads
     return np.empty((layers, shape.kv_heads, nodes, groups, shape.head_size), np.float32)
 
 
 class Scratch:
-    """Room for partial attention, kept between steps."""
+    """Buffers of partial attention, reused between steps."""
 
     def __init__(self) -> None:
         self._floats = np.empty(0, np.float32)
@@ -157,8 +175,8 @@ class Scratch:
 
 @njit(cache=True, boundscheck=False)
 def norm_rows(hidden, weight, epsilon):  # noqa: ANN001, ANN201
-    """Every row's norm; without a weight there is none. Each thread makes its own: sharing them
-    would cost a barrier."""
+    """Normed rows; the rows themselves where there is no weight. Every thread computes all of them:
+    sharing would cost a barrier."""
     if not weight.shape[0]:
         return hidden
     normed = np.empty_like(hidden)
@@ -240,7 +258,7 @@ def run_layers(hidden, weights, cache, where, plan, constants, scratch, threads)
                 i, qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
                 where, query, cache, layer,
             )  # fmt: skip
-        for t in prange(threads):  # in turns: long tasks stand together, as of a prompt being read
+        for t in prange(threads):  # interleaved: the long tasks of a prefill are neighbours
             for task in range(t, tasks.shape[0] * kv_heads, threads):
                 place = task // kv_heads
                 split = place - _first_task(blocks, place)

@@ -13,12 +13,12 @@ from graft.models.device_step import DeviceStep
 from graft.models.llama_shape import LayerWeights, LlamaShape, LlamaWeights
 from graft.models.storage import LazyRowStorage
 
-FEW = 16  # rows up to which our own products, which do more at once, are faster than the library's
-TABLE = 1 << 17  # positions whose angles are kept from the start, if the model has as many
+FEW = 16  # rows up to which our fused products are faster than the library's
+TABLE = 1 << 17  # positions whose angles are computed at first, if the model has as many
 
 
 class TritonLayers:
-    """Computes a step that is on the device; all it reads lies where it always lay."""
+    """Computes a step that is on the device; its inputs stay at the same addresses."""
 
     def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
         assert weights.layers[0].scales is None, "int8 products run in panels or the hook"
@@ -36,7 +36,7 @@ class TritonLayers:
         return self.shape.heads // self.shape.kv_heads
 
     def reach(self, positions: int) -> bool:
-        """Make the tables reach so many positions; whether they were made anew."""
+        """Let the tables cover so many positions; whether they were computed again."""
         if positions <= len(self._rotary[0]):
             return False
         wanted = max(positions, min(self.shape.positions, TABLE), 2 * len(self._rotary[0]))
@@ -45,8 +45,8 @@ class TritonLayers:
         return True
 
     def features(self, step: DeviceStep) -> Tensor:
-        """Move the rows that are due, write keys and values, and give [N, E]: what the output
-        layer is applied to."""
+        """Make the deferred moves, write keys and values, and return features [N, E], the inputs
+        of the output layer."""
         move_rows(self.storage.kv, step.moves, step.moved)
         hidden = F.embedding(step.tokens, self.weights.embedding)  # [N, E]
         few = len(hidden) <= FEW and hidden.dtype != torch.float16
@@ -58,7 +58,7 @@ class TritonLayers:
         return found.float() if out is None else out.copy_(found)
 
     def compute_first(self, step: DeviceStep, layers: int) -> None:
-        """Move the rows that are due, write keys and values of the first `layers` alone."""
+        """Make the deferred moves, write keys and values of the first `layers` alone."""
         move_rows(self.storage.kv, step.moves, step.moved)
         self._run_apart(step, F.embedding(step.tokens, self.weights.embedding), layers)
 

@@ -1,4 +1,4 @@
-"""What is different on a GPU: kernels in Triton, captured graphs, a cache whose size is fixed."""
+"""GPU specifics: Triton kernels, captured graphs, a KV cache of fixed size."""
 
 import logging
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from graft.models.llama_shape import LlamaShape, LlamaWeights
 
 log = logging.getLogger(__name__)
 
-SHARE = 0.8  # of the free memory that the cache may take; the rest is for a step's own numbers
-LEAST_ROWS = 1024
+SHARE = 0.8  # of the free memory that the KV cache may take; the rest is for activations
+MIN_ROWS = 1024
 
 
-@cache  # what is missing is said once
+@cache  # a missing Triton is logged once
 def fastest_attention(device: torch.device) -> Callable[..., Tensor]:
     """Tree attention for layouts on the host."""
     if device.type != "cuda":
@@ -45,32 +45,32 @@ def hold_rows(
     device: str,
     *,
     sequences: int,
-    most_bytes: int | None,
+    max_bytes: int | None,
     kept: int = 0,
     share: float = 1.0,
 ) -> None:
-    """Take the memory of the cache once and for all: whole contexts for so many sequences and
-    `kept` rows of texts that were read before, if a `share` of what is free has room for them.
-    `most_bytes` sets it; on the CPU, where rows come as needed, that bounds it."""
+    """Allocate a GPU's KV cache: whole contexts for so many sequences and `kept` rows of cached
+    prefixes, if they fit a `share` of the free memory, or `max_bytes`. A CPU's cache grows as
+    needed, up to `max_bytes`."""
     row = model.arena.storage.row_bytes
     if not device.startswith("cuda"):
-        if most_bytes is not None:
-            model.arena.most_rows = _enough(most_bytes // row, row)
+        if max_bytes is not None:
+            model.arena.max_rows = _checked(max_bytes // row, row)
         return
     free = int(share * SHARE * torch.cuda.mem_get_info(device)[0])
-    if most_bytes is not None and most_bytes > free:
+    if max_bytes is not None and max_bytes > free:
         raise InputError(
-            f"a cache of {most_bytes >> 20} MiB does not fit: {free >> 20} MiB can be had"
+            f"a cache of {max_bytes >> 20} MiB does not fit: {free >> 20} MiB are free"
         )
     wanted = sequences * model.context_length + kept
-    rows = min(wanted, free // row) if most_bytes is None else most_bytes // row
-    model.arena.hold(_enough(rows, row))
+    rows = min(wanted, free // row) if max_bytes is None else max_bytes // row
+    model.arena.hold(_checked(rows, row))
 
 
-def _enough(rows: int, row_bytes: int) -> int:
-    if rows < LEAST_ROWS:
+def _checked(rows: int, row_bytes: int) -> int:
+    if rows < MIN_ROWS:
         raise InputError(
-            f"the cache would hold {rows} tokens; give it {LEAST_ROWS * row_bytes >> 20} MiB at "
+            f"the KV cache would hold {rows} tokens; give it {MIN_ROWS * row_bytes >> 20} MiB at "
             "least, or free memory of the device"
         )
     return rows

@@ -1,22 +1,24 @@
-"""Weight-only int8: torchao's numbers, taken apart for our kernels.
+"""Weight-only int8: torchao's weights as codes and scales for our kernels.
 
 The linear layers are quantised symmetrically, one scale for each output column: weight =
 code * scale. Embedding, output layer, norms and biases keep their dtype, as transformers leaves
 them. Weights are quantised from float32 on every device, so the codes are the same everywhere.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from transformers import PretrainedConfig
 
 from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 _METHOD, _KIND = "torchao", "Int8WeightOnlyConfig"
 
 
 def quantisation() -> "Any":  # noqa: ANN401
-    """transformers' setting for weights quantised by torchao as they are read."""
+    """transformers' config for weights that torchao quantises at load."""
     try:
         from torchao.quantization import Int8WeightOnlyConfig
         from transformers import TorchAoConfig
@@ -26,8 +28,8 @@ def quantisation() -> "Any":  # noqa: ANN401
         raise InputError("int8 needs torchao; type: pip install torchao") from error
 
 
-def stored_quantisation(config: PretrainedConfig) -> str | None:
-    """How the checkpoint's weights are quantised: "int8" if as above, another word, or None."""
+def stored_quantisation(config: "PretrainedConfig") -> str | None:
+    """How a checkpoint's weights are quantised: "int8" if as above, another name, or None."""
     stored = getattr(config, "quantization_config", None)
     if stored is None:
         return None
@@ -39,12 +41,12 @@ def stored_quantisation(config: PretrainedConfig) -> str | None:
 
 
 def is_plain(weight: Tensor) -> bool:
-    """Whether a weight is a tensor of numbers and not one of a quantiser's own kinds."""
+    """Whether a weight is a plain tensor, not a quantiser's subclass."""
     return type(weight) in (Tensor, nn.Parameter)
 
 
 def is_symmetric_int8(weight: Tensor) -> bool:
-    """Whether a weight is torchao's int8 with one scale a row (or one in all) and nothing else."""
+    """Whether a weight is torchao's int8 with one scale for each row, or one for all."""
     if type(weight).__name__ != "Int8Tensor" or weight.qdata.ndim != 2:
         return False
     shifted = weight.zero_point is not None and bool(weight.zero_point.any())

@@ -1,19 +1,17 @@
-"""Any PyTorch forward, made to give a node the same bits whatever else is in the step.
+"""Batch-invariant forwards: a node's logits have the same bits whatever else is in the step.
 
 A step runs in slabs of exactly `slab` nodes, one after the other through the whole network; the
-last is filled up with nodes that nobody looks at, written to rows of their own. So every product,
-norm and sum always has the same shape and the libraries have no reason to compute it differently.
-Ancestors come first in level order: their keys are in the cache when a later slab needs them.
-Attention is `tree_attention_invariant`. That the bits are in fact the same here, with this
-network, is checked at load (`check_invariant`).
+last is padded with nodes in rows of their own. So every product, norm and sum has the same shape
+in every step. Ancestors come first in level order: their keys are in the cache when a later slab
+needs them. Attention is `tree_attention_invariant`. `check_invariant` verifies the bits at load.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PretrainedConfig
 
 from graft.errors import UnsupportedModelError
 from graft.kernels.attention_parts import Part
@@ -24,15 +22,18 @@ from graft.models.language_model import Forward, LanguageModel
 from graft.models.probe import probe_paths
 from graft.tree.draft_tree import DraftTree, chain, from_paths
 
-# Nodes of a slab: many waste work on short steps, with few a tree needs several slabs. Blocks of
-# keys at once: many waste work on short contexts, with few a long one needs many launches.
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+# Nodes of a slab: more waste work on short steps, fewer need several slabs for a tree. Blocks of
+# keys at once: more waste work on short contexts, fewer need many launches for a long one.
 SLABS = {"cpu": 16, "cuda": 64}
 GROUPS = {"cpu": 1, "cuda": 4}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
 class SpareRows:
-    """A storage that keeps its last rows for itself."""
+    """A storage whose last rows are reserved for padding."""
 
     def __init__(self, storage: Storage, spare: int) -> None:
         self.inner, self.spare = storage, spare
@@ -40,7 +41,7 @@ class SpareRows:
 
     @property
     def rows(self) -> int:
-        """Rows for others."""
+        """Rows without the reserved ones."""
         return self.inner.rows - self.spare
 
     @property
@@ -82,7 +83,7 @@ class SpareRows:
 
 
 class InvariantForward:
-    """Cuts steps into slabs for a forward that was built with the invariant attention."""
+    """Runs steps in slabs, by a forward with the invariant attention."""
 
     asynchronous = False
     sizes = ()
@@ -157,7 +158,7 @@ class InvariantForward:
     def _slabs(
         self, tokens: np.ndarray, layout: TreeLayout
     ) -> Iterator[tuple[np.ndarray, np.ndarray, SeenRows]]:
-        """The nodes of each slab, its tokens and what it sees, the last two filled up."""
+        """The nodes of each slab, its tokens and its visible rows, the last two padded."""
         for start in range(0, len(tokens), self.slab):
             nodes = np.arange(start, min(start + self.slab, len(tokens)))
             missing = self.slab - len(nodes)
@@ -165,7 +166,7 @@ class InvariantForward:
             yield nodes, np.pad(tokens[nodes], (0, missing)), self._fill(seen, missing)
 
     def _fill(self, seen: SeenRows, missing: int) -> SeenRows:
-        """Nodes at position 0 that see only themselves."""
+        """Pad with nodes at position 0 that attend to themselves alone."""
         if not missing:
             return seen
         rows = self.storage.rows + np.arange(missing)
@@ -180,8 +181,8 @@ class InvariantForward:
         )
 
 
-def refuse_experts(config: PretrainedConfig, name: str) -> None:
-    """Raise for a mixture of experts: their products have as many rows as are routed to them."""
+def refuse_experts(config: "PretrainedConfig", name: str) -> None:
+    """Raise for a mixture of experts: the rows of its products depend on the routing."""
     text = config.get_text_config()
     if any((getattr(text, each, None) or 1) > 1 for each in _EXPERTS):
         raise UnsupportedModelError(
@@ -206,7 +207,7 @@ def check_invariant(forward: InvariantForward, *, vocabulary: int, name: str) ->
 
 
 def _token_by_token(model: LanguageModel, prompt: list[int], tree: DraftTree) -> Tensor:
-    """Logits of all nodes: a prompt read token by token, then each path on top of it."""
+    """Logits of all nodes: the prompt prefilled token by token, then each path on top of it."""
     logits, ancestors = {}, tree.ancestors()
     prefix = model.open(len(prompt))
     for token in prompt:

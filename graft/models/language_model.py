@@ -1,7 +1,7 @@
-"""The only door to a network: open a sequence, score trees on top of it, commit a path.
+"""A network and its KV cache: open a sequence, score draft trees on top of it, commit a path.
 
-Whatever runs behind it (`forward_panels`, `forward`, `forward_hook`) writes the nodes' keys and
-values behind the committed rows and returns logits.
+A forward (`forward_panels`, `forward`, `forward_graphed`, `forward_hook`) writes the nodes' keys
+and values behind the committed rows and returns logits.
 """
 
 from collections.abc import Sequence
@@ -20,26 +20,26 @@ from graft.models.prefix_cache import PrefixCache
 from graft.models.view import View
 from graft.tree.draft_tree import DraftTree, chain, root_only
 
-TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees side by side that steps are made for ahead
-CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens that are best read at once
+TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees that `warm_up` prepares batches of
+CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens prefilled in one step
 
 
 class Forward(Protocol):
     """A network with its cache rows.
 
-    One that is `asynchronous` returns while its device still computes. Its logits may be read until
-    the next run, which may be asked for before this one is through: what both use, the forward
-    itself must keep apart.
+    An `asynchronous` forward returns while its device still computes. Its logits are valid until
+    the next run, which may be launched before this one is done: the forward keeps apart the buffers
+    that both use.
     """
 
     storage: Storage
     asynchronous: bool
-    sizes: Sequence[int]  # of steps that something is made for once; nothing else is
-    keeps_features: bool  # whoever wants `features` sets it before the run
+    sizes: Sequence[int]  # of steps that need preparation, such as captured graphs
+    keeps_features: bool  # set before a run whose `features` are needed
 
     def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`.
-        An asynchronous one takes tokens, too, that lie on its device."""
+        An asynchronous forward also takes tokens on its device."""
 
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
         """Write the nodes' keys and values of the first `layers` alone; no logits, no features."""
@@ -48,19 +48,19 @@ class Forward(Protocol):
         """The inverse frequencies [n] by which the network's keys may be rotated."""
 
     def features(self, nodes: np.ndarray) -> Tensor:
-        """[n, E] of these nodes of the last run: what the output layer is applied to. Good as long
-        as the logits are."""
+        """[n, E]: the inputs of the output layer for these nodes of the last run. Valid as long as
+        the logits are."""
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
-        """Write the nodes' keys and values; [L, H, N, D]: what the nodes ask with in every layer,
-        such that a product with cached keys is the score that attention's softmax sees."""
+        """Write the nodes' keys and values; return queries [L, H, N, D], rotated and scaled: their
+        products with cached keys are the inputs of attention's softmax."""
 
     def weighs_plainly(self, layer: int, tokens: int) -> bool:
-        """Whether the softmax of such products is all of a layer's attention over so many tokens:
-        no cap, no sinks, no window that hides some."""
+        """Whether a layer's attention over so many tokens is the softmax of these products alone:
+        no cap, no sinks, no window."""
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """[..., E] for token ids of any shape, which lie where the model computes."""
+        """[..., E] for token ids of any shape on the model's device."""
 
     def output_weight(self, tokens: Tensor | None) -> Tensor:
         """[n, E]: the rows of the output layer for these ids, None for all."""
@@ -68,11 +68,11 @@ class Forward(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TargetStep:
-    """What drafters are shown of a step: whose it was and the tokens it made final, none for a
-    piece of a prompt that is not the last.
+    """One sequence's part of a step, for drafters. `tokens` are those the step committed: none for
+    a prefill chunk that is not the last.
 
-    `nodes` of the step became the last committed rows of `extent`; their features may be asked
-    for (`LanguageModel.features`) until the next step is sent.
+    `nodes` of the step became the last committed rows of `extent`. `LanguageModel.features` returns
+    their features until the next step is launched.
     """
 
     sequence: int
@@ -90,29 +90,29 @@ class LanguageModel:
         *,
         vocabulary: int,
         context_length: int,
-        most_rows: int | None = None,
+        max_rows: int | None = None,
         chunk: int = CHUNKS["cpu"],
     ) -> None:
         self.forward, self.chunk = forward, chunk
         self.vocabulary = vocabulary
         self.context_length = context_length
-        self.arena = Arena(forward.storage, most_rows=most_rows)
+        self.arena = Arena(forward.storage, max_rows=max_rows)
         self.prefixes = PrefixCache(self.arena)
         self.steps = 0  # forward passes made
 
     @property
     def asynchronous(self) -> bool:
-        """Whether `score` returns while the device still computes; see Forward."""
+        """See Forward."""
         return self.forward.asynchronous
 
     def open(self, tokens: int, prefix: Extent | None = None, shared: int | None = None) -> Extent:
-        """Start a sequence that will hold about `tokens` besides the first `shared` of `prefix`."""
+        """Open a sequence for about `tokens` on top of the first `shared` tokens of `prefix`."""
         return self.arena.reserve(tokens, prefix, shared)
 
     def fork(self, extent: Extent, length: int, rows: int) -> Extent:
-        """A sequence whose first `length` tokens are `extent`'s, with room for `rows` more.
+        """A sequence that begins with `extent`'s first `length` tokens and has `rows` free rows.
 
-        Whole blocks are shared and the rest is copied, so that attention sums in the same order.
+        Whole blocks are shared and the rest is copied, so attention sums in the same order.
         """
         shared = length // BLOCK * BLOCK
         forked = self.prefixes.reserve(length - shared + rows, extent if shared else None, shared)
@@ -122,12 +122,12 @@ class LanguageModel:
         return forked
 
     def look(self, base: Extent, rows: int, chosen: Extent | None = None) -> View:
-        """A view of what a sequence has committed, with room for `rows` behind it; it sees nothing
-        yet. It is scored, committed to and closed like a sequence, before that one is closed."""
+        """A view of a sequence's committed rows with `rows` free rows; `View.look` selects what it
+        attends to. It is scored, committed to and closed like a sequence, before its base is."""
         return self.prefixes.place(View(0, rows, base=base, chosen=chosen))
 
     def close(self, extent: Extent) -> None:
-        """Give the sequence's rows back."""
+        """Free the sequence's rows."""
         self.arena.release(extent)
 
     def score(
@@ -139,7 +139,7 @@ class LanguageModel:
     ) -> list[Tensor]:
         """One forward over all nodes of all trees; logits [n, V] for each tree.
 
-        Trees marked in `last_only` (pieces of a prompt) get logits [1, V] of their last node.
+        Trees marked in `last_only` (prefill chunks) get logits [1, V] of their last node.
         """
         logits, counts = self.score_all(extents, trees, last_only=last_only)
         return list(logits.split(counts))
@@ -151,7 +151,7 @@ class LanguageModel:
         *,
         last_only: Sequence[bool] | None = None,
     ) -> tuple[Tensor, list[int]]:
-        """The same as one tensor [M, V], and how many of its rows each tree has."""
+        """`score` as one tensor [M, V], and the number of its rows that belong to each tree."""
         sizes = [len(tree) for tree in trees]
         flags = last_only or [False] * len(trees)
         counts = [1 if last else size for size, last in zip(sizes, flags, strict=True)]
@@ -163,22 +163,21 @@ class LanguageModel:
         return self.run(extents, trees, outputs), counts
 
     def score_drawn(self, extents: Sequence[Extent], tokens: Tensor) -> Tensor:
-        """Logits [M, V] after one more token of every sequence, all of which the device of an
-        asynchronous model knows, but perhaps not the host."""
+        """Logits [M, V] after one more token of every sequence; `tokens` lie on the device of an
+        asynchronous model and need not be known to the host."""
         _, layout = self._laid_out(extents, [root_only(0)] * len(extents))
         return self.forward.run(tokens, layout, np.arange(len(extents)))
 
     def features(self, nodes: Sequence[int]) -> Tensor:
-        """[n, E] of nodes of the last step, counted over all its trees; see Forward."""
+        """[n, E] of nodes of the last step, numbered over all its trees; see Forward."""
         return self.forward.features(np.asarray(nodes, np.int64))
 
     def queries(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
-        """[L, H, n, D]: what `tokens`, read behind what an extent has committed or sees, ask with
-        in every layer: rotated and scaled, so that their products with cached keys are the scores
-        before attention's softmax (`kernels/attention_weights.py`; caps and sinks left aside).
+        """Queries [L, H, n, D] of `tokens` behind an extent's rows in every layer; see Forward.
 
-        The explicit way to what a model attends to. It takes a step of its own, over tokens that
-        were read before: look at what comes before them (`look`). Nothing is committed.
+        For attention weights (`kernels/attention_weights.py`), caps and sinks left aside. It takes
+        a step of its own over tokens that were prefilled before: use a view (`look`) of the rows
+        before them. Nothing is committed.
         """
         return self.forward.queries(*self._laid_out([extent], [chain(tokens)]))
 
@@ -187,23 +186,23 @@ class LanguageModel:
         self.arena.commit([(extent, path)])
 
     def commit_all(self, paths: Sequence[tuple[Extent, list[int]]]) -> None:
-        """The same for several sequences at once."""
+        """`commit` for several sequences at once."""
         self.arena.commit(paths)
 
     def warm_up(self, sequences: int = 1) -> None:
-        """Make now what the forward otherwise makes when it meets a step's size first: of one
-        sequence, and of up to so many with trees of several sizes."""
-        most = self.arena.most_rows
-        room = self.context_length if most is None else min(self.context_length, most)
-        sizes = [each for each in self.forward.sizes if each < room]
+        """Prepare the forward for all its step sizes: of one sequence, and of up to `sequences`
+        with trees of several sizes."""
+        max_rows = self.arena.max_rows
+        limit = self.context_length if max_rows is None else min(self.context_length, max_rows)
+        sizes = [each for each in self.forward.sizes if each < limit]
         if not sizes:
             return
-        if most is not None and max(sizes) + (sequences - 1) * max(TREES) > most:
+        if max_rows is not None and max(sizes) + (sequences - 1) * max(TREES) > max_rows:
             sequences = 1
         extents = [self.open(max(TREES) if i else max(sizes)) for i in range(sequences)]
         try:
-            for least, size in zip((1, *(each + 1 for each in sizes)), sizes, strict=False):
-                for nodes in {least, size} if size <= max(TREES) else {size}:
+            for smallest, size in zip((1, *(each + 1 for each in sizes)), sizes, strict=False):
+                for nodes in {smallest, size} if size <= max(TREES) else {size}:
                     self.score(extents[:1], [chain([0] * nodes)], last_only=[True])
                 for nodes in TREES:
                     count = size // nodes
@@ -214,7 +213,7 @@ class LanguageModel:
                 self.close(extent)
 
     def prefill(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
-        """Read tokens into the cache; the logits [V] after the last of them."""
+        """Prefill tokens in chunks; the logits [V] after the last of them."""
         logits = None
         for start in range(0, len(tokens), self.chunk):
             logits = self.prefill_chunk(extent, tokens[start : start + self.chunk])
@@ -222,7 +221,7 @@ class LanguageModel:
         return logits
 
     def prefill_chunk(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
-        """One forward over a piece of the prompt, committed whole; logits [V] after it."""
+        """Prefill tokens in one step; logits [V] after the last of them."""
         (logits,) = self.score([extent], [chain(tokens)], last_only=[True])
         self.commit(extent, list(range(len(tokens))))
         return logits[0]
@@ -240,7 +239,7 @@ class LanguageModel:
     def _laid_out(
         self, extents: Sequence[Extent], trees: Sequence[DraftTree]
     ) -> tuple[np.ndarray, TreeLayout]:
-        """Tokens and layout of a step about to be made, for which there is room now."""
+        """Tokens and layout of the next step, whose rows are allocated."""
         for extent, tree in zip(extents, trees, strict=True):
             rows = extent.length + len(tree)
             reach = extent.shared + extent.skipped + rows
@@ -253,7 +252,7 @@ class LanguageModel:
         return tokens, lay_out(extents, trees)
 
     def _check(self, tokens: int, tree: DraftTree) -> None:
-        """Nodes beyond the context are good only beside others."""
+        """Refuse a step beyond the context; siblings share a position."""
         if tokens > self.context_length + tree_slack(tree):
             raise ContextLengthError(
                 f"{tokens} tokens do not fit the model's context of "
@@ -280,7 +279,7 @@ def lay_out(extents: Sequence[Extent], trees: Sequence[DraftTree]) -> TreeLayout
         parents = _joined([tree.parents for tree in trees]).astype(np.int64)
     segments, starts = zip(*(extent.placed for extent in extents), strict=True)
     gaps = any(each is not None for each in starts)
-    assert not gaps or None not in starts, "views go by themselves"
+    assert not gaps or None not in starts, "views and sequences need separate steps"
     return TreeLayout(
         first, list(segments), rows, positions, parents, list(starts) if gaps else None
     )
@@ -294,7 +293,7 @@ _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """torch's dtype for the short names options use."""
+    """torch's dtype of a short name, as options use them."""
     return _DTYPES[name]
 
 

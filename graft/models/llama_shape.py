@@ -1,22 +1,25 @@
-"""What Llama-shaped decoders have in common, read off transformers' modules.
+"""Shape and weights of Llama-shaped decoders, read off transformers' modules.
 
-Llama, Mistral, Qwen2, Qwen3 and SmolLM differ in biases, head norms and windows only. Anything
-else (other norms, activations, scalings, experts) is left to transformers' own modules.
+Llama, Mistral, Qwen2, Qwen3 and SmolLM differ in biases, head norms and windows only. All others
+(other norms, activations, scalings, experts) run through transformers' own modules.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
 
 from graft.models.int8 import codes_of, is_plain, is_symmetric_int8, scales_of
+from graft.models.rope import STATIC_ROPE, Rope
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 MODEL_TYPES = {"llama", "mistral", "qwen2", "qwen3"}
 PLAIN_MODULES = ("torch.nn.modules.", "transformers.activations", "transformers.models.")
-STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}  # the others change with the length
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class LlamaShape:
     positions: int  # that the model was made for
     epsilon: float
     scale: float
-    rotary_module: nn.Module = field(repr=False)
+    rope: Rope = field(repr=False)
     _cosine: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
     _sine: np.ndarray = field(default_factory=lambda: np.empty((0, 0), np.float32), repr=False)
 
@@ -79,22 +82,61 @@ class LlamaShape:
         """cosine, sine [N, D / 2] float32 at these positions, from a table that grows."""
         wanted = int(positions.max()) + 1
         if wanted > len(self._cosine):
-            known = max(wanted, 2 * len(self._cosine), 512)
-            self._cosine, self._sine = (x.cpu().numpy() for x in self.rotary_tables(known))
+            size = max(wanted, 2 * len(self._cosine), 512)
+            self._cosine, self._sine = (x.cpu().numpy() for x in self.rotary_tables(size))
         return self._cosine[positions], self._sine[positions]
 
     def frequencies(self) -> list[Tensor]:
         """See Forward."""
-        return frequencies_of(self.rotary_module)
+        return [self.rope.frequencies]
 
-    @torch.inference_mode()
     def rotary_tables(self, positions: int) -> tuple[Tensor, Tensor]:
-        """cosine, sine [positions, D / 2] float32."""
-        device = next(self.rotary_module.buffers()).device
-        where = torch.arange(positions, device=device)[None]
-        both = self.rotary_module(torch.empty(1, device=device), where)
-        cosine, sine = (x[0, :, : self.head_size // 2].contiguous() for x in both)
-        return cosine, sine
+        """cosine, sine [positions, D / 2] float32 on the model's device."""
+        return self.rope.tables(torch.arange(positions, device=self.rope.frequencies.device))
+
+
+def shape_of(config: Any, rope: Rope) -> LlamaShape:  # noqa: ANN401
+    """The shape that a config of transformers, or a copy of one, describes."""
+    head_size = head_size_of(config)
+    return LlamaShape(
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_size=head_size,
+        vocabulary=config.vocab_size,
+        positions=config.max_position_embeddings,
+        epsilon=config.rms_norm_eps,
+        scale=head_size**-0.5,
+        rope=rope,
+    )
+
+
+def head_size_of(config: Any) -> int:  # noqa: ANN401
+    """D, which some configs leave to be computed."""
+    given = getattr(config, "head_dim", None)
+    return given or config.hidden_size // config.num_attention_heads
+
+
+def is_llama_config(config: Any) -> bool:  # noqa: ANN401
+    """Whether the lean forward computes models of this config; the probe at load decides."""
+    if config.model_type not in MODEL_TYPES:
+        return False
+    sizes = (config.hidden_size, config.intermediate_size, head_size_of(config))
+    rope = config.rope_parameters or {}
+    return (
+        config.hidden_act == "silu"
+        and rope.get("rope_type") in STATIC_ROPE
+        and rope.get("partial_rotary_factor", 1.0) == 1.0
+        and all(size % 16 == 0 for size in sizes)
+    )
+
+
+def window_of_layer(config: Any, layer: int) -> int | None:  # noqa: ANN401
+    """How many tokens a layer's attention reaches back; None for all."""
+    if config.model_type == "mistral":
+        return config.sliding_window
+    types = config.layer_types if config.model_type in ("qwen2", "qwen3") else None
+    return config.sliding_window if types and types[layer] == "sliding_attention" else None
 
 
 def frequencies_of(module: nn.Module) -> list[Tensor]:
@@ -106,18 +148,13 @@ def frequencies_of(module: nn.Module) -> list[Tensor]:
     ]
 
 
-def is_llama_shaped(model: PreTrainedModel) -> bool:
-    """Whether the lean forward computes this model; the load-time probe has the last word."""
-    config = model.config
-    if config.model_type not in MODEL_TYPES or not all(map(_is_untouched, model.modules())):
+def is_llama_shaped(model: "PreTrainedModel") -> bool:
+    """Whether the lean forward computes this model; the probe at load decides."""
+    if not is_llama_config(model.config) or not all(map(_is_untouched, model.modules())):
         return False
     attention = model.model.layers[0].self_attn
-    sizes = (config.hidden_size, config.intermediate_size, attention.head_dim)
     return (
-        config.hidden_act == "silu"
-        and getattr(model.model.rotary_emb, "rope_type", "default") in STATIC_ROTARY
-        and all(size % 16 == 0 for size in sizes)
-        and getattr(attention.o_proj, "bias", None) is None
+        getattr(attention.o_proj, "bias", None) is None
         and getattr(model.model.layers[0].mlp.down_proj, "bias", None) is None
         and all(type(m) is nn.Linear for m in (attention.q_proj, model.lm_head))
         and _is_stored_evenly(model)
@@ -137,7 +174,7 @@ def _is_untouched(module: nn.Module) -> bool:
     )
 
 
-def _is_stored_evenly(model: PreTrainedModel) -> bool:
+def _is_stored_evenly(model: "PreTrainedModel") -> bool:
     """Whether all products of the layers are plain, or all int8; the ends must be plain."""
     weights = [p.weight for layer in model.model.layers for p in _products(layer)]
     ends = (model.model.embed_tokens.weight, model.lm_head.weight)
@@ -146,7 +183,7 @@ def _is_stored_evenly(model: PreTrainedModel) -> bool:
     )
 
 
-def has_int8_products(model: PreTrainedModel) -> bool:
+def has_int8_products(model: "PreTrainedModel") -> bool:
     """Whether a Llama-shaped model's layers are stored in int8."""
     return not is_plain(model.model.layers[0].self_attn.q_proj.weight)
 
@@ -160,44 +197,39 @@ def _products(layer: nn.Module) -> list[nn.Linear]:
 
 
 def read_llama(
-    model: PreTrainedModel, *, in_place: bool = False
+    model: "PreTrainedModel", *, in_place: bool = False
 ) -> tuple[LlamaShape, LlamaWeights]:
     """Shape and (fused) weights of a model for which `is_llama_shaped` holds.
 
     `in_place`: its own projections become parts of the fused ones, and no weight is there twice.
     """
     config, decoder = model.config, model.model
-    attention = decoder.layers[0].self_attn
-    shape = LlamaShape(
-        layers=config.num_hidden_layers,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_size=attention.head_dim,
-        vocabulary=config.vocab_size,
-        positions=config.max_position_embeddings,
-        epsilon=config.rms_norm_eps,
-        scale=attention.scaling,
-        rotary_module=decoder.rotary_emb,
-    )
+    rotary = decoder.rotary_emb
+    shape = shape_of(config, Rope(rotary.inv_freq.detach().float(), rotary.attention_scaling))
     weights = LlamaWeights(
         embedding=decoder.embed_tokens.weight.detach(),
-        layers=[_read_layer(layer, config, in_place=in_place) for layer in decoder.layers],
+        layers=[
+            _read_layer(
+                layer,
+                getattr(layer.self_attn, "sliding_window", window_of_layer(config, i)),
+                in_place=in_place,
+            )
+            for i, layer in enumerate(decoder.layers)
+        ],
         final_norm=decoder.norm.weight.detach(),
         head=model.lm_head.weight.detach(),
     )
     return shape, weights
 
 
-def _read_layer(layer: nn.Module, config: PretrainedConfig, *, in_place: bool) -> LayerWeights:
+def _read_layer(layer: nn.Module, window: int | None, *, in_place: bool) -> LayerWeights:
     attention = layer.self_attn
-    # Qwen's layers know their own window, Mistral's ask the config, Llama's have none.
-    everywhere = config.sliding_window if config.model_type == "mistral" else None
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
     weights, scales = [p.weight.detach() for p in _products(layer)], None
     if not is_plain(weights[0]):
-        scales = ProductScales(*_fused([scales_of(weight) for weight in weights]))
+        scales = ProductScales(*fused([scales_of(weight) for weight in weights]))
         weights = [codes_of(weight) for weight in weights]
-    qkv, output, gate_up, down = _fused(weights)
+    qkv, output, gate_up, down = fused(weights)
     if in_place and scales is None:
         _share(projections, qkv)
         _share((layer.mlp.gate_proj, layer.mlp.up_proj), gate_up)
@@ -214,7 +246,7 @@ def _read_layer(layer: nn.Module, config: PretrainedConfig, *, in_place: bool) -
         mlp_norm=layer.post_attention_layernorm.weight.detach(),
         gate_up=gate_up,
         down=down,
-        window=getattr(attention, "sliding_window", everywhere),
+        window=window,
         scales=scales,
     )
 
@@ -228,7 +260,7 @@ def _share(projections: Iterable[nn.Linear], fused: Tensor) -> None:
         first = last
 
 
-def _fused(parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def fused(parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """qkv, output, gate_up and down out of what belongs to each of `_products`."""
     query, key, value, output, gates, ups, down = parts
     return torch.cat([query, key, value]), output, torch.cat([gates, ups]), down

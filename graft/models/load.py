@@ -1,4 +1,4 @@
-"""From a name to a model that is ready to score trees, checked against its own forward."""
+"""From a name to a model that is ready to score trees, verified against transformers' forward."""
 
 import logging
 from dataclasses import dataclass
@@ -8,20 +8,31 @@ import torch
 
 from graft import machine
 from graft.errors import CheckpointError, InputError, UnsupportedModelError
-from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
-from graft.machine import has_triton
+from graft.models.checkpoints.folder import read_json
 from graft.models.checkpoints.pretrained import Checkpoint, locate
-from graft.models.cpu_choice import choose_dtype, panels_are_faster
-from graft.models.forward import LeanForward
-from graft.models.forward_hook import HookForward
-from graft.models.forward_panels import PanelForward
-from graft.models.gpu import fastest_attention, graphed_forward
+from graft.models.checkpoints.tokenizer import from_transformers, transformers_tokenizer
+from graft.models.cpu_choice import choose_dtype
+from graft.models.forward_choice import (
+    Facts,
+    build_forward,
+    fastest_kind,
+    make_llama,
+    reference,
+    verify,
+)
 from graft.models.int8 import quantisation, stored_quantisation
-from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
-from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of
-from graft.models.llama_shape import has_int8_products, is_llama_shaped, read_llama
-from graft.models.probe import TOLERANCE, Reference, check, reference_of
-from graft.models.stretch import check_context_length, stretch
+from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of, name_of
+from graft.models.llama_files import can_read, read_files
+from graft.models.load_record import (
+    LoadRecord,
+    is_verified,
+    read_record,
+    read_stored_config,
+    record_of,
+    set_verified,
+    write_record,
+)
+from graft.models.rope import check_context_length, stretch
 
 log = logging.getLogger(__name__)
 
@@ -33,17 +44,17 @@ class LoadedModel:
     """A model with everything that belongs to its checkpoint."""
 
     model: LanguageModel
-    tokenizer: Any  # a transformers fast tokenizer, or None: token ids only
+    tokenizer: Any  # checkpoints.tokenizer.Tokenizer, one of transformers', or None: ids only
     checkpoint: Checkpoint
     eos_ids: frozenset[int]
     dtype: str
     device: str
     forward_name: str
-    stretched: int | None = None  # tokens that its positions were stretched to, if they were
+    stretched: int | None = None  # tokens that its context was stretched to, if it was
 
     @property
     def identity(self) -> str:
-        """The weights and how positions turn: what keys, values and times depend on."""
+        """The weights and their rope: what keys, values and times depend on."""
         turned = "" if self.stretched is None else f" yarn {self.stretched}"
         return f"{self.checkpoint.fingerprint}{turned}"
 
@@ -56,43 +67,45 @@ def load_model(
     context_length: int | None = None,
     invariant: bool = False,
 ) -> LoadedModel:
-    """Fetch (if need be), read, check and prepare a checkpoint.
+    """Fetch (if need be), read, verify and prepare a checkpoint.
 
-    `context_length`: of how many tokens; None is the model's own, more stretches it by YaRN.
+    `context_length`: tokens; None is the model's own, more stretches it by YaRN.
     `invariant`: a node's logits have the same bits whatever else is in the step, in any dtype.
+
+    The first load of a checkpoint verifies it against transformers. Later loads of a Llama-shaped
+    one do not import transformers (`load_record.py`).
     """
     if dtype not in DTYPES:
         raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     check_context_length(context_length)
     where = find_device(device)
     checkpoint = locate(name)
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    config = read_config(checkpoint)
+    record = _read_record(checkpoint)
+    config = record.config
     own = longest_context(config)
     stretched = context_length if context_length is not None and context_length > own else None
     if stretched:
         stretch(config, stretched, name)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint.folder)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{name}: {str(error).splitlines()[0][:200]}") from error
     dtype, base = _dtypes(name, dtype, config, where)
-    network = _read(checkpoint, config, dtype, dtype_of(base), where)
-    forward, forward_name = build_forward(
-        network, name=name, dtype=dtype_of(base), invariant=invariant
-    )
+    facts = Facts(name, config, dtype_of(base), where, invariant=invariant)
+    built, vocabulary = None, config.get_text_config().vocab_size
+    if dtype != "int8" and can_read(checkpoint.folder, config):
+        built = _from_files(checkpoint, facts, stretched)
+    if built is None:
+        network = read_network(checkpoint, stretched, dtype, facts.dtype, where)
+        vocabulary = network.get_output_embeddings().weight.shape[0]
+        built = build_forward(network, name=name, dtype=facts.dtype, invariant=invariant)
+    forward, forward_name = built
     return LoadedModel(
         model=LanguageModel(
             forward,
-            vocabulary=network.get_output_embeddings().weight.shape[0],
+            vocabulary=vocabulary,
             context_length=context_length or own,
             chunk=CHUNKS[where.type],
         ),
-        tokenizer=tokenizer,
+        tokenizer=record.tokenizer,
         checkpoint=checkpoint,
-        eos_ids=_eos_ids(network, tokenizer),
+        eos_ids=_eos_ids(checkpoint, config, record.tokenizer),
         dtype=dtype,
         device=str(where),
         forward_name=forward_name,
@@ -100,10 +113,58 @@ def load_model(
     )
 
 
+def _read_record(checkpoint: Checkpoint) -> LoadRecord:
+    """Config and tokenizer; by transformers where they are not known yet."""
+    if record := read_record(checkpoint):
+        return record
+    config = _transformers_config(checkpoint)
+    theirs = transformers_tokenizer(checkpoint)
+    ours = from_transformers(theirs)
+    if ours is None or not can_read(checkpoint.folder, config):
+        return LoadRecord(config, ours or theirs)
+    record = record_of(config, ours)
+    write_record(checkpoint, record)
+    return record
+
+
+def _from_files(
+    checkpoint: Checkpoint, facts: Facts, stretched: int | None
+) -> tuple[Forward, str] | None:
+    """A forward over the files' own weights; None where it disagrees with transformers."""
+    kind = fastest_kind(facts)
+    where = torch.cuda.get_device_name(facts.device) if facts.device.type == "cuda" else "cpu"
+    about = (kind, name_of(facts.dtype), where, f"{stretched}", f"invariant {facts.invariant}")
+    expected = None
+    if not is_verified(checkpoint, *about):
+        given = (stretched, name_of(facts.dtype), facts.dtype, facts.device)
+        expected = reference(read_network(checkpoint, *given), facts.name)
+        if facts.device.type == "cuda":
+            torch.cuda.empty_cache()  # the network is not needed any more
+    read = read_files(checkpoint.folder, facts.config, facts.dtype, facts.device)
+    forward = make_llama(kind, *read, facts)
+    if expected is not None:
+        try:
+            verify(forward, expected, kind, facts)
+        except UnsupportedModelError:
+            return None
+        set_verified(checkpoint, *about)
+    return forward, kind
+
+
 def read_config(checkpoint: Checkpoint, stretched: int | None = None) -> "Any":  # noqa: ANN401
-    """transformers' config of a checkpoint, its context stretched to so many tokens."""
+    """A checkpoint's config with transformers' names, its context stretched to so many tokens."""
+    config = read_stored_config(checkpoint)
+    if config is None:
+        return _transformers_config(checkpoint, stretched)
+    if stretched is not None:
+        stretch(config, stretched, checkpoint.name)
+    return config
+
+
+def _transformers_config(checkpoint: Checkpoint, stretched: int | None = None) -> "Any":  # noqa: ANN401
     import transformers
 
+    transformers.utils.logging.disable_progress_bar()
     try:
         config = transformers.AutoConfig.from_pretrained(checkpoint.folder)
     except (OSError, ValueError, KeyError) as error:
@@ -130,106 +191,6 @@ def _dtypes(
         base = choose_dtype(config) if where.type == "cpu" else "bf16"
         return ("int8" if "int8" in (dtype, stored) else base), base
     return dtype, dtype
-
-
-def build_forward(
-    network: "Any",  # noqa: ANN401
-    *,
-    name: str,
-    dtype: torch.dtype | None = None,
-    kind: str | None = None,
-    invariant: bool = False,
-) -> tuple[Forward, str]:
-    """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
-
-    Weights that torchao quantised stay int8; the reference is then the quantised network.
-    `kind` insists on one of "panels", "graphed", "lean", "hook". Panels are always invariant, the
-    last two are made so if asked. Without a `dtype` the network is left as it is.
-    """
-    if (dtype or network.dtype) not in TOLERANCE:
-        raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
-    if invariant:
-        refuse_experts(network.config, name)
-    try:
-        expected = reference_of(network)
-    except (AttributeError, IndexError, TypeError, RuntimeError, ValueError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
-        raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
-    if dtype is not None:
-        network = network.to(dtype)
-    owned = dtype is not None
-    kind = kind or _fastest_kind(network, name, invariant=invariant)
-    return _build(network, expected, kind, name, invariant=invariant, owned=owned)
-
-
-def _build(  # noqa: PLR0913
-    network: "Any",  # noqa: ANN401
-    expected: Reference,
-    kind: str,
-    name: str,
-    *,
-    invariant: bool,
-    owned: bool,
-) -> tuple[Forward, str]:
-    forward = _make(network, kind, name, invariant=invariant, owned=owned)
-    try:
-        check(forward, expected, name=name, dtype=network.dtype)
-        if invariant and kind != "panels":
-            check_invariant(forward, vocabulary=expected.vocabulary, name=name)
-    except UnsupportedModelError:
-        if kind == "hook":
-            raise
-        log.warning("%s: the %s forward does not agree; using transformers' modules", name, kind)
-        return _build(network, expected, "hook", name, invariant=invariant, owned=owned)
-    return forward, kind
-
-
-def _make(
-    network: "Any",  # noqa: ANN401
-    kind: str,
-    name: str,
-    *,
-    invariant: bool,
-    owned: bool,
-) -> Forward:
-    if kind == "panels":
-        return PanelForward(*read_llama(network))
-    if kind == "graphed":
-        return graphed_forward(*read_llama(network, in_place=owned))
-    attention = invariant_attention if invariant else fastest_attention(network.device)
-    try:
-        forward: Forward = (
-            LeanForward(*read_llama(network, in_place=owned), attention)
-            if kind == "lean"
-            else HookForward(network, attention)
-        )
-    except UnsupportedModelError as error:
-        raise UnsupportedModelError(f"{name} cannot be used: {error}") from error
-    return InvariantForward(forward, device=network.device) if invariant else forward
-
-
-def _fastest_kind(network: "Any", name: str, *, invariant: bool) -> str:  # noqa: ANN401
-    if network.device.type == "cpu":
-        if not is_llama_shaped(network):
-            return "hook"
-        panels = invariant or has_int8_products(network)
-        return "panels" if panels or panels_are_faster(network.config, network.dtype) else "lean"
-    reason = _why_not_graphed(network, invariant=invariant)
-    if reason is None:
-        return "graphed"
-    log.warning("%s: steps are launched kernel by kernel, without CUDA graphs: %s", name, reason)
-    return "lean" if is_llama_shaped(network) and not has_int8_products(network) else "hook"
-
-
-def _why_not_graphed(network: "Any", *, invariant: bool) -> str | None:  # noqa: ANN401
-    """What keeps a network on a GPU from running by CUDA graphs; None if nothing does."""
-    if not is_llama_shaped(network):
-        return "only Llama-shaped decoders can be captured"
-    if has_int8_products(network):
-        return "int8 weights are multiplied by torchao"
-    if invariant:
-        return "invariant mode computes in slabs"
-    return None if has_triton() else "Triton is not installed"
 
 
 def longest_context(config: "Any") -> int:  # noqa: ANN401
@@ -269,20 +230,21 @@ def find_device(device: str) -> torch.device:
     return where
 
 
-def _read(
+def read_network(
     checkpoint: Checkpoint,
-    config: "Any",  # noqa: ANN401
+    stretched: int | None,
     dtype: str,
     base: torch.dtype,
     device: torch.device,
 ) -> "Any":  # noqa: ANN401
-    """The network, its layers quantised if `dtype` is int8.
+    """transformers' network, its layers quantised if `dtype` is int8.
 
     On the CPU in fp32, for the reference: 16-bit products can take minutes there. int8 is always
     read in fp32: torchao finds other codes for weights that were rounded before.
     """
     import transformers
 
+    config = _transformers_config(checkpoint, stretched)
     options = {"quantization_config": quantisation()} if dtype == "int8" else {}
     if stored_quantisation(config):
         options = {}  # the checkpoint knows how
@@ -308,17 +270,18 @@ def _read(
     return network.eval().to(device)
 
 
-def _eos_ids(network: "Any", tokenizer: "Any") -> frozenset[int]:  # noqa: ANN401
-    generation = network.generation_config
+def _eos_ids(checkpoint: Checkpoint, config: "Any", tokenizer: "Any") -> frozenset[int]:  # noqa: ANN401
+    """All end tokens that generation_config.json, config and tokenizer name."""
+    settings = checkpoint.folder / "generation_config.json"
     return end_tokens(
-        generation.eos_token_id if generation else None,
-        getattr(network.config, "eos_token_id", None),
+        read_json(settings).get("eos_token_id") if settings.is_file() else None,
+        getattr(config, "eos_token_id", None),
         tokenizer.eos_token_id,
     )
 
 
 def end_tokens(*named: int | list[int] | None) -> frozenset[int]:
-    """All end tokens that generation config, config and tokenizer name, each in its way."""
+    """The ids of end tokens, each given as one, as several or as None."""
     ids: set[int] = set()
     for value in named:
         if value is not None:

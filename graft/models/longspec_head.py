@@ -1,14 +1,14 @@
-"""LongSpec's draft head (Yang et al. 2025): the next token from the last 512 and from the target's
-own memory of the whole text.
+"""LongSpec's draft head (Yang et al. 2025): predicts the next token from the last 512 tokens and
+from the target's KV cache of the whole text.
 
 h0 = the target's embedding of a token; h1 = h0 + attention over a window of its own keys; h2 = h1 +
-attention into the keys and values of the target's last layer, which lie in the target's cache
-anyway; h3 = h2 + MLP(h2); logits by the target's output layer. So the head's memory is constant at
-any length. The paper has no norm before the output layer; with `final_norm` there is one.
+attention to the keys and values of the target's last layer in the target's KV cache; h3 = h2 +
+MLP(h2); logits by the target's output layer. So the head's memory is constant at any length.
+The paper has no norm before the output layer; with `final_norm` there is one.
 
 One layer's keys and values are much narrower than the target's state where few heads share them.
-With `cross_layers` the head looks at those of the last n layers, with queries and an output of its
-own for each: heads side by side, the last layer's first.
+With `cross_layers` the head attends to those of the last n layers, with its own queries and output
+for each: heads side by side, the last layer's first.
 """
 
 import torch
@@ -19,7 +19,7 @@ from graft.models.heads.layers import MLP, CrossAttention, Norm, Positions, Self
 
 
 class LongSpecHead(nn.Module):
-    """Embedding and output layer are the target's; `d2t` [n] int64 names the drafted ids."""
+    """Embedding and output layer are the target's; `d2t` [n] int64 are the drafted ids."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -44,9 +44,9 @@ class LongSpecHead(nn.Module):
     ) -> Tensor:
         """Hidden states [S, B, T, E] for the target's output layer.
 
-        Column t holds token t and speaks of token t + 1. `memory`: the keys and values of the
+        Column t holds token t and predicts token t + 1. `memory`: the keys and values of the
         target's last n layers [B, n * K, T, D], the last one's first; with shift j, of `shifts`
-        [S], a column sees those at least j columns back. `visible`: see EagleHead.
+        [S], a column attends to those at least j columns back. `visible`: see EagleHead.
         """
         rotary = self.rotary(positions)
         normed = self.input_layernorm(embeddings)

@@ -1,8 +1,8 @@
-"""A decoder's weights in the form the CPU kernels read: panels, one array for all layers.
+"""A decoder's weights in the layout of the CPU kernels: panels, one array for all layers.
 
-16-bit weights stay 16 bits wide and are widened as they are read; sums are float32. So bfloat16
-and float16 halve what a step reads without rounding anything but the weights themselves. int8
-weights stay int8; their scales multiply the sums.
+16-bit weights stay 16 bits wide and are widened in registers; sums are float32. So bfloat16 and
+float16 halve a step's memory traffic and round the weights alone. int8 weights stay int8; their
+scales multiply the sums.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class PanelWeights:
     embedding: np.ndarray  # [V, E], or empty when tied: then rows are taken from `head`
 
     def layers(self, first: int | None = None) -> tuple[np.ndarray | tuple[np.ndarray, ...], ...]:
-        """What the layers' kernel takes, of all layers or of the first ones."""
+        """The arguments of `run_layers`, of all layers or of the first ones."""
         own = (
             self.attention_norm, self.qkv, self.qkv_bias, self.head_norms,
             self.output, self.mlp_norm, self.gate_up, self.down, self.windows,
@@ -59,13 +59,13 @@ def widen(stored: np.ndarray) -> np.ndarray:
 
 
 def bits(weight: torch.Tensor) -> np.ndarray:
-    """A weight's numbers as an array the kernels understand."""
+    """A weight's bits as an array of the dtype that stands for them in the kernels."""
     stored = _BITS[weight.dtype]
     return weight.detach().contiguous().view(getattr(torch, np.dtype(stored).name)).numpy()
 
 
 def from_bits(stored: np.ndarray) -> torch.Tensor:
-    """The weight again."""
+    """The weight of such an array."""
     [dtype] = [dtype for dtype, kind in _BITS.items() if kind == stored.dtype]
     return torch.from_numpy(stored).view(dtype)
 
@@ -84,7 +84,7 @@ def pack_weights(weights: LlamaWeights) -> PanelWeights:
         return torch.stack(parts).float().numpy()
 
     def scales(name: str) -> np.ndarray:
-        """Of one product, its missing columns included."""
+        """Of one product, padded to whole panels."""
         if weights.layers[0].scales is None:
             return np.empty((len(weights.layers), 0), np.float32)
         given = floats([getattr(layer.scales, name) for layer in weights.layers])

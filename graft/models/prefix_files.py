@@ -1,9 +1,8 @@
-"""Rows of documents on disk, so that the next process need not read them again.
+"""Prefix cache on disk: the rows of documents, for the next process.
 
-A file holds the rows of one text in blocks, a checksum of each, and the text's tokens; its folder
-is named after everything the rows depend on: weights, dtype, forward. What does not fit or does
-not check is never used, and damaged files are deleted. The longest unused go first when the
-folder is full.
+A file holds the rows of one text in blocks, a checksum of each, and the text's tokens. Its folder
+is named after everything the rows depend on: weights, dtype, forward. Files that fail a check are
+deleted and never used. The least recently used are deleted when the folder is full.
 """
 
 import contextlib
@@ -27,40 +26,40 @@ from graft.models.arena import BLOCK, Arena, Extent
 log = logging.getLogger(__name__)
 
 FORMAT = "1"  # raise when the layout of the files or the numbers of a forward change
-_WORTH = 2  # blocks that must be new for a file to be written
+_MIN_NEW_BLOCKS = 2  # for a file to be written
 # What reading a damaged file may raise
 BROKEN = (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RuntimeError)
 
 
 def rows_key(*parts: str) -> str:
-    """A name for everything rows depend on."""
+    """A digest of everything that rows depend on."""
     return hashlib.sha256("\n".join((FORMAT, *parts)).encode()).hexdigest()[:24]
 
 
 def prefix_folder() -> Path:
-    """Where the files of all models are."""
+    """The folder of all models' files."""
     return home() / "prefixes"
 
 
 def kept(folder: Path) -> tuple[int, int]:
-    """How many files there are below `folder`, and their bytes."""
+    """Number and bytes of the files below `folder`."""
     sizes = [size for _, size, _ in stored(folder)]
     return len(sizes), sum(sizes)
 
 
 def forget(folder: Path) -> int:
-    """Delete all files of all models below `folder`; how many bytes that were."""
+    """Delete all files below `folder`; the bytes freed."""
     _, total = kept(folder)
     shutil.rmtree(folder, ignore_errors=True)
     return total
 
 
-def make_room(folder: Path, most_bytes: int) -> None:
-    """Delete the longest unused files below the folder until the rest fits."""
+def make_room(folder: Path, max_bytes: int) -> None:
+    """Delete the least recently used files below the folder until the rest fits."""
     files = sorted(stored(folder))
     total = sum(size for _, size, _ in files)
     for _, size, path in files:
-        if total <= most_bytes:
+        if total <= max_bytes:
             break
         path.unlink(missing_ok=True)
         total -= size
@@ -69,12 +68,12 @@ def make_room(folder: Path, most_bytes: int) -> None:
 class PrefixFiles:
     """A store (`prefix_cache.PrefixStore`) in `folder`, for the rows that `key` names.
 
-    `most_bytes` bounds the files of all keys together.
+    `max_bytes` bounds the files of all keys together.
     """
 
-    def __init__(self, folder: Path, key: str, *, most_bytes: int) -> None:
+    def __init__(self, folder: Path, key: str, *, max_bytes: int) -> None:
         self._root, self._folder, self._key = folder, folder / key, key
-        self._most = most_bytes
+        self._most = max_bytes
         self._known: dict[tuple[str, int], _File] = {}
 
     def fetch(self, tokens: np.ndarray, known: int, arena: Arena) -> Extent | None:
@@ -94,9 +93,9 @@ class PrefixFiles:
         return extent
 
     def put(self, tokens: np.ndarray, arena: Arena, extent: Extent) -> None:
-        """See PrefixStore. A failed write is logged, not raised: the answer is there already."""
+        """See PrefixStore. A failed write is logged, not raised: the answer is done already."""
         size = len(tokens) * arena.storage.row_bytes
-        if len(tokens) - self._best(tokens)[1] < _WORTH * BLOCK or size > self._most:
+        if len(tokens) - self._best(tokens)[1] < _MIN_NEW_BLOCKS * BLOCK or size > self._most:
             return
         try:
             self._write(tokens, arena, extent, size)
@@ -115,7 +114,7 @@ class PrefixFiles:
         about = {"key": self._key, "text": checksum(text), "checksums": json.dumps(sums)}
         covered = [f for f in self._files() if _common_blocks(f.tokens, tokens) == len(f.tokens)]
         self._root.mkdir(parents=True, exist_ok=True)
-        self._root.chmod(0o700)  # whoever reads the rows can guess the document
+        self._root.chmod(0o700)  # a document can be reconstructed from its rows
         clean(self._folder)
         name = hashlib.sha256(tokens.tobytes()).hexdigest()[:32]
         with atomic_file(self._folder / f"{name}.safetensors", needed=size) as temporary:
@@ -124,13 +123,13 @@ class PrefixFiles:
             file.path.unlink(missing_ok=True)
 
     def _best(self, tokens: np.ndarray) -> "tuple[_File | None, int]":
-        """The file with the longest beginning of `tokens`, and how long it is."""
+        """The file with the longest prefix of `tokens`, and its length."""
         common = [(_common_blocks(file.tokens, tokens), file) for file in self._files()]
         known, file = max(common, key=lambda each: each[0], default=(0, None))
         return (file, known) if known else (None, 0)
 
     def _files(self) -> "list[_File]":
-        """All readable files of this key; their tokens are read once."""
+        """All readable files of this key; headers are read once."""
         known = {}
         for _, _, path in stored(self._folder):
             with contextlib.suppress(OSError):
@@ -142,7 +141,7 @@ class PrefixFiles:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """A file whose header was sound."""
+    """A file with a valid header."""
 
     path: Path
     tokens: np.ndarray
@@ -161,7 +160,7 @@ class _File:
 
 
 def _open(path: Path, key: str) -> _File | None:
-    """The file's tokens and checksums; a file that is not what it should be is deleted."""
+    """The file's tokens and checksums; an invalid file is deleted."""
     try:
         with safe_open(path, "pt") as opened:
             about, tokens = opened.metadata(), opened.get_tensor("tokens")
@@ -197,7 +196,7 @@ def checksum(content: torch.Tensor) -> str:
 
 
 def _common_blocks(first: np.ndarray, second: np.ndarray) -> int:
-    """First tokens that are the same in both, in whole blocks."""
-    most = min(len(first), len(second))
-    different = np.flatnonzero(first[:most] != second[:most])
-    return (int(different[0]) if len(different) else most) // BLOCK * BLOCK
+    """Length of the common prefix, in whole blocks."""
+    length = min(len(first), len(second))
+    different = np.flatnonzero(first[:length] != second[:length])
+    return (int(different[0]) if len(different) else length) // BLOCK * BLOCK

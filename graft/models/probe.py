@@ -1,25 +1,28 @@
-"""Does a forward of ours compute this model? Asked once, at load, of every model.
+"""Verifies that a forward computes the same logits as transformers' network.
 
-A short prompt is prefilled, a small tree scored, a path committed and one more token scored; every
-path's logits must equal those of the model's own eager forward over the plain sequence.
+A short prompt is prefilled, a small tree scored, a path committed and one more token scored. Every
+path's logits must equal those of the network's own eager forward over the plain sequence.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from graft.errors import UnsupportedModelError
 from graft.models.language_model import Forward, LanguageModel
 from graft.tree.draft_tree import chain, from_paths
 
-ANOTHER_WAY = "sdpa"
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+OTHER_ATTENTION = "sdpa"
 TOLERANCE = {torch.float32: 2e-3, torch.bfloat16: 8e-2, torch.float16: 3e-2}
 
 
-def reference_logits(model: PreTrainedModel, sequences: list[list[int]]) -> list[Tensor]:
+def reference_logits(model: "PreTrainedModel", sequences: list[list[int]]) -> list[Tensor]:
     """[n, V] float32 of plain sequences by the model's own forward."""
     results = []
     with torch.no_grad():
@@ -31,10 +34,10 @@ def reference_logits(model: PreTrainedModel, sequences: list[list[int]]) -> list
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """What a model itself says to the probe's paths, and how far that is from itself.
+    """The network's own logits for the probe's paths, and their rounding error.
 
-    Some models have activations so large that in 16 bits rounding alone moves logits by a tenth:
-    `spread` is the largest change of a logit by another way to attend.
+    Some models have activations so large that in 16 bits rounding alone changes logits by a tenth:
+    `spread` is the largest change of a logit by another attention implementation.
     """
 
     logits: list[Tensor]  # of prompt + each path: [n, V] float32
@@ -42,23 +45,23 @@ class Reference:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens that there are logits for."""
+        """V."""
         return self.logits[0].shape[1]
 
 
-def reference_of(model: PreTrainedModel) -> Reference:
-    """Ask the model, twice if it computes in 16 bits."""
+def reference_of(model: "PreTrainedModel") -> Reference:
+    """The reference of a network; in 16 bits it runs with two attention implementations."""
     prompt, paths = probe_paths(model.get_output_embeddings().weight.shape[0])
     sequences = [prompt + path for path in paths]
     logits = reference_logits(model, sequences)
     before = model.config._attn_implementation
-    if model.dtype == torch.float32 or before == ANOTHER_WAY:
+    if model.dtype == torch.float32 or before == OTHER_ATTENTION:
         return Reference(logits)
     try:
-        model.set_attn_implementation(ANOTHER_WAY)
+        model.set_attn_implementation(OTHER_ATTENTION)
         others = reference_logits(model, sequences)
     except (AttributeError, ImportError, RuntimeError, TypeError, ValueError):
-        return Reference(logits)  # it knows one way only
+        return Reference(logits)  # it has one implementation only
     finally:
         model.set_attn_implementation(before)
     spread = max(float((a - b).abs().max()) for a, b in zip(logits, others, strict=True))
@@ -77,7 +80,7 @@ def probe_paths(vocabulary: int) -> tuple[list[int], list[list[int]]]:
 
 
 def check(forward: Forward, expected: Reference, *, name: str, dtype: torch.dtype) -> None:
-    """Raise unless tree logits agree with the model's own, as far as it does with itself."""
+    """Raise unless tree logits agree with the reference, within its rounding error."""
     vocabulary = expected.vocabulary
     prompt, paths = probe_paths(vocabulary)
     model = LanguageModel(forward, vocabulary=vocabulary, context_length=1 << 20)

@@ -1,8 +1,7 @@
-"""Stretches of a sequence as rows: read, put behind another text, computed anew in part.
+"""Rows of parts of a sequence: read, appended to another sequence, recomputed in part.
 
-For texts that are put together from pieces read before. A forward needs no more than an extent
-that says which rows come before its nodes and where they go, so all of this is made of extents
-that look at the rows of another one; they own nothing and are given back to nobody.
+For prompts that are joined from chunks prefilled before. Temporary extents name rows of another
+extent; they own no rows and are not released.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ def read_rows(model: LanguageModel, extent: Extent, first: int, last: int) -> Te
 
 
 def append_rows(model: LanguageModel, extent: Extent, rows: Tensor) -> None:
-    """Rows of the tokens that come next, as `read_rows` gives them; they are committed."""
+    """Append and commit rows in the form that `read_rows` returns."""
     count = rows.shape[3]
     model.prefixes.ensure(extent, extent.length + count)
     own = extent.start + extent.length + np.arange(count)
@@ -33,11 +32,11 @@ def append_rows(model: LanguageModel, extent: Extent, rows: Tensor) -> None:
 def read_apart(model: LanguageModel, extent: Extent, tokens: Sequence[int], after: int) -> Tensor:
     """[2, L, K, n, D]: rows of tokens as if they followed the first `after` committed ones.
 
-    They are computed in the free rows behind the committed ones, which are left free. Where there
-    is room without end, what they follow is copied there as far as it is no whole block: attention
-    then sums in the same order as if they stood there in earnest, see `arena.BLOCK`.
+    They are computed in the scratch rows, which stay free. In an unbounded arena the part of the
+    prefix that is no whole block is copied there first: attention then sums in the same order as
+    in a sequence of its own, see `arena.BLOCK`.
     """
-    shared = after if model.arena.most_rows else after // BLOCK * BLOCK
+    shared = after if model.arena.max_rows else after // BLOCK * BLOCK
     count = after - shared + len(tokens)
     model.prefixes.ensure(extent, extent.length + count)
     view = Extent(extent.start + extent.length, count, prefix=extent, shared=shared)
@@ -54,10 +53,10 @@ def read_apart(model: LanguageModel, extent: Extent, tokens: Sequence[int], afte
 def rewrite(
     model: LanguageModel, extent: Extent, places: np.ndarray, tokens: Sequence[int]
 ) -> None:
-    """Compute the committed rows at these places (ascending, of the extent's own rows) anew.
+    """Recompute the committed rows at these places (ascending, of the extent's own rows).
 
-    `tokens` are those at the places. Each sees all rows before it, the new ones where there are
-    new ones: in every layer keys and values are written before anybody looks at them.
+    `tokens` are those at the places. Each attends to all rows before it, recomputed ones included:
+    every layer writes all keys and values before it attends.
     """
     for start in range(0, len(places), model.chunk):
         part = slice(start, start + model.chunk)
@@ -68,7 +67,7 @@ def rewrite(
 def rewrite_first(
     model: LanguageModel, extent: Extent, first: int, tokens: Sequence[int], layers: int
 ) -> None:
-    """Compute the committed rows from `first` on anew, in the first layers alone."""
+    """Recompute the committed rows from `first` on, in the first `layers` alone."""
     for start in range(0, len(tokens), model.chunk):
         piece = tokens[start : start + model.chunk]
         views, trees = _runs(extent, first + start + np.arange(len(piece)), piece)
@@ -78,8 +77,8 @@ def rewrite_first(
 def _runs(
     extent: Extent, places: np.ndarray, tokens: Sequence[int]
 ) -> tuple[list[Extent], list[DraftTree]]:
-    """Views and chains, one for each run of places that follow one another."""
-    assert places[0] >= extent.shared, "shared rows are not ours to change"
+    """Views and chains, one for each run of consecutive places."""
+    assert places[0] >= extent.shared, "shared rows must not change"
     borders = [0, *(np.flatnonzero(np.diff(places) > 1) + 1).tolist(), len(places)]
     views, trees = [], []
     for start, end in pairwise(borders):

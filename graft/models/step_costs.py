@@ -1,8 +1,8 @@
-"""What a step costs on this machine: seconds by number of nodes and length of context.
+"""Seconds of a step on this machine, by number of nodes and length of context.
 
-Measured once per model, dtype, device and versions, kept in the user's cache. Ratios between
-entries are all that matters. A checked-in table (`reference_costs.json`) stands in where counts
-must not depend on the machine, as in the tests.
+Measured once per model, dtype, device and versions, and kept on disk. Only ratios between entries
+matter. A checked-in table (`reference_costs.json`) replaces it where results must not depend on
+the machine, as in the tests.
 """
 
 import hashlib
@@ -29,14 +29,14 @@ from graft.tree.draft_tree import DraftTree, chain, from_paths
 
 NODES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64)
 LENGTHS = (128, 2048)
-MOST_GUESSED = 96  # nodes; larger steps are prompts being read, and make logits of their last token
-GPU_NODES = (*NODES, MOST_GUESSED, 512, 2048)
+MAX_TREE = 96  # nodes; larger steps are prefill, with logits of the last token alone
+GPU_NODES = (*NODES, MAX_TREE, 512, 2048)
 GPU_LENGTHS = (128, 2048, 16384, 65536)  # many nodes are free at short contexts, not at long ones
 MANY, FEW = 16, (1, 2, 4, 8, 16)  # sequences at once, and the nodes of each
-CHOSEN = "GRAFT_COSTS"  # the environment's variable that names a table
+CHOSEN = "GRAFT_COSTS"  # the environment variable that names a table
 REFERENCE = Path(__file__).with_name("reference_costs.json")
-MOST_TOLD = 1024
-_ROUNDS, _MORE_ROUNDS = 3, 12  # of all sizes; of those that a device is done with in no time
+MAX_CACHED = 1024  # results of `beyond`
+_REPEATS, _MORE_REPEATS = 3, 12  # of all sizes; of the short steps of an asynchronous device
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,11 @@ class StepCosts:
     def beyond(self, length: int, rows: int, nodes: int, sequences: int = 1) -> np.ndarray:
         """[nodes + 1] seconds of a step with `rows` rows and 0, 1, ... `nodes` more.
 
-        Past the largest measured step every row costs what the last measured ones did. The rows
-        of several `sequences` go through the weights together, but every sequence has a context
-        of its own to read, for its share of the rows: like one that is as long as all of them. Not
-        to be changed: what was asked before is told again.
+        Past the largest measured step every row costs as much as the last measured ones. Several
+        `sequences` share the weights, but each has its own context: together they cost as much as
+        one context of their total length. The result is cached: do not change it.
         """
-        return self._told(length, rows, nodes, sequences)
+        return self._cached(length, rows, nodes, sequences)
 
     def _beyond(self, length: int, rows: int, nodes: int, sequences: int) -> np.ndarray:
         lines, shortest = self._lines(rows + nodes + 1), self.lengths[0]
@@ -84,19 +83,19 @@ class StepCosts:
         return self._longest[0]
 
     @cached_property
-    def _told(self) -> Callable[[int, int, int, int], np.ndarray]:
-        """Answers of `beyond`: every step asks, and most as the one before."""
-        return lru_cache(MOST_TOLD)(self._beyond)
+    def _cached(self) -> Callable[[int, int, int, int], np.ndarray]:
+        """`beyond` is called for every step, mostly with the same arguments."""
+        return lru_cache(MAX_CACHED)(self._beyond)
 
     @cached_property
     def _longest(self) -> list[np.ndarray]:
-        """The lines as far as they were ever wanted."""
+        """The lines, extended to the largest size so far."""
         return [self._measured]
 
     @cached_property
     def _measured(self) -> np.ndarray:
-        """The lines by interpolation, made monotone: neither fewer nodes nor a shorter context
-        ever cost more. Where they did, something else held them up."""
+        """The lines by interpolation, made monotone: fewer nodes or a shorter context never cost
+        more. Where they did, the measurement was disturbed."""
         every = np.arange(self.nodes[-1] + 1)
         rows = np.array([np.interp(every, self.nodes, row) for row in self.seconds])
         falling = np.minimum.accumulate(np.minimum.accumulate(rows[::-1, ::-1], 1), 0)
@@ -114,12 +113,12 @@ class StepCosts:
         )
 
     def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all."""
+        """Write as JSON, atomically."""
         with atomic_file(path) as temporary:
             temporary.write_text(json.dumps(self.as_dict()))
 
     def as_dict(self) -> dict[str, Any]:
-        """What stands in a file."""
+        """The content of a file."""
         return {"lengths": self.lengths, "nodes": self.nodes, "seconds": self.seconds}
 
     @classmethod
@@ -133,7 +132,7 @@ class StepCosts:
 
     @classmethod
     def of(cls, content: dict[str, Any], name: str) -> "StepCosts":
-        """The table that `as_dict` gave; `name` is what a refusal calls it."""
+        """The table that `as_dict` returned; `name` is for error messages."""
         try:
             seconds = tuple(tuple(float(x) for x in row) for row in content["seconds"])
             lengths, nodes = (tuple(map(int, content[each])) for each in ("lengths", "nodes"))
@@ -147,7 +146,7 @@ class StepCosts:
 
 @njit(cache=True)
 def _beyond(lines, before, after, share, rows, nodes, sequences):  # noqa: ANN001, ANN202, PLR0913
-    """See `StepCosts.beyond`; the length lies between those of two lines. Asked for every step."""
+    """See `StepCosts.beyond`; the length lies between those of two lines."""
     seconds = np.empty(nodes + 1)
     for n in range(nodes + 1):
         mine = (rows + n) / sequences  # rows of each sequence
@@ -162,7 +161,7 @@ def _beyond(lines, before, after, share, rows, nodes, sequences):  # noqa: ANN00
 
 
 def _extended(lines: np.ndarray, count: int) -> np.ndarray:
-    """Lines [lengths, n] made longer: past the end a row adds what the last measured ones did."""
+    """Lines [lengths, n] extended: past the end a row adds as much as the last measured ones."""
     last = lines.shape[1] - 1
     half = max(last // 2, 1)
     slope = (lines[:, last:] - lines[:, half : half + 1]) / max(last - half, 1)
@@ -170,40 +169,40 @@ def _extended(lines: np.ndarray, count: int) -> np.ndarray:
 
 
 def measure(model: LanguageModel) -> StepCosts:
-    """Time real steps over an empty cache; the shortest of a few rounds counts."""
+    """Time real steps over an empty cache; the shortest of a few repeats counts."""
     sizes = GPU_NODES if model.asynchronous else NODES
     counts = tuple(nodes for nodes in sizes if 2 * nodes <= model.context_length)
-    room = min(model.context_length, model.arena.most_rows or model.context_length) - counts[-1] - 1
+    limit = min(model.context_length, model.arena.max_rows or model.context_length) - counts[-1] - 1
     known = GPU_LENGTHS if model.asynchronous else LENGTHS
-    lengths = tuple(length for length in known if length <= room) or (0,)
+    lengths = tuple(length for length in known if length <= limit) or (0,)
     best = np.full((len(lengths), len(counts)), np.inf)
-    trees = [_like_guesses(nodes) for nodes in counts]
+    trees = [_like_draft(nodes) for nodes in counts]
     extent = model.open(lengths[-1] + counts[-1] + 1)
     try:
         model.arena.ensure(extent, lengths[-1] + counts[-1])
-        for turn in range(_MORE_ROUNDS if model.asynchronous else _ROUNDS):
+        for repeat in range(_MORE_REPEATS if model.asynchronous else _REPEATS):
             for i, length in enumerate(lengths):
                 extent.length = length
                 for j, tree in enumerate(trees):
-                    if turn < _ROUNDS or len(tree) <= MOST_GUESSED:
+                    if repeat < _REPEATS or len(tree) <= MAX_TREE:
                         best[i, j] = min(best[i, j], _seconds(model, [extent], tree))
     finally:
         extent.length = 0
         model.close(extent)
     costs = StepCosts(lengths, counts, tuple(tuple(row) for row in best.tolist()))
-    return _with_many(model, costs) if model.asynchronous and model.arena.most_rows else costs
+    return _with_many(model, costs) if model.asynchronous and model.arena.max_rows else costs
 
 
 def _with_many(model: LanguageModel, costs: StepCosts) -> StepCosts:
-    """The same with one line more, of many sequences at once: a device that reads one context is
-    mostly waiting, and what the next one adds does not follow from that."""
+    """The same with one more line, of many sequences at once: a device is mostly idle with one
+    context, so the cost of more does not follow from that of one."""
     length, shortest = costs.lengths[-1], costs.lengths[0]
     extents: list[Extent] = []
     try:
         while len(extents) < MANY:
             extents.append(model.open(length + FEW[-1]))
     except OutOfRowsError:
-        pass  # as many as there is room for
+        pass  # as many as fit
     try:
         several = len(extents) > 1 and length > shortest
         return _with_line(model, costs, extents) if several else costs
@@ -214,15 +213,15 @@ def _with_many(model: LanguageModel, costs: StepCosts) -> StepCosts:
 
 
 def _with_line(model: LanguageModel, costs: StepCosts, extents: list[Extent]) -> StepCosts:
-    """What few nodes of each sequence add to the step over as many nodes without a context, as if
-    of one that is as long as all of theirs; that of many grows with the length."""
+    """Adds the cost of the contexts: measured for few nodes of each sequence, extrapolated with
+    the length for many."""
     length, shortest, count = costs.lengths[-1], costs.lengths[0], len(extents)
     for extent in extents:
         extent.length = length
     best = np.full(len(FEW), np.inf)
-    for _ in range(_MORE_ROUNDS):
+    for _ in range(_MORE_REPEATS):
         for j, nodes in enumerate(FEW):
-            best[j] = min(best[j], _seconds(model, extents, _like_guesses(nodes)))
+            best[j] = min(best[j], _seconds(model, extents, _like_draft(nodes)))
     alone = costs.beyond(shortest, 0, count * FEW[-1])
     added = np.maximum(best - alone[count * np.array(FEW)], 0.0)
     first, last = np.array(costs.seconds[0]), np.array(costs.seconds[-1])
@@ -235,17 +234,17 @@ def _with_line(model: LanguageModel, costs: StepCosts, extents: list[Extent]) ->
 
 
 def _seconds(model: LanguageModel, extents: list[Extent], tree: DraftTree) -> float:
-    """Of a step with such a tree for each sequence, until its first number is here."""
-    count, reading = len(extents), len(tree) > MOST_GUESSED
+    """Of a step with such a tree for each sequence, until its first logit is on the host."""
+    count, prefill = len(extents), len(tree) > MAX_TREE
     start = time.perf_counter()
-    model.score(extents, [tree] * count, last_only=[reading] * count)[0][0, 0].item()
+    model.score(extents, [tree] * count, last_only=[prefill] * count)[0][0, 0].item()
     return time.perf_counter() - start
 
 
-def _like_guesses(nodes: int) -> DraftTree:
-    """A chain with a second branch, as attention computes trees in another way than chains; a
+def _like_draft(nodes: int) -> DraftTree:
+    """A chain with a second branch, because attention computes trees and chains differently; a
     prompt is a chain."""
-    if 2 < nodes <= MOST_GUESSED:
+    if 2 < nodes <= MAX_TREE:
         return from_paths(1, [[1] * (nodes - 2), [2]])
     return chain([1] * nodes)
 
@@ -269,7 +268,7 @@ def kept_costs(
     if given:
         seconds = tuple(tuple(share * second for second in row) for row in given.seconds)
         return replace(given, seconds=seconds)
-    path = home() / "costs" / f"{_key(parts)}.json"
+    path = costs_path(parts)
     if path.exists():
         try:
             return StepCosts.read(path)
@@ -293,8 +292,9 @@ def costs_are_given() -> bool:
     return bool(os.environ.get(CHOSEN))
 
 
-def _key(parts: Sequence[str]) -> str:
-    """All that a table depends on, hashed."""
+def costs_path(parts: Sequence[str]) -> Path:
+    """The file of a measurement that depends on `parts`, the device the third of them, and on the
+    machine."""
     import torch
 
     device = parts[2]
@@ -308,4 +308,5 @@ def _key(parts: Sequence[str]) -> str:
     ]
     if device.startswith("cuda"):
         everything.append(torch.cuda.get_device_name(device))
-    return hashlib.sha256("\n".join(everything).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\n".join(everything).encode()).hexdigest()[:24]
+    return home() / "costs" / f"{key}.json"

@@ -1,8 +1,8 @@
-"""The forms in which an arena keeps its rows.
+"""Storages of KV cache rows.
 
-`RowStorage` is a plain tensor, for transformers' modules and for GPUs; `LazyRowStorage` leaves
-small moves to the next step, which takes them along. `PanelStorage` is what the CPU kernels read:
-sixteen keys side by side, values in columns of sixteen.
+`RowStorage` is a plain tensor, for transformers' modules and for GPUs. `LazyRowStorage` defers
+small moves to the next step. `PanelStorage` has the layout of the CPU kernels: sixteen keys side
+by side, values in columns of sixteen.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from graft.kernels.panels import COMPUTING, LANES
 from graft.sampling import upload
 
 Segments = Sequence[tuple[int, int]]  # first row, rows
-FEW = 64  # rows of a move that may wait for the next step
+MAX_DEFERRED = 64  # rows of a move that the next step makes
 
 
 class RowStorage:
@@ -30,12 +30,12 @@ class RowStorage:
 
     @property
     def rows(self) -> int:
-        """Rows there are."""
+        """Number of rows."""
         return self.kv.shape[3]
 
     @property
     def row_bytes(self) -> int:
-        """Size of a row."""
+        """Bytes of a row in all layers."""
         layers, heads, _, size = self.kv.shape[1:]
         return 2 * layers * heads * size * self.kv.itemsize
 
@@ -61,10 +61,10 @@ class RowStorage:
         self.kv.index_copy_(3, place, content.to(self.kv.device, self.kv.dtype))
 
     def settle(self) -> None:
-        """Make the moves that are due: before anybody looks at `kv`."""
+        """Make the deferred moves, before `kv` is used directly."""
 
     def last(self, layers: int) -> Tensor:
-        """[2, layers * K, rows, D]: the last layers as one with more heads, in the same memory."""
+        """[2, layers * K, rows, D]: a view of the last layers as one layer with more heads."""
         return self.kv[:, -layers:].flatten(1, 2)
 
     def gather(self, source: Tensor, target: np.ndarray) -> None:
@@ -89,9 +89,9 @@ class RowStorage:
 
 
 class LazyRowStorage(RowStorage):
-    """Rows whose last moves may still be due: a step begins with them, and so does all else here.
+    """Rows whose last moves are deferred: a step, and every other access, makes them first.
 
-    Between two steps a few rows of every sequence move up. Told to the device together with the
+    Between two steps a few rows of every sequence move up. Sent to the device together with the
     step, they cost no launch of their own.
     """
 
@@ -99,14 +99,14 @@ class LazyRowStorage(RowStorage):
         self, layers: int, heads: int, size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         super().__init__(layers, heads, size, dtype, device)
-        self._due: list[tuple[int, int]] = []
+        self._deferred: list[tuple[int, int]] = []
 
     def take_moves(self, most: int) -> np.ndarray:
-        """[n, 2] int64 (source, target): whoever takes them must make them before anything else."""
-        if len(self._due) > most:
+        """[n, 2] int64 (source, target), at most `most`: the caller makes them before all else."""
+        if len(self._deferred) > most:
             self.settle()
-        due, self._due = self._due, []
-        return np.array(due, np.int64).reshape(-1, 2)
+        deferred, self._deferred = self._deferred, []
+        return np.array(deferred, np.int64).reshape(-1, 2)
 
     def resize(self, rows: int) -> None:
         """See Storage."""
@@ -114,15 +114,15 @@ class LazyRowStorage(RowStorage):
         super().resize(rows)
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
-        """See Storage. Whole extents move at once: only a few rows are worth waiting."""
-        if len(source) > FEW:
+        """See Storage. Only small moves are deferred."""
+        if len(source) > MAX_DEFERRED:
             super().move(source, target)
             return
         pairs = list(zip(source.tolist(), target.tolist(), strict=True))
-        written = {target for _, target in self._due}
+        written = {target for _, target in self._deferred}
         if any(row in written for pair in pairs for row in pair):
             self.settle()
-        self._due += pairs
+        self._deferred += pairs
 
     def read(self, rows: np.ndarray) -> Tensor:
         """See Storage."""
@@ -151,8 +151,8 @@ class LazyRowStorage(RowStorage):
 
     def settle(self) -> None:
         """See RowStorage."""
-        if self._due:
-            source, target = self.take_moves(len(self._due)).T
+        if self._deferred:
+            source, target = self.take_moves(len(self._deferred)).T
             super().write(target.copy(), super().read(source.copy()))
 
 
@@ -165,12 +165,12 @@ class PanelStorage:
 
     @property
     def rows(self) -> int:
-        """Rows there are."""
+        """Number of rows."""
         return self.values.shape[3]
 
     @property
     def row_bytes(self) -> int:
-        """Size of a row."""
+        """Bytes of a row in all layers."""
         layers, heads, _, size, _ = self.keys.shape
         return 2 * layers * heads * size * self.keys.itemsize
 
@@ -225,7 +225,7 @@ class PanelStorage:
 
     def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""
-        heads = layers * self.keys.shape[1]  # of one layer that has them all, in the same memory
+        heads = layers * self.keys.shape[1]  # the layers as one with more heads
         keys, values = (
             each[-layers:].reshape(1, heads, *each.shape[2:]) for each in (self.keys, self.values)
         )

@@ -1,8 +1,8 @@
-"""Looking at a part of a sequence's rows: the same weights, fewer keys (MagicDec, TriForce).
+"""Views: attention over a part of a sequence's rows (MagicDec, TriForce).
 
-A view copies nothing: it names stretches of another extent's committed tokens and has a few rows of
-its own behind them, for what is drafted. Tokens keep their positions. Rows that were chosen by
-layer and head cannot be named that way; they are gathered into an extent which stands before.
+A view copies nothing: it names spans of another extent's committed tokens and has a few rows of
+its own behind them, for draft tokens. Tokens keep their positions. Rows chosen by layer and head
+are gathered into an extent of their own, which comes first.
 """
 
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from graft.models.arena import Extent, between
 
 @dataclass(slots=True, eq=False)
 class View(Extent):
-    """Rows behind a part of what `base` has committed. It holds on to neither `base` nor `chosen`:
-    whoever opens it closes it first."""
+    """Rows behind a part of what `base` has committed. It takes no reference to `base` or `chosen`:
+    close the view before them."""
 
     base: Extent | None = None
     chosen: Extent | None = None  # gathered rows of tokens before the spans
     spans: tuple[tuple[int, int], ...] = ()
 
     def look(self, *spans: tuple[int, int]) -> None:
-        """See these tokens of the base (first, one behind the last) from now on; the view's own
-        rows are forgotten and will stand behind the last of them."""
+        """Attend to these tokens of the base (first, one behind the last) from now on. The view's
+        own rows are discarded; new ones follow the last span."""
         self.spans, self.shared, self.length = spans, spans[-1][1], 0
         self.skipped = self.base.skipped
 
     @property
     def segments(self) -> list[tuple[int, int]]:
-        """See Extent. The base may have moved, so they are looked up every time."""
+        """See Extent. Looked up every time, because the base may move."""
         return self.placed[0]
 
     @property
@@ -45,5 +45,5 @@ class View(Extent):
 
     @property
     def sees(self) -> int:
-        """How many rows of other extents."""
+        """Number of rows of other extents."""
         return sum(count for _, count in self.segments[:-1])

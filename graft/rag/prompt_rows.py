@@ -121,7 +121,7 @@ class PromptRows:
         if not piece.exact:
             device = read_rows(model, extent, 0, 0).device
             before, after = entry.first + places, piece.first + places
-            rows = self.rotation.turned(rows.to(device), before, after)
+            rows = self.rotation.rotated(rows.to(device), before, after)
         append_rows(model, extent, rows)
 
     def _compute(self, model: LanguageModel, extent: Extent, piece: Piece) -> Entry:

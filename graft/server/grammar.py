@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 from llguidance import LLMatcher, LLTokenizer
-from llguidance.hf import from_tokenizer
 from torch import Tensor
 
 from graft.decode.engine import Engine
 from graft.decode.prepared_request import Constrain
 from graft.errors import GraftError, InputError
+from graft.models.checkpoints.tokenizer import serialised
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import keep
 
@@ -74,8 +74,8 @@ class Grammars:
         """The tokenizer as llguidance sees it."""
         with self._making:
             if self._known is None:
-                self._known = from_tokenizer(
-                    self._engine.loaded.tokenizer,
+                self._known = LLTokenizer(
+                    serialised(self._engine.loaded.tokenizer),
                     n_vocab=self._engine.model.vocabulary,
                     eos_token=sorted(self._engine.loaded.eos_ids),
                 )

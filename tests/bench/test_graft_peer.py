@@ -65,7 +65,7 @@ def test_gold_is_weighed_behind_the_prompt_that_is_read(answers, monkeypatch):
 def test_known_prompts_are_read_before_they_are_timed(answers, method, known):
     """A draft model reads along with the first tokens."""
     ask, engine = answers
-    engine.model.prefixes.use(most_rows=4096)
+    engine.model.prefixes.use(max_rows=4096)
     ask = type(ask)(engine, prompts_are_known=known)
     begun, taken = [], engine._begin
     engine._begin = lambda request: begun.append(request.params.max_tokens) or taken(request)

@@ -242,7 +242,7 @@ def test_failing_forward_loses_no_generated_token(at_once):
 
 def test_cached_prefixes_are_shared_and_stored_while_a_step_is_in_flight(at_once):
     engine = tiny_engine(wrap=Late)
-    engine.model.prefixes.use(most_rows=4096)
+    engine.model.prefixes.use(max_rows=4096)
     first = engine.stream(LONG, SAMPLED)
     next(first)
     engine.remember(LONG)

@@ -315,7 +315,7 @@ def test_bad_request_in_a_list_is_refused_before_any_step(engine):
 
 
 def test_bounded_cache_queues_requests_and_refuses_too_large_ones():
-    engine = tiny_engine(most_rows=320)
+    engine = tiny_engine(max_rows=320)
     results = engine.generate([Request(prompt, GREEDY, "plain") for prompt in RAGGED])
     assert [len(result.token_ids) for result in results] == [40] * 8
     with pytest.raises(GraftError, match="the cache is full"):

@@ -206,7 +206,7 @@ def test_batches_and_shared_prefixes_change_nothing_on_a_gpu(forward):
     engine = tiny_engine(tiny_network().cuda(), forward=forward)
     prompts = [PROMPT * (1 + i % 3) + "the river"[: 2 + i] for i in range(6)]
     alone = [engine.generate(prompt, SETTINGS["sampled"]).token_ids for prompt in prompts]
-    engine.model.prefixes.use(most_rows=8192)
+    engine.model.prefixes.use(max_rows=8192)
     for _ in range(2):
         together = engine.generate(prompts, SETTINGS["sampled"])
         assert [result.token_ids for result in together] == alone

@@ -3,7 +3,7 @@
 import pytest
 from hf_cases import KINDS, make
 
-from graft.models import load
+from graft.models import forward_choice
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +15,7 @@ def reference_costs(monkeypatch):
 def forward_by_name(monkeypatch):
     """Which forward is faster differs between machines; here a model's name decides."""
     monkeypatch.setattr(
-        load, "panels_are_faster", lambda config, dtype: config.name_or_path != "lean"
+        forward_choice, "panels_are_faster", lambda config, dtype: config.name_or_path != "lean"
     )
 
 

@@ -7,7 +7,7 @@ from tiny_architectures import HOOKED, LLAMA_SHAPED, REFUSED, VOCABULARY, WINDOW
 
 from graft.errors import UnsupportedModelError
 from graft.kernels.attention_weights import causal_weights
-from graft.models import load
+from graft.models import forward_choice
 from graft.models.language_model import LanguageModel
 from graft.models.load import build_forward
 from graft.models.probe import reference_logits
@@ -71,7 +71,7 @@ def test_sixteen_bits_stay_near_thirty_two(kind, dtype, tolerance):
     [*((name, True, "panels") for name in LLAMA_SHAPED), ("llama", False, "lean")],
 )
 def test_llama_shaped_models_get_the_forward_that_is_faster_here(name, faster, kind, monkeypatch):
-    monkeypatch.setattr(load, "panels_are_faster", lambda config, dtype: faster)
+    monkeypatch.setattr(forward_choice, "panels_are_faster", lambda config, dtype: faster)
     assert build_forward(build(name), name=name)[1] == kind
 
 
@@ -112,23 +112,23 @@ def test_a_refused_model_is_given_back_as_it_was():
     torch.testing.assert_close(reference_logits(network, [text])[0], before, rtol=0, atol=0)
 
 
-def test_a_lean_forward_that_disagrees_gives_way_to_transformers_modules(monkeypatch, caplog):
+def test_transformers_modules_replace_a_lean_forward_that_disagrees(monkeypatch, caplog):
     network = build("llama")
-    monkeypatch.setattr(load, "panels_are_faster", lambda config, dtype: False)
-    read = load.read_llama
+    monkeypatch.setattr(forward_choice, "panels_are_faster", lambda config, dtype: False)
+    read = forward_choice.read_llama
 
     def misread(model, **options):
         shape, weights = read(model, **options)
         shape.scale *= 3
         return shape, weights
 
-    monkeypatch.setattr(load, "read_llama", misread)
+    monkeypatch.setattr(forward_choice, "read_llama", misread)
     assert build_forward(network, name="odd")[1] == "hook"
     assert "odd: the lean forward does not agree" in caplog.text
 
 
 @pytest.mark.parametrize("name", [*LLAMA_SHAPED, *HOOKED])
-def test_queries_give_the_attention_of_whoever_weighs_plainly(name):
+def test_queries_give_the_attention_of_plain_softmax_layers(name):
     network = build(name)
     forward, _ = build_forward(network, name=name)
     assert forward.weighs_plainly(-1, 1) == (name not in ("gemma2", "gpt-oss"))

@@ -119,13 +119,13 @@ class Naive:
 
 
 @pytest.mark.parametrize("storage", [row_storage, panel_storage])
-@pytest.mark.parametrize(("most_rows", "seed"), [(None, 0), (None, 1), (250, 2), (400, 3)])
-def test_nothing_is_lost_in_a_long_life(storage, most_rows, seed):
-    naive = Naive(Arena(storage(), most_rows=most_rows), seed)
+@pytest.mark.parametrize(("max_rows", "seed"), [(None, 0), (None, 1), (250, 2), (400, 3)])
+def test_nothing_is_lost_in_a_long_life(storage, max_rows, seed):
+    naive = Naive(Arena(storage(), max_rows=max_rows), seed)
     for _ in range(300):
         naive.step()
-    assert (naive.refused > 0) == (most_rows is not None)
-    assert most_rows is None or naive.arena.storage.rows <= most_rows
+    assert (naive.refused > 0) == (max_rows is not None)
+    assert max_rows is None or naive.arena.storage.rows <= max_rows
     while naive.expected:
         naive.release()
         naive.check()
@@ -133,7 +133,7 @@ def test_nothing_is_lost_in_a_long_life(storage, most_rows, seed):
 
 
 def test_a_full_arena_says_so_and_goes_on_working():
-    arena = Arena(row_storage(), most_rows=64)
+    arena = Arena(row_storage(), max_rows=64)
     first, second = arena.reserve(32), arena.reserve(32)
     with pytest.raises(OutOfRowsError, match="80 rows wanted, 64 allowed") as error:
         arena.reserve(1)
@@ -147,7 +147,7 @@ def test_a_full_arena_says_so_and_goes_on_working():
 
 
 def test_a_refused_sequence_holds_no_use_of_its_prefix():
-    arena = Arena(row_storage(), most_rows=32)
+    arena = Arena(row_storage(), max_rows=32)
     prefix = arena.reserve(32)
     with pytest.raises(OutOfRowsError):
         arena.reserve(16, prefix)
@@ -156,7 +156,7 @@ def test_a_refused_sequence_holds_no_use_of_its_prefix():
 
 
 def test_a_limit_between_two_multiples_of_sixteen_is_rounded_down():
-    arena = Arena(panel_storage(), most_rows=100)
+    arena = Arena(panel_storage(), max_rows=100)
     extent = arena.reserve(90)
     assert (extent.capacity, arena.storage.rows) == (96, 96)
     with pytest.raises(OutOfRowsError):
@@ -164,7 +164,7 @@ def test_a_limit_between_two_multiples_of_sixteen_is_rounded_down():
 
 
 def test_the_last_extent_moves_into_an_earlier_gap_when_the_end_is_reached():
-    arena = Arena(row_storage(), most_rows=96)
+    arena = Arena(row_storage(), max_rows=96)
     gone, last = arena.reserve(64), arena.reserve(32)
     put(arena, last.start + np.arange(3), [7, 8, 9])
     arena.commit([(last, [0, 2])])
@@ -215,7 +215,7 @@ def test_a_trimmed_extent_gives_back_the_rows_behind_its_last():
 
 
 @pytest.mark.parametrize("rows", [0, 1, 15, 16, 17])
-def test_extents_hold_what_was_asked_for(rows):
+def test_extents_have_the_requested_rows(rows):
     extent = Arena(row_storage()).reserve(rows)
     assert extent.capacity >= max(rows, 1)
     assert (extent.length, extent.total, extent.segments) == (0, 0, [(0, 0)])

@@ -132,7 +132,7 @@ def test_padding_leaves_the_cache_alone(nodes):
 
 
 @pytest.mark.parametrize("every", [True, False])
-def test_large_steps_give_the_logits_asked_for_and_all_features(every):
+def test_large_steps_return_selected_logits_and_all_features(every):
     results = []
     for model in models("llama"):
         first, second = model.open(64), model.open(16)

@@ -77,7 +77,7 @@ def test_eagle_unrolled_equals_drafting_step_by_step(steps):
 
 
 @torch.no_grad()
-def test_eagle_sees_nothing_of_other_documents():
+def test_eagle_does_not_attend_to_other_documents():
     head = EagleHead(head_config("eagle2", CHECKPOINT, TARGET))
     embeddings, features = torch.randn(2, 1, LENGTH, WIDTH)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
@@ -128,7 +128,9 @@ def naive_longspec(head, embeddings, memory, positions, shift):
 @pytest.mark.parametrize(("final_norm", "layers"), [(True, 1), (False, 1), (True, 2), (True, 3)])
 @pytest.mark.parametrize("shift", [1, 2, 4])
 @torch.no_grad()
-def test_longspec_sees_its_window_and_the_targets_keys_up_to_the_shift(shift, final_norm, layers):
+def test_longspec_attends_to_its_window_and_to_target_keys_up_to_the_shift(
+    shift, final_norm, layers
+):
     options = {"window": 5, "final_norm": final_norm, "cross_layers": layers}
     head = LongSpecHead(head_config("longspec", CHECKPOINT, TARGET, **options))
     embeddings = torch.randn(LENGTH, WIDTH)
@@ -142,7 +144,7 @@ def test_longspec_sees_its_window_and_the_targets_keys_up_to_the_shift(shift, fi
 
 
 @torch.no_grad()
-def test_longspec_sees_nothing_of_other_documents():
+def test_longspec_does_not_attend_to_other_documents():
     head = LongSpecHead(head_config("longspec", CHECKPOINT, TARGET))
     embeddings = torch.randn(1, LENGTH, WIDTH)
     keys, values = torch.randn(2, 1, TARGET.num_key_value_heads, LENGTH, TARGET.head_dim)

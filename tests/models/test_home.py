@@ -31,7 +31,7 @@ def test_atomic_file_keeps_the_old_content_on_failure(tmp_path):
     assert os.listdir(tmp_path) == ["a.json"]
 
 
-def test_atomic_folder_replaces_whole_or_not_at_all(tmp_path):
+def test_atomic_folder_replaces_all_files_or_none(tmp_path):
     folder = tmp_path / "model"
     for text in ("old", "new"):
         with atomic_folder(folder) as temporary:
@@ -86,7 +86,7 @@ def test_swap_cut_in_the_middle_is_undone(tmp_path):
     ("folder", "way_out"),
     [("graft-home/models", "set GRAFT_HOME to another folder"), ("mine", "name another folder")],
 )
-def test_full_disk_is_one_line_that_says_what_helps(tmp_path, writer, folder, way_out):
+def test_full_disk_is_one_line_with_a_remedy(tmp_path, writer, folder, way_out):
     file = tmp_path / folder / "a"
     with pytest.raises(CheckpointError) as refused, writer(file, needed=12 * 10**6):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -194,7 +194,7 @@ def test_experts_are_refused_in_one_line():
     one_line(error)
 
 
-def test_spare_rows_are_nobodys():
+def test_padding_rows_are_not_allocated():
     storage = SpareRows(RowStorage(1, 1, 2, torch.float32, torch.device("cpu")), LANES)
     assert storage.rows == 0
     storage.resize(8)

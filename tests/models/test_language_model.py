@@ -227,7 +227,7 @@ def test_the_context_length_is_enforced_by_position(kind):
 
 
 def test_a_full_cache_refuses_one_sequence_and_keeps_the_others():
-    model = model_of("panels", most_rows=50)
+    model = model_of("panels", max_rows=50)
     extent, _ = fresh(model, random_tokens(20, 1))
     tree = from_paths(3, [[4, 5], [6]])
     before = model.score([extent], [tree])[0]

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from graft.assemble import loading
 from graft.errors import CheckpointError, GraftError, InputError, UnsupportedModelError
-from graft.models import load
+from graft.models import forward_choice
 from graft.models.gpu import SHARE, hold_rows
 from graft.models.language_model import LanguageModel
 from graft.models.llama_shape import read_llama
@@ -80,7 +80,7 @@ def test_a_saved_model_scores_as_it_did_in_memory(folder):
     assert loaded.checkpoint.folder == folder
 
 
-def test_all_end_tokens_are_known(folder):
+def test_all_end_tokens_are_found(folder):
     assert load_model(str(folder), dtype="fp32").eos_ids == {2, 5}
 
 
@@ -235,26 +235,26 @@ def test_fusing_in_place_leaves_one_copy_of_every_weight():
         ("phi3", {}, True, "Llama-shaped"),
     ],
 )
-def test_why_a_network_is_not_captured_is_said_by_name(name, options, triton, says, monkeypatch):
-    monkeypatch.setattr(load, "has_triton", lambda: triton)
-    reason = load._why_not_graphed(build(name), **({"invariant": False} | options))
+def test_the_reason_for_no_graphs_is_named(name, options, triton, says, monkeypatch):
+    monkeypatch.setattr(forward_choice, "has_triton", lambda: triton)
+    reason = forward_choice.why_not_graphed(forward_choice.facts_of(build(name), name, **options))
     assert reason is None if says is None else says in reason
 
 
 def _model() -> LanguageModel:
-    forward = load.build_forward(build("llama"), name="tiny", kind="lean")[0]
+    forward = forward_choice.build_forward(build("llama"), name="tiny", kind="lean")[0]
     return LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
 
 
-def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
+def test_a_cpu_cache_is_bounded_only_by_max_bytes():
     free, bounded = _model(), _model()
     row = bounded.arena.storage.row_bytes
-    hold_rows(free, "cpu", sequences=3, most_bytes=None)
-    hold_rows(bounded, "cpu", sequences=3, most_bytes=2000 * row)
-    assert free.arena.most_rows is None
-    assert bounded.arena.most_rows == 2000
+    hold_rows(free, "cpu", sequences=3, max_bytes=None)
+    hold_rows(bounded, "cpu", sequences=3, max_bytes=2000 * row)
+    assert free.arena.max_rows is None
+    assert bounded.arena.max_rows == 2000
     with pytest.raises(InputError, match="give it .* MiB at least"):
-        hold_rows(bounded, "cpu", sequences=3, most_bytes=100 * row)
+        hold_rows(bounded, "cpu", sequences=3, max_bytes=100 * row)
 
 
 @pytest.mark.parametrize(
@@ -262,13 +262,11 @@ def test_the_cache_of_a_cpu_is_bounded_only_if_asked():
     [(100_000, 3 * 2048 + 5120), (8000, 8000), (4000, 4000)],
     ids=["enough", "for the sequences and some texts", "for less than the sequences"],
 )
-def test_the_cache_of_a_gpu_has_room_for_sequences_and_for_texts_read_before(
-    monkeypatch, room, rows
-):
+def test_a_gpu_cache_fits_sequences_and_cached_prefixes(monkeypatch, room, rows):
     model = _model()
     bytes_free = int(room * model.arena.storage.row_bytes / SHARE) + 1
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (bytes_free, bytes_free))
-    hold_rows(model, "cuda", sequences=3, most_bytes=None, kept=5120)
+    hold_rows(model, "cuda", sequences=3, max_bytes=None, kept=5120)
     assert model.arena.storage.rows == rows
 
 
@@ -289,8 +287,8 @@ def test_models_share_what_is_free_on_their_gpu_by_the_size_of_their_rows(
         )
         for size, device in zip((300, 100), devices, strict=True)
     ]
-    loading._hold(both, sequences=2, kept=8000, most_bytes=None)
+    loading._hold(both, sequences=2, kept=8000, max_bytes=None)
     assert [given["share"] for given in held] == shares
     assert [given["kept"] for given in held] == [20, 20]  # rows of 400 bytes in both
-    loading._hold(both, sequences=2, kept=0, most_bytes=40_000)
-    assert [given["most_bytes"] for given in held[2:]] == [30_000, 10_000]
+    loading._hold(both, sequences=2, kept=0, max_bytes=40_000)
+    assert [given["max_bytes"] for given in held[2:]] == [30_000, 10_000]

@@ -15,7 +15,7 @@ PARAMS = SamplingParams(temperature=0.9, seed=1, max_tokens=30, ignore_eos=True)
 
 def caching_engine(rows=20 * BLOCK, **options):
     engine = tiny_engine(**options)
-    engine.model.prefixes.use(most_rows=rows)
+    engine.model.prefixes.use(max_rows=rows)
     return engine
 
 
@@ -78,7 +78,7 @@ def test_a_chat_that_goes_on_finds_its_own_answer():
     ).token_ids  # fmt: skip
 
 
-def test_questions_asked_together_read_their_document_once():
+def test_concurrent_requests_prefill_a_shared_document_once():
     engine, fresh = caching_engine(), tiny_engine()
     questions = [[*DOCUMENT, 5 + i, 9, 3 + i] for i in range(6)]
     results, read = read_rows(engine, [Request(q, PARAMS) for q in questions])
@@ -89,7 +89,7 @@ def test_questions_asked_together_read_their_document_once():
     assert engine.model.arena.taken <= 5 * BLOCK
 
 
-def test_the_longest_unused_is_forgotten_first():
+def test_the_least_recently_used_is_evicted_first():
     engine = caching_engine(rows=7 * BLOCK)
     documents = [[3 + (i * 7 + n) % 120 for i in range(2 * BLOCK + 5)] for n in range(4)]
     params = SamplingParams(max_tokens=2, ignore_eos=True)
@@ -114,14 +114,14 @@ def test_a_cache_of_no_size_keeps_nothing():
     assert engine.generate(SECOND, PARAMS).stats.cached_tokens == 0
 
 
-def test_a_text_larger_than_the_cache_is_not_kept():
+def test_a_text_larger_than_the_cache_is_not_cached():
     engine = caching_engine(rows=2 * BLOCK)
     engine.generate(FIRST, PARAMS)
     assert engine.model.arena.taken == 0
 
 
-def test_kept_rows_give_way_to_requests_when_the_arena_is_bounded():
-    engine = caching_engine(most_rows=6 * BLOCK)
+def test_cached_rows_are_evicted_for_requests_in_a_bounded_arena():
+    engine = caching_engine(max_rows=6 * BLOCK)
     engine.generate(FIRST, PARAMS)
     assert engine.model.arena.taken == 3 * BLOCK
     other = [7, *DOCUMENT]
@@ -197,7 +197,7 @@ def test_a_request_may_share_its_first_tokens_alone_and_only_by_salt():
         assert result.stats.cached_tokens == cached
 
 
-def test_salts_are_forgotten_with_their_texts():
+def test_salts_are_removed_with_their_texts():
     engine = caching_engine(rows=5 * BLOCK)
     for salt in range(6):
         engine.generate(Request(FIRST, PARAMS, cache_salt=str(salt)))

@@ -19,11 +19,11 @@ PARAMS = SamplingParams(temperature=0.9, seed=1, max_tokens=20, ignore_eos=True)
 PLENTY = 1 << 30
 
 
-def engine_with(folder, key="model", most_bytes=PLENTY, forward="panels", seed=0):
+def engine_with(folder, key="model", max_bytes=PLENTY, forward="panels", seed=0):
     """As in a new process: nothing in memory."""
     engine = tiny_engine(tiny_network(seed=seed), forward=forward)
-    store = PrefixFiles(folder, key, most_bytes=most_bytes)
-    engine.model.prefixes.use(most_rows=20 * BLOCK, store=store)
+    store = PrefixFiles(folder, key, max_bytes=max_bytes)
+    engine.model.prefixes.use(max_rows=20 * BLOCK, store=store)
     return engine
 
 
@@ -136,17 +136,17 @@ def test_nothing_is_written_twice_and_a_longer_text_replaces_a_shorter(store):
     assert longer != file
 
 
-def test_the_longest_unused_file_goes_when_there_is_no_room(tmp_path):
+def test_the_least_recently_used_file_is_deleted_when_full(tmp_path):
     documents = [[3 + (i * 7 + n) % 120 for i in range(2 * BLOCK + 5)] for n in range(3)]
     remember(tmp_path, documents[0], key="one")
     size = files(tmp_path)[0].stat().st_size
-    remember(tmp_path, documents[1], most_bytes=int(2.5 * size))
+    remember(tmp_path, documents[1], max_bytes=int(2.5 * size))
     assert len(files(tmp_path)) == 2
     engine_with(tmp_path, key="one").generate(documents[0], PARAMS)  # the first is newer now
-    remember(tmp_path, documents[2], most_bytes=int(2.5 * size))
+    remember(tmp_path, documents[2], max_bytes=int(2.5 * size))
     assert [f.parent.name for f in files(tmp_path)].count("one") == 1
     assert len(files(tmp_path)) == 2
-    remember(tmp_path, documents[1], most_bytes=size // 2)  # too large to be kept at all
+    remember(tmp_path, documents[1], max_bytes=size // 2)  # too large to be kept at all
     assert len(files(tmp_path)) == 2
     assert forget(tmp_path) == pytest.approx(2 * size, rel=0.01)
     assert not files(tmp_path)

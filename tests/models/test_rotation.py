@@ -49,7 +49,7 @@ def test_first_layer_keys_are_the_fresh_ones_in_any_architecture(name, kind):
     rotation, tokens = find_rotation(model), text(21)
     here, there = (rows_behind(model, text(n, seed=1), tokens) for n in (5, 300))
     places = np.arange(len(tokens))
-    turned = rotation.turned(here, 5 + places, 300 + places)
+    turned = rotation.rotated(here, 5 + places, 300 + places)
     torch.testing.assert_close(turned[:, 0], there[:, 0], rtol=0, atol=1e-5)
     assert not torch.allclose(here[0, 0], there[0, 0], atol=1e-2)
     assert torch.equal(turned[1], here[1])
@@ -75,18 +75,18 @@ def test_rows_put_back_go_on_as_the_text_itself():
     assert torch.equal(model.prefill(pieced, whole[30:]), expected)
 
 
-def test_sixteen_bits_are_turned_too():
+def test_sixteen_bit_keys_are_rotated():
     network = build("qwen2")
     forward, _ = build_forward(network, name="tiny", dtype=torch.bfloat16, kind="lean")
     model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048)
     rotation, tokens = find_rotation(model), text(21)
     here, there = (rows_behind(model, text(n, seed=1), tokens) for n in (5, 300))
-    turned = rotation.turned(here, 5 + np.arange(21), 300 + np.arange(21))
+    turned = rotation.rotated(here, 5 + np.arange(21), 300 + np.arange(21))
     assert turned.dtype == torch.bfloat16
     torch.testing.assert_close(turned[0, 0], there[0, 0], rtol=2e-2, atol=2e-2)
 
 
-def test_invariant_forwards_are_turned_too():
+def test_keys_of_invariant_forwards_are_rotated():
     forward, _ = build_forward(build("llama"), name="tiny", kind="lean", invariant=True)
     assert isinstance(forward, InvariantForward)
     find_rotation(LanguageModel(forward, vocabulary=VOCABULARY, context_length=2048))
@@ -125,6 +125,6 @@ def test_the_real_model_keys_are_the_fresh_ones(smollm2):
     finally:
         model.close(extent)
     places = np.arange(len(tokens))
-    turned = rotation.turned(rows, places, len(before) + places)
+    turned = rotation.rotated(rows, places, len(before) + places)
     scale = there[0, 0].abs().max()
     torch.testing.assert_close(turned[:, 0], there[:, 0], rtol=0, atol=1e-5 * float(scale))

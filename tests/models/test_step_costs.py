@@ -200,7 +200,7 @@ def test_a_device_is_measured_with_many_sequences_too(model, monkeypatch, rows, 
     """One context alone seems to be free; that of many follows from the step they share."""
     device = Device(model.forward)
     monkeypatch.setattr(step_costs.time, "perf_counter", lambda: device.now)
-    there = LanguageModel(device, vocabulary=64, context_length=5000, most_rows=rows)
+    there = LanguageModel(device, vocabulary=64, context_length=5000, max_rows=rows)
     table = measure(there)
     assert table.lengths == (128, 2048, 128 + many * 1920)
     assert table.step(2048, 1) == 1
@@ -211,6 +211,6 @@ def test_a_device_is_measured_with_many_sequences_too(model, monkeypatch, rows, 
     assert there.arena.taken == 0
 
 
-def test_a_device_with_room_for_one_is_measured_with_one(model):
-    small = LanguageModel(Device(model.forward), vocabulary=64, context_length=5000, most_rows=4112)
+def test_a_device_that_fits_one_sequence_is_measured_with_one(model):
+    small = LanguageModel(Device(model.forward), vocabulary=64, context_length=5000, max_rows=4112)
     assert measure(small).lengths == (128, 2048)

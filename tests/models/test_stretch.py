@@ -20,8 +20,8 @@ from graft.models.heads.files import HEADS, write_head
 from graft.models.heads.load import load_head
 from graft.models.language_model import LanguageModel
 from graft.models.load import build_forward, load_model, longest_context
+from graft.models.rope import stretch
 from graft.models.step_costs import StepCosts
-from graft.models.stretch import stretch
 from graft.tree.draft_tree import chain
 
 OWN, WANTED = 512, 2048  # tokens
@@ -113,7 +113,7 @@ def test_other_positions_are_refused_in_one_line(name):
 
 
 def test_learned_positions_are_refused():
-    with pytest.raises(InputError, match="no rotary positions; it reads at most 64"):
+    with pytest.raises(InputError, match="no rotary positions; its context is at most 64"):
         stretch(hf.GPT2Config(n_positions=64), 128, "gpt2")
 
 
@@ -133,7 +133,7 @@ def test_a_shorter_context_only_limits(folder):
     assert longest_context(hf.AutoConfig.from_pretrained(folder)) == OWN
 
 
-def test_nothing_kept_of_the_unstretched_model_is_used(folder, monkeypatch):
+def test_caches_of_the_unstretched_model_are_not_used(folder, monkeypatch):
     monkeypatch.setattr(step_costs, "measure", lambda model: StepCosts((0,), (1,), ((1.0,),)))
     loads = [
         load_model(str(folder), dtype="fp32", device="cpu", context_length=tokens)

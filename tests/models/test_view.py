@@ -44,7 +44,7 @@ def read(model, text, prefix=None, shared=None):
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FORWARDS if kind != "graphed"])
-def test_a_view_of_everything_sees_what_the_sequence_sees(kind):
+def test_a_view_of_all_tokens_gives_the_sequences_logits(kind):
     model = model_of(kind)
     base = read(model, TEXT[:40])
     view = model.look(base, 16)

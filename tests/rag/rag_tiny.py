@@ -18,5 +18,5 @@ QUESTION = "Where is the apple in the river?"
 def rag_engine(*, rows=200_000, **options):
     """An engine with a prefix cache and a context for demonstrations of one token per letter."""
     engine = tiny_engine(tiny_network(max_position_embeddings=16384), **options)
-    engine.model.prefixes.use(most_rows=rows)
+    engine.model.prefixes.use(max_rows=rows)
     return engine

@@ -44,7 +44,7 @@ def network():
 @pytest.fixture
 def engine(network):
     engine = tiny_engine(network)
-    engine.model.prefixes.use(most_rows=4096)
+    engine.model.prefixes.use(max_rows=4096)
     return engine
 
 
@@ -309,8 +309,8 @@ def test_all_rows_are_freed(engine):
 
 
 def test_a_bounded_arena_is_enough_for_what_fits_it(network):
-    engine = tiny_engine(network, most_rows=448)
-    engine.model.prefixes.use(most_rows=256)
+    engine = tiny_engine(network, max_rows=448)
+    engine.model.prefixes.use(max_rows=256)
     cache = cache_of(engine, scope="all")
     for order in ((0, 1, 2), (2, 1, 0), (5, 4, 3)):
         prepared = [cache.prepare(prompt(*each)) for each in (order, order[::-1])]

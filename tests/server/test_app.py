@@ -33,7 +33,7 @@ TEXT = "the end and the answer in an inn on the river where another one was then
 @pytest.fixture(scope="module")
 def server():
     engine = tiny_engine(max_batch=4)
-    engine.model.prefixes.use(most_rows=20_000)
+    engine.model.prefixes.use(max_rows=20_000)
     with serving(engine) as running:
         yield running
 
@@ -328,7 +328,7 @@ def _counts(http):
 @pytest.fixture(scope="module")
 def locked():
     engine = tiny_engine(max_batch=4)
-    engine.model.prefixes.use(most_rows=20_000)
+    engine.model.prefixes.use(max_rows=20_000)
     with serving(engine, api_keys=("first", "second"), max_body=100_000) as running:
         yield running
 

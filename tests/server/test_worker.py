@@ -274,7 +274,7 @@ def test_one_bad_request_hurts_no_other(engine):
 
 
 def test_requests_wait_for_memory_and_one_that_never_fits_is_refused():
-    engine = tiny_engine(max_batch=8, most_rows=512)
+    engine = tiny_engine(max_batch=8, max_rows=512)
     requests = [
         Request(prompt, SamplingParams(max_tokens=200, ignore_eos=True)) for prompt in PROMPTS
     ]

@@ -6,7 +6,7 @@ Rows of accepted draft tokens are reused; those of rejected ones are dropped bef
 from dataclasses import dataclass, field
 
 from graft.draft.drafter import DraftContext
-from graft.models.arena import ROOM_AHEAD, Extent, OutOfRowsError
+from graft.models.arena import ROWS_AHEAD, Extent, OutOfRowsError
 from graft.models.language_model import LanguageModel
 
 
@@ -77,7 +77,7 @@ class DraftCache:
 
     def _open(self) -> None:
         prompt, salt = self.context.prompt, self.context.salt
-        self.extent = self.model.prefixes.open(prompt, ROOM_AHEAD, salt=salt)
+        self.extent = self.model.prefixes.open(prompt, ROWS_AHEAD, salt=salt)
         self.cached = self.extent.total
 
     def _share_prompt(self) -> None:

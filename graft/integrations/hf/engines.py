@@ -28,8 +28,8 @@ from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, name_of
-from graft.models.llama_shape import STATIC_ROTARY
 from graft.models.load import LoadedModel, build_forward, longest_context
+from graft.models.rope import STATIC_ROPE
 from graft.models.step_costs import StepCosts, costs_for
 
 MOST_ROWS = 1 << 12  # of a batch; transformers has no limit
@@ -138,7 +138,7 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         context_length=_positions(model.config),
         chunk=CHUNKS.get(model.device.type, CHUNKS["cpu"]),
     )
-    target.prefixes.use(most_rows=0)  # rows of a batch share beginnings; nothing is kept after it
+    target.prefixes.use(max_rows=0)  # rows of a batch share beginnings; nothing is kept after it
     kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
     settings = f"{type(model).__name__} {kinds} {model.config.to_dict()}"
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()
@@ -164,7 +164,7 @@ def _positions(config: PretrainedConfig) -> int:
         for each in (rotary, *rotary.values())
         if isinstance(each, dict) and "rope_type" in each
     }
-    return UNLIMITED if kinds and kinds <= STATIC_ROTARY else longest_context(config)
+    return UNLIMITED if kinds and kinds <= STATIC_ROPE else longest_context(config)
 
 
 def _look(model: PreTrainedModel) -> tuple:

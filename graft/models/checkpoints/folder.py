@@ -1,4 +1,4 @@
-"""Model folders: what must be in one, whether it is whole, and which weights it holds."""
+"""Model folders: required files, completeness, fingerprints of weights."""
 
 import hashlib
 import json
@@ -59,7 +59,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The file's object, or one line that names the file."""
+    """The file's object; CheckpointError with the file's name."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -88,7 +88,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def write_manifest(folder: Path, source_sha256: str) -> None:
-    """graft.json: where the folder came from and the checksum of each of its files."""
+    """Write graft.json: the folder's source and the checksum of each of its files."""
     manifest = {
         "format": FORMAT,
         "source_sha256": source_sha256,
@@ -103,7 +103,7 @@ def write_manifest(folder: Path, source_sha256: str) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, or one line when its shape is not ours."""
+    """The manifest; CheckpointError where its format is another."""
     manifest = {"source_sha256": ""} | read_json(folder / MANIFEST)
     files = manifest.get("files")
     if manifest.get("format") != FORMAT or not isinstance(files, dict) or not files:
@@ -163,7 +163,7 @@ def _header(file: Path) -> dict[str, Any]:
 
 
 def _digest_samples(file: Path, digest: Any) -> None:  # noqa: ANN401
-    """Two models of one shape have equal headers, so a little of every tensor is read too."""
+    """Two models of one shape have equal headers, so a few bytes of every tensor are hashed too."""
     header = read_header(file)
     with file.open("rb") as opened:
         digest.update(opened.read(header["start"]))

@@ -55,7 +55,7 @@ def converted_folder(stem: str, digest: str) -> Path:
 
 
 def is_whole(folder: Path, *, verify: bool = False) -> bool:
-    """Whether the folder is there and agrees with its manifest."""
+    """Whether the folder exists and matches its manifest."""
     if not folder.is_dir():
         return False
     try:
@@ -66,7 +66,7 @@ def is_whole(folder: Path, *, verify: bool = False) -> bool:
 
 
 def source_sha256(file: Path) -> str:
-    """SHA-256 of the file, remembered by its path, size and time of change."""
+    """SHA-256 of the file, cached by its path, size and modification time."""
     if not file.is_file():
         raise CheckpointError(f"{file} does not exist; check the path of the .gguf file")
     try:
@@ -85,7 +85,7 @@ def source_sha256(file: Path) -> str:
 
 
 def _remembered(memory: Path) -> dict[str, str]:
-    """What was hashed before; a lost or damaged memory only costs hashing again."""
+    """The cached checksums; none where the file is missing or damaged."""
     try:
         return {str(k): str(v) for k, v in json.loads(memory.read_text("utf-8")).items()}
     except (OSError, ValueError, AttributeError):
@@ -94,7 +94,7 @@ def _remembered(memory: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _parsing(gguf_file: Path) -> Iterator[None]:
-    """Metadata of the wrong type or size shows wherever it is first used."""
+    """Turns errors over metadata of the wrong type or size into CheckpointError."""
     try:
         yield
     except NONSENSE as error:
@@ -123,7 +123,7 @@ def _write_folder(gguf: GgufFile, folder: Path, digest: str, *, progress: bool) 
 
 
 def _names(gguf: GgufFile) -> dict[str, str]:
-    """Their tensor names to ours; a tensor nobody would load is an error."""
+    """GGUF's tensor names to transformers'; an unknown tensor is an error."""
     names = {}
     for name in gguf.tensors:
         block = re.fullmatch(r"blk\.(\d+)\.(\w+)\.(weight|bias)", name)

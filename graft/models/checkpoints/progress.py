@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, one line elsewhere, nothing when not wanted."""
+"""Progress on standard error: a bar on a terminal, one line elsewhere, nothing without `show`."""
 
 import contextlib
 import sys

@@ -1,1 +1,1 @@
-"""Draft heads: their files, and heads at work for a target."""
+"""Draft heads: their files, and runners that draft for a target."""

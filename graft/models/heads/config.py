@@ -1,12 +1,13 @@
-"""What a draft head is: its kind, its sizes and the target it belongs to."""
+"""The config of a draft head: its kind, its sizes and its target."""
 
 from dataclasses import dataclass, field
-from typing import Any
-
-from transformers import LlamaConfig, PretrainedConfig
+from typing import TYPE_CHECKING, Any
 
 from graft.errors import CheckpointError, UnsupportedModelError
 from graft.models.checkpoints.pretrained import Checkpoint
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig, PretrainedConfig
 
 KINDS = ("eagle2", "longspec")
 WINDOW = 512  # LongSpec's
@@ -18,8 +19,8 @@ class HeadConfig:
     """Sizes are the target's own; `fingerprint` is "" where a file does not say it.
 
     `draft_vocabulary` ids of the target's `vocabulary` are drafted. `window`, `final_norm` and
-    `cross_layers`, how many of the target's last layers it looks at, are LongSpec's, `fusion_bias`
-    is EAGLE's.
+    `cross_layers`, the number of the target's last layers it attends to, are LongSpec's;
+    `fusion_bias` is EAGLE's.
     """
 
     kind: str
@@ -46,8 +47,10 @@ class HeadConfig:
         if type(self.cross_layers) is not int or self.cross_layers < 1:
             raise ValueError(f"cross_layers must be 1 or more layers, not {self.cross_layers!r}")
 
-    def layer_config(self) -> LlamaConfig:
+    def layer_config(self) -> "LlamaConfig":
         """The head's layer as transformers would describe it."""
+        from transformers import LlamaConfig
+
         return LlamaConfig(
             vocab_size=self.vocabulary,
             hidden_size=self.hidden,
@@ -66,7 +69,7 @@ class HeadConfig:
 def head_config(
     kind: str,
     checkpoint: Checkpoint,
-    target: PretrainedConfig,
+    target: "PretrainedConfig",
     *,
     draft_vocabulary: int | None = None,
     **more: Any,  # noqa: ANN401 (window, final_norm, cross_layers, ...)
@@ -86,7 +89,7 @@ def head_config(
     )
 
 
-def sizes_of(target: PretrainedConfig, name: str) -> dict[str, Any]:
+def sizes_of(target: "PretrainedConfig", name: str) -> dict[str, Any]:
     """The fields of HeadConfig that describe a layer, read off a transformers config."""
     text = target.get_text_config()
     try:
@@ -110,7 +113,7 @@ def sizes_of(target: PretrainedConfig, name: str) -> dict[str, Any]:
 
 
 def check_target(
-    config: HeadConfig, checkpoint: Checkpoint, target: PretrainedConfig, where: object
+    config: HeadConfig, checkpoint: Checkpoint, target: "PretrainedConfig", where: object
 ) -> None:
     """Refuse a head that was trained for another model than this target."""
     text = target.get_text_config()
@@ -129,7 +132,7 @@ def check_target(
             )
     if config.cross_layers > text.num_hidden_layers:
         raise CheckpointError(
-            f"{where} looks at {config.cross_layers} layers, {checkpoint.name} has "
+            f"{where} attends to {config.cross_layers} layers, {checkpoint.name} has "
             f"{text.num_hidden_layers}; use a head trained for {checkpoint.name}"
         )
     if config.fingerprint and config.fingerprint != checkpoint.fingerprint:

@@ -1,7 +1,7 @@
-"""EAGLE's head at work. It reads pairs: the target's feature at a position and the token after it.
+"""Runs an EAGLE head. Its inputs are pairs: the target's feature at a position and the next token.
 
-Rows of known text are made from the target's true features only, one for each pair; a guess is read
-with the output of its parent, which stands in for the feature that the target would have.
+Committed rows come from the target's own features, one for each pair. A draft token is paired with
+the head's output for its parent, in place of the feature that the target would have.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from graft.models.language_model import LanguageModel
 
 
 class EagleRunner(HeadRunner):
-    """Its rows grow with the text: one for every token, as many as a layer of the target has."""
+    """Has one row for every token, as a layer of the target has."""
 
     def __init__(self, head: EagleHead, model: LanguageModel, *, packed: bool = False) -> None:
         super().__init__(head, model, packed=packed)
@@ -26,7 +26,7 @@ class EagleRunner(HeadRunner):
         self._layer = PanelLayer(head.layer, head.config) if packed else None
 
     def round(self, memories: Sequence[Memory], extents: Sequence[Extent]) -> Round | PanelRound:
-        """See HeadRunner. Its layer is a decoder's, so the CPU has a step for it."""
+        """See HeadRunner. Its layer is a decoder's: on the CPU `run_layers` computes it."""
         if self._layer:
             return PanelRound(self, self._layer, memories)
         return super().round(memories, extents)

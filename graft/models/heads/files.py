@@ -1,21 +1,19 @@
 """Draft heads on disk: a folder with config.json and model.safetensors, as `speculators` writes it.
 
-`longspec` is a type of our own in that layout; what it does not know stands under "graft". Read
-too: EAGLE's own layout (`fc`, `layers.0`, the config of a one-layer Llama). The target's embedding
-and output layer are in no file of ours and are skipped in others'.
+`longspec` is a type of our own in that layout; settings that speculators lacks are under "graft".
+EAGLE's own layout (`fc`, `layers.0`, the config of a one-layer Llama) is read, too. The target's
+embedding and output layer are never written and skipped when read.
 """
 
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import LlamaConfig, PretrainedConfig
 
 from graft.errors import CheckpointError
 from graft.home import atomic_folder
@@ -24,14 +22,17 @@ from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.config import WINDOW, HeadConfig, check_target, sizes_of
 from graft.models.heads.installed import CONFIG
-from graft.models.heads.layers import Positions
+from graft.models.load_record import StoredConfig
 from graft.models.longspec_head import LongSpecHead
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Head = EagleHead | LongSpecHead
 HEADS: dict[str, type[Head]] = {"eagle2": EagleHead, "longspec": LongSpecHead}
 TYPES = {"eagle2": "eagle", "longspec": "longspec"}  # speculators_model_type
 ARCHITECTURES = {"eagle2": "EagleSpeculator", "longspec": "LongSpecSpeculator"}
-DEPTHS = {"eagle2": 6, "longspec": 5}  # tokens drafted in a row, as the papers do
+DEPTHS = {"eagle2": 6, "longspec": 5}  # tokens in a chain, as in the papers
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
 CARD = "README.md"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,14 +42,18 @@ RENAMED = (
     (re.compile(r"transformer\."), "layer."),  # speculators'
     (re.compile(r"fusion_fc\."), "fc."),
 )
+LAYER_SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "max_position_embeddings",
+)  # fmt: skip
 EAGLE3 = re.compile(r"midlayer\.|layers\.0\.hidden_norm\.")
 
 
 def write_head(
     folder: Path, head: Head, *, dtype: str = "fp16", card: str = "", about: dict | None = None
 ) -> None:
-    """Replace `folder` by this head, whole or not at all; `card` becomes its README.md and `about`
-    (how it was trained) a part of its config."""
+    """Write a head to `folder`, atomically; `card` becomes its README.md and `about` (how it was
+    trained) a part of its config."""
     weights = {
         _speculators_name(name, head.config.kind): value.detach().to("cpu", DTYPES[dtype])
         for name, value in head.named_parameters()
@@ -63,11 +68,11 @@ def write_head(
 
 
 def read_head(
-    folder: Path, checkpoint: Checkpoint | None = None, target: PretrainedConfig | None = None
+    folder: Path, checkpoint: Checkpoint | None = None, target: "PretrainedConfig | None" = None
 ) -> Head:
-    """The head in a folder, its weights in the dtype they are stored in.
+    """The head in a folder, its weights in their stored dtype.
 
-    With a target's checkpoint and config, a head that belongs to another one is refused.
+    With a target's checkpoint and config, a head for another target is refused.
     """
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder; a draft head is one with {CONFIG}")
@@ -121,7 +126,7 @@ def _speculators_name(name: str, kind: str) -> str:
 
 
 def _vocabulary_tables(ids: Tensor, vocabulary: int) -> dict[str, Tensor]:
-    """speculators' tables: `d2t` holds id minus place, `t2d` says which ids are drafted."""
+    """speculators' tables: `d2t` is id minus index, `t2d` marks the drafted ids."""
     drafted = torch.zeros(vocabulary, dtype=torch.bool)
     drafted[ids] = True
     return {"d2t": ids - torch.arange(len(ids)), "t2d": drafted}
@@ -164,11 +169,11 @@ def _read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Path) -> HeadConfig:
-    """speculators' config, or that of a one-layer Llama, which is what EAGLE's own files have."""
+    """speculators' config, or that of a one-layer Llama, as in EAGLE's own files."""
     own = content.get("graft") or {}
     verifier = (content.get("speculators_config") or {}).get("verifier") or {}
     try:
-        layer = LlamaConfig(**(content.get("transformer_layer_config") or content))
+        layer = _layer_config(content.get("transformer_layer_config") or content)
         kinds = {written: kind for kind, written in TYPES.items()}
         return HeadConfig(
             kind=kinds[content.get("speculators_model_type", "eagle")],
@@ -184,13 +189,27 @@ def _read_config(content: dict[str, Any], weights: dict[str, Tensor], folder: Pa
             **sizes_of(layer, str(folder))
             | {"attention_bias": any(name.endswith("self_attn.q_proj.bias") for name in weights)},
         )
-    except (TypeError, ValueError, AttributeError, KeyError, StrictDataclassError) as error:
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(f"{folder / CONFIG} does not describe a head: {reason}") from error
 
 
+def _layer_config(content: dict[str, Any]) -> Any:  # noqa: ANN401
+    """A layer's config; transformers fills in what a file leaves out, ours leave out nothing."""
+    whole = all(type(content.get(name)) is int for name in LAYER_SIZES)
+    if whole and type(content.get("rms_norm_eps")) is float and "rope_parameters" in content:
+        return StoredConfig(**content)
+    from huggingface_hub.errors import StrictDataclassError
+    from transformers import LlamaConfig
+
+    try:
+        return LlamaConfig(**content)
+    except StrictDataclassError as error:
+        raise ValueError(str(error)) from error
+
+
 def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Head:
-    with torch.device("meta"):  # nothing is drawn that the file has
+    with torch.device("meta"):  # no random weights: the file has all of them
         head = HEADS[config.kind](config)
     shape_of = {k: v.shape for k, v in head.state_dict().items()}
     ids = _draft_ids(config, weights, folder)
@@ -211,7 +230,6 @@ def _filled(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Hea
                 f"{folder}: {name} is {list(given[name].shape)}, its {CONFIG} says {list(shape)}"
             )
     head.load_state_dict(given, assign=True)
-    head.rotary = Positions(config)
     return head.eval()
 
 
@@ -222,7 +240,7 @@ def _our_name(name: str) -> str:
 
 
 def _draft_ids(config: HeadConfig, weights: dict[str, Tensor], folder: Path) -> Tensor:
-    """The ids that are drafted, out of speculators' offsets."""
+    """The drafted ids, from speculators' offsets."""
     if "d2t" not in weights:
         return torch.arange(config.vocabulary)
     offsets = weights["d2t"].long()

@@ -1,5 +1,5 @@
-"""A head's levels on a GPU in few launches, for graphs: norms, gates and sums are part of products,
-and guesses lie behind the rows of the known text, where one attention sees both.
+"""A head's draft levels on a GPU in few launches, for graphs: norms, gates and sums are fused into
+products, and draft rows follow the committed rows, so one attention covers both.
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,12 @@ from graft.models.forward_triton import FEW
 from graft.models.heads.layers import Norm
 from graft.models.heads.runner import HeadRunner, Text, on
 
-AHEAD = 64  # positions that guesses may lie beyond the target's context
+AHEAD = 64  # positions of draft tokens beyond the target's context
 
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """How the nodes of a level look at rows: a plan on the device, all but who sees whom."""
+    """The attention plan of a level on the device, without the tree mask."""
 
     tile: int
     tasks: Tensor  # [T, COLUMNS] int32
@@ -33,23 +33,23 @@ class Looking:
 
 
 class GraphInputs(Protocol):
-    """What a round of B sequences starts from, where a graph finds it. Of the N places for new
-    tokens some may be empty: those have no row."""
+    """The inputs of a draft of B sequences at fixed addresses. Of the N places for new tokens some
+    may be empty: those have no row."""
 
-    tokens: Tensor  # [N] int64: what is read before anything is guessed
+    tokens: Tensor  # [N] int64: new tokens since the last draft
     features: Tensor  # [N, E]: the target's before them
     positions: Tensor  # [N] int64
     rows: Tensor  # [N] int64: where they go; -1 for none
     last: Tensor  # [B] int64: the places of the roots
     roots: Tensor  # [B] int64: their positions
-    tree_rows: Tensor  # [B] int64: the first rows for guesses; far below 0 for nobody's
+    tree_rows: Tensor  # [B] int64: the first draft rows; far below 0 for an empty place
 
     def looking(self, whose: str, depth: int) -> Looking:
-        """At rows of the head ("own") or of the target ("target"), so deep below the roots."""
+        """Attention to rows of the head ("own") or of the target ("target") at this depth."""
 
 
 class FusedHead:
-    """A head's weights, side by side where they are used together, and its tables of angles."""
+    """A head's fused weights and its rotary tables."""
 
     def __init__(self, runner: HeadRunner) -> None:
         self.runner, head, attention = runner, runner.head, runner.attention
@@ -67,8 +67,8 @@ class FusedHead:
             )
 
     def inputs(self, tokens: Tensor, features: Tensor | None, places: Tensor | None) -> Tensor:
-        """[N, E]: what the layer reads for tokens [N] behind the features at these places, None for
-        one after the other."""
+        """[N, E]: the layer's inputs for tokens [N] and the features at these places; None: in
+        order."""
         runner = self.runner
         embeddings = runner.embed(tokens)
         if runner.window is not None:
@@ -82,7 +82,7 @@ class FusedHead:
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> None:
-        """See HeadRunner.read, but what the layer reads for the last tokens is not kept."""
+        """See HeadRunner.read; the layer's inputs for the last tokens are not kept."""
         runner, counts = self.runner, [len(text.tokens) for text in texts]
         positions = [text.memory.end + np.arange(n) for text, n in zip(texts, counts, strict=True)]
         rows = [runner.rows(*pair) for pair in zip(texts, positions, strict=True)]
@@ -96,7 +96,7 @@ class FusedHead:
             text.memory.end, text.memory.last = text.memory.end + count, None
 
     def project(self, hidden: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Queries [N, H, D] of what the layer reads; keys and values go to the rows."""
+        """Queries [N, H, D] of the layer's inputs; keys and values are written to the rows."""
         runner = self.runner
         norm = None if runner.window is None else _norm(runner.head.input_layernorm)
         qkv = multiply(hidden, self.qkv, self.qkv_bias, norm=norm)
@@ -106,7 +106,7 @@ class FusedHead:
 
 
 class FusedRound:
-    """Reads what is new, then guesses level by level."""
+    """Processes new tokens, then drafts level by level."""
 
     def __init__(self, fused: FusedHead, inputs: GraphInputs) -> None:
         self._fused, self._runner, self._inputs = fused, fused.runner, inputs
@@ -123,7 +123,7 @@ class FusedRound:
 
     @torch.inference_mode()
     def level(self, nodes: Nodes) -> Tensor:
-        """[B * W, E]: the outputs after guesses below those of the level before."""
+        """[B * W, E]: the outputs of a level of draft tokens."""
         self._depth += 1
         hidden = self._fused.inputs(nodes.tokens, self._outputs, nodes.above)
         return self._through(
@@ -147,8 +147,8 @@ class FusedRound:
         return self._outputs
 
     def _cross(self, hidden: Tensor, nodes: Nodes) -> None:
-        """Add what the target's rows say, in place: those of all layers at once, as if they were
-        one layer with more heads."""
+        """Add the attention to the target's rows, in place: all layers at once, as one layer with
+        more heads."""
         runner, cross = self._runner, self._runner.head.cross_attn
         norm = _norm(runner.head.cross_layernorm)
         query = multiply(hidden, cross.q_proj.weight, cross.q_proj.bias, norm=norm)
@@ -180,8 +180,7 @@ def multiply(
     residual: Tensor | None = None,
     gated: bool = False,
 ) -> Tensor:
-    """Our own product for few rows, the library's and what stands around it for more; see
-    `product`."""
+    """`product` for few rows, the library's product and separate kernels for more."""
     if len(x) <= FEW and x.dtype != torch.float16:
         return product(x, weight, norm=norm, bias=bias, residual=residual, gated=gated)
     if norm:

@@ -1,4 +1,4 @@
-"""Draft heads that are installed, in the user's folder or in the package: read without torch."""
+"""Installed draft heads, in the user's folder or in the package; does not import torch."""
 
 import json
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ CONFIG = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class InstalledHead:
-    """A head's folder, the target it says it belongs to, and how many of its layers it looks at."""
+    """A head's folder, its target, and the number of the target's layers it attends to."""
 
     folder: Path
     target: str
@@ -24,12 +24,12 @@ class InstalledHead:
 
     @property
     def name(self) -> str:
-        """What its folder is called."""
+        """The folder's name."""
         return self.folder.name
 
 
 def installed_heads() -> list[InstalledHead]:
-    """The user's own first; folders that do not say whose head they hold are left out."""
+    """The user's own first; folders that name no target are left out."""
     places = (home() / "heads", IN_PACKAGE)
     found = [_head(file) for place in places for file in sorted(place.glob(f"*/{CONFIG}"))]
     return [each for each in found if each]

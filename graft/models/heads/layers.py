@@ -1,11 +1,11 @@
-"""The parts draft heads are made of, named like those of a Llama layer in transformers."""
+"""The modules of draft heads, named like those of a Llama layer in transformers."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from graft.models.heads.config import HeadConfig
+from graft.models.rope import Rope, rope_of
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 
@@ -38,8 +38,7 @@ class MLP(nn.Module):
 
 
 class CrossAttention(nn.Module):
-    """Queries of our own into keys and values that somebody else made, in one or several layers:
-    each has heads of its own, side by side."""
+    """Attention to given keys and values of one or several layers, each with its own heads."""
 
     def __init__(self, config: HeadConfig, layers: int = 1) -> None:
         super().__init__()
@@ -49,13 +48,13 @@ class CrossAttention(nn.Module):
         self.o_proj = nn.Linear(width, config.hidden, bias=False)
 
     def queries(self, x: Tensor, rotary: Rotary) -> Tensor:
-        """[B, T, E] to [B, H, T, D], turned by their positions."""
+        """[B, T, E] to rotated [B, H, T, D]."""
         return rotate(self._split(self.q_proj(x)), rotary)
 
     def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """[B, T, E] from keys and values [B, K, S, D] where mask [B, T, S] is True.
 
-        A row that sees nothing gives zeros.
+        A row whose mask is empty gives zeros.
         """
         keys, values = (
             x.to(queries.dtype).repeat_interleave(self.groups, 1) for x in (keys, values)
@@ -71,7 +70,7 @@ class CrossAttention(nn.Module):
 
 
 class SelfAttention(CrossAttention):
-    """The same with keys and values of its own."""
+    """Attention with keys and values of its own."""
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__(config)
@@ -80,7 +79,7 @@ class SelfAttention(CrossAttention):
         self.v_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
 
     def keys_values(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """[B, T, E] to keys, turned by their positions, and values [B, K, T, D]."""
+        """[B, T, E] to rotated keys and values [B, K, T, D]."""
         return rotate(self._split(self.k_proj(x)), rotary), self._split(self.v_proj(x))
 
 
@@ -89,17 +88,19 @@ class Positions(nn.Module):
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        self.embedding = LlamaRotaryEmbedding(config.layer_config())
+        rope = rope_of(config.rope, config.head_size, config.positions)
+        self.register_buffer("frequencies", rope.frequencies, persistent=False)
+        self.scaling = rope.scaling
 
     def forward(self, positions: Tensor) -> Rotary:
         """Cosine and sine [B, 1, T, D] float32 at positions [B, T]."""
-        nothing = torch.empty(0, device=positions.device)
-        cosine, sine = self.embedding(nothing, positions)
-        return cosine[:, None], sine[:, None]
+        tables = Rope(self.frequencies, self.scaling).tables(positions)
+        cosine, sine = (torch.cat([each, each], -1)[:, None] for each in tables)
+        return cosine, sine
 
 
 def rotate(x: Tensor, rotary: Rotary) -> Tensor:
-    """[B, heads, T, D] turned, in its own dtype."""
+    """[B, heads, T, D] rotated, in its own dtype."""
     cosine, sine = rotary
     first, second = x.chunk(2, -1)
     return (x * cosine + torch.cat([-second, first], -1) * sine).to(x.dtype)
@@ -111,5 +112,5 @@ def reversed_blocks(x: Tensor, count: int, dim: int) -> Tensor:
 
 
 def all_ids(config: HeadConfig) -> Tensor:
-    """The table of a draft vocabulary before it is known: the first ids."""
-    return torch.arange(config.draft_vocabulary)
+    """A draft vocabulary of the first ids, until the head's own is set."""
+    return torch.arange(config.draft_vocabulary, device="cpu")

@@ -1,7 +1,6 @@
 """From a folder to a draft head that is ready to draft for a target.
 
-Heads that are installed for a model (`shelf.py`) are found by the fingerprint of the weights
-they were trained for.
+Installed heads (`installed.py`) are found by the fingerprint of their target's weights.
 """
 
 from copy import deepcopy
@@ -25,8 +24,8 @@ RUNNERS = {"eagle2": EagleRunner, "longspec": LongSpecRunner}
 
 
 def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
-    """By its kind the head in the folder of that name; with "auto" those installed for the target,
-    one of a kind. CheckpointError where a head cannot be read or belongs to another target."""
+    """The named head's folder by its kind; with "auto" those installed for the target, one of each
+    kind. CheckpointError where a head cannot be read or belongs to another target."""
     if name is None:
         return {}
     if name != AUTO_HEAD:
@@ -40,14 +39,14 @@ def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
 
 
 def load_head(folder: Path, target: LoadedModel) -> HeadRunner:
-    """The head in a folder at work; CheckpointError where it belongs to another target."""
+    """The runner of the head in a folder; CheckpointError where it is for another target."""
     return run_head(_head_for(target, folder), target.model, packed=target.forward_name == "panels")
 
 
 def _head_for(target: LoadedModel, folder: Path) -> Head:
     config = read_config(target.checkpoint, target.stretched)
     head = read_head(folder, target.checkpoint, config)
-    if target.stretched is not None:  # its queries meet the target's keys, or stand as far apart
+    if target.stretched is not None:  # the head rotates by the target's positions
         sizes = sizes_of(config, target.checkpoint.name)
         turned = {name: sizes[name] for name in ("positions", "rope")}
         head.rotary = Positions(replace(head.config, **turned))
@@ -55,5 +54,5 @@ def _head_for(target: LoadedModel, folder: Path) -> Head:
 
 
 def run_head(head: Head, model: LanguageModel, *, packed: bool = False) -> HeadRunner:
-    """A head at work for a target: a copy of it, whose weights are changed to what work needs."""
+    """The runner of a copy of the head, whose weights are converted for the target."""
     return RUNNERS[head.config.kind](deepcopy(head), model, packed=packed)

@@ -1,8 +1,8 @@
-"""LongSpec's head at work: a ring of the last tokens' rows, and the target's own cache.
+"""Runs a LongSpec head: a ring of the last tokens' rows, and the target's own KV cache.
 
-The ring has as many rows as the window is wide, whatever the length of the text: the row of
-position p is number p modulo the window. Guesses see it without the positions that have left their
-window, and of the target's last layers all committed rows.
+The ring has as many rows as the window, whatever the length of the text: position p has row p
+modulo the window. Draft tokens attend to the positions inside their window, and to all committed
+rows of the target's last layers.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from graft.models.longspec_head import LongSpecHead
 
 
 class LongSpecRunner(HeadRunner):
-    """Constant memory: no feature is read, and of the text only what is inside the window."""
+    """Has constant memory: it needs no features, and of the text only the window."""
 
     def __init__(self, head: LongSpecHead, model: LanguageModel, *, packed: bool = False) -> None:
         into_cache_order(head)
@@ -42,7 +42,7 @@ class LongSpecRunner(HeadRunner):
 
     def rows(self, text: Text, positions: np.ndarray) -> np.ndarray:
         """See HeadRunner."""
-        assert len(positions) <= self.window, "nothing before the window is ever seen"
+        assert len(positions) <= self.window, "only the last window of a text is needed"
         return text.memory.extent.start + positions % self.window
 
     def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:
@@ -64,8 +64,8 @@ class LongSpecRunner(HeadRunner):
 
 
 def into_cache_order(head: LongSpecHead) -> None:
-    """Let its first heads look at the first of the layers it sees, as they lie in the target's
-    cache; in training, and in files, they look at the last."""
+    """Reorder its heads: the first attend to the first of the layers, in the order of the target's
+    cache; in training, and in files, they attend to the last."""
     cross = head.cross_attn
     for weight, dim in ((cross.q_proj.weight, 0), (cross.q_proj.bias, 0), (cross.o_proj.weight, 1)):
         if weight is not None:

@@ -1,4 +1,4 @@
-"""`nn.Linear` by the CPU's own products: a few rows cost little more than one (see `panels.py`)."""
+"""`nn.Linear` by our CPU products: a few rows cost little more than one (see `panels.py`)."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ _NO_SCALE = np.empty(0, np.float32)
 
 
 class PanelLinear(nn.Module):
-    """x @ weight.T + bias in 32 bits, whatever the weight is stored in."""
+    """x @ weight.T + bias in 32 bits, whatever the dtype of the weight."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class PanelLinear(nn.Module):
 
 
 def pack_linears(module: nn.Module) -> None:
-    """Let every `nn.Linear` inside be computed that way."""
+    """Replace every `nn.Linear` inside."""
     for name, child in module.named_children():
         if type(child) is nn.Linear:
             setattr(module, name, PanelLinear(child.weight, child.bias))

@@ -1,7 +1,7 @@
-"""Rounds of a draft head whose layer is a decoder's: by the CPU's own step, one call per level.
+"""Drafts of a head whose layer is a decoder's, on the CPU: one compiled call per level.
 
-Guesses stand behind the rows of the sequence they belong to, as a target's tree does; a level's
-nodes see those of the levels before and, of their own, themselves.
+Draft rows follow the rows of their sequence, as a target's tree does. A node attends to its
+ancestors and itself.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ _NONE = np.empty((1, 0), np.float32)
 
 
 class PanelLayer:
-    """EAGLE's layer, its weights in the form that `run_layers` takes; there is no first norm."""
+    """EAGLE's layer with the weights packed for `run_layers`; there is no first norm."""
 
     def __init__(self, layer: EagleLayer, config: HeadConfig) -> None:
         attention, mlp, self.config = layer.self_attn, layer.mlp, config
@@ -62,19 +62,19 @@ def _stacked(*parts: PanelLinear) -> np.ndarray:
 
 
 class PanelRows:
-    """Where the guesses of a round stand: level by level behind each sequence's own rows."""
+    """The rows of a draft: level by level behind each sequence's own rows."""
 
     def __init__(self, segments: Sequence[list[tuple[int, int]]]) -> None:
         self._segments = segments  # of known rows, by sequence
         self._behind = np.array([row + count for *_, (row, count) in segments], np.int64)
-        self._depths = np.empty(0, np.int64)  # of all guesses of a sequence
+        self._depths = np.empty(0, np.int64)  # of all draft tokens of a sequence
         self._seen = np.zeros((len(segments), 1, 0), np.uint8)  # [B, W, T] by the last level
 
     def add(self, above: np.ndarray) -> np.ndarray:
         """Rows [B, W] of a level whose nodes are children of `above` [B, W]."""
         sequences, width = above.shape
         first, depth = len(self._depths), 1 + (self._depths[-1] if len(self._depths) else 0)
-        assert first + width <= TREE_ROWS, "more guesses than there are rows for"
+        assert first + width <= TREE_ROWS, "more draft tokens than rows"
         own = np.broadcast_to(np.eye(width, dtype=np.uint8), (sequences, width, width))
         inherited = np.take_along_axis(self._seen, above[..., None], 1)
         self._seen = np.concatenate([inherited, own], 2)
@@ -88,12 +88,12 @@ class PanelRows:
 
     @property
     def ancestors(self) -> np.ndarray:
-        """[B * W, T]: which guesses the last level's nodes see."""
+        """[B * W, T]: the draft tokens that the last level's nodes attend to."""
         sequences, width, guesses = self._seen.shape
         return self._seen.reshape(sequences * width, guesses)
 
     def plan(self) -> tuple[np.ndarray, np.ndarray]:
-        """The tasks of attention for the last level's nodes, and who merges what."""
+        """The attention tasks of the last level's nodes, and how their results are merged."""
         tasks, blocks, nodes = [], [], self._seen.shape[1]
         for number, segments in enumerate(self._segments):
             begun, key, block = len(tasks), 0, (number * nodes, nodes, 0)
@@ -120,7 +120,7 @@ class PanelRound:
 
     @torch.inference_mode()
     def root(self) -> Tensor:
-        """See Round. The root's keys are there: they are written once more."""
+        """See Round. The root's keys are written again."""
         return self._through(self._inputs, self._rows.last)
 
     @torch.inference_mode()

@@ -1,9 +1,9 @@
-"""A draft head at work: what it keeps of every sequence, and rounds of guesses on top of that.
+"""Runs a draft head: its KV cache of every sequence, and drafts on top of it.
 
-A head has one layer, so its keys and values of a token follow from the token itself (EAGLE's from
-the target's feature before it, too): known text is read without attention, only guesses need it.
-In a round the root's output comes first, then levels of guesses for all sequences at once. Keys and
-values of guesses live as long as the round.
+A head has one layer, so a token's keys and values depend on the token alone (EAGLE's also on the
+target's feature before it): committed tokens need no attention, draft tokens do. A draft computes
+the root's output first, then level after level for all sequences at once. Keys and values of draft
+tokens live as long as the draft.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,26 +25,26 @@ from graft.models.storage import PanelStorage, RowStorage
 from graft.sampling import upload
 
 DEPTHS_AT_ONCE = 8
-TREE_ROWS = 64  # behind a sequence's own, for guesses that a device keeps there
+TREE_ROWS = 64  # draft rows behind a sequence's own
 
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """What a head has read of a sequence: the tokens at positions `first` .. `end` - 1."""
+    """A head's cache of a sequence: the tokens at positions `first` .. `end` - 1."""
 
     extent: Extent
     first: int = 0
     end: int = 0
-    last: Tensor | None = None  # [E]: what the layer reads for the last of them
+    last: Tensor | None = None  # [E]: the layer's input for the last of them
 
     def begin(self, position: int) -> None:
-        """Nothing is read; what comes next stands at this position."""
+        """Empty the cache; the next token has this position."""
         self.first = self.end = position
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Tokens that follow what a memory holds; EAGLE reads with each the feature before it."""
+    """Tokens that follow a cache; EAGLE needs with each the feature before it."""
 
     memory: Memory
     tokens: list[int]
@@ -52,13 +52,13 @@ class Text:
 
 
 class HeadRunner:
-    """What all heads have in common: rows of their own, and both ends of the target.
+    """Base of all heads: rows of their own, the target's embedding and output layer.
 
-    `packed`: the CPU's own products, where the target runs by them too. They read weights of 16
-    bits twice as fast as of 32, and guesses need no more.
+    `packed`: our CPU products, where the target uses them too. Weights of 16 bits take half the
+    time of 32, and drafts need no more precision.
     """
 
-    window: int | None = None  # of its own rows; one without reads all text, with features
+    window: int | None = None  # of its own rows; a head without one needs all tokens, with features
 
     def __init__(self, head: Head, model: LanguageModel, *, packed: bool) -> None:
         self.head, self.config, self.model = head, head.config, model
@@ -67,11 +67,11 @@ class HeadRunner:
         if packed and weight.dtype == torch.float32:
             weight = weight.bfloat16()
         head.to(weight.device)
-        for parameter in head.parameters():  # not the angles of positions: they need 32 bits
+        for parameter in head.parameters():  # not the rotary frequencies: they need 32 bits
             parameter.data = parameter.data.to(weight.dtype)
         self.device, self.dtype = weight.device, torch.float32 if packed else weight.dtype
         self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
-        if packed:  # activations have 32 bits, weights stay as narrow as they are
+        if packed:  # activations in 32 bits, weights in their own dtype
             pack_linears(head)
             self.output = PanelLinear(weight)
         self.tokens = head.d2t  # [n]: the ids it drafts
@@ -83,24 +83,24 @@ class HeadRunner:
         self.arena = Arena(self.storage)
 
     def open(self) -> Memory:
-        """A new sequence."""
+        """The cache of a new sequence."""
         return Memory(self.arena.reserve((self.window or 0) + TREE_ROWS))
 
     def hold(self, sequences: int) -> None:
-        """Take the rows for so many sequences now, so that they need not move later: those of all
-        that the target has room for, or of the windows."""
+        """Allocate the rows of so many sequences now, so that they never move: as many as the
+        target has, or those of the windows."""
         own = self.model.arena.storage.rows if self.window is None else sequences * self.window
         rows = own + sequences * TREE_ROWS
         if rows > self.storage.rows:
             self.storage.resize(-(-rows // ALIGN) * ALIGN)
 
     def close(self, memory: Memory) -> None:
-        """Forget it."""
+        """Free its rows."""
         self.arena.release(memory.extent)
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> None:
-        """Go on reading, for several sequences at once."""
+        """Append tokens to the caches of several sequences at once."""
         if not texts:
             return
         counts = [len(text.tokens) for text in texts]
@@ -115,10 +115,10 @@ class HeadRunner:
         self.storage.write(np.concatenate(rows), torch.stack([keys, values]))
         for text, own in zip(texts, inputs.split(counts), strict=True):
             text.memory.end += len(text.tokens)
-            text.memory.last = own[-1].clone()  # the rest need not stay
+            text.memory.last = own[-1].clone()  # frees the rest
 
     def round(self, memories: Sequence[Memory], extents: Sequence[Extent]) -> "Round":
-        """Guesses on top of what the memories hold; `extents` are the target's rows."""
+        """A draft on top of these caches; `extents` are the target's rows."""
         return Round(self, Known(self, memories, extents))
 
     @torch.inference_mode()
@@ -136,35 +136,35 @@ class HeadRunner:
         raise NotImplementedError
 
     def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:
-        """[..., E]: what the layer reads for tokens [...], after features [..., E] if any."""
+        """[..., E]: the layer's inputs for tokens [...] and features [..., E] if any."""
         raise NotImplementedError
 
     def normed(self, inputs: Tensor) -> Tensor:
-        """What its attention reads of that."""
+        """The inputs of its attention."""
         raise NotImplementedError
 
     def rows(self, text: Text, positions: np.ndarray) -> np.ndarray:
-        """Where a text at these positions is kept; room is made for it."""
+        """The rows of a text at these positions; they are allocated."""
         raise NotImplementedError
 
     def seen(self, memory: Memory, depth: int) -> list[tuple[int, int]]:
-        """The own rows (first row, rows) that guesses so deep below the root may see; rows for a
-        tree follow the last of them, which may be empty."""
+        """The own segments (first row, number of rows) that draft tokens at this depth attend to;
+        draft rows follow the last of them, which may be empty."""
         raise NotImplementedError
 
     @property
     def block(self) -> nn.Module:
-        """What holds the layer's MLP and the norm before it."""
+        """The module with the layer's MLP and the norm before it."""
         raise NotImplementedError
 
     def finish(self, inputs: Tensor, attended: Tensor, rotary: Rotary, known: "Known") -> Tensor:
-        """[B, W, E]: the head's output, given what its attention read."""
+        """[B, W, E]: the head's output, given its attention's."""
         raise NotImplementedError
 
 
 class Known:
-    """What a round starts from, for B sequences: the positions of the roots [B, 1], what the layer
-    reads for them [B, 1, E], and all rows that are known. `extents` are the target's."""
+    """The start of a draft of B sequences: the positions of the roots [B, 1], the layer's inputs
+    for them [B, 1, E], and all committed rows. `extents` are the target's."""
 
     def __init__(
         self, runner: HeadRunner, memories: Sequence[Memory], extents: Sequence[Extent]
@@ -174,12 +174,12 @@ class Known:
         self.inputs = torch.stack([memory.last for memory in memories])[:, None]
 
     def own(self, queries: Tensor, depth: int) -> Part:
-        """Attention of queries [B, H, W, D], so deep below the roots, over the head's rows."""
+        """Attention of queries [B, H, W, D] at this depth over the head's rows."""
         rows = [self._runner.seen(memory, depth) for memory in self._memories]
         return self._attend(self._runner.storage, 1, queries, rows)
 
     def target(self, queries: Tensor) -> Part:
-        """The same over the rows of the target's last layers, the last one's heads last."""
+        """Attention over the rows of the target's last layers, the last layer's heads last."""
         layers, rows = self._runner.config.cross_layers, [each.segments for each in self._extents]
         return self._attend(self._runner.model.arena.storage, layers, queries, rows)
 
@@ -195,23 +195,23 @@ class Known:
 
 
 class Round:
-    """Guesses for B sequences, level by level, after the last tokens that were read of each."""
+    """Drafts for B sequences, level by level, after the last committed tokens of each."""
 
     def __init__(self, runner: HeadRunner, known: Known) -> None:
         self._runner, self._known = runner, known
         self._tree, self._depth = _TreeRows(), 0
-        self._angles: Rotary | None = None  # of several depths: they cost as much as those of one
+        self._angles: Rotary | None = None  # of several depths, as cheap as of one
         self._outputs: Tensor | None = None  # of the last level
 
     @torch.inference_mode()
     def root(self) -> Tensor:
-        """[B, 1, E]: the outputs after the known text."""
+        """[B, 1, E]: the outputs after the committed tokens."""
         inputs = self._known.inputs
         return self._through(inputs, self._runner.normed(inputs), self._rotary())
 
     @torch.inference_mode()
     def level(self, tokens: Tensor, above: Tensor) -> Tensor:
-        """[B, W, E]: the outputs after guesses [B, W], each a child of number `above` [B, W] of
+        """[B, W, E]: the outputs after draft tokens [B, W], each a child of node `above` [B, W] of
         the level before."""
         runner, self._depth = self._runner, self._depth + 1
         inputs = runner.inputs(tokens, chosen(self._outputs, above))
@@ -220,7 +220,7 @@ class Round:
         return self._through(inputs, normed, rotary)
 
     def _rotary(self) -> Rotary:
-        """Of the level at hand, whose nodes all stand equally deep."""
+        """Of the current level, whose nodes have one depth."""
         if self._angles is None or self._depth >= self._angles[0].shape[2]:
             depths = torch.arange(self._depth + DEPTHS_AT_ONCE, device=self._runner.device)
             self._angles = self._runner.head.rotary(self._known.roots + depths)
@@ -238,7 +238,7 @@ class Round:
 
 
 class _TreeRows:
-    """Keys and values of a round's guesses: who sees whom is a mask."""
+    """Keys and values of the draft tokens, with their tree mask."""
 
     def __init__(self) -> None:
         self._keys: Tensor | None = None  # [B, K, T, D]
@@ -255,19 +255,19 @@ class _TreeRows:
         self._keys, self._values, self._seen = keys, values, seen
 
     def attend(self, query: Tensor, scale: float) -> list[Part]:
-        """Of the last level's queries [B, H, W, D]; no part while there are no guesses."""
+        """Of the last level's queries [B, H, W, D]; no part without draft tokens."""
         if self._keys is None:
             return []
         return [attend_rows(query, self._keys, self._values, scale, self._seen)]
 
 
 def joined(attention: CrossAttention, attended: Tensor) -> Tensor:
-    """[B, W, E] of what an attention's heads found [B, H, W, D]."""
+    """[B, W, E]: the output projection of heads [B, H, W, D]."""
     return attention.o_proj(attended.transpose(1, 2).flatten(2))
 
 
 def chosen(rows: Tensor, above: Tensor) -> Tensor:
-    """[B, W, n]: of rows [B, any, n] those of numbers `above` [B, W]."""
+    """[B, W, n]: rows number `above` [B, W] of rows [B, any, n]."""
     return rows.gather(1, above[..., None].expand(-1, -1, rows.shape[2]))
 
 

@@ -246,7 +246,7 @@ def test_prefill_does_not_stop_other_sequences_drafts(draft_model, growth):
 
 @every_growth
 def test_no_draft_while_the_draft_models_cache_is_full(growth):
-    draft_model = tiny_draft_model(most_rows=600)
+    draft_model = tiny_draft_model(max_rows=600)
     drafter = drafter_of(draft_model, growth)
     contexts = [context_of(0), context_of(1)]
     for context in contexts:
@@ -442,7 +442,7 @@ def test_cancelled_request_frees_the_draft_models_rows(draft):
 
 def test_cached_prompt_is_not_prefilled_again():
     draft_model = tiny_draft_model()
-    draft_model.model.prefixes.use(most_rows=4096)
+    draft_model.model.prefixes.use(max_rows=4096)
     engine = tiny_engine(draft_model=draft_model)
     prompt = [40 + i % 50 for i in range(700)]
     params = SamplingParams(max_tokens=12, ignore_eos=True)
@@ -456,7 +456,7 @@ def test_cached_prompt_is_not_prefilled_again():
 
 def test_choices_of_one_prompt_share_the_draft_models_prefill():
     draft_model = tiny_draft_model(cost=0.01)
-    draft_model.model.prefixes.use(most_rows=0)
+    draft_model.model.prefixes.use(max_rows=0)
     engine = tiny_engine(draft_model=draft_model)
     engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))
     prompt = [40 + i % 50 for i in range(700)]

@@ -212,14 +212,14 @@ def test_target_drafts_for_itself_in_other_rows():
     assert engine.model.arena.taken == 0
 
 
-@pytest.mark.parametrize("most_rows", [1280, 1400, 1824, 2400])
-def test_full_cache_gives_no_drafts_and_the_same_text(most_rows):
-    engine = tiny_engine(shorten=ends_only, most_rows=most_rows)
+@pytest.mark.parametrize("max_rows", [1280, 1400, 1824, 2400])
+def test_full_cache_gives_no_drafts_and_the_same_text(max_rows):
+    engine = tiny_engine(shorten=ends_only, max_rows=max_rows)
     plain = tiny_engine().generate(LONG, PARAMS, draft="plain")
     for _ in range(2):
         result = engine.generate(LONG, PARAMS, draft="rapid")
         assert result.token_ids == plain.token_ids
-    assert (result.stats.num_draft_tokens > 0) == (most_rows >= 1824)
+    assert (result.stats.num_draft_tokens > 0) == (max_rows >= 1824)
     engine.loop.collect_finished()
     assert engine.model.arena.taken == 0
 
@@ -232,7 +232,7 @@ def test_requests_do_not_wait_for_a_drafters_prefill():
         return Ends([*tokens[:600], *range(60, 100)])
 
     engine = tiny_engine(shorten=cut, own_costs=StepCosts((128,), (1, 64), ((9.0, 9.9),)))
-    engine.model.prefixes.use(most_rows=8192)
+    engine.model.prefixes.use(max_rows=8192)
     other = [*cut(prompt, []).tokens, *range(50, 120)]  # differs from the long prompt
     first = engine.stream(prompt, replace(PARAMS, max_tokens=300), draft="rapid")
     for _ in range(5):
@@ -268,7 +268,7 @@ def test_next_chat_turn_finds_the_short_prompt_cached():
         return Ends([*passages, *tokens[1100:]])
 
     engine = tiny_engine(shorten=same_passages, chains=Chains(gamma=4))
-    engine.model.prefixes.use(most_rows=16384)
+    engine.model.prefixes.use(max_rows=16384)
     first, answer = computed_rows(engine, LONG, "rapid")
     turn = [*LONG, *answer.token_ids, 44, 45, 46]
     again, result = computed_rows(engine, turn, "rapid")
@@ -482,7 +482,7 @@ def test_drafters_prefix_cache_uses_the_salt(draft):
         shorten=lambda tokens, _: Ends(tokens[-600:]),
     )
     reads = draft_model.model if draft == "sd" else engine.model
-    reads.prefixes.use(most_rows=1 << 14)
+    reads.prefixes.use(max_rows=1 << 14)
     stats = engine.generate(Request(LONG, PARAMS, draft, cache_salt="one")).stats
     assert stats.num_draft_tokens > 0
     assert set(reads.prefixes._texts) == {"one"}
@@ -490,7 +490,7 @@ def test_drafters_prefix_cache_uses_the_salt(draft):
 
 def test_partly_prefilled_prompt_uses_the_salt():
     model = tiny_draft_model().model
-    model.prefixes.use(most_rows=1 << 14)
+    model.prefixes.use(max_rows=1 << 14)
     cache = DraftCache(model, replace(context_of(), salt="one"))
     assert cache.prepare(1, 4)
     model.prefill(cache.extent, cache.next_chunk(600))
@@ -548,7 +548,7 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
     )
     engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # rows cost almost nothing
     for model in (engine.model, draft_model.model):
-        model.prefixes.use(most_rows=1 << 14)
+        model.prefixes.use(max_rows=1 << 14)
     prompt = [i * 5 % vocabulary for i in range(1030)]
     params = SamplingParams(
         temperature=temperature, max_tokens=4, ignore_eos=True, n=draws, seed=11

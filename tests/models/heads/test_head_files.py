@@ -122,7 +122,7 @@ def changed(folder, change):
     file.write_text(json.dumps(content))
 
 
-def test_a_head_that_does_not_say_looks_at_one_layer(tmp_path):
+def test_a_head_attends_to_one_layer_by_default(tmp_path):
     head = made("longspec")
     write_head(tmp_path / "head", head, dtype="fp32")
     changed(tmp_path / "head", lambda own: own.pop("cross_layers"))
@@ -138,7 +138,7 @@ def test_a_number_of_layers_that_is_none_is_refused(tmp_path, layers):
     assert "\n" not in str(caught.value)
 
 
-def test_a_head_that_looks_at_more_layers_than_there_are_is_refused(tmp_path):
+def test_a_head_with_more_cross_layers_than_the_target_is_refused(tmp_path):
     write_head(tmp_path / "head", made("longspec", cross_layers=3))
     with pytest.raises(CheckpointError, match="looks at 3 layers, tiny has 2"):
         read_head(tmp_path / "head", CHECKPOINT, TARGET)
@@ -196,7 +196,7 @@ def test_heads_of_other_kinds_are_refused(tmp_path, change):
     assert "\n" not in str(caught.value)
 
 
-def test_eagle3_is_known_by_its_tensors(tmp_path):
+def test_eagle3_is_recognised_by_its_tensors(tmp_path):
     write_head(tmp_path / "head", made("eagle2"))
     extra = {"midlayer.hidden_norm.weight": torch.ones(64)}
     rewritten(tmp_path / "head", lambda weights: weights.update(extra))
@@ -204,7 +204,7 @@ def test_eagle3_is_known_by_its_tensors(tmp_path):
         read_head(tmp_path / "head")
 
 
-def test_what_is_no_head_is_refused_in_one_line(tmp_path):
+def test_a_folder_without_a_head_is_refused_in_one_line(tmp_path):
     with pytest.raises(CheckpointError, match="not a folder"):
         read_head(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="cannot be read"):

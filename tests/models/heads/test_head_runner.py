@@ -95,7 +95,7 @@ def close(found, wanted):
     torch.testing.assert_close(found, wanted, atol=2e-4, rtol=2e-3)
 
 
-def test_levels_of_guesses_are_what_training_computes(runner, target):
+def test_draft_levels_equal_the_training_forward(runner, target):
     memory = read(runner, target[1], pieces_of(runner))
     working = runner.round([memory], [target[0]])
     close(working.root()[0, 0], expected(runner, target, []))
@@ -108,7 +108,7 @@ def test_levels_of_guesses_are_what_training_computes(runner, target):
     assert runner.arena.taken == 0
 
 
-def test_every_head_looks_at_the_layer_it_was_trained_for(tmp_path):
+def test_every_head_attends_to_the_layer_it_was_trained_for(tmp_path):
     """Three layers, in whatever order a runner keeps them; the file's is training's."""
     network = tiny_network(layers=4)
     model = tiny_engine(network, forward="lean").model
@@ -209,9 +209,9 @@ def test_16_bits_are_enough_for_weights_but_not_for_positions(kind, forward):
     network = tiny_network().to(torch.bfloat16)
     model = tiny_engine(network, forward=forward).model
     head = tiny_head(kind, network)
-    angles = head.rotary.embedding.inv_freq.clone()
+    angles = head.rotary.frequencies.clone()
     runner = run_head(head, model, packed=forward == "panels")
-    assert torch.equal(runner.head.rotary.embedding.inv_freq, angles)
+    assert torch.equal(runner.head.rotary.frequencies, angles)
     assert runner.dtype == (torch.float32 if forward == "panels" else torch.bfloat16)
     memory, extent = runner.open(), model.open(16)
     model.prefill(extent, TEXT[:8])

@@ -1,0 +1,178 @@
+"""The fastest forward that computes a network exactly."""
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from graft.errors import UnsupportedModelError
+from graft.kernels.tree_attention_invariant import tree_attention as invariant_attention
+from graft.machine import has_triton
+from graft.models.cpu_choice import panels_are_faster
+from graft.models.forward import LeanForward
+from graft.models.forward_panels import PanelForward
+from graft.models.gpu import fastest_attention, graphed_forward
+from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
+from graft.models.language_model import Forward
+from graft.models.llama_shape import (
+    LlamaShape,
+    LlamaWeights,
+    has_int8_products,
+    is_llama_shaped,
+    read_llama,
+)
+from graft.models.probe import TOLERANCE, Reference, check, reference_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the choice of a forward depends on."""
+
+    name: str
+    config: Any  # transformers', or a copy of one
+    dtype: torch.dtype
+    device: torch.device
+    llama_shaped: bool = True
+    int8: bool = False  # whether the layers' products are
+    invariant: bool = False
+
+
+def build_forward(
+    network: "Any",  # noqa: ANN401
+    *,
+    name: str,
+    dtype: torch.dtype | None = None,
+    kind: str | None = None,
+    invariant: bool = False,
+) -> tuple[Forward, str]:
+    """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
+
+    Weights that torchao quantised stay int8; the reference is then the quantised network.
+    `kind` insists on one of "panels", "graphed", "lean", "hook". Panels are always invariant, the
+    last two are made so if `invariant`. Without a `dtype` the network is left as it is.
+    """
+    if (dtype or network.dtype) not in TOLERANCE:
+        raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
+    if invariant:
+        refuse_experts(network.config, name)
+    expected = reference(network, name)
+    owned = dtype is not None
+    if owned:
+        network = network.to(dtype)
+    facts = facts_of(network, name, invariant=invariant)
+    kind = kind or fastest_kind(facts)
+    try:
+        return _verified(network, expected, kind, facts, owned=owned), kind
+    except UnsupportedModelError:
+        if kind == "hook":
+            raise
+    return _verified(network, expected, "hook", facts, owned=owned), "hook"
+
+
+def reference(network: "Any", name: str) -> Reference:  # noqa: ANN401
+    """What the network itself computes for the probe; UnsupportedModelError where it fails."""
+    try:
+        return reference_of(network)
+    except (AttributeError, IndexError, TypeError, RuntimeError, ValueError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
+
+
+def facts_of(network: "Any", name: str, *, invariant: bool = False) -> Facts:  # noqa: ANN401
+    """Those of a network of transformers."""
+    shaped = is_llama_shaped(network)
+    return Facts(
+        name,
+        network.config,
+        network.dtype,
+        network.device,
+        llama_shaped=shaped,
+        int8=shaped and has_int8_products(network),
+        invariant=invariant,
+    )
+
+
+def _verified(
+    network: "Any",  # noqa: ANN401
+    expected: Reference,
+    kind: str,
+    facts: Facts,
+    *,
+    owned: bool,
+) -> Forward:
+    forward = (
+        _hook_forward(network, facts)
+        if kind == "hook"
+        else make_llama(kind, *read_llama(network, in_place=owned and kind != "panels"), facts)
+    )
+    verify(forward, expected, kind, facts)
+    return forward
+
+
+def verify(forward: Forward, expected: Reference, kind: str, facts: Facts) -> None:
+    """UnsupportedModelError unless a forward agrees with the network's own; it is logged where
+    transformers' modules can run instead."""
+    try:
+        check(forward, expected, name=facts.name, dtype=facts.dtype)
+        if facts.invariant and kind != "panels":
+            check_invariant(forward, vocabulary=expected.vocabulary, name=facts.name)
+    except UnsupportedModelError:
+        if kind != "hook":
+            text = "%s: the %s forward does not agree; using transformers' modules"
+            log.warning(text, facts.name, kind)
+        raise
+
+
+def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts) -> Forward:
+    """A forward of kind "panels", "graphed" or "lean"."""
+    if kind == "panels":
+        return PanelForward(shape, weights)
+    if kind == "graphed":
+        return graphed_forward(shape, weights)
+    return _maybe_invariant(LeanForward(shape, weights, _attention(facts)), facts)
+
+
+def _hook_forward(network: "Any", facts: Facts) -> Forward:  # noqa: ANN401
+    from graft.models.forward_hook import HookForward  # imports transformers
+
+    try:
+        return _maybe_invariant(HookForward(network, _attention(facts)), facts)
+    except UnsupportedModelError as error:
+        raise UnsupportedModelError(f"{facts.name} cannot be used: {error}") from error
+
+
+def _attention(facts: Facts) -> "Any":  # noqa: ANN401
+    return invariant_attention if facts.invariant else fastest_attention(facts.device)
+
+
+def _maybe_invariant(forward: Forward, facts: Facts) -> Forward:
+    return InvariantForward(forward, device=facts.device) if facts.invariant else forward
+
+
+def fastest_kind(facts: Facts) -> str:
+    """Which forward is the fastest; why a GPU's is not captured in graphs is logged."""
+    if facts.device.type == "cpu":
+        if not facts.llama_shaped:
+            return "hook"
+        panels = facts.invariant or facts.int8
+        return "panels" if panels or panels_are_faster(facts.config, facts.dtype) else "lean"
+    reason = why_not_graphed(facts)
+    if reason is None:
+        return "graphed"
+    text = "%s: steps are launched kernel by kernel, without CUDA graphs: %s"
+    log.warning(text, facts.name, reason)
+    return "lean" if facts.llama_shaped and not facts.int8 else "hook"
+
+
+def why_not_graphed(facts: Facts) -> str | None:
+    """What keeps a model on a GPU from running by CUDA graphs; None if nothing does."""
+    if not facts.llama_shaped:
+        return "only Llama-shaped decoders can be captured"
+    if facts.int8:
+        return "int8 weights are multiplied by torchao"
+    if facts.invariant:
+        return "invariant mode computes in slabs"
+    return None if has_triton() else "Triton is not installed"
