@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from graft.assemble.copies import Makers, paying_copies
+from graft.assemble.copies import paying_copies
 from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import GAMMA
 from graft.draft.combined import Combined, what_pays
@@ -38,21 +38,15 @@ def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
     return Paced(copies, resources.clock, everybody, least=0 if networks else least or 0)
 
 
-def with_short(resources: DraftResources) -> Makers:
-    """What short prompts add: drafts of the target itself, and of draft models."""
-    if not resources.shorten:
-        return {}
+def rapid(resources: DraftResources) -> ShortContextDrafter:
+    """RAPID: chains of a smaller draft model, else of the target, from short prompts."""
+    return _short(resources, resources.model if _smaller(resources) else resources.target)
 
-    def up() -> ShortContextDrafter:
-        chains = replace(resources.chains, gamma=resources.chains.gamma or GAMMA)
-        return _short(replace(resources, chains=chains), resources.model)
 
-    return {
-        "rapid": lambda: _short(
-            resources, resources.model if _smaller(resources) else resources.target
-        ),
-        "rapid-up": up,
-    }
+def rapid_up(resources: DraftResources) -> ShortContextDrafter:
+    """RAPID with a larger draft model."""
+    chains = replace(resources.chains, gamma=resources.chains.gamma or GAMMA)
+    return _short(replace(resources, chains=chains), resources.model)
 
 
 def _smaller(resources: DraftResources) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from graft.assemble.presets import RETRIEVING, SELF_PRESETS, presets_with
+from graft.assemble.presets import RETRIEVING, SELF_PRESETS, Preset, presets_with
 from graft.draft.combined import Guide
 from graft.draft.heads.head import DraftHead
 from graft.draft.models.chains import Chains
@@ -33,7 +33,7 @@ class DraftResources:
         return next(iter(self.heads.values()), None)
 
     @property
-    def presets(self) -> dict[str, str]:
+    def presets(self) -> dict[str, Preset]:
         """What can be made with them."""
         known = presets_with(draft_model=self.model is not None, head=bool(self.heads))
         missing = {kind for kind in KINDS if kind not in self.heads}
@@ -41,4 +41,4 @@ class DraftResources:
             missing.update(RETRIEVING)
         if not self.target:
             missing.update(SELF_PRESETS, {"triforce-head"})
-        return {name: text for name, text in known.items() if name not in missing}
+        return {name: preset for name, preset in known.items() if name not in missing}

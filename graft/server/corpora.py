@@ -58,11 +58,11 @@ class Corpora:
                 raise Refusal("the documents are empty", param="documents")
             corpus = Corpus(secrets.token_hex(16), len(documents), count)
             drafters = self._tenants.drafters(tenant)
-            drafters.shelve(corpus.name, self._store(encoded))
+            drafters.add_store(corpus.name, self._store(encoded))
             replaced = self.of(tenant).get(corpus_id)
             self._known[tenant] = {**others, corpus_id: corpus}
             if replaced:
-                drafters.forget(replaced.name)
+                drafters.remove_store(replaced.name)
         return corpus_id, corpus
 
     def remove(self, tenant: str, corpus_id: str) -> None:
@@ -73,7 +73,7 @@ class Corpora:
             if corpus is None:
                 raise Refusal(f"there is no corpus {corpus_id!r}", 404, param="corpus_id")
             self._known[tenant] = kept
-            self._tenants.drafters(tenant).forget(corpus.name)
+            self._tenants.drafters(tenant).remove_store(corpus.name)
 
     def of(self, tenant: str) -> dict[str, Corpus]:
         """A tenant's corpora by their names."""
