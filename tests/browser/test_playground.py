@@ -106,8 +106,8 @@ def test_a_dropped_file_gets_two_answers_with_the_same_text(server, open_page):
     for pane in (drafted, plain):
         assert number(pane, "speed") > 0
         assert number(pane, "total") >= number(pane, "first") > 0
-    assert drafted.locator(".token.guessed").count() > 0
-    assert plain.locator(".token.guessed").count() == 0
+    assert drafted.locator(".token.drafted").count() > 0
+    assert plain.locator(".token.drafted").count() == 0
     counts = re.findall(r" (\d+) \(", page.locator("#legend").inner_text())
     assert sum(map(int, counts)) == 120
 
@@ -154,7 +154,7 @@ def test_everything_works_by_keyboard(server, open_page):
     page.keyboard.press("ArrowRight")
     assert page.evaluate(focused) == "1"
     page.keyboard.press("ArrowDown")  # the next run
-    assert page.evaluate("document.activeElement.classList.contains('guessed')")
+    assert page.evaluate("document.activeElement.classList.contains('drafted')")
     tip = page.locator("#tip")
     assert tip.is_visible()
     assert "copied from" in tip.inner_text()
@@ -172,11 +172,13 @@ def test_the_plot_and_its_table_agree(server, open_page):
     answered(page)
     page.locator("#plot-section summary").click()
     rows = [row.split("\t") for row in page.locator("#steps tbody tr").all_inner_texts()]
-    right = [int(row[2]) for row in rows]
-    assert sum(right) == page.locator("#plot .bar").count() > 0
+    accepted = [int(row[2]) for row in rows]
+    assert sum(accepted) == page.locator("#plot .bar").count() > 0
     assert all(int(row[2]) <= int(row[1]) for row in rows)
     label = page.locator("#plot svg").get_attribute("aria-label")
-    assert label.startswith(f"{len(rows)} steps, {sum(right) / len(rows):.2f} right guesses")
+    assert label.startswith(
+        f"{len(rows)} steps, {sum(accepted) / len(rows):.2f} accepted draft tokens"
+    )
 
 
 def test_a_killed_server_stops_the_numbers_and_shows_an_error(open_page):
@@ -186,7 +188,7 @@ def test_a_killed_server_stops_the_numbers_and_shows_an_error(open_page):
         page.locator(".token").nth(5).wait_for()
         process.kill()
         expect(page.locator("#trouble")).to_contain_text("server may have stopped")
-        assert page.locator(".pane .state").inner_text() == "broken off"
+        assert page.locator(".pane .state").inner_text() == "failed"
         page.wait_for_timeout(100)
         before = page.locator(".numbers").inner_text()
         page.wait_for_timeout(500)
@@ -215,7 +217,7 @@ def test_files_that_cannot_be_read_are_named(server, open_page):
     trouble = page.locator("#document-trouble")
     for name, text, words in [
         ("a.pdf", "%PDF-1.7", "is a PDF"),
-        ("b.bin", "a\0b", "not a text"),
+        ("b.bin", "a\0b", "not UTF-8 text"),
         ("c.txt", " \n", "no text"),
         ("d.txt", "a" * 1_000_001, "1,000,001 characters; 1,000,000 characters can be sent"),
     ]:
