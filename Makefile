@@ -15,7 +15,7 @@ WARM := $(VENV)/.compiled
 KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
 TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
 
-.PHONY: help setup demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures lint clean sound-venv
+.PHONY: help setup demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures api lint clean sound-venv
 
 help:
 	@echo 'make demo       set up, then answer from a document and compare with plain decoding'
@@ -26,6 +26,7 @@ help:
 	@echo 'make test-vllm  the plug-in in a real vLLM (CPU), in .venv-vllm; test-sglang: SGLang'"'"'s own code'
 	@echo 'make setup      .venv, packages and the default model; TORCH_INDEX=URL for another torch'
 	@echo 'make figures    set up, then write down the figures that tests hold the code against'
+	@echo 'make api        write docs/api.md from the docstrings'
 	@echo 'make lint       ruff check and format check'
 	@echo 'make clean      remove .venv and caches'
 
@@ -89,6 +90,9 @@ $(SGLANG_ENV)/.installed: pyproject.toml tests/engines/sglang-requirements.txt
 
 test-sglang: sglang-venv
 	$(call ENGINE_TESTS,$(SGLANG_ENV)) tests/engines/test_sglang.py $(PYTEST_ARGS)
+
+api: setup
+	$(BIN)/python docs/make_api.py
 
 lint: setup
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # no kernel runs; the import nee
 import graft
 from graft import Request, SamplingParams
 from graft.assemble import engine_around
-from graft.decode import engine as engine_module
+from graft.decode import loop
 from graft.decode.in_flight import InFlightStep
 from graft.models.device_step import DeviceStep
 from graft.models.forward_graphed import GraphedForward
@@ -35,13 +35,13 @@ from graft.models.storage import LazyRowStorage
 VOCABULARY = 512  # drawing from more takes time that a GPU would take
 ROWS = 1 << 19
 PARTS = {
-    "draft": (engine_module.Engine, "_draft"),
+    "draft": (loop.DecodeLoop, "_draft"),
     "score": (LanguageModel, "score_all"),
-    "draw": (engine_module.Draws, "__init__"),
-    "land": (InFlightStep, "land"),
-    "tell": (InFlightStep, "tell"),
-    "sweep": (engine_module.Batch, "sweep"),
-    "admit": (engine_module.Batch, "admit"),
+    "draw": (loop.Draws, "__init__"),
+    "complete": (InFlightStep, "complete"),
+    "emit": (InFlightStep, "emit"),
+    "collect": (loop.Scheduler, "collect_finished"),
+    "admit": (loop.Scheduler, "admit"),
 }
 
 

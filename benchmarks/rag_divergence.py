@@ -19,6 +19,7 @@ from graft.bench.bare import exit_code
 from graft.bench.rag.sets import choose, find_sets
 from graft.bench.records import held, write_row
 from graft.decode.engine import Engine
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.rag.corpus import Bm25Corpus
 from graft.rag.divergence import continuation_logits, mean_divergence
@@ -47,7 +48,7 @@ class Compared:
             return handed
         plainly = SamplingParams(max_tokens=self.tokens, ignore_eos=True)
         (answer,) = self.engine.generate(
-            [Request(handed.tokens, plainly, draft="plain", most_cached=0)]
+            [PreparedRequest(Request(handed.tokens, plainly, draft="plain"), max_cached=0)]
         )
         rows = handed.options.get("rows")
         exact, reused = (

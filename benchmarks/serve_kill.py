@@ -36,6 +36,7 @@ from graft.models.prefix_files import checksum
 WRITER = """
 import itertools, sys
 import graft
+from graft.decode.prepared_request import PreparedRequest
 from graft.rag.document_cache import DocumentCache
 model, folder = sys.argv[1:]
 engine = graft.load(model, head=None, disk_cache=1 << 30)
@@ -50,7 +51,7 @@ for number in itertools.count():
     passage = engine.encoder.text(f"{number} " + 5 * text)
     prepared = documents.prepare([("head", [1, 2, 3], ""), ("passage", passage, str(number)),
                                   ("text", [4, 5], "")])
-    engine.generate(graft.Request(prepared.tokens, few, rows=prepared.rows))
+    engine.generate(PreparedRequest(graft.Request(prepared.tokens, few), prepared.rows))
     documents.flush()
 """
 

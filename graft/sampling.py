@@ -1,114 +1,42 @@
-"""From logits to a token: one definition, shared by everything that draws.
+"""From logits to a token: the one definition of sampling.
 
-The draw is argmax of log p + Gumbel noise, and the noise is a hash of (seed, stream, index of the
-generated token, token id). So a token depends on the seed and on the distribution alone, never on
-how many draws were made before or on who drafted: the same seed gives the same text with every
-drafter and with none.
+The token is the argmax of log p + Gumbel noise, and the noise is a hash of (seed, stream, index of
+the generated token, token id). So a token depends on the seed and the distribution alone, not on
+earlier draws or on the drafter: the same seed gives the same text with every drafter and with none.
 """
 
 import math
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from graft.errors import InputError
+from graft.sampling_params import GREEDY_BELOW as GREEDY_BELOW
+from graft.sampling_params import SamplingParams as SamplingParams
 
-GREEDY_BELOW = 1e-5
-# Noise streams: the walk; coin and residual of the rules with q; a drafter's own draws from q
+# Noise streams: the walk; acceptance test and residual of the rules with q; a drafter's samples
 DRAW, ACCEPT, RESIDUAL, PROPOSE = range(4)
-NEAR_TOP = 1024  # top-p looks at this many tokens first; sorting a vocabulary is slow
-_WORD = (1 << 64) - 1
+NEAR_TOP = 1024  # candidates that top-p examines first; sorting a vocabulary is slow
+_MASK64 = (1 << 64) - 1
 
-# (prompt and output so far, raw logits [V]) -> logits [V]: a caller's change of the distribution
+# (prompt and output so far, raw logits [V]) -> logits [V], a caller's logits processor
 Process = Callable[[list[int], Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingParams:
-    """How to draw and when to stop. Applied in the order: penalties, bias, temperature, top-k,
-    top-p, min-p. Temperature 0 takes the most likely token."""
-
-    temperature: float = 0.0
-    top_k: int = 0  # 0 = all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0  # on tokens of the prompt and the output
-    presence_penalty: float = 0.0  # on tokens of the output
-    frequency_penalty: float = 0.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    max_tokens: int = 256
-    seed: int | None = None  # one is chosen, and reported, where there is none
-    logprobs: int | None = None  # report the chosen token's and this many more per position
-    n: int = 1  # answers to the same prompt, each with its own noise
-
-    def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            object.__setattr__(self, "stop", (self.stop,))
-        object.__setattr__(self, "stop", tuple(self.stop))
-        for name, least, most in _RANGES:
-            value = getattr(self, name)
-            if value is None and name == "logprobs":
-                continue
-            kind = int if name == "n" else int | float
-            if isinstance(value, bool) or not isinstance(value, kind):
-                raise InputError(f"{name} must be a number, not {value!r}")
-            if not (least <= value <= most):
-                raise InputError(f"{name} must be between {least} and {most}, not {value}")
-        if self.top_p <= 0 or self.repetition_penalty <= 0:
-            raise InputError("top_p and repetition_penalty must be greater than 0")
-        if self.seed is not None and (
-            not isinstance(self.seed, int) or not -(1 << 63) <= self.seed < 1 << 64
-        ):
-            raise InputError(f"seed must be a whole number of at most 64 bits, not {self.seed!r}")
-        if any(not isinstance(text, str) or not text for text in self.stop):
-            raise InputError("stop must hold non-empty strings")
-        if any(not math.isfinite(bias) and bias != -math.inf for bias in self.logit_bias.values()):
-            raise InputError("logit_bias values must be finite or -inf")
-
-    @property
-    def greedy(self) -> bool:
-        """Whether nothing is random."""
-        return self.temperature < GREEDY_BELOW
-
-    @property
-    def penalised(self) -> bool:
-        """Whether the distribution depends on which tokens were used before."""
-        return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
-
-
-_RANGES = (
-    ("temperature", 0, 100),
-    ("top_k", 0, 1 << 31),
-    ("top_p", 0, 1),
-    ("min_p", 0, 1),
-    ("repetition_penalty", 0, 100),
-    ("presence_penalty", -100, 100),
-    ("frequency_penalty", -100, 100),
-    ("max_tokens", 1, 1 << 31),
-    ("logprobs", 0, 100),
-    ("n", 1, 1024),
-)
-
-
 def choose_seed() -> int:
-    """A fresh seed, for requests that bring none."""
+    """A fresh seed, for requests without one."""
     return secrets.randbits(63)
 
 
 class Sampler:
-    """One sequence's parameters and the tokens it has used; draws are pure given those.
+    """One sequence's sampling parameters and used tokens; sampling is a pure function of these.
 
-    `process` comes before penalties and everything else. It is called once for every token that
-    is drawn, in order, whoever drafted. Where it is given, or the sampler `remembers`, `history` is
-    the prompt and what was emitted: one list that grows, for a copy of a long prompt for every
-    token would take longer than a step.
+    `process` comes before penalties and filters. It is called once for every sampled token, in
+    order. With `process` or `keep_history`, `history` holds prompt and output: one list that grows,
+    as copying a long prompt for every token takes longer than a step.
     """
 
     def __init__(
@@ -119,10 +47,10 @@ class Sampler:
         *,
         choice: int = 0,
         process: Process | None = None,
-        remembers: bool = False,
+        keep_history: bool = False,
     ) -> None:
         self.params, self._process = params, process
-        self.history = list(prompt) if process or remembers else None
+        self.history = list(prompt) if process or keep_history else None
         self.seed = choose_seed() if params.seed is None else params.seed
         self.choice = choice
         self.index = 0  # tokens generated so far
@@ -131,15 +59,15 @@ class Sampler:
             raise InputError(f"logit_bias names token {unknown[0]}; the model has {vocabulary}")
         self._used = _Used(prompt, vocabulary) if params.penalised else None
         self._bias = _Bias(params.logit_bias) if params.logit_bias else None
-        # Whether a draw depends on logits and tokens alone, not on a caller's `process`
-        self.foreseeable = process is None
+        # Whether sampling depends on logits and tokens alone, not on a caller's `process`
+        self.batchable = process is None
         # Whether penalties or a bias change the logits
         self.adjusts = self._used is not None or self._bias is not None
-        # Whether a draw depends on the logits and where it is made alone, not on other tokens
-        self.placed = self.foreseeable and not self.adjusts
+        # Whether sampling depends on logits and position alone, not on other tokens
+        self.stateless = self.batchable and not self.adjusts
 
     def record(self, tokens: list[int]) -> None:
-        """These tokens were emitted."""
+        """Count generated tokens."""
         self.index += len(tokens)
         if self.history is not None:
             self.history += tokens
@@ -147,8 +75,8 @@ class Sampler:
             self._used.add(tokens)
 
     def scores(self, logits: Tensor, ahead: list[int]) -> Tensor:
-        """Processed, penalised and biased logits [V] for the token after `ahead` (drawn, not yet
-        recorded)."""
+        """Processed, penalised and biased logits [V] for the token after `ahead`: sampled tokens
+        that are not recorded yet."""
         if self._process:
             logits = self._processed(logits, ahead)
         return self.adjusted(logits[None], [ahead])[0] if self.adjusts else logits
@@ -176,27 +104,27 @@ class Sampler:
         scores = self.scores(logits, ahead)
         if self.params.greedy:
             return int(scores.argmax())
-        tokens, kept = surviving(scores, self.params)
+        tokens, kept = filter_tokens(scores, self.params)
         return self.draw_from(kept, tokens, len(ahead), DRAW)
 
     def distribution(self, logits: Tensor, ahead: list[int]) -> Tensor:
-        """The processed distribution [V] that `draw` draws from."""
+        """The distribution [V] that `draw` samples from."""
         scores = self.scores(logits, ahead)
         result = torch.zeros(scores.shape, dtype=torch.float32, device=scores.device)
         if self.params.greedy:
             result[scores.argmax()] = 1
             return result
-        tokens, kept = surviving(scores, self.params)
+        tokens, kept = filter_tokens(scores, self.params)
         result[tokens] = kept.softmax(-1)
         return result
 
     def draw_from(self, log_weights: Tensor, tokens: Tensor, ahead: int, stream: int) -> int:
-        """Draw one of `tokens` with probability proportional to exp(log_weights)."""
+        """Sample one of `tokens` with probability proportional to exp(log_weights)."""
         noise = gumbel(as_signed(self.key(ahead, stream)), tokens)
         return int(tokens[(log_weights.double() + noise).argmax()])
 
     def uniform(self, ahead: int, stream: int) -> float:
-        """A number in [0, 1) for the token after `ahead` more."""
+        """A random number in [0, 1) for the token after `ahead` more."""
         return (_mix(self.key(ahead, stream)) >> 11) * 2.0**-53
 
     def key(self, ahead: int, stream: int) -> int:
@@ -205,21 +133,21 @@ class Sampler:
 
 
 class _Used:
-    """Which tokens the prompt has, and how often the output has each; kept where logits are."""
+    """Which tokens the prompt has, and their counts in the output; kept on the logits' device."""
 
     def __init__(self, prompt: list[int], vocabulary: int) -> None:
         self._in_prompt = torch.zeros(vocabulary, dtype=torch.bool)
         self._in_prompt[torch.tensor(prompt, dtype=torch.int64)] = True
         self._counts = torch.zeros(vocabulary, dtype=torch.int32)
-        self._new: list[int] = []  # emitted, not counted yet
+        self._new: list[int] = []  # generated, not counted yet
 
     def add(self, tokens: list[int]) -> None:
-        """These were emitted."""
+        """Add generated tokens."""
         self._new += tokens
 
     def counts(self, ahead: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-        """How often each token was used [n, V], `ahead` included, and whether at all, the prompt
-        included."""
+        """Counts [n, V] in the output, `ahead` included, and whether prompt or output have the
+        token."""
         self._in_prompt = upload(self._in_prompt, device)
         self._counts = upload(self._counts, device)
         _count(self._counts, self._new)
@@ -230,14 +158,14 @@ class _Used:
 
 
 def _count(counts: Tensor, places: list[int]) -> None:
-    """Add one at every place, as often as it is named."""
+    """Add one at every place; places may repeat."""
     if places:
         where = upload(torch.tensor(places), counts.device)
         counts.index_add_(0, where, torch.ones_like(where, dtype=counts.dtype))
 
 
 class _Bias:
-    """What is added to some tokens' logits; kept where the logits are."""
+    """Values added to some tokens' logits; kept on the logits' device."""
 
     def __init__(self, bias: Mapping[int, float]) -> None:
         self._tokens = torch.tensor(list(bias), dtype=torch.int64)
@@ -259,23 +187,23 @@ def _penalised(scores: Tensor, counts: Tensor, known: Tensor, params: SamplingPa
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on a device, without waiting for what that is doing."""
+    """The tensor on a device, without waiting for the device."""
     if device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def surviving(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
-    """Token ids left by top-k, top-p and min-p, and their scores / temperature.
+def filter_tokens(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+    """Token ids that pass top-k, top-p and min-p, and their scores / temperature.
 
-    Of equal scores at the border of top-k or top-p all are left.
+    Tokens that tie at the border of top-k or top-p all pass.
     """
-    # A tensor, for CUDA multiplies by the reciprocal of a number instead: another last bit.
+    # A tensor: CUDA multiplies by the reciprocal of a plain number, which differs in the last bit.
     scaled = scores.float() / torch.full((), params.temperature, device=scores.device)
     tokens = None
     if params.top_k and params.top_k < len(scaled):
-        least = scaled.topk(params.top_k).values[-1]
-        tokens = (scaled >= least).nonzero()[:, 0]
+        border = scaled.topk(params.top_k).values[-1]
+        tokens = (scaled >= border).nonzero()[:, 0]
     elif params.top_p == 1 and params.min_p == 0:
         tokens = (scaled > -math.inf).nonzero()[:, 0]
     kept = scaled if tokens is None else scaled[tokens]
@@ -291,7 +219,7 @@ def surviving(scores: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
 
 
 def _nucleus_border(scaled: Tensor, top_p: float) -> Tensor:
-    """The least of the most likely entries that hold `top_p` of the mass."""
+    """The smallest of the most likely entries that hold `top_p` of the mass."""
     for count in (min(NEAR_TOP, len(scaled)), len(scaled)):
         border, reached = nucleus_borders(scaled[None], scaled[None].topk(count).values, top_p)
         if count == len(scaled) or reached:
@@ -300,10 +228,10 @@ def _nucleus_border(scaled: Tensor, top_p: float) -> Tensor:
 
 
 def nucleus_borders(scaled: Tensor, top: Tensor, top_p: float | Tensor) -> tuple[Tensor, Tensor]:
-    """For rows [n, V] and their best entries [n, t], falling: the least entry [n, 1] of each one's
-    nucleus, and whether the best entries hold all of it [n, 1].
+    """The smallest entry [n, 1] of each row's nucleus, and whether `top` holds all of it [n, 1].
 
-    Sums are in float64, so that their order changes nothing.
+    `scaled` are rows [n, V], `top` their largest entries [n, t] in falling order. Sums are in
+    float64, so that their order does not matter.
     """
     best = top[:, :1]
     wanted = top_p * (scaled - best).exp().sum(-1, dtype=torch.float64, keepdim=True)
@@ -314,15 +242,15 @@ def nucleus_borders(scaled: Tensor, top: Tensor, top_p: float | Tensor) -> tuple
 
 def _mix(x: int) -> int:
     """splitmix64's finaliser."""
-    x = (x + 0x9E3779B97F4A7C15) & _WORD
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _WORD
+    x = (x + 0x9E3779B97F4A7C15) & _MASK64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK64
     return x ^ (x >> 31)
 
 
 @lru_cache(maxsize=4096)
 def _stream_key(seed: int, choice: int, stream: int) -> int:
-    key = _mix(seed & _WORD)
+    key = _mix(seed & _MASK64)
     for part in (choice, stream):
         key = _mix(key ^ (part + 1))  # not symmetric: (1, 0) and (0, 1) differ
     return key

@@ -29,7 +29,7 @@ class Serving:
 
     def rows_in_use(self):
         """Queued and running sequences, after the step in flight."""
-        self.engine.step_lock.exclusive(self.engine.sweep)
+        self.engine.loop.lock.exclusive(self.engine.loop.collect_finished)
         return self.engine.running + self.engine.waiting
 
 
@@ -37,13 +37,13 @@ class Held:
     """Lets an engine step only when `let` is called."""
 
     def __init__(self, engine, monkeypatch):
-        self.gate, advance = threading.Semaphore(0), engine.advance
+        self.gate, step = threading.Semaphore(0), engine.loop.step
 
-        def wait_and_advance():
+        def wait_and_step():
             self.gate.acquire(timeout=20)
-            advance()
+            step()
 
-        monkeypatch.setattr(engine, "advance", wait_and_advance)
+        monkeypatch.setattr(engine.loop, "step", wait_and_step)
 
     def let(self, steps=100_000):
         self.gate.release(steps)

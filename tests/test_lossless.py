@@ -320,7 +320,7 @@ def test_heads_in_batches_on_prefixes_that_others_read(head, option):
         engine.generate(PROMPTS[0], several, draft=head).choices, expected, strict=True
     ):
         assert_same(one, other)
-    engine.sweep()
+    engine.loop.collect_finished()
 
 
 # Letters that no merge of the tokenizer touches: what the model writes in them is read back as the

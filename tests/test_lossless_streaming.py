@@ -131,7 +131,7 @@ def test_batches_on_shared_prefixes_while_extents_move(draft, option):
         engine.generate(long, several, draft=draft).choices, expected, strict=True
     ):
         assert_same(one, other)
-    engine.sweep()
+    engine.loop.collect_finished()
     engine.model.prefixes.clear()
     assert engine.model.arena.taken == 0
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from graft.errors import InputError
-from graft.sampling import Sampler, SamplingParams, as_signed, gumbel, surviving
+from graft.sampling import Sampler, SamplingParams, as_signed, filter_tokens, gumbel
 
 LOGITS = torch.tensor([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -3.0])
 GOLDEN_NOISE = [0.37010293712861353, -1.5501228564216714, -0.8667378304078827, 1.291933832271116]
@@ -42,7 +42,7 @@ def test_a_bias_on_an_unknown_token_is_refused():
         sampler(logit_bias={8: 1.0})
 
 
-def test_one_stop_string_may_stand_alone():
+def test_stop_may_be_one_string():
     assert SamplingParams(stop="end").stop == ("end",)
 
 
@@ -153,15 +153,15 @@ distinct_scores = st.lists(st.integers(-200, 200), min_size=1, max_size=30, uniq
 def test_filters_keep_what_the_naive_ones_keep(scores, temperature, top_k, top_p, min_p):
     params = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     scores = [s / 37 for s in scores]
-    tokens, kept = surviving(torch.tensor(scores), params)
+    tokens, kept = filter_tokens(torch.tensor(scores), params)
     tokens = list(range(len(scores))) if tokens is None else tokens.tolist()
     assert tokens == naive_survivors(scores, params)
     assert kept.tolist() == pytest.approx([scores[t] / temperature for t in tokens], abs=1e-5)
 
 
-def test_top_p_looks_beyond_the_first_thousand_where_it_must():
+def test_top_p_examines_more_candidates_if_needed():
     flat = torch.linspace(0, 0.1, 5000)
-    tokens, _ = surviving(flat, SamplingParams(temperature=1.0, top_p=0.9))
+    tokens, _ = filter_tokens(flat, SamplingParams(temperature=1.0, top_p=0.9))
     assert tokens.tolist() == naive_survivors(
         flat.tolist(), SamplingParams(temperature=1.0, top_p=0.9)
     )
@@ -198,7 +198,7 @@ def test_penalties_count_tokens_ahead_as_if_they_were_recorded(prompt, output, a
     assert scores.tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_logits_are_left_as_they_were():
+def test_logits_are_not_changed():
     before = LOGITS.clone()
     sampler([1], presence_penalty=1.0, repetition_penalty=2.0, logit_bias={0: 5.0}).draw(
         LOGITS, [3]
@@ -206,7 +206,7 @@ def test_logits_are_left_as_they_were():
     assert torch.equal(LOGITS, before)
 
 
-def test_what_is_ahead_is_shown_and_not_remembered():
+def test_tokens_ahead_are_passed_to_process_and_not_recorded():
     """Even by a `process` that fails."""
     shown = []
 

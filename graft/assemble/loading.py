@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
+from graft.assemble.checks import check_verifier
 from graft.assemble.copies import INDEXES
 from graft.assemble.drafters import Drafters
 from graft.assemble.heads import Heads, machine_clock
 from graft.assemble.presets import check_draft, retrieves
 from graft.assemble.resources import DraftResources
-from graft.assemble.verifiers import chains_for, check_verifier, make_verifier
+from graft.assemble.verifiers import chains_for, make_verifier
 from graft.decode.engine import Engine
 from graft.draft.copies import build_tree
 from graft.draft.copies.calibration import Calibration
@@ -54,35 +55,34 @@ def load(  # noqa: PLR0913  every option by its name
     disk_cache: int = 0,
     warm: bool = True,
 ) -> Engine:
-    """An engine for a model: a known name, a hub id, a folder with safetensors or a GGUF file.
+    """Load a model and return an engine: by a known name, a hub id, a folder or a GGUF file.
 
-    `draft_model` is another model with the same tokenizer that guesses ahead, for the presets
-    that need one, on `draft_device` if not on the model's own; `auto` then uses it where it pays.
-    Its chains have `gamma` tokens, by default as many as pay, and end with the first that it gives
-    less than `confidence`. `head` is the folder of a draft head that was
-    trained for the model (`graft train`); "auto" takes those that are installed for it, None none.
-    `dtype` and `device` "auto" take what is fastest here; `draft` names the default preset, or
-    several joined by +. `invariant` makes drafted and plain output the same bit for bit in every
-    dtype, at a cost; the CPU's own kernels always do. Up to `max_batch` requests run at once.
+        engine = graft.load("smollm2-135m")
+        print(engine.generate("Once upon a time").text)
 
-    `context_length` is how many tokens prompt and answer may have: fewer than the model reads (a
-    smaller cache then), or more, which stretches its positions, and the draft model's, by YaRN.
+    Model: `dtype` (fp32, bf16, fp16) and `device` "auto" choose the fastest here. `context_length`
+    is the maximum of prompt and answer tokens: below the model's own it makes the KV cache smaller,
+    above it stretches the positions by YaRN. `invariant` makes drafted and plain output equal bit
+    for bit in every dtype, at a cost; the CPU kernels always do.
 
-    `retriever` (bm25, static, dense, hybrid) finds what a drafter reads of a long prompt (`rapid`),
-    `retrieved` tokens of it: a number, "rapid" for the paper's max(4096, L/24), or "capped": that,
-    but at most a quarter. `verifier` decides what is kept of a draft (VERIFIERS says what comes
-    out); `rapid` and `rapid-phat` change the model's distribution by a `shift` towards the
-    drafter's, and results then say that they are not lossless.
+    Drafting: `draft` is the default preset, or several joined by "+". `draft_model` is a model with
+    the same tokenizer, on `draft_device` or the model's own; its chains have `gamma` tokens (None:
+    chosen by the cost model) and end at the first token with a probability below `confidence`.
+    `head` is the folder of a trained draft head, "auto" for the installed ones, None for no head.
+    `retriever` (bm25, static, dense, hybrid) selects `retrieved` tokens of a long prompt for the
+    presets `rapid*`: a number, "rapid" for the paper's max(4096, L/24), or "capped" for at most a
+    quarter of the prompt. `verifier` (walk, rejection, rapid, rapid-phat) accepts draft tokens; the
+    rapid ones `shift` the model's distribution, so their results are not lossless.
 
-    `kv_cache` is how many bytes keys and values may take. A GPU's cache is allocated at once, by
-    default for `max_batch` whole contexts, one more and the `prefix_cache` that is asked for, if
-    there is room; a CPU's grows. In it `prefix_cache` bytes of texts read before may be kept for
-    prompts that begin the same: 0 for none, None for a tenth of the memory. `disk_cache` is how
-    many bytes of those that `Engine.remember` is told to keep may lie on disk.
+    Memory and batching: up to `max_batch` sequences run at once. `kv_cache` limits the KV cache in
+    bytes: a GPU allocates it at once, by default for `max_batch` + 1 whole contexts and the
+    `prefix_cache`; a CPU's grows. `prefix_cache` bytes of it keep prompts for later requests with
+    the same prefix (None: a tenth of the memory, 0: none). `disk_cache` bytes on disk hold the
+    prompts of `Engine.remember`. `warm` captures a GPU's graphs now, which takes one or two
+    seconds, instead of on first use.
 
-    `warm` captures a GPU's graphs of every size now, in a second or two, not when a request first
-    needs one: each takes as long as twenty tokens. Of the heads those are put to work now that
-    `draft` uses, others when a request first does.
+    Raises CheckpointError for a model that cannot be loaded, UnsupportedModelError for one that
+    cannot be scored exactly, InputError for options that do not fit together.
     """
     check_draft(draft, draft_model=draft_model is not None, head=may_have_head(head))
     check_verifier(verifier, draft)

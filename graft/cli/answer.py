@@ -38,7 +38,7 @@ def answer(
     try:
         while not stream.ready():
             stream.step()
-            read, count = stream.prompt_read
+            read, count = stream.prefill_progress
             waiting.say(f"reading the prompt: {read:,} of {count:,} tokens")
         for event in stream:
             waiting.stop()

@@ -1,8 +1,8 @@
 """The prompt of a question about documents of any length.
 
-Documents that fit the model's context are taken whole. Of longer ones the passages that BM25 finds
-nearest to the question are taken, as many as fit beside the question and the answer, in the order
-of the documents; a line "[...]" stands where something is left out.
+Documents that fit the model's context are used whole. From longer ones BM25 selects the passages
+that match the question best, as many as fit beside question and answer, in document order; a line
+"[...]" marks each gap.
 """
 
 from bisect import bisect_right
@@ -22,17 +22,17 @@ from graft.sampling import SamplingParams
 if TYPE_CHECKING:
     from graft.decode.engine import Engine
 
-Chosen = list[tuple[Document, list[Passage]]]
+Selected = list[tuple[Document, list[Passage]]]
 GAP = "[...]"
-GAP_TOKENS = 6  # about what one costs
-PASSAGE_TOKENS, LEAST_CHARACTERS = 300, 80
-SHORTEST_CHARACTERS = 20  # where not even one of those finds room
-SAMPLES, SAMPLE_CHARACTERS = 8, 4096  # these tell how many tokens a long text has
+GAP_TOKENS = 6  # of one gap, estimated
+PASSAGE_TOKENS, MIN_CHARACTERS = 300, 80
+FLOOR_CHARACTERS = 20  # if not even one passage of MIN_CHARACTERS fits
+SAMPLES, SAMPLE_CHARACTERS = 8, 4096  # from which the tokens of a long text are estimated
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """Characters of a document from `start` to before `end`; first and last page, if it has any."""
+    """Characters `start` to `end` (exclusive) of a document, and its first and last page if any."""
 
     document: str
     start: int
@@ -42,11 +42,11 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class DocumentPrompt:
-    """`messages` to answer, and what of the documents is in them.
+    """`messages` to answer, and the `passages` of the documents in them.
 
-    Documents that are `whole` are one passage each. `tokens` is about how many the documents have
-    in all. `matched` is False where they have no word of the question, so that the first passages
-    were taken.
+    If `whole`, the prompt has all documents, each as one passage. `tokens` is the estimated size of
+    all documents. `matched` is False if no passage has a word of the question; then the first
+    passages were selected.
     """
 
     messages: list[dict[str, str]]
@@ -66,14 +66,19 @@ def document_prompt(
     full: bool = False,
     keep_free: int = 0,
 ) -> DocumentPrompt:
-    """Documents whole if they fit, else their best passages; `full` refuses to leave any out.
+    """The prompt of a question about documents: all of them if they fit, else the best passages.
 
-    Passages leave `keep_free` tokens, beside those of the answer, for later turns of a chat.
+        documents = graft.read_documents(["contract.pdf"])
+        prompt = graft.document_prompt(engine, "When can it be ended?", documents)
+        print(engine.generate(prompt.messages).text)
+
+    `keep_free` tokens stay free, besides `params.max_tokens`, for later turns of a chat. Raises
+    ContextLengthError if `full` is set and the documents do not fit, or if no passage fits.
     """
     context = engine.context_length
     limit = context - min((params or SamplingParams()).max_tokens, context // 2)
     tokens = _about_tokens(engine, documents)
-    if tokens < 2 * context:  # what is far too long is not tokenised to its end
+    if tokens < 2 * context:  # far longer documents are never tokenized to the end
         messages = document_messages(question, documents)
         tokens = _count(engine, messages) if documents else 0
         if tokens <= (context - 1 if full else limit):
@@ -81,18 +86,18 @@ def document_prompt(
             return DocumentPrompt(messages, taken, len(taken), tokens)
     if full:
         raise ContextLengthError(
-            f"the documents have about {rounded(tokens):,} tokens but {engine.model_name} reads "
+            f"the documents have about {rounded(tokens):,} tokens but {engine.model_name} takes "
             f"{context:,} with question and answer; leave out full (--full) to answer from the "
             "passages that fit, or use a model with a longer context"
         )
     alone = _count(engine, document_messages(question, []))
-    room = limit - alone
-    room = max(room - keep_free, room // 2)
-    return _select(engine, question, documents, tokens, limit=alone + room, room=room)
+    left = limit - alone
+    left = max(left - keep_free, left // 2)
+    return _select(engine, question, documents, tokens, limit=alone + left, max_passage_tokens=left)
 
 
 def rounded(number: int) -> int:
-    """Two significant digits: as much as an estimate is worth."""
+    """To two significant digits, for estimates."""
     return int(float(f"{number:.2g}"))
 
 
@@ -103,17 +108,21 @@ def _select(
     tokens: int,
     *,
     limit: int,
-    room: int,
+    max_passage_tokens: int,
 ) -> DocumentPrompt:
-    """The best passages of documents with so many `tokens` that take `room` tokens at most, and
-    with the question `limit`; shorter ones where not even one finds room."""
-    most = _passage_characters(documents, tokens, room) if room > 0 else 0
-    while most >= SHORTEST_CHARACTERS:
-        parts = [split(document.name, document.text, most) for document in documents]
+    """A prompt of the best passages: `max_passage_tokens` for them, `limit` for the whole prompt.
+
+    Passages are split shorter if not even one fits.
+    """
+    characters = 0
+    if max_passage_tokens > 0:
+        characters = _passage_characters(documents, tokens, max_passage_tokens)
+    while characters >= FLOOR_CHARACTERS:
+        parts = [split(document.name, document.text, characters) for document in documents]
         passages = list(chain.from_iterable(parts))
         values = scores(question, [passage.text for passage in passages])
-        taken = fill(ranking(passages, values), _sizes(engine, passages), room)
-        for kept in range(len(taken), 0, -1):  # headings and gaps take more than is thought
+        taken = fill(ranking(passages, values), _sizes(engine, passages), max_passage_tokens)
+        for kept in range(len(taken), 0, -1):  # headings and gaps may take more than estimated
             chosen = _by_document(documents, parts, set(taken[:kept]))
             messages = document_messages(question, [_shortened(*each) for each in chosen])
             if _count(engine, messages) > limit:
@@ -125,37 +134,37 @@ def _select(
             return DocumentPrompt(
                 messages, tuple(excerpts), len(passages), tokens, whole=False, matched=matched
             )
-        most //= 2
+        characters //= 2
     raise ContextLengthError(
-        f"the question leaves no room for passages of the documents: {engine.model_name} reads "
+        f"the question leaves no room for passages of the documents: {engine.model_name} takes "
         f"{engine.context_length:,} tokens with the answer; ask shorter, lower max_tokens or use "
         "a model with a longer context"
     )
 
 
 def _sizes(engine: "Engine", passages: Sequence[Passage]) -> Callable[[int], int]:
-    """What a passage takes, by its number: only those that are asked about are tokenised."""
+    """The tokens of a passage by its number; only passages that are considered are tokenized."""
     return lambda number: len(engine.encoder.text(passages[number].text)) + GAP_TOKENS
 
 
-def _passage_characters(documents: Sequence[Document], tokens: int, room: int) -> int:
-    """Of the longest passage: some 300 tokens, fewer where not even four of these find room."""
+def _passage_characters(documents: Sequence[Document], tokens: int, max_tokens: int) -> int:
+    """The maximum passage length: about 300 tokens, fewer if not even four of these fit."""
     characters = sum(len(document.text) for document in documents)
-    fair = min(room // 4, PASSAGE_TOKENS) * characters // tokens
-    return min(max(fair, LEAST_CHARACTERS), MOST_CHARACTERS)
+    fair = min(max_tokens // 4, PASSAGE_TOKENS) * characters // tokens
+    return min(max(fair, MIN_CHARACTERS), MOST_CHARACTERS)
 
 
 def _by_document(
     documents: Sequence[Document], parts: Sequence[list[Passage]], taken: set[int]
-) -> Chosen:
-    """The passages taken, in order, and only documents that have some."""
+) -> Selected:
+    """The selected passages in order, and only documents that have some."""
     number = count()
     chosen = [[passage for passage in part if next(number) in taken] for part in parts]
     return [(document, some) for document, some in zip(documents, chosen, strict=True) if some]
 
 
 def _shortened(document: Document, passages: list[Passage]) -> Document:
-    """The document with a gap for everything but these passages."""
+    """The document with gaps between these passages."""
     text, place = "", 0
     for passage in passages:
         if passage.start > place:
@@ -173,12 +182,12 @@ def _excerpt(document: Document, start: int, end: int) -> Excerpt:
 
 
 def _count(engine: "Engine", messages: list[dict[str, str]]) -> int:
-    """Tokens of a prompt as the engine will read it."""
+    """The number of tokens of a prompt."""
     return len(engine.encoder.prompt(messages).tokens)
 
 
 def _about_tokens(engine: "Engine", documents: Sequence[Document]) -> int:
-    """Tokens of all documents, estimated from samples where they are long."""
+    """Tokens of all documents, estimated from samples if they are long."""
     starts = [0, *accumulate(len(document.text) for document in documents)]
     total = starts[-1]
     if total <= SAMPLES * SAMPLE_CHARACTERS:

@@ -1,41 +1,33 @@
-"""The loop: draft, score, verify, commit, observe."""
+"""The engine: a loaded model that answers requests."""
 
 import itertools
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import TypeVar, Unpack
+from typing import TypeVar, Unpack, overload
 
-from graft.decode.batch import Batch
-from graft.decode.in_flight import InFlightStep, by_drafter, place_side_by_side
-from graft.decode.pace import readable_tokens, seconds_by_nodes
-from graft.decode.request import Constraint, Options, Request, as_request, is_batch
-from graft.decode.sequence import Result
-from graft.decode.sequence import Sequence as Running
-from graft.decode.stats import Stats, clock
-from graft.decode.step_lock import StepLock
+from graft.decode.build import SequenceBuilder
+from graft.decode.loop import DecodeLoop
+from graft.decode.output import Result
+from graft.decode.prepared_request import PreparedRequest, as_prepared, is_batch
+from graft.decode.request import Options, Request
 from graft.decode.stream import AsyncStream, Stream
-from graft.decode.text import Detokenizer, Encoder, Prompt
-from graft.draft.drafter import Budget, DraftContext, Drafter, DraftersByName, UpdatesAsync
-from graft.errors import ContextLengthError, InputError
+from graft.decode.text import Encoder, Prompt
+from graft.draft.drafter import Drafter, DraftersByName
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
-from graft.sampling import Process, Sampler, SamplingParams, choose_seed
-from graft.tree.draft_tree import DraftTree, chain, root_only
-from graft.verify.draws import Draws
+from graft.sampling import SamplingParams
 from graft.verify.verdict import Verifier
 
-log = logging.getLogger(__name__)
-MOST_NODES = 91  # of one tree, root excluded: 59 of EAGLE-2's and 32 retrieved
-PATIENCE = 64  # unread tokens after which a stream pauses
+MAX_UNREAD = 64  # events after which a stream that is not read pauses
 Outcome = TypeVar("Outcome")
+Input = Prompt | Request | PreparedRequest
 
 
 class Engine:
-    """A model that answers; `drafters` are its presets by name, made when they are first needed.
+    """A model that answers prompts. `graft.load` makes one.
 
-    Requests run together, up to `max_batch` of them, and may come from several threads.
+    Requests are batched, up to `max_batch` at once, and may come from several threads. A prompt is
+    text, a list of token ids or a list of chat messages.
     """
 
     def __init__(
@@ -48,235 +40,110 @@ class Engine:
         default_draft: str = "auto",
         max_batch: int = 16,
     ) -> None:
-        self.loaded, self.model, self.costs = loaded, loaded.model, costs
-        self.drafters, self._verify = drafters, verify
-        self.default_draft = default_draft
+        self.loaded, self.model = loaded, loaded.model
+        self.drafters, self.default_draft = drafters, default_draft
         self.encoder = Encoder(loaded.tokenizer, self.model.vocabulary)
-        self.step_lock = StepLock()
-        self._batch = Batch(self.model, most=max_batch, spare_rows=MOST_NODES + 1)
-        self._flight: InFlightStep | None = None  # the step under way
+        self.loop = DecodeLoop(self.model, verify, costs, max_batch=max_batch)
         self._numbers = itertools.count()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
-    def stream(
+    @overload
+    def generate(
         self,
-        prompt: Prompt | Request,
+        prompt: Input,
         params: SamplingParams | None = None,
         **options: Unpack[Options],
-    ) -> Stream:
-        """Answer a prompt (text, token ids or chat messages), token by token.
+    ) -> Result: ...
 
-        `draft` names a preset. `documents` and `prediction` are texts the answer may repeat; they
-        are drafted from but not part of the prompt. A `Request` brings all of these itself.
-        """
-        return self.submit(as_request(prompt, params, **options))
-
-    def astream(
+    @overload
+    def generate(
         self,
-        prompt: Prompt | Request,
+        prompt: Sequence[Input],
         params: SamplingParams | None = None,
         **options: Unpack[Options],
-    ) -> AsyncStream:
-        """The same for `async for`; steps run in a thread of their own."""
-        return AsyncStream(self.stream(prompt, params, **options), self._executor)
+    ) -> list[Result]: ...
 
     def generate(
         self,
-        prompt: Prompt | Request | Sequence[Prompt | Request],
+        prompt: Input | Sequence[Input],
         params: SamplingParams | None = None,
         **options: Unpack[Options],
     ) -> Result | list[Result]:
-        """The whole answer at once; for a list of prompts or requests a list of answers."""
-        together = is_batch(prompt)
+        """Answer a prompt, or a list of prompts in one batch.
+
+            result = engine.generate("Once upon a time", graft.SamplingParams(max_tokens=50))
+            print(result.text, result.stats.tokens_per_second)
+
+        `draft`, `documents` and `prediction` are those of `Request`; a Request has its own. Raises
+        InputError for a prompt or option that cannot be used, ContextLengthError for a prompt that
+        is too long.
+        """
+        batched = is_batch(prompt)
         requests = [
-            as_request(each, params, **options) for each in (prompt if together else [prompt])
+            as_prepared(each, params, **options) for each in (prompt if batched else [prompt])
         ]
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self.submit(request, heard=False))
+                streams.append(self.submit(request, streaming=False))
             results = [stream.finish() for stream in streams]
         finally:
             for stream in streams:
                 stream.close()
-        return results if together else results[0]
+        return results if batched else results[0]
 
-    def remember(self, prompt: Prompt) -> None:
-        """Keep what was read of a prompt on disk too, where the engine has a disk cache."""
-        tokens = self.encoder.prompt(prompt).tokens
-        self.step_lock.exclusive(lambda: self.model.prefixes.persist(tokens))
+    def stream(
+        self, prompt: Input, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> Stream:
+        """Answer a prompt token by token.
 
-    def exclusive(self, action: Callable[[], Outcome]) -> Outcome:
-        """Use the model between two steps; one that is on its way is sent again."""
-        outcome: list[Outcome] = []
+            stream = engine.stream("Once upon a time")
+            for event in stream:
+                print(event.text, end="")
+            print(stream.result.finish_reason)
 
-        def alone() -> None:
-            self._flight = None
-            outcome.append(action())
-
-        self.step_lock.exclusive(alone)
-        return outcome[0]
-
-    def advance(self) -> None:
-        """One forward for everybody: a tree for each answer being written, and the next piece of
-        the prompts being read.
-
-        Where the device computes by itself, the next step is sent as soon as the last one has
-        landed; texts and events are made, and read by callers, while it is on its way. But nobody
-        waits for an answer's first token until others are drafted.
+        Options and errors are those of `generate`.
         """
-        flight = self._flight or self._send()
-        self._flight = None
-        if flight:
-            ahead = self.model.asynchronous and not flight.begins
-            try:
-                flight.land(self.model, self._verify)
-                if ahead:
-                    self._flight = self._send()
-            finally:
-                flight.tell()
-            flight.charge(until=self._flight.since if self._flight else clock())
-        self.sweep()
+        return self.submit(as_prepared(prompt, params, **options))
 
-    def sweep(self) -> None:
-        """Let go of what has ended, and of a step that nobody waits for any more."""
-        if self._flight and not self._flight.wanted:
-            self._flight = None
-        self._batch.sweep()
+    def astream(
+        self, prompt: Input, params: SamplingParams | None = None, **options: Unpack[Options]
+    ) -> AsyncStream:
+        """`stream` for `async for`; steps run in a thread of their own."""
+        return AsyncStream(self.stream(prompt, params, **options), self._executor)
 
-    def _send(self) -> InFlightStep | None:
-        """Draft, and have everything scored; None where nobody wants anything."""
-        since = clock()
-        self._batch.sweep()
-        self._batch.admit()
-        writing = self._batch.writing
-        pieces = []
-        if self._batch.reading:
-            pieces = self._batch.pieces(readable_tokens(self.costs, writing, self.model.chunk))
-        if not pieces and not writing:
-            return None
-        trees = self._draft(writing, read=sum(len(piece) for _, piece in pieces))
-        pieces = self._batch.fill(pieces)  # may run forwards: features are asked for before
-        if not pieces and not writing:
-            return None
-        parts = place_side_by_side(
-            [(sequence, chain(piece)) for sequence, piece in pieces],
-            list(zip(writing, trees, strict=True)),
-        )
-        logits, counts = self.model.score_all(
-            [part.sequence.extent for part in parts],
-            [part.tree for part in parts],
-            last_only=[part.reads for part in parts],
-        )
-        ahead = self.model.asynchronous or logits.is_cuda
-        draws = Draws([part.asked for part in parts], logits) if ahead else None
-        for sequence, _ in pieces:  # the index of its prompt is built while the device reads it
-            with sequence.guard():
-                sequence.start_drafter()
-        self._reflect(writing)
-        return InFlightStep(parts, list(logits.split(counts)), draws, since)
-
-    def _draft(self, writing: list[Running], *, read: int) -> list[DraftTree]:
-        """Every drafter proposes for its own sequences, knowing what else is in the step."""
-        trees: list[DraftTree | None] = [None] * len(writing)
-        rows = read + len(writing)
-        for drafter, mine in by_drafter(writing):
-            nodes = MOST_NODES * len(mine)
-            seconds = seconds_by_nodes(self.costs, writing, rows=rows, read=read, nodes=nodes)
-            budget = Budget(MOST_NODES, seconds, base_tokens=len(writing), reads=read > 0)
-            try:
-                proposed = drafter.propose([writing[i].context for i in mine], budget)
-            except Exception as error:  # no reason to lose what others draft with
-                _blame(error, [writing[i] for i in mine])
-                proposed = [root_only(writing[i].context.tokens[-1]) for i in mine]
-            for i, tree in zip(mine, proposed, strict=True):
-                trees[i] = writing[i].allowed(tree)
-                rows += len(trees[i]) - 1
-        return trees
-
-    def _reflect(self, writing: list[Running]) -> None:
-        """Drafters think while the device computes."""
-        for drafter, mine in by_drafter(writing):
-            if isinstance(drafter, UpdatesAsync):
-                try:
-                    drafter.update_async()
-                except Exception as error:
-                    _blame(error, [writing[i] for i in mine])
-
-    def submit(self, request: Request, *, heard: bool = True) -> Stream:
-        """Take in a request; one that is not `heard` has no events, only a result."""
-        sequences = self._begin(request)
+    def submit(self, request: Request | PreparedRequest, *, streaming: bool = True) -> Stream:
+        """Queue a request. Without `streaming` it has no events, only a result."""
+        prepared = as_prepared(request)
+        builder = SequenceBuilder(self.loaded, self.encoder, self._numbers)
+        sequences = builder.build(prepared, self._drafter(prepared))
         for sequence in sequences:
-            sequence.heard, sequence.patience = heard, PATIENCE if heard else None
-        self._batch.add(sequences)
-        return Stream(self, sequences)
+            sequence.streaming = streaming
+            sequence.max_unread = MAX_UNREAD if streaming else None
+        self.loop.scheduler.add(sequences)
+        return Stream(self.loop, sequences)
 
-    def _begin(self, request: Request) -> list[Running]:
-        """The n sequences of a request, after everything that may refuse it."""
-        params = request.params
-        drafter = self._drafter(request)
-        encoded = self.encoder.prompt(request.prompt)
-        documents = [self.encoder.text(text) for text in request.documents]
-        predicted = self.encoder.text(request.prediction) if request.prediction else []
-        rows = request.rows
-        if rows and rows.tokens != encoded.tokens:
-            raise InputError("the prepared rows are of another prompt; pass its token ids")
-        count, most = len(encoded.tokens), self.model.context_length
-        if not count:
-            raise InputError("the prompt has no tokens; write a question")
-        quotable = encoded.quotable if request.quotable is None else list(request.quotable)
-        if count >= most:
-            raise ContextLengthError(
-                f"the prompt has {count} tokens but {self.model_name} reads at most {most - 1}; "
-                "shorten the document or use a model with a longer context"
-            )
-        ends = frozenset(params.stop_token_ids)
-        params = replace(params, seed=choose_seed() if params.seed is None else params.seed)
-        sequences: list[Running] = []
-        for choice in range(params.n):
-            context = DraftContext(next(self._numbers), encoded.tokens, quotable)
-            context.documents, context.prediction = documents, predicted
-            context.salt = request.cache_salt
-            constraint = request.constrain(count) if request.constrain else None
-            context.sampler = Sampler(
-                params, encoded.tokens, self.model.vocabulary,
-                choice=choice, process=_both(request.process, constraint),
-                remembers=request.stop_when is not None,
-            )  # fmt: skip
-            sequences.append(
-                Running(
-                    context=context,
-                    sampler=context.sampler,
-                    drafter=drafter,
-                    detokenizer=Detokenizer(self.loaded.tokenizer, params.stop),
-                    end_tokens=ends if params.ignore_eos else ends | self.loaded.eos_ids,
-                    room=min(params.max_tokens, most - count),
-                    stats=Stats(prompt_tokens=count, approximate=bool(rows and rows.approximate)),
-                    rows=rows,
-                    stop_when=request.stop_when,
-                    most_cached=request.most_cached,
-                    constraint=constraint,
-                    draft_tokens=request.draft_tokens,
-                    leader=sequences[0] if sequences else None,
-                )
-            )
-        return sequences
-
-    def _drafter(self, request: Request) -> Drafter:
-        name = request.draft or self.default_draft
-        drafters = self.drafters if request.drafters is None else request.drafters
+    def _drafter(self, prepared: PreparedRequest) -> Drafter:
+        name = prepared.request.draft or self.default_draft
+        drafters: DraftersByName | Mapping[str, Drafter] = self.drafters
+        if prepared.drafters is not None:
+            drafters = prepared.drafters
         if name in drafters:
             return drafters[name]
-        return self.exclusive(lambda: drafters[name])  # making one may run the model
+        return self.exclusive(lambda: drafters[name])  # making a drafter may run the model
 
-    @property
-    def busy(self) -> bool:
-        """Whether a step is on its way whose logits nobody has read yet."""
-        return self._flight is not None
+    def remember(self, prompt: Prompt) -> None:
+        """Keep the cached keys and values of a prompt on disk, if `load` got a `disk_cache`."""
+        tokens = self.encoder.prompt(prompt).tokens
+        self.loop.lock.exclusive(lambda: self.model.prefixes.persist(tokens))
+
+    def exclusive(self, action: Callable[[], Outcome]) -> Outcome:
+        """Run `action`, which may use the model, between two steps; returns what it returns."""
+        return self.loop.exclusive(action)
 
     @property
     def model_name(self) -> str:
-        """What the model was called when it was loaded."""
+        """The name that the model was loaded by."""
         return self.loaded.checkpoint.name
 
     @property
@@ -291,41 +158,25 @@ class Engine:
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt and answer together."""
+        """The maximum number of tokens of prompt and answer together."""
         return self.model.context_length
 
     @property
     def presets(self) -> list[str]:
-        """Names `draft` may take."""
+        """The names that `draft` may have."""
         return self.drafters.names
 
     @property
     def max_batch(self) -> int:
-        """How many sequences run at once."""
-        return self._batch.most
+        """The maximum number of sequences that run at once."""
+        return self.loop.scheduler.max_batch
 
     @property
     def running(self) -> int:
-        """How many sequences have rows."""
-        return self._batch.running
+        """The number of running sequences."""
+        return self.loop.scheduler.running
 
     @property
     def waiting(self) -> int:
-        """How many sequences wait for some."""
-        return self._batch.waiting
-
-
-def _blame(error: Exception, mine: list[Running]) -> None:
-    """A drafter failed: so have the requests it drafts for."""
-    log.error("a drafter failed", exc_info=error)
-    for sequence in mine:
-        sequence.error = error
-
-
-def _both(process: Process | None, constraint: Constraint | None) -> Process | None:
-    """A caller's change of the logits, then the constraint's."""
-    if constraint is None:
-        return process
-    if process is None:
-        return constraint.process
-    return lambda tokens, logits: constraint.process(tokens, process(tokens, logits))
+        """The number of queued sequences."""
+        return self.loop.scheduler.waiting

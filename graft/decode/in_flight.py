@@ -1,7 +1,6 @@
-"""A step on its way: what was sent to the device, and what is done with what comes back.
+"""A step in flight: its inputs, and what happens when its logits arrive.
 
-Between sending and landing nothing in a sequence changes, so a flight may be dropped at any time:
-it is then as if it had never been sent.
+No sequence changes between `launch` and `complete`, so a step in flight may be dropped at any time.
 """
 
 from collections import defaultdict
@@ -15,69 +14,71 @@ from graft.decode.sequence import Sequence
 from graft.draft.drafter import Drafter
 from graft.models.language_model import LanguageModel, TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.verify.draws import Asked, Draws
+from graft.verify.draws import Draws, SamplerNodes
 from graft.verify.verdict import Verifier
 
-_AFTER_PROMPT = root_only(0)  # a piece of a prompt has logits after its last token alone
+_LAST_NODE = root_only(0)  # a prompt chunk has logits after its last token alone
 
 
-@dataclass(slots=True)  # frozen ones take three times as long to make
+@dataclass(slots=True)  # a frozen one takes three times as long to make
 class Part:
-    """One sequence's share of a step: a tree, or the next piece of its prompt as a chain."""
+    """One sequence's part of a step: a draft tree, or a prompt chunk as a chain."""
 
     sequence: Sequence
     tree: DraftTree
-    first: int  # of its nodes, among all of the step
-    reads: bool = False
+    first: int  # of its nodes, among all nodes of the step
+    prefill: bool = False
 
     @property
-    def asked(self) -> Asked:
-        """Where to draw, and for whom."""
-        if not self.reads:
+    def sampler_nodes(self) -> SamplerNodes:
+        """The nodes to sample a token at, and the sampler; None for a chunk inside a prompt."""
+        if not self.prefill:
             return self.sequence.sampler, self.tree
-        return self.sequence.sampler if self._ends_prompt else None, _AFTER_PROMPT
+        return self.sequence.sampler if self._ends_prompt else None, _LAST_NODE
 
-    def settle(
+    def verify(
         self, logits: Tensor, drawn: Several[int] | None, verify: Verifier
     ) -> tuple[list[int], list[int]]:
-        """The nodes to keep and the tokens that became final."""
+        """The nodes to commit and the tokens that became final."""
         sequence = self.sequence
-        if not self.reads:
+        if not self.prefill:
             verdict = verify(self.tree, logits, sequence.sampler, drawn)
-            return verdict.path, sequence.take(self.tree, verdict, logits)
-        tokens = [sequence.begin(logits, drawn)] if self._ends_prompt else []
+            return verdict.path, sequence.append(self.tree, verdict, logits)
+        tokens = [sequence.append_first(logits, drawn)] if self._ends_prompt else []
         return list(range(len(self.tree))), tokens
 
     @property
-    def begins(self) -> bool:
-        """Whether the first token of an answer comes after it, and somebody may wait for that."""
-        waited_for = self.sequence.heard and not self.sequence.over  # who left has no rows
-        return self.reads and waited_for and self._ends_prompt
+    def yields_first_token(self) -> bool:
+        """Whether it yields the first token of a streamed answer."""
+        streams = self.sequence.streaming and not self.sequence.finished  # else it has no extent
+        return self.prefill and streams and self._ends_prompt
 
     @property
     def _ends_prompt(self) -> bool:
         return self.sequence.extent.total + len(self.tree) == len(self.sequence.context.prompt)
 
 
-def place_side_by_side(
-    reading: Several[tuple[Sequence, DraftTree]], writing: Several[tuple[Sequence, DraftTree]]
+def step_parts(
+    prefilling: Several[tuple[Sequence, DraftTree]], decoding: Several[tuple[Sequence, DraftTree]]
 ) -> list[Part]:
-    """The parts of a step: pieces of prompts, then trees."""
-    pairs = [*reading, *writing]
+    """The parts of a step: prompt chunks, then draft trees."""
+    pairs = [*prefilling, *decoding]
     first = accumulate((len(tree) for _, tree in pairs), initial=0)
     return [
-        Part(sequence, tree, start, reads=place < len(reading))
+        Part(sequence, tree, start, prefill=place < len(prefilling))
         for place, ((sequence, tree), start) in enumerate(zip(pairs, first, strict=False))
     ]
 
 
-Settled = tuple[Part, list[int], list[int]]  # whose, the nodes kept, the tokens now final
+Verified = tuple[Part, list[int], list[int]]  # a part, its committed nodes, its final tokens
 
 
 @dataclass(slots=True)
 class InFlightStep:
-    """`logits` are those of each part; `draws` of all of them, where they are made ahead; its time
-    counts from `since`."""
+    """`logits` has one tensor per part; `draws` are their sampled tokens if the device samples.
+
+    `since` is when the step began.
+    """
 
     parts: list[Part]
     logits: list[Tensor]
@@ -85,56 +86,55 @@ class InFlightStep:
     since: float
 
     @property
-    def begins(self) -> bool:
-        """Whether it brings the first token of an answer; asked before it lands."""
-        return any(part.begins for part in self.parts)
+    def yields_first_token(self) -> bool:
+        """Whether it yields the first token of a streamed answer; known before it completes."""
+        return any(part.yields_first_token for part in self.parts)
 
     @property
-    def wanted(self) -> bool:
-        """Whether anybody still waits for what it brings."""
-        return any(not part.sequence.over for part in self.parts)
+    def needed(self) -> bool:
+        """Whether any of its sequences is still running."""
+        return any(not part.sequence.finished for part in self.parts)
 
-    def land(self, model: LanguageModel, verify: Verifier) -> None:
-        """Wait for the outcome, verify and commit; then the drafters see what became final.
+    def complete(self, model: LanguageModel, verify: Verifier) -> None:
+        """Wait for the logits, verify, commit, and let the drafters observe the final tokens.
 
-        Those who left meanwhile are passed over.
+        Sequences that finished in the meantime are skipped.
         """
-        settled: list[Settled] = []
+        verified: list[Verified] = []
         try:
-            self._settle(verify, settled)
-        finally:  # an interrupt is no reason to lose what others have already taken in
-            model.commit_all([(part.sequence.extent, path) for part, path, _ in settled])
-            for part, _, _ in settled:
-                if part.reads:
+            self._verify(verify, verified)
+        finally:  # after an interrupt, too: these sequences already have their tokens
+            model.commit_all([(part.sequence.extent, path) for part, path, _ in verified])
+            for part, _, _ in verified:
+                if part.prefill:
                     with part.sequence.guard():
-                        part.sequence.keep_rows(model)
-            for drafter, places in by_drafter([part.sequence for part, _, _ in settled]):
-                drafter.observe([_shown(*settled[i]) for i in places])
+                        part.sequence.store_rows(model)
+            for drafter, places in by_drafter([part.sequence for part, _, _ in verified]):
+                drafter.observe([_target_step(*verified[i]) for i in places])
 
-    def _settle(self, verify: Verifier, settled: list[Settled]) -> None:
-        """Decide for everybody, one after the other."""
+    def _verify(self, verify: Verifier, verified: list[Verified]) -> None:
         drawn = self.draws.wait() if self.draws else [None] * len(self.parts)
-        for part, logits, known in zip(self.parts, self.logits, drawn, strict=True):
-            if not part.sequence.over:
+        for part, logits, tokens in zip(self.parts, self.logits, drawn, strict=True):
+            if not part.sequence.finished:
                 with part.sequence.guard():
-                    settled.append((part, *part.settle(logits, known, verify)))
+                    verified.append((part, *part.verify(logits, tokens, verify)))
 
-    def tell(self) -> None:
-        """Make texts, events and statistics of what has landed."""
+    def emit(self) -> None:
+        """Make texts, events and statistics of the completed step."""
         for part in self.parts:
             with part.sequence.guard():
-                part.sequence.tell()
+                part.sequence.emit()
 
-    def charge(self, until: float) -> None:
-        """Its time is counted whole for each of those who shared it."""
+    def record_time(self, until: float) -> None:
+        """Add the step's whole time to each of its sequences."""
         for part in self.parts:
-            if part.reads:
+            if part.prefill:
                 part.sequence.stats.prefill_seconds += until - self.since
             else:
                 part.sequence.stats.decode_seconds += until - self.since
 
 
-def _shown(part: Part, path: list[int], tokens: list[int]) -> TargetStep:
+def _target_step(part: Part, path: list[int], tokens: list[int]) -> TargetStep:
     sequence = part.sequence
     nodes = [part.first + node for node in path]
     return TargetStep(sequence.context.sequence, tokens, nodes, sequence.extent)

@@ -1,14 +1,15 @@
-"""One request on its way: everything the loop knows of it."""
+"""The state of one answer while it is generated."""
 
 from collections import deque
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 from types import TracebackType
 
-import torch
 from torch import Tensor
 
-from graft.decode.request import Constraint, PreparedRows, StopWhen
+from graft.decode.output import NO_SCORES, Result, StepOutput, TokenEvent, token_scores
+from graft.decode.prepared_request import Constraint, PreparedRows
+from graft.decode.request import StopWhen
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer
 from graft.draft.copies.texts import NOWHERE, Layout, Origin, stretches
@@ -22,90 +23,17 @@ from graft.tree.prune import cut, shallow
 from graft.verify.verdict import Promise, Verdict
 from graft.verify.walk import walk
 
-Scores = tuple[float | None, float | None, tuple[tuple[int, float], ...]]
-_NO_SCORES: Scores = (None, None, ())
-_FIRST = root_only(0)  # what the first token is drawn at: the end of the prompt
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """One emitted token. `text` may be empty while a character or stop string is unfinished.
-
-    `source` says who guessed the token, "" is the model itself, and `origin` where it was copied
-    from, if it was; `step` counts forwards, 0 is the one that ended the prompt; `choice` says which
-    of n answers the token belongs to. `probability`, `entropy` and `top` (the likeliest tokens with
-    log-probabilities) are of the model's own distribution, given when `logprobs` was asked for.
-    """
-
-    token: int
-    text: str
-    source: str
-    step: int
-    choice: int = 0
-    probability: float | None = None
-    entropy: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
-    origin: Origin | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """The whole answer. `finish_reason` is "stop", "length" or "cancelled".
-
-    `promise` says what it has in common with plain decoding's answer. Where n answers were asked
-    for, this is the first of them and `choices` holds all.
-    """
-
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    seed: int
-    stats: Stats
-    choices: "tuple[Result, ...]" = ()
-    promise: Promise = Promise.SAME_TEXT
-
-    @property
-    def lossless(self) -> bool:
-        """Whether drafting left the distribution of answers as it was."""
-        return self.promise.lossless
-
-    @property
-    def approximate(self) -> bool:
-        """Whether keys and values were reused that the model would not have computed itself."""
-        return self.stats.approximate
-
-
-@dataclass(slots=True)
-class _Landed:
-    """What a step gave a sequence, until it is told; `tree` is None for the first token.
-
-    `texts` and `scores` are there only where they had to be made at once.
-    """
-
-    tree: DraftTree | None
-    path: list[int]
-    tokens: list[int] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    scores: list[Scores] = field(default_factory=list)
-
-    def sources(self) -> list[str]:
-        """Who guessed the tokens."""
-        guessed = [self.tree.source(node) for node in self.path[1 : len(self.tokens) + 1]]
-        return guessed if len(guessed) == len(self.tokens) else [*guessed, ""]
-
-    def place(self, number: int) -> int:
-        """Where the token of this number was copied from."""
-        node = number + 1
-        return self.tree.place(self.path[node]) if node < len(self.path) else NOWHERE
+_AFTER_PROMPT = root_only(0)  # the first token is sampled after the prompt's last token
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request's state; `context.tokens` are the emitted tokens, the last one the root.
+    """One answer; `context.tokens` are the generated tokens, the last one is the next tree's root.
 
-    It has rows (`extent`) from its admission to its end. `leader` is the first of the n answers to
-    the same prompt: only that one reads it. What a step decides is taken in at once (`begin`,
-    `take`), so that the next step can be sent; texts and events are made after that (`tell`).
+    It holds KV cache rows (`extent`) from admission until it is collected. `leader` is the first of
+    n answers to one prompt; only the leader prefills it. `append_first` and `append` take in a
+    step's tokens at once, so that the next step can be launched; `emit` builds texts and events
+    after that.
     """
 
     context: DraftContext
@@ -113,72 +41,73 @@ class Sequence:
     drafter: Drafter
     detokenizer: Detokenizer
     end_tokens: frozenset[int]
-    room: int  # tokens that may still be emitted, by max_tokens and the model's context
+    tokens_left: int  # that may still be generated, by max_tokens and the model's context
     stats: Stats = field(default_factory=Stats)
     stop_when: StopWhen | None = None
     rows: PreparedRows | None = None
     constraint: Constraint | None = None
-    draft_tokens: int | None = None  # most guesses in a step
+    draft_tokens: int | None = None  # maximum per step
     leader: "Sequence | None" = None
-    most_cached: int | None = None  # first tokens that the caller lets it share; None: all
-    heard: bool = True  # somebody may read its events
-    patience: int | None = None  # unread events after which it pauses; None: never
+    max_cached: int | None = None  # first tokens to share through the prefix cache; None: all
+    streaming: bool = True  # False: no events, only a result
+    max_unread: int | None = None  # unread events after which it pauses; None: never
     events: deque[TokenEvent] = field(default_factory=deque)  # not yet read by the caller
-    untold: deque[_Landed] = field(default_factory=deque)  # taken in, no events yet
+    pending_outputs: deque[StepOutput] = field(default_factory=deque)  # not yet emitted
     extent: Extent | None = None
-    drafted: bool = False  # its drafter knows of it
-    layout: Layout | None = None  # of what its drafts are copied from; made when it is asked for
-    promise: Promise = Promise.SAME_TEXT  # the worst of its verdicts'
-    prompt_logits: Tensor | None = None  # [1, V] after the prompt, kept for the other choices
+    drafter_started: bool = False
+    layout: Layout | None = None  # of the texts that drafts are copied from; made on first use
+    promise: Promise = Promise.SAME_TEXT  # the weakest of its verdicts
+    prompt_logits: Tensor | None = None  # [1, V] after the prompt, for the other choices
     finish_reason: str | None = None
     error: BaseException | None = None
     cancelled: bool = False
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Whether it gets no more tokens."""
         return self.cancelled or self.finish_reason is not None or self.error is not None
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come: over, and everything told."""
-        return self.cancelled or (self.over and not self.untold)
+        """Whether it is finished and all its outputs are emitted."""
+        return self.cancelled or (self.finished and not self.pending_outputs)
+
+    @property
+    def paused(self) -> bool:
+        """Whether the caller has too many unread events."""
+        return self.max_unread is not None and len(self.events) >= self.max_unread
+
+    @property
+    def shareable(self) -> int | None:
+        """How many of its first tokens may be shared with other requests; None: all."""
+        limits = (self.max_cached, self.rows.shareable if self.rows else None)
+        return min((each for each in limits if each is not None), default=None)
 
     def cancel(self) -> None:
-        """Nothing more is wanted of it; its rows are freed at the next sweep."""
+        """End it here; its rows are freed when finished sequences are collected."""
         self.cancelled = True
         self.events.clear()
 
     def guard(self) -> "_Guard":
-        """What goes wrong here, in a caller's callback say, is this sequence's error alone."""
+        """A context in which an exception, for example in a caller's callback, becomes this
+        sequence's error and leaves the others running."""
         return _Guard(self)
 
     def start_drafter(self) -> None:
-        """Once, as soon as its prompt is being read."""
-        if not self.drafted:
-            self.drafted = True
+        """Start its drafter on the first call, which comes while the prompt is prefilled."""
+        if not self.drafter_started:
+            self.drafter_started = True
             self.drafter.start(self.context)
 
-    @property
-    def paused(self) -> bool:
-        """Whether nobody has read its tokens for a while."""
-        return self.patience is not None and len(self.events) >= self.patience
-
-    @property
-    def shareable(self) -> int | None:
-        """How many of its first tokens may be shared with others; None: all."""
-        limits = (self.most_cached, self.rows.shareable if self.rows else None)
-        return min((each for each in limits if each is not None), default=None)
-
-    def next_piece(self, most: int) -> list[int]:
-        """The first prompt tokens that neither are in the cache nor will be put there."""
-        read, end = self.extent.total, len(self.context.prompt)
+    def next_chunk(self, max_tokens: int) -> list[int]:
+        """The next prompt tokens to prefill: neither cached nor prepared."""
+        start, end = self.extent.total, len(self.context.prompt)
         if self.rows:
-            read, end = self.rows.unread(read)
-        return self.context.prompt[read : min(end, read + most)]
+            start, end = self.rows.unread(start)
+        return self.context.prompt[start : min(end, start + max_tokens)]
 
-    def put_rows(self, model: LanguageModel) -> None:
-        """What is prepared of its prompt, up to the next piece that must be read."""
+    def insert_rows(self, model: LanguageModel) -> None:
+        """Insert prepared rows up to the next chunk."""
         if self.rows is None:
             return
         exact, approximate = self.rows.fill(model, self.extent)
@@ -190,18 +119,18 @@ class Sequence:
                 f"the positions of the reused passages end {1 - left} beyond the model's context; "
                 "use another reuse than keep, or fewer passages"
             )
-        self.room = min(self.room, left)
+        self.tokens_left = min(self.tokens_left, left)
 
-    def keep_rows(self, model: LanguageModel) -> None:
-        """More of its prompt has been read: others may want that too."""
+    def store_rows(self, model: LanguageModel) -> None:
+        """Store newly computed prompt rows for later requests, if rows are prepared for it."""
         if self.rows:
             self.rows.keep(model, self.extent)
 
-    def allowed(self, tree: DraftTree) -> DraftTree:
-        """What of a draft is worth scoring: no deeper than it may still emit, which also keeps it
-        inside the model's context, no more than was asked for, nothing that is forbidden. But a
-        token drawn from q stays, whatever it is (`verify/chain.py`)."""
-        tree = shallow(tree, self.room - 1)
+    def limit(self, tree: DraftTree) -> DraftTree:
+        """The part of a draft tree to score: no deeper than the tokens left (and so within the
+        model's context), no larger than `draft_tokens`, nothing that the constraint forbids. A
+        chain sampled from q keeps forbidden tokens: `verify/chain.py` needs them."""
+        tree = shallow(tree, self.tokens_left - 1)
         if self.draft_tokens is not None:
             tree = cut(tree, self.draft_tokens)
         if self.constraint and len(tree) > 1 and tree.probs is None:
@@ -209,79 +138,77 @@ class Sequence:
                 tree = self.constraint.prune([*self.context.prompt, *self.context.tokens], tree)
         return tree
 
-    def begin(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
-        """The prompt has been read, `logits` [1, V] follow it: the first token, unless it has been
-        `drawn` already."""
+    def append_first(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
+        """Append the first token, `drawn` or sampled from `logits` [1, V] after the prompt."""
         if self.sampler.params.n > 1 and self.leader is None:
             self.prompt_logits = logits.clone()  # the next step may overwrite them
-        verdict = walk(_FIRST, logits, self.sampler, drawn)
-        self._take(_Landed(None, verdict.path), [verdict.next_token], logits)
+        verdict = walk(_AFTER_PROMPT, logits, self.sampler, drawn)
+        self._append(StepOutput(None, verdict.path), [verdict.next_token], logits)
         return verdict.next_token
 
-    def take(self, tree: DraftTree, verdict: Verdict, logits: Tensor) -> list[int]:
-        """Take in what a step decided, token by token, until something ends the sequence."""
+    def append(self, tree: DraftTree, verdict: Verdict, logits: Tensor) -> list[int]:
+        """Append the accepted tokens and the next one, up to a token that ends the sequence."""
         self.promise = max(self.promise, verdict.promise)
-        guessed = tree.tokens[verdict.path[1:]].tolist() if len(verdict.path) > 1 else []
-        landed = _Landed(tree, verdict.path)
-        self._take(landed, [*guessed, verdict.next_token], logits)
-        return landed.tokens
+        accepted = tree.tokens[verdict.path[1:]].tolist() if len(verdict.path) > 1 else []
+        output = StepOutput(tree, verdict.path)
+        self._append(output, [*accepted, verdict.next_token], logits)
+        return output.tokens
 
-    def _take(self, landed: _Landed, tokens: list[int], logits: Tensor) -> None:
-        self.untold.append(landed)
+    def _append(self, output: StepOutput, tokens: list[int], logits: Tensor) -> None:
+        self.pending_outputs.append(output)
         if self.sampler.params.logprobs is not None:
-            landed.scores = _scores(tokens, logits[landed.path], self.sampler.params.logprobs)
-        for node, token in zip(landed.path, tokens, strict=True):
+            output.scores = token_scores(tokens, logits[output.path], self.sampler.params.logprobs)
+        for node, token in zip(output.path, tokens, strict=True):
             self.context.tokens.append(token)
             self.sampler.record([token])
-            self.room -= 1
-            if self._stops(token, logits, node, landed):
+            self.tokens_left -= 1
+            if self._stops(token, logits, node, output):
                 self.finish_reason = "stop"
-            elif self.room <= 0:
+            elif self.tokens_left <= 0:
                 self.finish_reason = "length"
-            landed.tokens.append(token)
+            output.tokens.append(token)
             if self.finish_reason:
                 return
 
-    def _stops(self, token: int, logits: Tensor, node: int, landed: _Landed) -> bool:
-        """Whether a token is the last, which may depend on its text or its logits; both are looked
-        at here only where that is so."""
+    def _stops(self, token: int, logits: Tensor, node: int, output: StepOutput) -> bool:
+        """Whether a token is the last; its text and logits are used only where they decide that."""
         if self.sampler.params.stop:
-            landed.texts.append(self.detokenizer.push(token))
+            output.texts.append(self.detokenizer.push(token))
         if token in self.end_tokens or self.detokenizer.stopped:
             return True
         if self.stop_when is None:
             return False
         return bool(self.stop_when(self.sampler.history, logits[node]))
 
-    def tell(self) -> None:
-        """Make the events of what was taken in, and count it."""
+    def emit(self) -> None:
+        """Turn pending outputs into events and statistics."""
         try:
-            for landed in self.untold:
-                self._tell(landed)
+            for output in self.pending_outputs:
+                self._emit(output)
         finally:
-            self.untold.clear()
+            self.pending_outputs.clear()
 
-    def _tell(self, landed: _Landed) -> None:
-        sources = landed.sources()
-        if self.heard:
-            self._tell_events(landed, sources)
+    def _emit(self, output: StepOutput) -> None:
+        sources = output.sources()
+        if self.streaming:
+            self._emit_events(output, sources)
         elif self.finish_reason:
             self._last_text()
         self.stats.tokens += len(sources)
         self.stats.unseen_tokens = self.context.unseen
         self.stats.inner_drafted_by_source = self.context.inner_drafted
         self.stats.inner_accepted_by_source = self.context.inner_accepted
-        if landed.tree is not None:
-            self.stats.count_step(landed.tree, sources[: len(landed.path) - 1])
+        if output.tree is not None:
+            self.stats.count_step(output.tree, sources[: len(output.path) - 1])
 
-    def _tell_events(self, landed: _Landed, sources: list[str]) -> None:
-        step, choice = self.stats.steps + (landed.tree is not None), self.sampler.choice
-        for i, (token, source) in enumerate(zip(landed.tokens, sources, strict=True)):
-            text = landed.texts[i] if landed.texts else self.detokenizer.push(token)
+    def _emit_events(self, output: StepOutput, sources: list[str]) -> None:
+        step, choice = self.stats.steps + (output.tree is not None), self.sampler.choice
+        for i, (token, source) in enumerate(zip(output.tokens, sources, strict=True)):
+            text = output.texts[i] if output.texts else self.detokenizer.push(token)
             if self.finish_reason and i == len(sources) - 1:
                 text += self._last_text()
-            scores = landed.scores[i] if landed.scores else _NO_SCORES
-            origin = self._origin(landed.place(i))
+            scores = output.scores[i] if output.scores else NO_SCORES
+            origin = self._origin(output.place(i))
             self.events.append(TokenEvent(token, text, source, step, choice, *scores, origin))
 
     def _origin(self, place: int) -> Origin | None:
@@ -292,7 +219,7 @@ class Sequence:
         return self.layout.origin(place)
 
     def _last_text(self) -> str:
-        """What comes after the text of the last token; it may hold a stop string."""
+        """The text held back until the end; it may complete a stop string."""
         text = self.detokenizer.finish(self.context.tokens)
         if self.detokenizer.stopped:
             self.finish_reason = "stop"
@@ -312,7 +239,7 @@ class Sequence:
 
 @dataclass(slots=True)
 class _Guard:
-    """See `Sequence.guard`. Two a step for each sequence: a generator would take longer."""
+    """See `Sequence.guard`. A class, as a generator costs more: each sequence enters two a step."""
 
     sequence: Sequence
 
@@ -325,20 +252,6 @@ class _Guard:
         if isinstance(error, Exception):
             self.sequence.error = error
             return True
-        if error is not None:  # an interrupt belongs to the thread it came to
+        if error is not None:  # an interrupt is raised again in the thread it came to
             self.sequence.error = GraftError("interrupted in the middle of a step")
         return False
-
-
-def _scores(tokens: Several[int], logits: Tensor, wanted: int) -> list[Scores]:
-    """Of all tokens of a step at once: one wait for the device. `logits` [n, V]."""
-    log_probs = torch.log_softmax(logits.float(), -1)
-    entropy = -(log_probs.exp() * log_probs.clamp(min=-1e9)).sum(-1)  # [n]
-    chosen = log_probs.gather(1, torch.tensor(tokens, device=logits.device)[:, None]).exp()
-    best = log_probs.topk(wanted)  # [n, wanted] twice
-    told = torch.cat([chosen, entropy[:, None], best.values], 1).tolist()
-    ids = best.indices.tolist()
-    return [
-        (probability, own_entropy, tuple(zip(likely, top, strict=True)))
-        for (probability, own_entropy, *top), likely in zip(told, ids, strict=True)
-    ]

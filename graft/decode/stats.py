@@ -1,4 +1,4 @@
-"""What a request cost and gained; names follow vLLM's per-request speculation metrics."""
+"""Statistics of a request; names follow vLLM's per-request speculation metrics."""
 
 import time
 from collections import Counter
@@ -10,32 +10,39 @@ import numpy as np
 
 from graft.tree.draft_tree import DraftTree
 
-clock = time.perf_counter  # the one place where time comes in
+clock = time.perf_counter  # the only clock of the engine
 
 
 @dataclass(slots=True)
 class Stats:
-    """Counts of one request. A step is one target forward after the prefill."""
+    """Counts and times of one answer. A step is one target forward after the prefill.
+
+    `cached_tokens` of the prompt came from the prefix cache. With `approximate`, some keys and
+    values are not those the model would compute: those of `approximate_tokens` prompt tokens, of
+    which a draft head could not use the first `unseen_tokens`. `tokens` are generated ones. Steps
+    up to the first token count as `prefill_seconds`, later ones as `decode_seconds`; a step shared
+    with other requests counts whole. Sources are drafters' names; positions count from 1, the first
+    draft token. The `inner_*` counts are those of a drafter's own draft model or lookup.
+    """
 
     prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, read before; never approximate ones
-    approximate: bool = False  # some keys and values are not those the model would compute
-    approximate_tokens: int = 0  # of the prompt, with such rows, reused and not computed
-    unseen_tokens: int = 0  # of those, such as a draft head could not read: it started behind them
-    tokens: int = 0  # emitted
-    prefill_seconds: float = 0.0  # of steps up to the first token
-    decode_seconds: float = 0.0  # of steps after it, shared ones counted whole
+    cached_tokens: int = 0
+    approximate: bool = False
+    approximate_tokens: int = 0
+    unseen_tokens: int = 0
+    tokens: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
     per_step_drafted: list[int] = field(default_factory=list)
     per_step_accepted: list[int] = field(default_factory=list)
     accepted_by_source: Counter[str] = field(default_factory=Counter)
     drafted_by_source: Counter[str] = field(default_factory=Counter)
     accepted_by_position: Counter[int] = field(default_factory=Counter)
-    # Put before a drafter of several tiers by its lowest one, and taken by it
     inner_drafted_by_source: Counter[str] = field(default_factory=Counter)
     inner_accepted_by_source: Counter[str] = field(default_factory=Counter)
 
     def count_step(self, tree: DraftTree, accepted: list[str]) -> None:
-        """A step put `tree` before the target, which agreed to nodes of these sources, in order."""
+        """Count a step with this draft tree; `accepted` are the sources of the accepted nodes."""
         drafted = len(tree) - 1
         self.per_step_drafted.append(drafted)
         self.per_step_accepted.append(len(accepted))
@@ -49,7 +56,7 @@ class Stats:
 
     @classmethod
     def together(cls, every: "Iterable[Stats]") -> "Stats":
-        """The steps of several answers, counted as if they were one's."""
+        """The sums of several answers' step counts."""
         whole = cls()
         for stats in every:
             whole.per_step_drafted += stats.per_step_drafted
@@ -66,17 +73,17 @@ class Stats:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Nodes put before the target."""
+        """Draft tokens that the target verified."""
         return sum(self.per_step_drafted)
 
     @property
     def num_accepted_draft_tokens(self) -> int:
-        """Nodes the target agreed with."""
+        """Draft tokens that the target accepted."""
         return sum(self.per_step_accepted)
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens a step yields, the target's own included (1.0 = plain decoding)."""
+        """Mean tokens per step, the target's own included (1.0 = plain decoding)."""
         return 1 + self.num_accepted_draft_tokens / self.steps if self.steps else 1.0
 
     @property
@@ -85,7 +92,7 @@ class Stats:
         return (self.tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """What `--json` prints as `stats`."""
+        """As JSON-ready values; `graft run --json` prints them as `stats`."""
         drafted, accepted = self.num_draft_tokens, self.num_accepted_draft_tokens
         return {
             "prompt_tokens": self.prompt_tokens,
@@ -118,6 +125,6 @@ class Stats:
 
 
 def _histogram(accepted: list[int]) -> list[int]:
-    """[a] = steps in which a draft tokens were accepted."""
+    """[a] is the number of steps with a accepted draft tokens."""
     counts = Counter(accepted)
     return [counts[a] for a in range(max(accepted, default=-1) + 1)]

@@ -1,4 +1,4 @@
-"""Many threads, one step at a time: whoever needs a token makes the next step, for everybody."""
+"""One step at a time, by whichever thread needs a token; it serves all requests."""
 
 import threading
 from collections.abc import Callable
@@ -7,47 +7,47 @@ from graft.errors import InputError
 
 
 class StepLock:
-    """No thread of its own: who comes first steps, the others wait until that step is over."""
+    """Has no thread of its own: the first thread makes the step, others wait until it is over."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
-        self._stepping: int | None = None  # the thread that is at it
+        self._holder: int | None = None  # the thread that makes the step
 
     def until(self, ready: Callable[[], bool], step: Callable[[], None]) -> None:
-        """Step, or let others step, until `ready`."""
+        """Make steps, or wait for those of other threads, until `ready`."""
         while not ready():
             self.once(ready, step)
 
     def once(self, ready: Callable[[], bool], step: Callable[[], None]) -> None:
-        """At most one step, by this thread or by another; none if `ready`."""
-        if not self.between(lambda: ready() or step()):
-            self._await_end()
+        """At most one step, by this thread or another; none if `ready`."""
+        if not self.try_exclusive(lambda: ready() or step()):
+            self._wait()
 
     def exclusive(self, action: Callable[[], None]) -> None:
-        """Do something as soon as no step is under way."""
-        while not self.between(action):
-            self._await_end()
+        """Run `action` as soon as no step is running."""
+        while not self.try_exclusive(action):
+            self._wait()
 
-    def between(self, action: Callable[[], object]) -> bool:
-        """Do something now if no step is under way; whether it was done."""
+    def try_exclusive(self, action: Callable[[], object]) -> bool:
+        """Run `action` now if no step is running; returns whether it ran."""
         mine = False
         try:
             with self._condition:
-                if self._stepping is not None:
+                if self._holder is not None:
                     return False
-                mine, self._stepping = True, threading.get_ident()
+                mine, self._holder = True, threading.get_ident()
             action()
             return True
         finally:
             if mine:
                 with self._condition:
-                    self._stepping = None
+                    self._holder = None
                     self._condition.notify_all()
 
-    def _await_end(self) -> None:
-        """Until the step under way is over, if there still is one."""
+    def _wait(self) -> None:
+        """Wait for the end of the step that is running, if any."""
         with self._condition:
-            if self._stepping == threading.get_ident():
-                raise InputError("an engine cannot be asked from inside its own callbacks")
-            if self._stepping is not None:
+            if self._holder == threading.get_ident():
+                raise InputError("a callback cannot use the engine that calls it")
+            if self._holder is not None:
                 self._condition.wait()

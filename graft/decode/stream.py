@@ -1,64 +1,52 @@
-"""The tokens of an answer as they come, for loops and for `async` loops."""
+"""The tokens of an answer as they are generated, for loops and for `async` loops."""
 
 import asyncio
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
-from graft.decode.sequence import Result, Sequence, TokenEvent
-from graft.decode.step_lock import StepLock
-
-
-class Steps(Protocol):
-    """What a stream needs of the engine."""
-
-    turns: StepLock
-
-    def advance(self) -> None:
-        """One forward for everybody."""
-
-    def sweep(self) -> None:
-        """Let go of what has ended."""
+from graft.decode.loop import DecodeLoop
+from graft.decode.output import Result, TokenEvent
+from graft.decode.sequence import Sequence
 
 
 class Stream:
-    """Iterate to get the token events; `result` is complete when they are through.
+    """Iterate over it to get the `TokenEvent`s of an answer; `result` is complete after the last.
 
-    Streams of one engine may be read by several threads, and run in one batch. One that nobody
-    reads pauses after a while.
+    Streams of one engine run in one batch and may be read by several threads. A stream with too
+    many unread events pauses. An error of the request is raised after its last event.
     """
 
-    def __init__(self, engine: Steps, sequences: list[Sequence]) -> None:
-        self._engine, self._sequences = engine, sequences
+    def __init__(self, loop: DecodeLoop, sequences: list[Sequence]) -> None:
+        self._loop, self._sequences = loop, sequences
 
     def __iter__(self) -> "Stream":
         return self
 
     def __next__(self) -> TokenEvent:
-        self._engine.step_lock.until(self.ready, self._engine.advance)
-        event = self.take()
+        self._loop.lock.until(self.ready, self._loop.step)
+        event = self.take_next()
         if event is None:
             raise StopIteration
         return event
 
     def ready(self) -> bool:
-        """Whether `take` has something to say: an event, or that there are no more."""
+        """Whether an event is available, or the stream has ended."""
         return any(s.events for s in self._sequences) or self.done
 
     def step(self) -> None:
-        """At most one step of the engine towards the next event, by this thread or another."""
-        self._engine.step_lock.once(self.ready, self._engine.advance)
+        """Make at most one step towards the next event, or wait for another thread's step."""
+        self._loop.lock.once(self.ready, self._loop.step)
 
     @property
-    def prompt_read(self) -> tuple[int, int]:
-        """How many tokens of the prompt are in the cache, and how many it has."""
+    def prefill_progress(self) -> tuple[int, int]:
+        """How many prompt tokens are in the KV cache, and how many the prompt has."""
         first = self._sequences[0]
         count = first.stats.prompt_tokens
         return min(first.extent.total if first.extent else 0, count), count
 
-    def take(self) -> TokenEvent | None:
-        """The next event that is there; None after the last. What went wrong comes after it."""
+    def take_next(self) -> TokenEvent | None:
+        """The next available event; None, or the request's error, after the last one."""
         for sequence in self._sequences:
             if sequence.events:
                 return sequence.events.popleft()
@@ -66,23 +54,23 @@ class Stream:
         self._raise()
         return None
 
-    def taken(self) -> list[TokenEvent]:
-        """All events that are there; nothing is waited for."""
+    def take_available(self) -> list[TokenEvent]:
+        """All available events, without waiting."""
         events = []
         for sequence in self._sequences:
-            with suppress(IndexError):  # there are no more, or another thread has closed it
+            with suppress(IndexError):  # empty, or closed by another thread
                 while True:
                     events.append(sequence.events.popleft())
         return events
 
     @property
     def done(self) -> bool:
-        """Whether nothing more will come besides the events that are there."""
+        """Whether no more events will become available."""
         return all(sequence.done for sequence in self._sequences)
 
     @property
     def error(self) -> BaseException | None:
-        """What went wrong."""
+        """The error that ended the request."""
         return next((each.error for each in self._sequences if each.error), None)
 
     def _raise(self) -> None:
@@ -90,21 +78,22 @@ class Stream:
             raise error
 
     def finish(self) -> Result:
-        """The complete answer, without reading its events."""
+        """Wait for the complete answer without reading its events."""
         for sequence in self._sequences:
-            sequence.patience = None
-        self._engine.step_lock.until(lambda: self.done, self._engine.advance)
+            sequence.max_unread = None
+        self._loop.lock.until(lambda: self.done, self._loop.step)
         self._raise()
         return self.result
 
     def close(self) -> None:
-        """Stop here and free the rows; safe to call at any time, by any thread, also twice."""
+        """End the answer and free its KV cache rows; any thread may call it, also twice."""
         for sequence in self._sequences:
             sequence.cancel()
-        self._engine.step_lock.between(self._engine.sweep)  # else the step under way does it
+        # If a step is running, that step collects them.
+        self._loop.lock.try_exclusive(self._loop.collect_finished)
 
     def __del__(self) -> None:
-        for sequence in self._sequences:  # no more than that: this may run anywhere, at any time
+        for sequence in self._sequences:  # takes no lock: the collector may run in any thread
             sequence.cancel()
 
     @property
@@ -115,7 +104,7 @@ class Stream:
 
 
 class AsyncStream:
-    """`async for` over the token events; `result` as in `Stream`. Steps run beside the loop."""
+    """`Stream` for `async for`; steps run in a thread beside the event loop."""
 
     def __init__(self, stream: Stream, executor: Executor) -> None:
         self._stream, self._executor = stream, executor
@@ -131,13 +120,13 @@ class AsyncStream:
         except asyncio.CancelledError:
             self.close()
             raise
-        event = self._stream.take()
+        event = self._stream.take_next()
         if event is None:
             raise StopAsyncIteration
         return event
 
     def close(self) -> None:
-        """Stop here and free the rows, at once or with the end of the step under way."""
+        """End the answer and free its KV cache rows, at once or after the step that is running."""
         self._stream.close()
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Text between the user and the token ids: prompts in, answers out piece by piece."""
+"""Tokenization of prompts, and incremental detokenization of answers."""
 
 import threading
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from tokenizers.decoders import DecodeStream
 
 from graft.errors import InputError
 
-# What a template may raise over messages or options it was not written for
-REFUSED = (
+# Errors that a chat template may raise for messages or options it does not support
+TEMPLATE_ERRORS = (
     TemplateError,
     ArithmeticError,
     AttributeError,
@@ -20,13 +20,13 @@ REFUSED = (
     TypeError,
     ValueError,
 )
-Message = dict[str, Any]  # role, content, and what else the model's template knows
-Spans = dict[int, tuple[int, int]]  # of messages in a text
+Message = dict[str, Any]  # role, content, and other fields of the model's chat template
+Spans = dict[int, tuple[int, int]]  # characters of a text by message number
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """Token ids and the spans of them that are content rather than chat template."""
+    """Token ids, and the spans of them that drafts may copy: content, not chat template."""
 
     tokens: list[int]
     quotable: list[tuple[int, int]]
@@ -36,17 +36,17 @@ Prompt = str | Sequence[int] | Sequence[Message] | EncodedPrompt
 
 
 class Encoder:
-    """StepLock prompts into token ids; without a tokenizer (None) it takes nothing but ids.
+    """Encodes prompts; without a tokenizer (None) it accepts only token ids.
 
-    Threads take turns: tokenizers keep settings between calls.
+    One thread at a time uses the tokenizer, which keeps settings between calls.
     """
 
     def __init__(self, tokenizer: Any, vocabulary: int) -> None:  # noqa: ANN401
         self._tokenizer, self._vocabulary = tokenizer, vocabulary
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def prompt(self, prompt: Prompt) -> EncodedPrompt:
-        """Raw text, token ids, or chat messages (through the model's template)."""
+        """Encode text, token ids, or chat messages (by the model's chat template)."""
         if isinstance(prompt, EncodedPrompt):
             return prompt
         if isinstance(prompt, str):
@@ -62,8 +62,7 @@ class Encoder:
         return self._ids(items)
 
     def chat(self, messages: list[Message], **options: Any) -> EncodedPrompt:  # noqa: ANN401
-        """Chat messages through the model's template; `options`, such as its tools, are the
-        template's own."""
+        """Encode chat messages; `options`, such as tools, go to the model's chat template."""
         for message in messages:
             if not isinstance(message.get("role"), str) or not isinstance(
                 message.get("content"), str
@@ -81,8 +80,8 @@ class Encoder:
         messages: list[Message],
         **options: Any,  # noqa: ANN401
     ) -> list[tuple[int, int, int] | None]:
-        """For each token of a chat its message and the characters there, from and to; None for
-        what is the template's."""
+        """For each token of a chat its message's number and its first and end character there;
+        None for the template's tokens."""
         encoded, spans = self._chat(messages, options)
         places: list[tuple[int, int, int] | None] = [None] * len(encoded.input_ids)
         offsets = encoded["offset_mapping"]
@@ -96,30 +95,28 @@ class Encoder:
         return places
 
     def characters(self, text: str, *, special: bool = False) -> list[tuple[int, int]]:
-        """For each token of a text its characters, from and to; `special` as a prompt has them."""
+        """First and end character of each token; `special` adds special tokens as prompts have."""
         encoded = self._encoded(text, add_special_tokens=special, return_offsets_mapping=True)
         return list(encoded["offset_mapping"])
 
     def _chat(self, messages: list[Message], options: dict[str, Any]) -> tuple[Any, Spans]:
-        """A chat's tokens with their places in the rendered text, and its messages' there."""
+        """An encoded chat with its offsets, and the messages' spans in the rendered text."""
         text = self.render(messages, **options)
         encoded = self._encoded(text, add_special_tokens=False, return_offsets_mapping=True)
         return encoded, _content_spans(text, self.render(_marked(messages), **options), messages)
 
     def text(self, text: str | Sequence[int]) -> list[int]:
-        """Token ids of a drafting text, which may be token ids already."""
+        """Token ids of a text to draft from; token ids are returned as they are."""
         if not isinstance(text, str):
             return self._ids(list(text)).tokens
         return list(self._encoded(text, add_special_tokens=False).input_ids)
 
     def _encoded(self, text: str, **options: bool) -> Any:  # noqa: ANN401
-        """What the tokenizer makes of a text."""
-        tokenizer = self._needed()
-        with self._turn:
+        tokenizer = self._required_tokenizer()
+        with self._lock:
             return tokenizer(text, verbose=False, **options)
 
-    def _needed(self) -> Any:  # noqa: ANN401
-        """The tokenizer, where a text cannot do without one."""
+    def _required_tokenizer(self) -> Any:  # noqa: ANN401
         if self._tokenizer is None:
             raise InputError("this model came without a tokenizer; pass token ids instead of text")
         return self._tokenizer
@@ -135,39 +132,38 @@ class Encoder:
         return EncodedPrompt(tokens, [(0, len(tokens))])
 
     def render(self, messages: list[Message], **options: Any) -> str:  # noqa: ANN401
-        """The chat as the model's template writes it, up to where the answer begins."""
-        if not self._needed().chat_template:
+        """The chat as text, by the model's chat template, with the generation prompt."""
+        if not self._required_tokenizer().chat_template:
             raise InputError("this model has no chat template; pass the prompt as plain text")
         try:
             return self._tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True, **options
             )
-        except REFUSED as error:  # e.g. two users in a row
+        except TEMPLATE_ERRORS as error:  # e.g. two users in a row
             line = " ".join(str(error).split())
             raise InputError(f"the model's chat template refuses this: {line}") from error
 
 
 def _mark(number: int) -> str:
-    return f"\ue000{number}\ue001"  # private use: no template has it
+    return f"\ue000{number}\ue001"  # private use characters: in no template
 
 
 def _marked(messages: list[Message]) -> list[Message]:
-    """The same chat with a mark in place of every message's words."""
+    """The chat with a mark in place of every message's content."""
     return [{**message, "content": _mark(i)} for i, message in enumerate(messages)]
 
 
 def _content_spans(text: str, marked: str, messages: list[Message]) -> Spans:
-    """Where the messages' own words stand in the rendered chat (templates may strip them), by the
-    messages' numbers.
+    """The span of each message's content in the rendered chat; templates may strip it.
 
-    `marked` is the chat rendered with marks: what stands before a mark is the template's own.
+    `marked` is the chat rendered with marks: text before a mark is the template's.
     """
     spans, place = {}, 0
     for i, message in enumerate(messages):
-        own, mark, rest = marked.partition(_mark(i))
+        own, mark, after = marked.partition(_mark(i))
         if not mark:
             continue  # the template leaves this message out
-        marked, stripped = rest, message["content"].strip()
+        marked, stripped = after, message["content"].strip()
         place = max(place, text.find(own, place) + len(own))
         found = text.find(stripped, place) if stripped else -1
         if found >= 0:
@@ -179,7 +175,7 @@ def _content_spans(text: str, marked: str, messages: list[Message]) -> Spans:
 def _token_spans(
     offsets: list[tuple[int, int]], spans: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Token ranges that lie wholly inside the character spans."""
+    """Token ranges that lie entirely inside the character spans."""
     result = []
     for first, last in spans:
         inside = [i for i, (a, b) in enumerate(offsets) if first <= a and b <= last and a < b]
@@ -189,9 +185,9 @@ def _token_spans(
 
 
 class Detokenizer:
-    """Text of a growing output: whole characters only, stop strings found and held back.
+    """Decodes a growing output: complete characters only, cut before a stop string.
 
-    Without a tokenizer (None) there is no text.
+    Without a tokenizer (None) all text is empty.
     """
 
     def __init__(self, tokenizer: Any, stop: tuple[str, ...]) -> None:  # noqa: ANN401
@@ -201,26 +197,27 @@ class Detokenizer:
         self._stream = DecodeStream(skip_special_tokens=True)
         self._stop = stop
         self._count = 0  # tokens decoded so far
-        self._unshown: list[int] = []  # the last of them, which gave no text yet
+        self._unshown: list[int] = []  # the last of them, which have no text yet
         self._text = ""  # their text
-        self._shown = 0  # characters of it handed out
+        self._shown = 0  # characters of it returned so far
         self.stopped = False
 
     def push(self, token: int) -> str:
-        """Text that is certain after one more token; sets `stopped` at a stop string."""
+        """The new text after one more token; sets `stopped` at a stop string."""
         if self._tokenizer is None:
             return ""
         self._decode([token])
         return self._release(len(self._text) - self._held())
 
     def finish(self, tokens: list[int]) -> str:
-        """What is left to show when the output ends, unfinished characters included.
+        """The remaining text at the end of the output, incomplete characters included.
 
-        `tokens` are the whole output: those that were not pushed are made text now."""
+        `tokens` are the whole output; those not pushed yet are decoded now.
+        """
         if self._tokenizer is not None and not self.stopped:
             self._decode(tokens[self._count :])
             whole = self._tokenizer.decode(tokens, skip_special_tokens=True)
-            if not whole.startswith(self._text):  # bytes at the end spoiled what was shown
+            if not whole.startswith(self._text):  # bytes at the end change text already returned
                 rest = self._tokenizer.decode(self._unshown, skip_special_tokens=True)
                 whole = self._text + rest
             self._unshown.clear()
@@ -230,7 +227,7 @@ class Detokenizer:
 
     @property
     def text(self) -> str:
-        """Everything decoded, cut before a stop string."""
+        """All decoded text, cut before a stop string."""
         return self._text
 
     def _decode(self, tokens: list[int]) -> None:
@@ -238,13 +235,16 @@ class Detokenizer:
         self._count += len(tokens)
 
     def _step(self, token: int) -> str:
-        """What one more token adds. A byte that fits no character spoils those shown before it,
-        which the stream takes for an error: a new one goes on with what was not shown."""
+        """The text that one more token adds.
+
+        A byte that fits no character changes earlier text, which DecodeStream reports as an error:
+        a new stream continues with the tokens that have no text yet.
+        """
         self._unshown.append(token)
         backend = self._tokenizer.backend_tokenizer
         try:
             text = self._stream.step(backend, token) or ""
-        except Exception:  # it raises nothing more special
+        except Exception:  # DecodeStream raises no narrower class
             self._stream = DecodeStream(skip_special_tokens=True)
             text = "".join([self._stream.step(backend, each) or "" for each in self._unshown])
         if text:
@@ -252,7 +252,7 @@ class Detokenizer:
         return text
 
     def _held(self) -> int:
-        """Characters at the end that may become a stop string; cuts the text at a whole one."""
+        """Characters at the end that may begin a stop string; cuts the text at a complete one."""
         if not self._stop:
             return 0
         places = [self._text.find(stop, max(0, self._shown)) for stop in self._stop]
@@ -269,7 +269,7 @@ class Detokenizer:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """Length of the longest end of `text` that begins `stop`."""
+    """Length of the longest suffix of `text` that is a prefix of `stop`."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if stop.startswith(text[-length:]):
             return length

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from graft.decode.engine import Engine
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.decode.stats import clock
-from graft.decode.text import Detokenizer
+from graft.decode.text import Detokenizer, EncodedPrompt
 from graft.rag.answer import CUE, Answer, Made, Round, Tally, extract
 from graft.rag.call import Call
 from graft.rag.corpus import Hit
@@ -226,14 +227,10 @@ class AnswerStream:
         enough: Callable[[Tokens], bool] = never,
     ) -> Call:
         session = self._session
-        request = Request(
-            handed.tokens,
-            params,
-            draft=session.draft,
-            quotable=quotable(handed.parts),
-            **handed.options,
-        )
-        return Call(session.engine, request, before, enough, session.language)
+        prompt = EncodedPrompt(handed.tokens, quotable(handed.parts))
+        request = Request(prompt, params, draft=session.draft)
+        prepared = PreparedRequest(request, **handed.options)
+        return Call(session.engine, prepared, before, enough, session.language)
 
     def _take(self, call: Call, handed: Handed, keep: int, looked: "_Looked") -> Round:
         """Keep the first tokens of what a call wrote, and write the round down."""

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from graft.decode.engine import Engine
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.rag.answer import CUE
 from graft.rag.policy import Token, Tokens, places, text_of
 from graft.rag.sentences import Language, may_end_sentence
@@ -20,7 +20,7 @@ class Call:
     """
 
     engine: Engine
-    request: Request
+    request: PreparedRequest
     before: str
     enough: Callable[[Tokens], bool]
     language: Language
@@ -30,7 +30,7 @@ class Call:
 
     def pieces(self) -> Iterator[str]:
         """The text as it comes, one token late: what comes behind the answer is taken back."""
-        ends = self.engine.loaded.eos_ids | set(self.request.params.stop_token_ids)
+        ends = self.engine.loaded.eos_ids | set(self.request.request.params.stop_token_ids)
         stream = self.engine.stream(self.request)
         told = 0
         try:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from graft.decode.engine import Engine
-from graft.decode.request import PreparedRows
+from graft.decode.prepared_request import PreparedRows
 from graft.models.arena import Extent
 from graft.tree.draft_tree import chain
 

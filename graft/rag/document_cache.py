@@ -31,7 +31,7 @@ MOST_ORDERS = 4096  # of passages in earlier prompts
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A prompt for `Request(prepared.tokens, rows=prepared.rows)`, and what is reused of it.
+    """A prompt for `PreparedRequest(Request(prepared.tokens), prepared.rows)`.
 
     `parts` are in the prompt's order, which `reordered` says is not the one that was asked for.
     What the engine's own prefix cache adds to it stands in the result's statistics.

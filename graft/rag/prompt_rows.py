@@ -54,7 +54,7 @@ def farthest(differences: np.ndarray, count: int) -> np.ndarray:
 
 @dataclass(slots=True, eq=False)
 class PromptRows:
-    """`decode.request.PreparedRows` of a prompt whose pieces follow one another without a gap.
+    """`PreparedRows` of a prompt whose pieces follow one another without a gap.
 
     Holds its entries, so that nothing is lost if they have to give way meanwhile. Any number of
     requests may use it.

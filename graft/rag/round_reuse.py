@@ -20,7 +20,7 @@ from graft.rag.reuse import Reuse
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    """What goes to the engine: the parts in their order, and options of the `Request`.
+    """What goes to the engine: the parts in their order, and options of the `PreparedRequest`.
 
     `known` says of each part how many tokens have rows that are exactly the model's own, whatever
     the prefix cache holds; None: of none. `reordered`: passages stand in another order than asked.
@@ -62,7 +62,7 @@ class ReadAnew:
 
     def hand(self, parts: Sequence[Part], question: str) -> Handed:  # noqa: ARG002
         """See RoundReuse."""
-        return Handed(parts, {"most_cached": 0})
+        return Handed(parts, {"max_cached": 0})
 
     def end(self, question: str) -> None:
         """See RoundReuse; nothing was kept."""

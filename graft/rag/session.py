@@ -7,6 +7,7 @@ passages of the round, the question and the text so far, and drafts from all but
 from pathlib import Path
 
 from graft.decode.engine import Engine
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.decode.stats import clock
 from graft.errors import InputError
@@ -109,6 +110,7 @@ class Session:
             once = SamplingParams(max_tokens=1, ignore_eos=True)
             began = clock()
             handed = self.reuse.hand([head, Part("text", head.tokens[-1:])], "")
-            self.engine.generate(Request(handed.tokens, once, draft="plain", **handed.options))
+            request = Request(handed.tokens, once, draft="plain")
+            self.engine.generate(PreparedRequest(request, **handed.options))
             self._head_seconds = clock() - began
         return self._head_seconds

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, chat_logprobs
 from graft.server.messages import encode_chat, plain_text
@@ -19,7 +19,7 @@ from graft.server.usage import usage_and_metrics
 from graft.server.worker import Job, PromptEvent
 
 
-def prepare(body: ChatRequest, builder: RequestBuilder, tenant: str) -> list[Request]:
+def prepare(body: ChatRequest, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
     """The engine's request; ApiError or InputError for what cannot be served."""
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs", param="top_logprobs")
@@ -45,7 +45,7 @@ class ChatAnswer:
     created: int = field(default_factory=lambda: int(time.time()))
     trace: Trace | None = None  # set by `prepare`, if requested
 
-    def prepare(self, builder: RequestBuilder, tenant: str) -> list[Request]:
+    def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
         requests = prepare(self.body, builder, tenant)
         if is_traced(self.body):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from graft.decode.engine import Engine
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.text import Prompt
 from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, completion_logprobs
@@ -29,7 +29,7 @@ def prompts_of(body: CompletionRequest) -> list[Prompt]:
     return list(prompt)
 
 
-def prepare(body: CompletionRequest, builder: RequestBuilder, tenant: str) -> list[Request]:
+def prepare(body: CompletionRequest, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
     """A request for each prompt; ApiError or InputError for what cannot be served."""
     if body.best_of not in (None, body.n):
         raise ApiError("best_of must be the same as n", param="best_of")
@@ -69,7 +69,7 @@ class CompletionAnswer:
     created: int = field(default_factory=lambda: int(time.time()))
     traces: list[Trace] = field(default_factory=list)  # of each prompt, if requested
 
-    def prepare(self, builder: RequestBuilder, tenant: str) -> list[Request]:
+    def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
         requests = prepare(self.body, builder, tenant)
         if self.body.echo:

@@ -16,7 +16,7 @@ from llguidance.hf import from_tokenizer
 from torch import Tensor
 
 from graft.decode.engine import Engine
-from graft.decode.request import Constrain
+from graft.decode.prepared_request import Constrain
 from graft.errors import GraftError, InputError
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import keep

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from graft.decode.engine import Engine
-from graft.decode.sequence import TokenEvent
+from graft.decode.output import TokenEvent
 from graft.server.grammar import Grammars
 
 MIN_LOGPROB = -9999.0  # JSON has no infinity

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graft.decode.engine import Engine
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.decode.text import EncodedPrompt
 from graft.errors import ContextLengthError, InputError
@@ -114,7 +115,7 @@ class RequestBuilder:
         body: Sampled,
         tenant: str,
         schema: dict[str, Any] | None = None,
-    ) -> Request:
+    ) -> PreparedRequest:
         """The engine's request; `schema` constrains the answer to required tool calls."""
         limit = getattr(body, "max_completion_tokens", None) or body.max_tokens
         count, context = len(prompt.tokens), self.engine.context_length
@@ -128,15 +129,18 @@ class RequestBuilder:
             raise InputError("ignore_eos cannot be combined with a structured output")
         draft, draft_tokens = self._draft(body.speculative, tenant)
         documents, prediction = self._texts(body)
-        return Request(
+        request = Request(
             prompt,
             params,
             draft,
             documents,
             prediction or None,
-            constrain=self.grammars.constrain(grammar) if grammar else None,
             draft_tokens=draft_tokens,
             cache_salt="\0".join([tenant, body.cache_salt or ""]).strip("\0"),
+        )
+        return PreparedRequest(
+            request,
+            constrain=self.grammars.constrain(grammar) if grammar else None,
             drafters=self.tenants.drafters(tenant),
         )
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.server.chat import prepare
 from graft.server.request_builder import RequestBuilder
 from graft.server.schema import (
@@ -62,7 +62,7 @@ class ResponseAnswer:
     created: int = field(default_factory=lambda: int(time.time()))
     trace: Trace | None = None  # set by `prepare`, if requested
 
-    def prepare(self, builder: RequestBuilder, tenant: str) -> list[Request]:
+    def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """The engine's request; ApiError or InputError for what cannot be served."""
         chat = as_chat(self.body)
         requests = prepare(chat, builder, tenant)

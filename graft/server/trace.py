@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graft.decode.engine import Engine
-from graft.decode.sequence import TokenEvent
+from graft.decode.output import TokenEvent
 from graft.decode.text import Prompt
 from graft.draft.copies.texts import Origin
 from graft.server.messages import chat_characters, plain_text

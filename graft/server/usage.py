@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from graft.decode.sequence import Result
+from graft.decode.output import Result
 from graft.decode.stats import Stats
 from graft.verify.verdict import Promise
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from graft.decode.engine import Engine
-from graft.decode.request import Request
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.stats import clock
 from graft.decode.stream import Stream
 from graft.server.errors import BUSY, SERVER_ERROR, ApiError
@@ -155,7 +155,7 @@ class Worker:
         return bool(self._thread and self._thread.is_alive() and not self._closing)
 
     async def open(
-        self, prepare: Callable[[], Sequence[Request]], *, sequences: int, streaming: bool
+        self, prepare: Callable[[], Sequence[PreparedRequest]], *, sequences: int, streaming: bool
     ) -> Job:
         """A new job, which the caller must close; ApiError if the queue is full. `prepare` runs in
         another thread."""
@@ -226,11 +226,11 @@ class Worker:
             )
         self._sequences += sequences
 
-    def _submit(self, requests: Sequence[Request], streaming: bool) -> list[Stream]:  # noqa: FBT001
+    def _submit(self, requests: Sequence[PreparedRequest], streaming: bool) -> list[Stream]:  # noqa: FBT001
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self.engine.submit(request, heard=streaming))
+                streams.append(self.engine.submit(request, streaming=streaming))
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -254,7 +254,7 @@ class Worker:
     def _step(self) -> BaseException | None:
         """One step for all jobs. An error here ends all of them."""
         try:
-            self.engine.step_lock.exclusive(self.engine.advance)
+            self.engine.loop.lock.exclusive(self.engine.loop.step)
         except Exception as error:
             log.exception("a step failed")
             return error
@@ -262,7 +262,9 @@ class Worker:
 
     def _update(self, job: Job, failure: BaseException | None) -> _Update:
         events = [
-            (number, event) for number, stream in enumerate(job.streams) for event in stream.taken()
+            (number, event)
+            for number, stream in enumerate(job.streams)
+            for event in stream.take_available()
         ]
         error = failure or next((each.error for each in job.streams if each.error), None)
         done = all(stream.done for stream in job.streams)

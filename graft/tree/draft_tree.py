@@ -1,7 +1,7 @@
-"""The draft: a tree of guesses whose node 0 is the root, the last known token.
+"""The draft: a tree of draft tokens whose node 0 is the root, the last generated token.
 
-Nodes stand in level order, parents before children, siblings distinct: so a node's depth never
-falls along the array, and what a node may attend to follows from `parents` alone.
+Nodes are in level order, parents before children, and siblings have distinct tokens. So depths
+never fall along the array, and the nodes that a node attends to follow from `parents` alone.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +14,14 @@ from torch import Tensor
 from graft.tree.relations import ancestors, depths
 
 
-@dataclass(eq=False)  # frozen ones take three times as long to make
+@dataclass(eq=False)  # a frozen one takes three times as long to make
 class DraftTree:
-    """Not to be changed. `scores` estimate the probability that a node's whole path is accepted;
-    the root's is 1.
+    """Immutable by convention. `scores` estimate the probability that a node's whole path is
+    accepted; the root's is 1.
 
-    `sources` index into `source_names`. `probs` are the drafter's distributions at the nodes the
-    children were drawn from; only sampled chains have them, for the rejection rule. `places` say
-    where copied nodes stand among a sequence's texts (`draft/copies/texts.py`), -1 for all others.
+    `sources` index into `source_names`, the drafters. `probs` are the drafter's distributions that
+    a node's children were sampled from; only sampled chains have them, for rules with q. `places`
+    are positions of copied tokens in a sequence's texts (`draft/copies/texts.py`), -1 for others.
     """
 
     tokens: np.ndarray  # [N] int64
@@ -30,7 +30,7 @@ class DraftTree:
     sources: np.ndarray  # [N] int16
     source_names: tuple[str, ...] = ("",)
     probs: Tensor | None = None  # [N, V]
-    places: np.ndarray | None = None  # [N] int32; None: nothing is copied
+    places: np.ndarray | None = None  # [N] int32; None: no token is copied
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -46,7 +46,7 @@ class DraftTree:
 
     @cached_property
     def children(self) -> list[dict[int, int]]:
-        """For every node its children, token -> node; not to be changed."""
+        """For every node its children, token -> node; do not change them."""
         if len(self) == 1:
             return [{}]
         known: list[dict[int, int]] = [{} for _ in range(len(self))]
@@ -57,27 +57,27 @@ class DraftTree:
         return known
 
     def paths(self) -> list[list[int]]:
-        """For every node the tokens that lead to it from the root, which is not among them."""
+        """For every node the tokens from below the root down to it."""
         paths: list[list[int]] = [[]]
         for parent, token in zip(self.parents[1:].tolist(), self.tokens[1:].tolist(), strict=True):
             paths.append([*paths[parent], token])
         return paths
 
     def source(self, node: int) -> str:
-        """Who guessed a node."""
+        """The drafter that proposed a node."""
         return self.source_names[self.sources[node]]
 
     def place(self, node: int) -> int:
-        """Where a copied node stands, -1 for others."""
+        """The place of a copied node, -1 for others."""
         return -1 if self.places is None else int(self.places[node])
 
     def all_places(self) -> list[int]:
-        """The same for every node."""
+        """The place of every node."""
         return [-1] * len(self) if self.places is None else self.places.tolist()
 
 
 def with_depths(tree: DraftTree, known: np.ndarray) -> DraftTree:
-    """The same tree, whose depths need not be found again."""
+    """The tree with its depths, so that they are not computed again."""
     tree.__dict__["depths"] = known
     return tree
 
@@ -89,7 +89,7 @@ _NO_SOURCE = np.zeros(1, np.int16)
 
 @lru_cache(maxsize=1 << 14)
 def root_only(token: int) -> DraftTree:
-    """No guess: plain decoding."""
+    """A tree without draft tokens: plain decoding."""
     return DraftTree(np.array([token]), _NO_PARENT, _CERTAIN, _NO_SOURCE)
 
 
@@ -114,7 +114,7 @@ def in_level_order(
     source_names: tuple[str, ...],
     places: np.ndarray | None = None,
 ) -> DraftTree:
-    """A tree from nodes in any order in which parents come first; node 0 is the root."""
+    """A tree from nodes in any order with parents first; node 0 is the root."""
     level = depths(parents)
     if (level[1:] < level[:-1]).any():
         order = np.argsort(level, kind="stable")

@@ -1,20 +1,20 @@
-"""Grafting: two trees under one root become one, nodes in common kept once."""
+"""Merging two draft trees under one root; common nodes are kept once."""
 
 import numpy as np
 
 from graft.tree.draft_tree import DraftTree, in_level_order
 
-BOTH = "both"  # the source of nodes that several drafters guessed
+BOTH = "both"  # the source of nodes that several drafters proposed
 
 
 def union(first: DraftTree, second: DraftTree) -> DraftTree:
-    """Every path of both trees.
+    """A tree with every path of both.
 
-    A node of both keeps the better score; its source is `BOTH` where two drafters claim it, and
-    the one who does where only one names itself. Where it was copied from is kept.
+    A common node gets the higher score. Its source is `BOTH` if two drafters proposed it, or the
+    only named one. Places of copied tokens are kept.
     """
     if first.tokens[0] != second.tokens[0]:
-        raise ValueError("trees with different roots cannot be joined")
+        raise ValueError("trees with different roots cannot be merged")
     if len(second) == 1:
         return first
     if len(first) == 1:
@@ -38,7 +38,7 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
             places.append(others[i])
             children.append({})
         scores[node] = max(scores[node], float(second.scores[i]))
-        sources[node] = _place(_joint(names[sources[node]], second.source(i)), names)
+        sources[node] = _index(_common_source(names[sources[node]], second.source(i)), names)
         places[node] = max(places[node], others[i])
         place[i] = node
     return in_level_order(
@@ -51,12 +51,12 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
     )
 
 
-def _place(name: str, names: list[str]) -> int:
-    """Where a name stands among the others; at their end from now on, if it is new."""
+def _index(name: str, names: list[str]) -> int:
+    """The index of a name, which is appended if it is new."""
     if name not in names:
         names.append(name)
     return names.index(name)
 
 
-def _joint(first: str, second: str) -> str:
+def _common_source(first: str, second: str) -> str:
     return (first or second) if first == second or not (first and second) else BOTH

@@ -1,4 +1,4 @@
-"""Cutting a tree down to the nodes that are worth their place."""
+"""Parts of a draft tree: its best nodes, its first levels, some of its branches."""
 
 import heapq
 from collections.abc import Iterable
@@ -9,9 +9,9 @@ from graft.tree.draft_tree import DraftTree
 
 
 def best_first(tree: DraftTree) -> list[int]:
-    """All nodes, the root first, then always the best child of those taken (ties: lower number).
+    """All nodes: the root, then always the best child of a node in the list (ties: lower number).
 
-    Any prefix of this order is closed under parents, whatever the scores are.
+    Any prefix of this order contains all parents of its nodes, whatever the scores are.
     """
     children = tree.children
     order, frontier = [], [(-np.inf, 0)]
@@ -24,7 +24,7 @@ def best_first(tree: DraftTree) -> list[int]:
 
 
 def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
-    """The tree of these nodes only; they must hold the root and all parents of their members."""
+    """The tree of these nodes only; they must include the root and all their parents."""
     chosen = np.array(sorted(nodes))
     place = np.full(len(tree) + 1, -1, np.int32)  # the root's parent -1 maps to the last entry
     place[chosen] = np.arange(len(chosen))
@@ -40,8 +40,8 @@ def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
 
 
 def strongest(tree: DraftTree, count: int) -> DraftTree:
-    """The root and the `count` nodes with the best scores, where no score is above its parent's
-    (ties: lower number)."""
+    """The root and the `count` nodes with the best scores (ties: lower number), for trees in which
+    no score is above its parent's."""
     if len(tree) <= count + 1:
         return tree
     return keep(tree, np.argsort(-tree.scores, kind="stable")[: count + 1].tolist())
@@ -61,7 +61,7 @@ def starting_with(tree: DraftTree, tokens: Iterable[int]) -> DraftTree:
 
 
 def below(tree: DraftTree, node: int) -> DraftTree:
-    """What hangs under a node that is the last of a chain from the root on; it becomes the root."""
+    """The subtree of `node`, which becomes the root; the tree must be a chain down to it."""
     parents = tree.parents[node:] - node
     parents[0] = -1
     scores = tree.scores[node:] / tree.scores[node]
@@ -83,7 +83,7 @@ def shallow(tree: DraftTree, depth: int) -> DraftTree:
 
 
 def cut(tree: DraftTree, budget: int) -> DraftTree:
-    """At most `budget` nodes besides the root, taken best first."""
+    """The root and at most `budget` nodes, best first."""
     if len(tree) <= budget + 1:
         return tree
     return keep(tree, best_first(tree)[: budget + 1])

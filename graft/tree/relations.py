@@ -1,4 +1,4 @@
-"""What follows from the parents of a tree's nodes, compiled: every step asks for it."""
+"""Depths, ancestors and path products from a tree's parents; compiled, as every step uses them."""
 
 import numpy as np
 from numba import njit
@@ -6,7 +6,7 @@ from numba import njit
 
 @njit(cache=True)
 def depths(parents: np.ndarray) -> np.ndarray:
-    """[N] int64: steps from node 0, for nodes whose parents come first."""
+    """[N] int64: the distance from node 0; parents come before their children."""
     found = np.zeros(len(parents), np.int64)
     for i in range(1, len(parents)):
         found[i] = found[parents[i]] + 1
@@ -15,7 +15,7 @@ def depths(parents: np.ndarray) -> np.ndarray:
 
 @njit(cache=True)
 def ancestors(parents: np.ndarray) -> np.ndarray:
-    """[N, N] uint8: row i is 1 at i and at its ancestors, for nodes whose parents come first."""
+    """[N, N] uint8: row i is 1 at i and at its ancestors; parents come before their children."""
     found = np.zeros((len(parents), len(parents)), np.uint8)
     for i in range(len(parents)):
         if i > 0:
@@ -27,7 +27,7 @@ def ancestors(parents: np.ndarray) -> np.ndarray:
 
 @njit(cache=True)
 def path_products(parents: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """[N] float64: of the factors along the path from below node 0 down to each node."""
+    """[N] float64: the product of the factors from below node 0 down to each node."""
     found = np.ones(len(parents))
     for i in range(1, len(parents)):
         found[i] = found[parents[i]] * factors[i]

@@ -1,15 +1,15 @@
-"""Chains that a drafter drew from distributions q of its own: one frame for all rules with q.
+"""Verification of chains that a drafter sampled from its own distributions q.
 
-A drafted token x is kept with probability min(1, a(x) / q(x)). At the first that is not, a token
-is drawn from the residual r, normalised, and the chain ends. A rule says what a and r are, given
-the target's p and the drafter's q. Behind a chain that was kept whole there is no q: there the next
-token is drawn from p. At a drafted position the output so has the distribution
+A draft token x is accepted with probability min(1, a(x) / q(x)). At the first rejection a token is
+sampled from the normalised residual r, and the chain ends. A rule gives a and r for the target's p
+and the drafter's q. After a chain that is accepted whole there is no q: the next token is sampled
+from p. At a drafted position the output has the distribution
 
     min(q, a) + (1 - sum min(q, a)) * r / sum r
 
-which is p for the classic rule (a = p, r = max(p - q, 0)). Whatever draws the chain may choose its
-length by tokens already in it, never by those it would leave out: a drawn token that is dropped
-because of what it is makes every rule here wrong.
+which is p for the classic rule (a = p, r = max(p - q, 0)). A drafter may choose the chain's length
+by the tokens already in it, never by a token it would leave out: dropping a sampled token because
+of its value makes every rule here wrong.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,12 +27,12 @@ Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def has_q(tree: DraftTree) -> bool:
-    """Whether there is a drafted token to weigh; other trees are walked."""
+    """Whether a rule with q applies; other trees are walked."""
     return tree.probs is not None and len(tree) > 1
 
 
 def output(rule: Rule, p: Tensor, q: Tensor) -> Tensor:
-    """The distribution [..., V] of a token that a rule emits at a drafted position."""
+    """The distribution [..., V] of the token that a rule emits at a drafted position."""
     accepts, residual = rule(p, q)
     kept = torch.minimum(q, accepts)
     total = residual.sum(-1, keepdim=True)
@@ -47,9 +47,9 @@ def judge(
     rule: Rule,
     drawn: Sequence[int] | None = None,
 ) -> tuple[list[int], int]:
-    """The accepted nodes, root first, and the token behind them."""
+    """The accepted nodes, root first, and the token after them."""
     if any(parent != node - 1 for node, parent in enumerate(tree.parents.tolist())):
-        raise ValueError("rules with q need a chain: siblings drawn from one q are biased")
+        raise ValueError("rules with q need a chain: siblings sampled from one q are biased")
     path, kept, tokens = [0], [], tree.tokens.tolist()
     for first, p in _targets(tree, logits, sampler):
         q = tree.probs[first : first + len(p)].to(p)
@@ -65,17 +65,16 @@ def judge(
 
 
 def _targets(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Iterator[tuple[int, Tensor]]:
-    """The target's distributions at the nodes that have a child, some rows at a time: the first
-    node's number and p [n, V]. All at once, but where a caller's `process` must see tokens in
-    their order."""
+    """The target's distributions at the nodes that have a child: the first node's number and
+    p [n, V]. One batch, or one node at a time if a caller's `process` must see tokens in order."""
     above, tokens = shallow(tree, len(tree) - 2), tree.tokens[1:].tolist()
-    if not sampler.foreseeable:
+    if not sampler.batchable:
         for node in range(len(above)):
             yield node, sampler.distribution(logits[node], tokens[:node])[None]
         return
-    probs, certain = distributions([(sampler, above)], logits[: len(above)])
-    uncertain = (~certain).nonzero()[:, 0].tolist() if sampler.params.top_p < 1 else []
-    for node in uncertain:
+    probs, exact = distributions([(sampler, above)], logits[: len(above)])
+    inexact = (~exact).nonzero()[:, 0].tolist() if sampler.params.top_p < 1 else []
+    for node in inexact:
         probs[node] = sampler.distribution(logits[node], tokens[:node])
     yield 0, probs
 
@@ -83,17 +82,17 @@ def _targets(tree: DraftTree, logits: Tensor, sampler: Sampler) -> Iterator[tupl
 def _passed(
     tokens: list[int], ahead: int, weights: tuple[Tensor, Tensor], sampler: Sampler
 ) -> list[bool]:
-    """Which of the drafted tokens their coins let pass, each for itself."""
+    """Which of the draft tokens pass their random test, each on its own."""
     accepts, q = weights
     places = upload(torch.tensor(tokens), q.device)[:, None]
-    coins = [sampler.uniform(ahead + each, ACCEPT) for each in range(len(tokens))]
-    bars = upload(torch.tensor(coins, dtype=torch.float64), q.device)
+    uniform = [sampler.uniform(ahead + each, ACCEPT) for each in range(len(tokens))]
+    thresholds = upload(torch.tensor(uniform, dtype=torch.float64), q.device)
     kept, drafted = (each.gather(1, places)[:, 0].double() for each in (accepts, q))
-    return (bars * drafted < kept).tolist()
+    return (thresholds * drafted < kept).tolist()
 
 
 def _draw(residual: Tensor, p: Tensor, sampler: Sampler, ahead: int) -> int:
-    """A token from the normalised residual; from p where rounding leaves nothing of it."""
+    """A token from the normalised residual; from p if rounding makes the residual zero."""
     tokens = (residual > 0).nonzero()[:, 0]
     if not len(tokens):
         residual, tokens = p, (p > 0).nonzero()[:, 0]

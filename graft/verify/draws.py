@@ -1,10 +1,10 @@
-"""Draws for every node of a step at once, made where the logits are.
+"""Sampled tokens for every node of a step at once, on the device of the logits.
 
-What a sampler draws at a node follows from the node's logits, its path and its noise key alone, so
-it is known before the walk has got there. A device draws at all nodes with a few operations over
-whole rows, and the walk then goes over plain numbers: one wait for the device, not one per node.
-The tokens are those that `Sampler.draw` would draw; at nodes where only it can tell, the result is
-`NOT_DRAWN`: under a caller's `process`, and where top-p reaches beyond the tokens looked at.
+The token at a node depends on the node's logits, its path and its noise key alone, so it is known
+before the walk reaches the node. A device samples at all nodes with a few operations over whole
+rows, and the walk then uses plain numbers: the host waits once per step, not once per node. The
+tokens are those of `Sampler.draw`. Nodes that only the sampler can decide get `NOT_DRAWN`: those
+under a caller's `process`, and those whose nucleus (top-p) exceeds the candidates examined.
 """
 
 import math
@@ -30,36 +30,36 @@ from graft.sampling import (
 )
 
 NOT_DRAWN = -1
-ROWS_AT_ONCE = 64  # noise takes 8 bytes for every token of the vocabulary, several times over
+MAX_ROWS = 64  # at once: noise takes 8 bytes for every token of the vocabulary, several times over
 
 
-class Places(Protocol):
-    """Where to draw: the nodes of a tree, or a part of one."""
+class Nodes(Protocol):
+    """Where to sample: the nodes of a tree, or a part of one."""
 
     depths: np.ndarray  # [n], the last one the greatest
 
     def __len__(self) -> int: ...
 
     def paths(self) -> list[list[int]]:
-        """For every place the tokens drafted before it."""
+        """For every node the tokens drafted before it."""
 
 
-Asked = tuple[Sampler | None, Places]  # None: nobody wants to know
+SamplerNodes = tuple[Sampler | None, Nodes]  # None: no token is needed there
 
 
 class Draws:
-    """The tokens of a step on their way to the host."""
+    """The sampled tokens of a step, copied to the host in the background."""
 
-    def __init__(self, asked: Sequence[Asked], logits: Tensor) -> None:
-        self._counts = [len(tree) for _, tree in asked]
-        drawn = draw_all(asked, logits)
+    def __init__(self, samples: Sequence[SamplerNodes], logits: Tensor) -> None:
+        self._counts = [len(nodes) for _, nodes in samples]
+        drawn = draw_all(samples, logits)
         self._tokens = drawn.to("cpu", non_blocking=True)  # pinned, if it comes from a device
         self._arrived = torch.cuda.Event() if drawn.is_cuda else None
         if self._arrived:
             self._arrived.record(torch.cuda.current_stream(drawn.device))
 
     def wait(self) -> list[list[int]]:
-        """For each tree the tokens drawn at its nodes."""
+        """The sampled tokens of each entry's nodes."""
         if self._arrived:
             self._arrived.synchronize()
         tokens, first, parts = self._tokens.tolist(), 0, []
@@ -69,37 +69,41 @@ class Draws:
         return parts
 
 
-def draw_all(asked: Sequence[Asked], logits: Tensor) -> Tensor:
-    """Tokens [M] int64 for the nodes of all trees, side by side as in `logits` [M, V]."""
-    return _joined([_draw(*part) for part in _parts(asked, logits)])
+def draw_all(samples: Sequence[SamplerNodes], logits: Tensor) -> Tensor:
+    """Tokens [M] int64 for all nodes, in the order of `logits` [M, V]."""
+    return _concatenated([_draw(*part) for part in _parts(samples, logits)])
 
 
-def preferences(asked: Sequence[Asked], logits: Tensor, tokens: Tensor | None = None) -> Tensor:
-    """[M, V] float32: what the draws are the argmax of, noise included, as logarithms of weights
-    that sum to 1. They say how close a call each draw is.
+def preferences(
+    samples: Sequence[SamplerNodes], logits: Tensor, tokens: Tensor | None = None
+) -> Tensor:
+    """[M, V] float32 log-weights, noise included, whose argmax is the sampled token.
 
-    Where only the sampler itself can tell, they are of the logits as they came. The logits may be
-    those of some `tokens` only, if no sampler adjusts them."""
-    found = _joined([_preferred(*part, tokens) for part in _parts(asked, logits)])
+    They show how close the runner-up is. Nodes that only the sampler can decide get those of the
+    raw logits. The logits may be those of some `tokens` only, if no sampler adjusts them.
+    """
+    found = _concatenated([_preferred(*part, tokens) for part in _parts(samples, logits)])
     return found.log_softmax(-1)
 
 
-def distributions(asked: Sequence[Asked], logits: Tensor) -> tuple[Tensor, Tensor]:
-    """[M, V] float32: what the draws are made from, of a greedy sampler that of temperature 1, as
-    if there were no `process`; and where it is exact [M]: top-p may reach beyond the tokens looked
-    at, and is then cut there."""
-    parts = [_distribution(*part) for part in _parts(asked, logits, _sort)]
-    probs, certain = zip(*parts, strict=True)
-    return _joined(probs), _joined(certain)
+def distributions(samples: Sequence[SamplerNodes], logits: Tensor) -> tuple[Tensor, Tensor]:
+    """[M, V] float32 sampling distributions without `process`, at temperature 1 if greedy.
+
+    The second tensor [M] says where they are exact: a nucleus (top-p) that exceeds the candidates
+    examined is cut there.
+    """
+    parts = [_distribution(*part) for part in _parts(samples, logits, _distribution_key)]
+    probs, exact = zip(*parts, strict=True)
+    return _concatenated(probs), _concatenated(exact)
 
 
-def sampled(asked: Sequence[Asked], logits: Tensor) -> tuple[Tensor, Tensor]:
-    """A drafter's own draws [M], with noise that the target's never see, and the distributions
-    [M, V] they were drawn from. What a greedy sampler gets is the likeliest token."""
-    probs, _ = distributions(asked, logits)
-    keys = [as_signed(sampler.key(int(depth), PROPOSE)) for sampler, tree in asked
+def sampled(samples: Sequence[SamplerNodes], logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Draft tokens [M], sampled with noise independent of the target's, and the distributions
+    [M, V] they come from. A greedy sampler gets the most likely token."""
+    probs, _ = distributions(samples, logits)
+    keys = [as_signed(sampler.key(int(depth), PROPOSE)) for sampler, tree in samples
             for depth in tree.depths]  # fmt: skip
-    random = [not sampler.params.greedy for sampler, tree in asked for _ in range(len(tree))]
+    random = [not sampler.params.greedy for sampler, tree in samples for _ in range(len(tree))]
     numbers = upload(torch.tensor([keys, random], dtype=torch.int64), logits.device)
     tokens = torch.arange(logits.shape[1], device=logits.device)
     noise = gumbel(numbers[0][:, None], tokens) * numbers[1][:, None]
@@ -107,102 +111,102 @@ def sampled(asked: Sequence[Asked], logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _parts(
-    asked: Sequence[Asked],
+    samples: Sequence[SamplerNodes],
     logits: Tensor,
-    kind: Callable[[Asked], tuple] | None = None,
-) -> Iterator[tuple[list[Asked], Tensor]]:
-    """Neighbours of one kind, and their logits."""
+    key: Callable[[SamplerNodes], tuple] | None = None,
+) -> Iterator[tuple[list[SamplerNodes], Tensor]]:
+    """Adjacent entries that can be computed together, and their logits."""
     first = 0
-    for _, group in groupby(asked, key=kind or _kind):
-        alike = list(group)
-        count = sum(len(tree) for _, tree in alike)
-        yield alike, logits[first : first + count]
+    for _, members in groupby(samples, key=key or _draw_key):
+        group = list(members)
+        count = sum(len(tree) for _, tree in group)
+        yield group, logits[first : first + count]
         first += count
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _kind(asked: Asked) -> tuple[bool, bool, int]:
-    """Neighbours of one kind are drawn together: (not at all, greedily, on their own)."""
-    sampler, _ = asked
-    if sampler is None or not sampler.foreseeable:
+def _draw_key(sample: SamplerNodes) -> tuple[bool, bool, int]:
+    """Entries with the same key are sampled together: (not at all, greedily, on their own)."""
+    sampler, _ = sample
+    if sampler is None or not sampler.batchable:
         return True, False, 0
     return False, sampler.params.greedy, id(sampler) if sampler.adjusts else 0
 
 
-def _sort(asked: Asked) -> tuple[bool, int]:
-    """Neighbours of one sort have their distributions made together: (greedily, on their own)."""
-    sampler, _ = asked
+def _distribution_key(sample: SamplerNodes) -> tuple[bool, int]:
+    """Distributions of entries with the same key are computed together: (greedy, on their own)."""
+    sampler, _ = sample
     return sampler.params.greedy, id(sampler) if sampler.adjusts else 0
 
 
-def _distribution(alike: list[Asked], logits: Tensor) -> tuple[Tensor, Tensor]:
-    logits, certain = _adjusted(alike, logits), None
-    if alike[0][0].params.greedy:
+def _distribution(group: list[SamplerNodes], logits: Tensor) -> tuple[Tensor, Tensor]:
+    logits, exact = _adjusted(group, logits), None
+    if group[0][0].params.greedy:
         scaled = logits.float()
     else:
-        numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
-        scaled, certain = _filtered(logits, numbers, _filters(alike, logits))
-    if certain is None:
-        certain = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-    return scaled.softmax(-1), certain
+        numbers = upload(torch.from_numpy(_numbers(group)), logits.device)
+        scaled, exact = _filtered(logits, numbers, _filters(group, logits))
+    if exact is None:
+        exact = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+    return scaled.softmax(-1), exact
 
 
-def _draw(alike: list[Asked], logits: Tensor) -> Tensor:
-    sampler, _ = alike[0]
-    if sampler is None or not sampler.foreseeable:
+def _draw(group: list[SamplerNodes], logits: Tensor) -> Tensor:
+    sampler, _ = group[0]
+    if sampler is None or not sampler.batchable:
         return torch.full((len(logits),), NOT_DRAWN, dtype=torch.int64, device=logits.device)
-    logits = _adjusted(alike, logits)
+    logits = _adjusted(group, logits)
     if sampler.params.greedy:
         return greedy_rows(logits)
-    if draws_fast(logits) and not _filters(alike, logits).any:
-        keys, _, temperatures, *_ = upload(torch.from_numpy(_numbers(alike)), logits.device)
+    if draws_fast(logits) and not _filters(group, logits).any:
+        keys, _, temperatures, *_ = upload(torch.from_numpy(_numbers(group)), logits.device)
         return sampled_rows(logits, keys, temperatures.view(torch.float64))
-    return _joined(
+    return _concatenated(
         [
-            drawn if certain is None else torch.where(certain, drawn, NOT_DRAWN)
-            for noisy, certain in _noisy(alike, logits)
+            drawn if exact is None else torch.where(exact, drawn, NOT_DRAWN)
+            for noisy, exact in _noisy(group, logits)
             for drawn in [noisy.argmax(-1)]
         ]
     )
 
 
-def _preferred(alike: list[Asked], logits: Tensor, tokens: Tensor | None) -> Tensor:
-    sampler, _ = alike[0]
-    if sampler is None or not sampler.foreseeable:
+def _preferred(group: list[SamplerNodes], logits: Tensor, tokens: Tensor | None) -> Tensor:
+    sampler, _ = group[0]
+    if sampler is None or not sampler.batchable:
         return logits.float()
-    logits = _adjusted(alike, logits)
+    logits = _adjusted(group, logits)
     if sampler.params.greedy:
         return logits.float()
-    return _joined([noisy.float() for noisy, _ in _noisy(alike, logits, tokens)])
+    return _concatenated([noisy.float() for noisy, _ in _noisy(group, logits, tokens)])
 
 
-def _adjusted(alike: list[Asked], logits: Tensor) -> Tensor:
-    sampler, _ = alike[0]
+def _adjusted(group: list[SamplerNodes], logits: Tensor) -> Tensor:
+    sampler, _ = group[0]
     if not sampler.adjusts:
         return logits
-    return sampler.adjusted(logits, [path for _, tree in alike for path in tree.paths()])
+    return sampler.adjusted(logits, [path for _, tree in group for path in tree.paths()])
 
 
 def _noisy(
-    alike: list[Asked], logits: Tensor, tokens: Tensor | None = None
+    group: list[SamplerNodes], logits: Tensor, tokens: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Scores with noise [n, V], some rows at a time, and where they are certain [n]."""
+    """Scores with noise [n, V], at most MAX_ROWS at a time, and where they are exact [n]."""
     if tokens is None:
         tokens = torch.arange(logits.shape[1], device=logits.device)
-    filters = _filters(alike, logits)
-    numbers = upload(torch.from_numpy(_numbers(alike)), logits.device)
-    for part in zip(logits.split(ROWS_AT_ONCE), numbers.split(ROWS_AT_ONCE, 1), strict=True):
+    filters = _filters(group, logits)
+    numbers = upload(torch.from_numpy(_numbers(group)), logits.device)
+    for part in zip(logits.split(MAX_ROWS), numbers.split(MAX_ROWS, 1), strict=True):
         yield _with_noise(*part, filters, tokens)
 
 
-def _numbers(alike: list[Asked]) -> np.ndarray:
+def _numbers(group: list[SamplerNodes]) -> np.ndarray:
     """[5, M] int64: each node's noise key and top-k; the bits of its temperature, top-p and the
-    logarithm of its min-p."""
+    logarithm of its min-p (one upload for all)."""
     whole, fractions = [], []
-    for sampler, tree in alike:
+    for sampler, tree in group:
         params, depths = sampler.params, tree.depths.tolist()
         keys = [as_signed(sampler.key(depth, DRAW)) for depth in range(depths[-1] + 1)]
         whole += [(keys[depth], params.top_k) for depth in depths]
@@ -211,50 +215,50 @@ def _numbers(alike: list[Asked]) -> np.ndarray:
     return np.concatenate([np.array(whole).T, np.array(fractions).T.copy().view(np.int64)])
 
 
-def _filters(alike: list[Asked], logits: Tensor) -> "_Filters":
-    return _Filters([sampler.params for sampler, _ in alike], logits.shape[1])
+def _filters(group: list[SamplerNodes], logits: Tensor) -> "_Filters":
+    return _Filters([sampler.params for sampler, _ in group], logits.shape[1])
 
 
 class _Filters:
-    """Which of the filters some row uses, and how many of the best entries they look at."""
+    """Which filters any of the rows uses, and how many top candidates they examine."""
 
     def __init__(self, params: list[SamplingParams], vocabulary: int) -> None:
         self.top_k = max(p.top_k if p.top_k < vocabulary else 0 for p in params)
         self.top_p = any(p.top_p < 1 for p in params)
         self.min_p = any(p.min_p > 0 for p in params)
-        self.looks_at = min(max(self.top_k, NEAR_TOP * self.top_p), vocabulary)
+        self.candidates = min(max(self.top_k, NEAR_TOP * self.top_p), vocabulary)
         self.any = bool(self.top_k or self.top_p or self.min_p)
 
 
 def _with_noise(
     scores: Tensor, numbers: Tensor, filters: _Filters, tokens: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """Scores [n, V] after temperature, filters and noise; where they are certain [n], None for
+    """Scores [n, V] after temperature, filters and noise; where they are exact [n], None for
     everywhere."""
-    scaled, certain = _filtered(scores, numbers, filters)
-    return scaled.double() + gumbel(numbers[0][:, None], tokens), certain
+    scaled, exact = _filtered(scores, numbers, filters)
+    return scaled.double() + gumbel(numbers[0][:, None], tokens), exact
 
 
 def _filtered(scores: Tensor, numbers: Tensor, filters: _Filters) -> tuple[Tensor, Tensor | None]:
-    """The same before the noise."""
+    """The same without noise."""
     top_k, fractions = numbers[1][:, None], numbers[2:]
     temperature, top_p, min_p = fractions.contiguous().view(torch.float64)[..., None]
     scaled = scores.float() / temperature.float()
-    best = scaled.topk(filters.looks_at).values if filters.looks_at else scaled
-    certain = None
+    best = scaled.topk(filters.candidates).values if filters.candidates else scaled
+    exact = None
     if filters.top_k:
         border = best.gather(1, (top_k - 1).clamp(0, best.shape[1] - 1))
         border.masked_fill_((top_k == 0) | (top_k >= scaled.shape[1]), -math.inf)
-        scaled, best = _at_least(border, scaled), _at_least(border, best)
+        scaled, best = _mask_below(border, scaled), _mask_below(border, best)
     if filters.top_p:
         border, reached = nucleus_borders(scaled, best, top_p)
         border.masked_fill_(top_p == 1, -math.inf)
-        certain = reached | (top_p == 1) if best.shape[1] < scaled.shape[1] else None
-        scaled = _at_least(border, scaled)
+        exact = reached | (top_p == 1) if best.shape[1] < scaled.shape[1] else None
+        scaled = _mask_below(border, scaled)
     if filters.min_p:
-        scaled = _at_least(scaled.amax(-1, keepdim=True) + min_p.float(), scaled)
-    return scaled, None if certain is None else certain[:, 0]
+        scaled = _mask_below(scaled.amax(-1, keepdim=True) + min_p.float(), scaled)
+    return scaled, None if exact is None else exact[:, 0]
 
 
-def _at_least(border: Tensor, scaled: Tensor) -> Tensor:
+def _mask_below(border: Tensor, scaled: Tensor) -> Tensor:
     return scaled.masked_fill(scaled < border, -math.inf)

@@ -1,30 +1,29 @@
-"""RAPID's rules: the drafter, which read retrieved text, pulls the target's distribution towards
-its own (Chen et al. 2025).
+"""RAPID's rules: a drafter that sees retrieved text shifts the target's distribution towards its
+own (Chen et al. 2025).
 
 With the target's p and the drafter's q the shifted target is
 
     phat = softmax(log p + eta (q - p))
 
-(eq. 6; p is what the sampling parameters leave of the target's logits). Two tail rules say where
-the shift holds. `drafter`, the one of the released code: only at tokens with q >= 0.1 max q, so
-that where the drafter is sure of one token only that one moves; phat stays a distribution.
-`target`, the one printed (eq. 9): tokens with phat < 0.1 max phat get p back; that sums to anything
-from 0.6 to 2, and is normalised where it must be a distribution.
+(eq. 6; p is the target's distribution after the sampling parameters). Two tail rules limit the
+shift. `drafter`, the rule of the released code, shifts only tokens with q >= 0.1 max q; phat stays
+a distribution. `target`, the printed rule (eq. 9), resets tokens with phat < 0.1 max phat to p; the
+sum is then anything from 0.6 to 2, and is normalised where a distribution is needed.
 
-`rapid` keeps x with probability min(1, phat(x) / q(x)), else it draws from max(p - phat, p - q, 0).
-The paper's proof that this gives p takes p - min(q, phat) for non-negative; it never is unless
-p = q. What comes out is
+`rapid` accepts x with probability min(1, phat(x) / q(x)) and else samples from
+max(p - phat, p - q, 0). The paper's proof that the output is p assumes that p - min(q, phat) is
+non-negative, which holds only for p = q. The output is
 
     min(q, phat) + (1 - sum min(q, phat)) * norm(max(p - phat, p - q, 0)),
 
-neither p nor phat, and for large eta nearly q. `rapid-phat` keeps x by the same rule and else draws
-from max(phat - q, 0): what comes out is phat exactly. With eta = 0 both are the classic rule and
-give p. The token behind a chain that was kept whole comes from p in both: there is no q there.
+neither p nor phat, and for large eta nearly q. `rapid-phat` accepts by the same rule and else
+samples from max(phat - q, 0): its output is phat exactly. With eta = 0 both equal the classic rule
+and give p. The token after a chain that is accepted whole comes from p in both: there is no q.
 
-At temperature 0 the shift, which lives in units of logits over temperature, vanishes: both are
-greedy speculative decoding, word for word plain decoding's text. A `margin` m > 0 (our own,
-"soft-greedy") keeps a drafted token there if it is the argmax of z + m (q - p) with probabilities
-of temperature 1: one that the target gives up to about 2 m less in logits.
+At temperature 0 the shift, which is in units of logits over temperature, vanishes: both are greedy
+speculative decoding, with plain decoding's text. A `margin` m > 0 (not in the paper: "soft-greedy")
+accepts a draft token there if it is the argmax of z + m (q - p) with probabilities of temperature
+1: a token whose logit is up to about 2 m below the target's best.
 """
 
 from collections.abc import Sequence
@@ -46,8 +45,11 @@ TAILS = ("drafter", "target")
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """How far the drafter pulls: `eta` above temperature 0, `margin` (in logits) at it; `tail`
-    says whose unlikely tokens are left where they are."""
+    """How far the verifiers `rapid` and `rapid-phat` shift the target towards the drafter.
+
+    `eta` applies above temperature 0, `margin` (in logits) at temperature 0. `tail` ("drafter" or
+    "target") says whose unlikely tokens are not shifted. Raises InputError for values out of range.
+    """
 
     eta: float = 10.0
     tail: str = "drafter"
@@ -74,12 +76,12 @@ class Shift:
             shifted = torch.where(rare, p, shifted)
         return shifted
 
-    def papers(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    def paper_rule(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """See Rule: `rapid`."""
         shifted = self(p, q)
         return shifted, torch.maximum(p - shifted, p - q).clamp(min=0)
 
-    def exact(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    def phat_rule(self, p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
         """See Rule: `rapid-phat`; the output is phat."""
         shifted = self(p, q)
         shifted = shifted / shifted.sum(-1, keepdim=True)
@@ -88,7 +90,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Rapid:
-    """A verifier by one of a shift's rules. Trees without q are walked, as everywhere."""
+    """A verifier with one of a shift's rules; trees without q are walked."""
 
     rule: Rule
     margin: float = 0.0
@@ -100,16 +102,16 @@ class Rapid:
         if not has_q(tree) or (sampler.params.greedy and not self.margin):
             return walk(tree, logits, sampler, drawn)
         if sampler.params.greedy:
-            found = self._softly_greedy(tree, logits, sampler)
+            found = self._soft_greedy(tree, logits, sampler)
         else:
             found = judge(tree, logits, sampler, self.rule, drawn)
         return Verdict(*found, Promise.OTHER_DISTRIBUTION)
 
-    def _softly_greedy(
+    def _soft_greedy(
         self, tree: DraftTree, logits: Tensor, sampler: Sampler
     ) -> tuple[list[int], int]:
         path, tokens = [0], tree.tokens.tolist()
-        for nodes in _together(len(tree), sampler):
+        for nodes in _batches(len(tree), sampler):
             rows = [sampler.scores(logits[node], tokens[1 : node + 1]) for node in nodes]
             scores = torch.stack(rows).float()
             q = tree.probs[nodes[0] : nodes[-1] + 1].to(scores)
@@ -122,18 +124,18 @@ class Rapid:
         raise AssertionError("a chain has a last node")
 
 
-def _together(nodes: int, sampler: Sampler) -> list[range]:
-    """Nodes whose logits may be looked at at once: a caller's `process` sees one after another."""
-    if sampler.foreseeable:
+def _batches(nodes: int, sampler: Sampler) -> list[range]:
+    """Nodes that can be computed at once; a caller's `process` must see them one by one."""
+    if sampler.batchable:
         return [range(nodes)]
     return [range(node, node + 1) for node in range(nodes)]
 
 
 def rapid(shift: Shift) -> Rapid:
     """The paper's rule."""
-    return Rapid(shift.papers, shift.margin)
+    return Rapid(shift.paper_rule, shift.margin)
 
 
 def rapid_phat(shift: Shift) -> Rapid:
     """The rule that samples the shifted target."""
-    return Rapid(shift.exact, shift.margin)
+    return Rapid(shift.phat_rule, shift.margin)

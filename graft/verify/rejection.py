@@ -1,9 +1,9 @@
-"""The classic rule of speculative sampling, for chains that a drafter sampled from known q.
+"""Speculative sampling's rejection rule, for chains that a drafter sampled from known q.
 
-Keep a drafted token x with probability min(1, p(x) / q(x)); at the first rejection draw from the
+Accept a draft token x with probability min(1, p(x) / q(x)); at the first rejection sample from the
 normalised max(p - q, 0) (Leviathan et al. 2023; Chen et al. 2023). The output has the target's
-distribution p but is not the text plain decoding draws with the same seed; at temperature 0 it is.
-Nodes without q are tested by the walk's rule.
+distribution p, but not plain decoding's text for the same seed, except at temperature 0. Trees
+without q are walked.
 """
 
 from collections.abc import Sequence

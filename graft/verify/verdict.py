@@ -1,4 +1,4 @@
-"""What verification decides."""
+"""The result of verification."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from graft.tree.draft_tree import DraftTree
 
 
 class Promise(IntEnum):
-    """What an output has in common with plain decoding's; the worst of its steps counts."""
+    """What an answer has in common with plain decoding's answer; its weakest step decides."""
 
     SAME_TEXT = 0
     SAME_DISTRIBUTION = 1
@@ -23,7 +23,7 @@ class Promise(IntEnum):
 
     @property
     def lossless(self) -> bool:
-        """Whether drafting changed nothing but the time."""
+        """Whether drafting leaves the distribution of answers unchanged."""
         return self is not Promise.OTHER_DISTRIBUTION
 
 
@@ -37,10 +37,9 @@ class Verdict:
 
 
 class Verifier(Protocol):
-    """Decides what to keep of a tree; pure."""
+    """Decides which nodes of a draft tree are accepted; a pure function."""
 
     def __call__(
         self, tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
     ) -> Verdict:
-        """Logits are [N, V]; `drawn` has the token that the sampler draws at each node, where that
-        is known (`draws.py`)."""
+        """`logits` is [N, V]; `drawn` has the sampled token of each node, if known (`draws.py`)."""

@@ -1,8 +1,8 @@
-"""The walk: exact for any tree, whoever drew it.
+"""The walk: lossless for any draft tree.
 
-At a node draw a token from the target's own distribution; if it is a child, go there, else emit it
-and stop. The emitted tokens are drawn exactly as plain decoding draws them, position by position,
-so the tree decides only how many of them one forward pass yields.
+At a node, sample a token from the target's distribution; if a child has it, move there, else emit
+it and stop. The emitted tokens are sampled exactly as plain decoding samples them, position by
+position, so the tree decides only how many of them one forward yields.
 """
 
 from collections.abc import Sequence

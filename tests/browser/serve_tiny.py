@@ -10,13 +10,13 @@ from tiny import tiny_engine
 
 def main(seconds):
     engine = tiny_engine(max_batch=4)
-    advance = engine.advance
+    step = engine.loop.step
 
     def slowly():
         time.sleep(seconds)
-        advance()
+        step()
 
-    engine.advance = slowly
+    engine.loop.step = slowly
     running = Serving(engine)
     sys.stdout.write(f"{running.url}\n")
     sys.stdout.flush()

@@ -61,13 +61,13 @@ class FakeStream:
         self.events = events
         self.result = result
         self.closed = False
-        self.prompt_read = (0, result.stats.prompt_tokens)
+        self.prefill_progress = (0, result.stats.prompt_tokens)
 
     def ready(self):
-        return self.prompt_read[0] == self.prompt_read[1]
+        return self.prefill_progress[0] == self.prefill_progress[1]
 
     def step(self):
-        self.prompt_read = (self.prompt_read[0] + 50, self.prompt_read[1])
+        self.prefill_progress = (self.prefill_progress[0] + 50, self.prefill_progress[1])
 
     def __iter__(self):
         for event in self.events:

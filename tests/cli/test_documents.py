@@ -66,7 +66,7 @@ def test_full_refuses_in_one_line(cli, engine, report):
     done = cli("run", "Where is the zebra?", "--doc", report, "--full")
     assert done.exit_code == 1
     assert done.stderr.startswith("error: the documents have about ")
-    assert "fake reads 1,024" in done.stderr
+    assert "fake takes 1,024" in done.stderr
     assert done.stderr.count("\n") == 1
     assert engine.calls == []
 

@@ -41,7 +41,7 @@ def test_without_documents_the_question_is_the_prompt(engine):
     assert (prompt.whole, prompt.passages) == (True, ())
 
 
-def test_of_a_long_document_what_the_question_asks_for_is_read(engine):
+def test_long_document_is_cut_to_passages_that_match_the_question(engine):
     prompt = document_prompt(engine, QUESTION, [LONG], PARAMS)
     [message] = prompt.messages
     assert FACT.strip() in message["content"]
@@ -61,7 +61,7 @@ def test_selection_is_the_same_every_time(engine):
     assert one == other
 
 
-def test_neighbours_join_without_a_gap(engine):
+def test_adjacent_passages_have_no_gap(engine):
     prompt = document_prompt(engine, "zebra", [LONG], PARAMS)
     first, second = prompt.passages[:2]
     assert first.end == second.start
@@ -83,7 +83,7 @@ def test_pages_are_named(engine):
     assert any(e.pages[0] <= place // 500 + 1 <= e.pages[1] for e in prompt.passages)
 
 
-def test_a_question_that_matches_nothing_gets_the_beginnings(engine):
+def test_question_without_matches_gets_the_first_passages(engine):
     documents = [Document("a.txt", "Alpha. " * 400), Document("b.txt", "Beta. " * 400)]
     prompt = document_prompt(engine, "Qqq?", documents, PARAMS)
     assert not prompt.matched
@@ -96,27 +96,27 @@ def test_full_is_whole_or_refused(engine):
     whole = document_prompt(engine, "Why?", [nearly], PARAMS, full=True)
     assert whole.whole
     assert count(engine, whole) < 2048
-    with pytest.raises(ContextLengthError, match=r"about 6,\d00 tokens but tiny reads 2,048"):
+    with pytest.raises(ContextLengthError, match=r"about 6,\d00 tokens but tiny takes 2,048"):
         document_prompt(engine, QUESTION, [LONG], PARAMS, full=True)
 
 
-def test_room_is_kept_for_later_turns(engine):
+def test_keep_free_leaves_tokens_for_later_turns(engine):
     kept = document_prompt(engine, QUESTION, [LONG], PARAMS, keep_free=500)
     assert count(engine, kept) <= 2048 - 100 - 500
 
 
-def test_an_answer_as_long_as_the_context_leaves_half_to_the_documents(engine):
+def test_documents_get_half_the_context_of_a_very_long_answer(engine):
     prompt = document_prompt(engine, QUESTION, [LONG], SamplingParams(max_tokens=100_000))
     assert 0 < count(engine, prompt) <= 1024
 
 
-def test_a_question_that_leaves_no_room_is_refused_in_one_line(engine):
+def test_question_that_fills_the_context_is_refused_in_one_line(engine):
     with pytest.raises(ContextLengthError, match="leaves no room") as refusal:
         document_prompt(engine, "why " * 700, [LONG], PARAMS)
     assert "\n" not in str(refusal.value)
 
 
-def test_what_is_far_too_long_is_not_tokenised(engine, monkeypatch):
+def test_far_too_long_documents_are_not_tokenized_whole(engine, monkeypatch):
     longest = []
     text = engine.encoder.text
     monkeypatch.setattr(
@@ -138,7 +138,7 @@ WORDS = st.sampled_from(["zebra", "flat", "lift", "the", "é", "and", "\n\n", ".
 DOCUMENTS = st.lists(st.lists(WORDS, min_size=1, max_size=300).map(" ".join), max_size=4)
 
 
-def test_of_a_document_that_is_a_little_too_long_a_part_is_taken():
+def test_slightly_too_long_document_is_cut():
     """It is a single passage, which with its heading finds no room."""
     engine = small_engine(1000)
     zoo = Document("0.txt", " ".join(["zebra"] * 13))

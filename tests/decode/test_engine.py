@@ -1,10 +1,11 @@
-"""The engine: bookkeeping, freeing rows, ends of the context, bad input, streams side by side."""
+"""The engine: statistics, freed rows, the end of the context, bad input, parallel streams."""
 
 import pytest
 from late import Late
 from tiny import tiny_engine
 
 from graft.decode.request import Request
+from graft.decode.text import EncodedPrompt
 from graft.errors import ContextLengthError, InputError
 from graft.sampling import SamplingParams
 
@@ -13,7 +14,9 @@ PROMPT = "the end and the answer"
 GREEDY = SamplingParams(max_tokens=60, ignore_eos=True)
 
 
-@pytest.fixture(scope="module", params=[lambda forward: forward, Late], ids=["at once", "late"])
+@pytest.fixture(
+    scope="module", params=[lambda forward: forward, Late], ids=["synchronous", "asynchronous"]
+)
 def engine(request):
     return tiny_engine(wrap=request.param)
 
@@ -30,12 +33,12 @@ def test_events_joined_are_the_result(engine, draft, stop):
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_every_step_yields_its_accepted_nodes_and_one_more(engine, draft):
+def test_every_step_yields_its_accepted_tokens_and_one_more(engine, draft):
     result = engine.generate(PROMPT, GREEDY, draft=draft)
     stats = result.stats
     whole = 1 + sum(stats.per_step_accepted) + stats.steps
     assert stats.tokens == len(result.token_ids) == 60
-    assert whole - stats.tokens in (0, 1)  # the last step's own token may be cut off
+    assert whole - stats.tokens in (0, 1)  # max_tokens may cut the last step's own token
     assert stats.prompt_tokens == len(engine.encoder.prompt(PROMPT).tokens)
     assert sum(stats.accepted_by_source.values()) == stats.num_accepted_draft_tokens
     assert sum(stats.drafted_by_source.values()) == stats.num_draft_tokens
@@ -73,7 +76,7 @@ def test_closing_a_stream_early_frees_its_rows(engine, taken_events):
     assert [event.token for event in taken] == stream.result.token_ids[:taken_events]
 
 
-def test_a_closed_stream_does_not_go_on(engine):
+def test_closed_stream_makes_no_more_steps(engine):
     stream = engine.stream(PROMPT, GREEDY, draft="plain")
     events = iter(stream)
     next(events)
@@ -83,13 +86,13 @@ def test_a_closed_stream_does_not_go_on(engine):
     assert engine.model.steps == steps
 
 
-def test_a_finished_stream_has_freed_its_rows(engine):
+def test_finished_answer_frees_its_rows(engine):
     before = engine.model.arena.taken
     engine.generate(PROMPT, GREEDY)
     assert engine.model.arena.taken == before
 
 
-def test_a_refused_request_takes_no_rows(engine):
+def test_refused_request_allocates_no_rows(engine):
     before = engine.model.arena.taken
     with pytest.raises(InputError, match="logit_bias names token 999"):
         engine.stream(PROMPT, SamplingParams(logit_bias={999: 1.0}))
@@ -97,7 +100,7 @@ def test_a_refused_request_takes_no_rows(engine):
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_streams_side_by_side_write_what_they_write_alone(engine, draft):
+def test_parallel_streams_generate_what_they_generate_alone(engine, draft):
     prompts = [PROMPT, "an inn on the river"]
     params = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
     alone = [engine.generate(prompt, params, draft=draft).token_ids for prompt in prompts]
@@ -110,7 +113,7 @@ def test_streams_side_by_side_write_what_they_write_alone(engine, draft):
 
 
 @pytest.mark.parametrize("draft", PRESETS)
-def test_generation_reaches_the_very_end_of_the_context(draft):
+def test_generation_reaches_the_end_of_the_context(draft):
     engine = tiny_engine(context_length=100)
     result = engine.generate(PROMPT, SamplingParams(max_tokens=500, ignore_eos=True), draft=draft)
     assert len(result.token_ids) == 100 - result.stats.prompt_tokens
@@ -125,7 +128,7 @@ def test_generation_reaches_the_very_end_of_the_context(draft):
     )
 
 
-def test_a_prompt_may_leave_room_for_one_token_but_no_less():
+def test_prompt_must_leave_one_token_of_the_context():
     engine = tiny_engine(context_length=10)
     assert len(engine.generate([5] * 9, GREEDY).token_ids) == 1
     with pytest.raises(ContextLengthError, match="10 tokens .* at most 9"):
@@ -147,7 +150,7 @@ def test_bad_input_is_refused_in_one_line(engine, prompt, draft, line):
     assert "\n" not in str(refused.value)
 
 
-def test_a_seed_is_chosen_and_reported_and_gives_the_text_again(engine):
+def test_chosen_seed_is_reported_and_reproduces_the_text(engine):
     params = SamplingParams(temperature=1.0, max_tokens=30)
     first, second = engine.generate(PROMPT, params), engine.generate(PROMPT, params)
     assert first.seed != second.seed
@@ -157,7 +160,7 @@ def test_a_seed_is_chosen_and_reported_and_gives_the_text_again(engine):
     assert again.token_ids == first.token_ids
 
 
-def test_documents_and_prediction_are_drafted_from_but_not_read(engine):
+def test_documents_and_prediction_are_drafted_from_but_not_prefilled(engine):
     plain = engine.generate(PROMPT, GREEDY, draft="plain")
     for more in ({"documents": [plain.text]}, {"prediction": plain.text}):
         result = engine.generate(PROMPT, GREEDY, draft="copy", **more)
@@ -166,28 +169,28 @@ def test_documents_and_prediction_are_drafted_from_but_not_read(engine):
         assert result.stats.accepted_by_source[next(iter(more)).removesuffix("s")] > 0
 
 
-def test_drafts_copy_only_what_a_request_calls_quotable():
+def test_drafts_copy_only_quotable_spans():
     engine = tiny_engine()
     prompt = [*range(5, 40), *range(5, 30)]
     whole = engine.generate(Request(prompt, draft="pld"))
-    second = engine.generate(Request(prompt, draft="pld", quotable=[(35, 60)]))
+    second = engine.generate(Request(EncodedPrompt(prompt, [(35, 60)]), draft="pld"))
     assert whole.token_ids == second.token_ids
-    none = engine.generate(Request(prompt, SamplingParams(max_tokens=2), draft="pld", quotable=[]))
+    none = engine.generate(EncodedPrompt(prompt, []), SamplingParams(max_tokens=2), draft="pld")
     assert none.stats.num_draft_tokens == 0
 
 
-def test_no_more_is_guessed_in_a_step_than_asked_for():
+def test_draft_tokens_limits_the_draft_of_a_step():
     engine = tiny_engine()
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     free, few = (
-        engine.generate(Request("the end and the end", params, "copy", draft_tokens=most))
-        for most in (None, 2)
+        engine.generate(Request("the end and the end", params, "copy", draft_tokens=limit))
+        for limit in (None, 2)
     )
     assert few.token_ids == free.token_ids
     assert max(few.stats.per_step_drafted) == 2 < max(free.stats.per_step_drafted)
 
 
-def test_a_prompt_that_becomes_no_tokens_is_refused(engine):
+def test_prompt_without_tokens_is_refused(engine):
     for prompt in ("\u4e16", []):
         with pytest.raises(InputError, match="prompt"):
             engine.stream(prompt)

@@ -1,4 +1,4 @@
-"""One step in flight: the device is never waited for in vain, and nothing else changes."""
+"""One step in flight: the host waits once per step, and the output does not change."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from late import Counted, Device, Late
 from tiny import tiny_engine
 
 from graft.decode.in_flight import InFlightStep
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
 from graft.models.arena import BLOCK
@@ -42,7 +43,7 @@ def late():
 
 
 def answers(engine, request):
-    """Everything a caller can see of an answer but its times."""
+    """An answer's events and results without times."""
     stream = engine.stream(request)
     events = list(stream)
     return sorted(events, key=lambda event: event.choice), [
@@ -57,41 +58,43 @@ def _counts(stats):
 
 @pytest.mark.parametrize("draft", PRESETS)
 @pytest.mark.parametrize("option", daily(OPTIONS, "ending", "penalties", "logprobs", "n answers"))
-def test_answers_events_statistics_and_steps_are_the_same(at_once, late, option, draft):
+def test_asynchronous_steps_give_the_same_answers_events_and_statistics(
+    at_once, late, option, draft
+):
     for prompt in (RAGGED[4], LONG):
         request = Request(prompt, OPTIONS[option], draft)
         before = at_once.model.steps, late.model.steps
         assert answers(late, request) == answers(at_once, request)
-        assert late.model.steps - before[1] == at_once.model.steps - before[0]  # none in vain
+        assert late.model.steps - before[1] == at_once.model.steps - before[0]  # no extra step
     assert late.model.arena.taken == 0
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_an_answer_that_nobody_hears_is_the_same(at_once, late, option):
+def test_result_without_streaming_is_the_same(at_once, late, option):
     for engine in (at_once, late):
         for prompt in (RAGGED[4], LONG):
             request = Request(prompt, OPTIONS[option])
-            events, told = answers(engine, request)
+            events, expected = answers(engine, request)
             result = engine.generate(request)
-            assert told == [
+            assert expected == [
                 (each.text, each.token_ids, each.finish_reason, _counts(each.stats))
                 for each in result.choices or [result]
             ]
             assert result.text == "".join(event.text for event in events if event.choice == 0)
 
 
-def test_a_first_token_that_nobody_waits_for_holds_up_no_step(late, monkeypatch):
-    told, tell = [], InFlightStep.tell
+def test_only_a_streamed_first_token_is_emitted_before_the_next_launch(late, monkeypatch):
+    emitted, emit = [], InFlightStep.emit
     monkeypatch.setattr(
-        InFlightStep, "tell", lambda self: told.append(late.model.steps) or tell(self)
+        InFlightStep, "emit", lambda self: emitted.append(late.model.steps) or emit(self)
     )
     for ask, ahead in ((late.stream, 0), (late.generate, 1)):
-        told.clear()
+        emitted.clear()
         before = late.model.steps
         answer = ask(RAGGED[3], GREEDY, draft="plain")
         if ask == late.stream:
             answer.finish()
-        assert told[0] - before == 1 + ahead
+        assert emitted[0] - before == 1 + ahead
 
 
 def test_all_kinds_of_requests_share_steps(at_once, late):
@@ -119,8 +122,8 @@ def test_the_host_waits_once_per_step(params):
     assert Device.waits == {"tolist": engine.model.steps}
 
 
-def test_a_step_is_on_its_way_while_the_caller_has_the_token(at_once, late):
-    """But the first token is handed over before anything else is begun."""
+def test_next_step_is_in_flight_when_the_caller_gets_a_token(at_once, late):
+    """But the first token is returned before the next launch."""
     for engine, steps in ((at_once, 2), (late, 3)):
         before = engine.model.steps
         stream = engine.stream(RAGGED[2], GREEDY, draft="plain")
@@ -131,35 +134,35 @@ def test_a_step_is_on_its_way_while_the_caller_has_the_token(at_once, late):
         stream.close()
 
 
-def test_one_who_leaves_in_flight_frees_its_rows_and_disturbs_nobody(at_once, late):
+def test_stream_closed_in_flight_frees_its_rows_and_leaves_others_running(at_once, late):
     alone = at_once.generate(RAGGED[5], SAMPLED).token_ids
     endless = replace(GREEDY, max_tokens=500)
-    staying, leaving = late.stream(RAGGED[5], SAMPLED), late.stream(RAGGED[2], endless)
-    next(staying)
-    next(leaving)
+    open_stream, closed = late.stream(RAGGED[5], SAMPLED), late.stream(RAGGED[2], endless)
+    next(open_stream)
+    next(closed)
     both = late.model.arena.taken
-    leaving.close()
+    closed.close()
     assert 0 < late.model.arena.taken < both
     assert [late.generate(RAGGED[i], GREEDY).token_ids for i in (1, 3)] == [
         at_once.generate(RAGGED[i], GREEDY).token_ids for i in (1, 3)
-    ]  # in the rows that became free
-    assert staying.finish().token_ids == alone
+    ]  # in the freed rows
+    assert open_stream.finish().token_ids == alone
     assert late.model.arena.taken == 0
 
 
-def test_a_step_that_nobody_waits_for_is_dropped(late):
+def test_step_of_closed_streams_is_dropped(late):
     streams = [late.stream(prompt, GREEDY) for prompt in RAGGED[:3]]
     next(streams[0])
     steps = late.model.steps
     for stream in streams:
         stream.close()
-    late.advance()
+    late.loop.step()
     assert late.model.steps == steps
     assert late.model.arena.taken == 0
 
 
 @pytest.mark.parametrize("callback", ["process", "stop_when"])
-def test_a_failing_callback_fails_its_request_alone(at_once, late, callback):
+def test_failing_callback_fails_only_its_request(at_once, late, callback):
     def fail(tokens, logits):
         assert not logits.isnan().any()
         if len(tokens) > 20:
@@ -176,7 +179,7 @@ def test_a_failing_callback_fails_its_request_alone(at_once, late, callback):
         assert engine.model.arena.taken == 0
 
 
-def test_events_made_before_a_failure_are_read_before_it(at_once, late):
+def test_events_before_an_error_can_be_read(at_once, late):
     def fail(tokens, _):
         if len(tokens) > 20:
             raise ZeroDivisionError
@@ -191,7 +194,7 @@ def test_events_made_before_a_failure_are_read_before_it(at_once, late):
 
 
 @pytest.mark.parametrize("last", [0, 3])
-def test_a_callback_that_fails_for_one_of_n_answers_ends_the_request(at_once, late, last):
+def test_callback_error_in_one_of_n_answers_ends_the_request(at_once, late, last):
     def fail(tokens, _):
         if len(tokens) > 3 + last:
             raise ZeroDivisionError
@@ -204,7 +207,7 @@ def test_a_callback_that_fails_for_one_of_n_answers_ends_the_request(at_once, la
         assert engine.model.arena.taken == 0
 
 
-def test_an_interrupt_ends_one_answer_and_the_others_go_on(at_once, late):
+def test_interrupt_ends_one_answer_and_the_others_continue(at_once, late):
     def interrupt(tokens, _):
         if len(tokens) > 12:
             raise KeyboardInterrupt
@@ -220,7 +223,7 @@ def test_an_interrupt_ends_one_answer_and_the_others_go_on(at_once, late):
     assert late.model.arena.taken == 0
 
 
-def test_a_failing_forward_loses_no_token_that_was_there_before(at_once):
+def test_failing_forward_loses_no_generated_token(at_once):
     engine = tiny_engine(wrap=Late)
     expected = at_once.generate(RAGGED[3], SAMPLED).token_ids
     stream, run = engine.stream(RAGGED[3], SAMPLED, draft="plain"), engine.model.forward.run
@@ -231,13 +234,13 @@ def test_a_failing_forward_loses_no_token_that_was_there_before(at_once):
 
     engine.model.forward.run = fail
     with pytest.raises(MemoryError):
-        next(stream)  # the step in flight lands, the next cannot be sent
+        next(stream)  # the step in flight completes, the next launch fails
     engine.model.forward.run = run
     tokens += [event.token for event in stream]
     assert tokens == expected
 
 
-def test_texts_read_before_are_shared_and_kept_while_a_step_is_in_flight(at_once):
+def test_cached_prefixes_are_shared_and_stored_while_a_step_is_in_flight(at_once):
     engine = tiny_engine(wrap=Late)
     engine.model.prefixes.use(most_rows=4096)
     first = engine.stream(LONG, SAMPLED)
@@ -249,32 +252,32 @@ def test_texts_read_before_are_shared_and_kept_while_a_step_is_in_flight(at_once
     assert first.finish().token_ids == at_once.generate(LONG, SAMPLED).token_ids
 
 
-class Pensive(NoDraft):
-    """Notes how many steps have been sent when it is asked, and when it thinks."""
+class AsyncUpdates(NoDraft):
+    """Records the number of steps at each proposal and each asynchronous update."""
 
     def __init__(self, model):
-        self.model, self.asked, self.thought = model, [], []
+        self.model, self.proposed, self.updated = model, [], []
 
     def propose(self, contexts, budget):
-        self.asked.append(self.model.steps)
+        self.proposed.append(self.model.steps)
         return super().propose(contexts, budget)
 
     def update_async(self):
-        self.thought.append(self.model.steps)
+        self.updated.append(self.model.steps)
 
 
-def test_drafters_think_once_their_step_is_on_its_way(late):
-    pensive = Pensive(late.model)
-    late.generate(Request(WORDS, GREEDY, drafters={"auto": pensive}))
-    assert len(pensive.asked) > 30
-    assert pensive.thought == [steps + 1 for steps in pensive.asked]
+def test_drafters_update_once_after_each_launch(late):
+    drafter = AsyncUpdates(late.model)
+    late.generate(PreparedRequest(Request(WORDS, GREEDY), drafters={"auto": drafter}))
+    assert len(drafter.proposed) > 30
+    assert drafter.updated == [steps + 1 for steps in drafter.proposed]
 
 
-def test_a_drafter_that_fails_to_think_fails_its_own_requests_alone(at_once, late):
-    failing = Pensive(late.model)
-    failing.thought = None
+def test_failing_async_update_fails_only_its_own_requests(at_once, late):
+    failing = AsyncUpdates(late.model)
+    failing.updated = None
     streams = [
-        late.submit(Request(WORDS, GREEDY, drafters={"auto": each}))
+        late.submit(PreparedRequest(Request(WORDS, GREEDY), drafters={"auto": each}))
         for each in (failing, NoDraft())
     ]
     assert streams[1].finish().token_ids == at_once.generate(WORDS, GREEDY).token_ids
@@ -282,31 +285,31 @@ def test_a_drafter_that_fails_to_think_fails_its_own_requests_alone(at_once, lat
         streams[0].finish()
 
 
-class Diary(NoDraft):
-    """Writes down what it is told."""
+class Recorder(NoDraft):
+    """Records the calls it gets."""
 
     def __init__(self):
-        self.lines = []
+        self.calls = []
 
     def start(self, context):
-        self.lines.append(("start", list(context.tokens)))
+        self.calls.append(("start", list(context.tokens)))
 
     def observe(self, steps):
-        self.lines += [("observe", step.tokens) for step in steps]
+        self.calls += [("observe", step.tokens) for step in steps]
 
     def finish(self, sequence):
-        self.lines.append(("finish",))
+        self.calls.append(("finish",))
 
 
 @pytest.mark.parametrize("prompt", [RAGGED[3], LONG], ids=["short", "long"])
-def test_drafters_are_started_once_and_shown_every_token(prompt):
-    diary = Diary()
-    engine = tiny_engine(wrap=Late, drafters={"diary": diary})
-    tokens = engine.generate(prompt, replace(GREEDY, max_tokens=5), draft="diary").token_ids
-    pieces = -(-len(prompt) // engine.model.chunk)
-    assert diary.lines == [
+def test_drafters_are_started_once_and_observe_every_token(prompt):
+    recorder = Recorder()
+    engine = tiny_engine(wrap=Late, drafters={"recorder": recorder})
+    tokens = engine.generate(prompt, replace(GREEDY, max_tokens=5), draft="recorder").token_ids
+    chunks = -(-len(prompt) // engine.model.chunk)
+    assert recorder.calls == [
         ("start", []),
-        *[("observe", [])] * (pieces - 1),
+        *[("observe", [])] * (chunks - 1),
         *(("observe", [token]) for token in tokens),
         ("finish",),
     ]

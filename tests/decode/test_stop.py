@@ -1,4 +1,4 @@
-"""Stop strings: found across token borders, and nothing of them is ever shown."""
+"""Stop strings: found across token borders, and never part of the text."""
 
 import pytest
 from tiny import tiny_tokenizer
@@ -7,7 +7,7 @@ from graft.decode.text import Detokenizer
 
 
 def write(text, stop):
-    """Push a text token by token until it stops; the pieces shown and the detokenizer."""
+    """Push a text token by token until it stops; the returned texts and the detokenizer."""
     detokenizer = Detokenizer(tiny_tokenizer(), stop)
     pieces, tokens = [], []
     for token in tiny_tokenizer()(text).input_ids:
@@ -24,9 +24,9 @@ def write(text, stop):
     [
         ("one. two", (". ",), "one"),  # across two tokens
         ("in the end", ("he e",), "in t"),  # begins inside one token, ends inside another
-        ("aab", ("ab",), "a"),  # the first a is let go when the second comes
+        ("aab", ("ab",), "a"),  # the first a is returned when the second arrives
         ("xyzzy", ("q", "zz", "yz"), "x"),  # of several the earliest
-        ("no stop", ("stops",), "no stop"),  # held back to the end, then shown
+        ("no stop", ("stops",), "no stop"),  # held back until the end, then returned
         ("€€", ("€€",), ""),  # characters of several tokens each
         ("end", ("end",), ""),  # nothing before it
     ],
@@ -38,12 +38,12 @@ def test_text_ends_before_the_first_stop_string(text, stop, shown):
     assert detokenizer.stopped == (shown != text)
 
 
-def test_what_may_become_a_stop_string_is_held_back():
+def test_prefix_of_a_stop_string_is_held_back():
     pieces, _ = write("a<b<<c", ("<<",))
     assert pieces == ["a", "", "<b", "", "", ""]
 
 
-def test_a_stop_string_in_an_unfinished_character_is_found_at_the_end():
+def test_stop_string_in_an_incomplete_character_is_found_at_the_end():
     pieces, detokenizer = write("ok", ("\ufffd",))
     assert "".join(pieces) == "ok"
     detokenizer = Detokenizer(tiny_tokenizer(), ("\ufffd",))

@@ -1,4 +1,4 @@
-"""Prompts in, answers out: content spans of chats, characters split over tokens."""
+"""Tokenization: content spans of chats, characters split over tokens."""
 
 from copy import copy
 from functools import cache
@@ -20,12 +20,12 @@ def encoder():
 
 
 def content(encoder, messages):
-    """The pieces of a chat that may be drafted."""
+    """The quotable spans of a chat."""
     encoded = encoder.prompt(messages)
     return [tiny_tokenizer().decode(encoded.tokens[a:b]) for a, b in encoded.quotable]
 
 
-def test_a_character_appears_when_its_last_byte_has_come():
+def test_character_is_returned_with_its_last_byte():
     tokens = tiny_tokenizer()("a€😀").input_ids
     detokenizer = Detokenizer(tiny_tokenizer(), ())
     assert [detokenizer.push(token) for token in tokens] == ["a", "", "", "€", "", "", "", "😀"]
@@ -33,7 +33,7 @@ def test_a_character_appears_when_its_last_byte_has_come():
     assert detokenizer.text == "a€😀"
 
 
-def test_an_unfinished_character_is_shown_at_the_end():
+def test_incomplete_character_is_returned_at_the_end():
     tokens = tiny_tokenizer()("a€").input_ids[:-1]
     detokenizer = Detokenizer(tiny_tokenizer(), ())
     pieces = [detokenizer.push(token) for token in tokens]
@@ -43,9 +43,9 @@ def test_an_unfinished_character_is_shown_at_the_end():
 
 @pytest.mark.parametrize("text", ["", "the end", "a€😀", "one<|im_end|>two", "é"])
 @pytest.mark.parametrize("left_out", [0, 1])
-def test_text_made_at_the_end_is_the_text_made_token_by_token(text, left_out):
+def test_text_decoded_at_the_end_equals_text_decoded_token_by_token(text, left_out):
     tokens = tiny_tokenizer()(text).input_ids
-    tokens = tokens[: len(tokens) - left_out]  # the last character may stay unfinished
+    tokens = tokens[: len(tokens) - left_out]  # the last character may be incomplete
     pushed, at_once, half = (Detokenizer(tiny_tokenizer(), ()) for _ in range(3))
     pieces = [pushed.push(token) for token in tokens]
     shown = "".join(pieces) + pushed.finish(tokens)
@@ -56,7 +56,7 @@ def test_text_made_at_the_end_is_the_text_made_token_by_token(text, left_out):
 
 @cache
 def byte_fallback_tokenizer():
-    """As Llama 2's: a byte is a token where no other fits, and a wrong one spoils others."""
+    """As Llama 2's: bytes are tokens, and an invalid byte changes the text before it."""
     single = {f"<0x{byte:02X}>": byte + 1 for byte in range(256)}
     vocabulary = {"<unk>": 0, **single, "\u2581a": 257}
     tokenizer = Tokenizer(
@@ -71,7 +71,7 @@ def byte_fallback_tokenizer():
 
 
 @given(st.lists(st.sampled_from([*b"Az\xe2\x82\xac\xc3\xff", 256]).map(lambda byte: byte + 1)))
-def test_bytes_that_are_no_text_are_shown_as_marks_and_nothing_after_them_is_lost(tokens):
+def test_invalid_bytes_become_replacement_characters_and_no_text_is_lost(tokens):
     pushed, at_once = (Detokenizer(byte_fallback_tokenizer(), ()) for _ in range(2))
     shown = "".join(pushed.push(token) for token in tokens) + pushed.finish(tokens)
     assert shown == pushed.text
@@ -83,21 +83,21 @@ def test_bytes_that_are_no_text_are_shown_as_marks_and_nothing_after_them_is_los
         assert shown == valid
 
 
-def test_a_byte_that_is_no_text_leaves_what_was_shown():
+def test_invalid_byte_keeps_text_already_returned():
     detokenizer = Detokenizer(byte_fallback_tokenizer(), ())
     tokens = [ord("A") + 1, 0xE2 + 1, 257, 257, 0xE2 + 1]
     assert [detokenizer.push(token) for token in tokens] == ["A", "", "\ufffd a", " a", ""]
     assert detokenizer.finish(tokens) == "\ufffd"
 
 
-def test_special_tokens_are_not_shown():
+def test_special_tokens_have_no_text():
     detokenizer = Detokenizer(tiny_tokenizer(), ())
     tokens = [*tiny_tokenizer()("one").input_ids, IM_END, END]
     assert "".join([detokenizer.push(token) for token in tokens]) == "one"
     assert detokenizer.finish(tokens) == ""
 
 
-def test_only_the_messages_own_words_are_content(encoder):
+def test_only_message_contents_are_quotable(encoder):
     messages = [
         {"role": "system", "content": "be kind"},
         {"role": "user", "content": "  is this the end?\n"},
@@ -108,14 +108,14 @@ def test_only_the_messages_own_words_are_content(encoder):
 
 
 @pytest.mark.parametrize("words", ["user", "assistant", "s", "user\nuser"])
-def test_words_of_the_template_are_not_taken_for_content(encoder, words):
+def test_template_text_is_not_quotable(encoder, words):
     encoded = encoder.prompt([{"role": "user", "content": words}])
     before = len(tiny_tokenizer()("<|im_start|>user\n").input_ids)
     length = len(tiny_tokenizer()(words).input_ids)
     assert encoded.quotable == [(before, before + length)]
 
 
-def test_plain_text_and_token_ids_are_content_from_end_to_end(encoder):
+def test_plain_text_and_token_ids_are_quotable_as_a_whole(encoder):
     assert encoder.prompt("the end").quotable == [(0, len(encoder.text("the end")))]
     assert encoder.prompt([5, 6, 7]).quotable == [(0, 3)]
 
@@ -128,13 +128,13 @@ def test_plain_text_and_token_ids_are_content_from_end_to_end(encoder):
     ],
     ids=repr,
 )  # fmt: skip
-def test_a_prompt_that_cannot_be_used_is_refused_in_one_line(encoder, prompt):
+def test_unusable_prompt_is_refused_in_one_line(encoder, prompt):
     with pytest.raises(InputError) as refused:
         encoder.prompt(prompt)
     assert "\n" not in str(refused.value)
 
 
-def test_without_a_tokenizer_token_ids_go_in_and_out():
+def test_without_a_tokenizer_token_ids_work():
     encoder = Encoder(None, 128)
     assert encoder.prompt([5, 6, 7]).tokens == [5, 6, 7]
     assert encoder.text([8, 9]) == [8, 9]
@@ -155,13 +155,13 @@ def test_without_a_tokenizer_drafting_texts_and_stop_strings_are_refused():
         Detokenizer(None, ("end",))
 
 
-def test_a_drafting_text_may_be_token_ids_but_not_wrong_ones(encoder):
+def test_text_to_draft_from_may_be_valid_token_ids(encoder):
     assert encoder.text([1, 2]) == [1, 2]
     with pytest.raises(InputError, match="token 200 is not among"):
         encoder.text([200])
 
 
-def test_a_chat_may_bring_what_its_template_knows(encoder):
+def test_chat_options_go_to_the_template(encoder):
     tokenizer = copy(tiny_tokenizer())
     tokenizer.chat_template = "{{ tools[0].name }}: " + tokenizer.chat_template
     chat = [{"role": "user", "content": "the end"}]

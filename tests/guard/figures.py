@@ -125,17 +125,17 @@ def _memory(tensor: torch.Tensor) -> int:
 def _peak(engine: Any, draft: str, params: SamplingParams) -> float:
     """Mean of what a step takes at most beyond what was taken before it."""
     peaks = []
-    advance = engine.advance
+    step = engine.loop.step
 
     def watched() -> None:
         tracemalloc.reset_peak()
         before, _ = tracemalloc.get_traced_memory()
-        advance()
+        step()
         peaks.append(tracemalloc.get_traced_memory()[1] - before)
 
     tracemalloc.start()
     try:
-        with mock.patch.object(engine, "advance", watched):
+        with mock.patch.object(engine.loop, "step", watched):
             engine.generate(PROMPT, params, draft=draft)
     finally:
         tracemalloc.stop()

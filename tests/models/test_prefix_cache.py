@@ -3,6 +3,7 @@
 import pytest
 from tiny import tiny_engine, tiny_network
 
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.models.arena import BLOCK
 from graft.sampling import SamplingParams
@@ -139,7 +140,7 @@ def test_a_cancelled_request_leaves_what_it_has_read():
 
 def test_a_request_may_refuse_what_was_read_before_and_leave_nothing():
     engine = caching_engine()
-    anew = Request(FIRST, PARAMS, most_cached=0)
+    anew = PreparedRequest(Request(FIRST, PARAMS), max_cached=0)
     expected, read = read_rows(engine, anew)
     assert read == len(FIRST)
     result, read = read_rows(engine, Request(SECOND, PARAMS))
@@ -151,7 +152,7 @@ def test_a_request_may_refuse_what_was_read_before_and_leave_nothing():
 
 def test_a_request_may_share_its_first_tokens_alone():
     engine = caching_engine()
-    shared = Request(FIRST, PARAMS, most_cached=2 * BLOCK + 5)
+    shared = PreparedRequest(Request(FIRST, PARAMS), max_cached=2 * BLOCK + 5)
     result, read = read_rows(engine, shared)
     assert read == len(FIRST)
     result, read = read_rows(engine, Request(SECOND, PARAMS))
@@ -163,7 +164,7 @@ def test_a_request_may_share_its_first_tokens_alone():
 def test_several_answers_to_a_prompt_that_leaves_nothing_behind():
     engine = caching_engine()
     several = SamplingParams(temperature=0.9, seed=1, max_tokens=9, ignore_eos=True, n=3)
-    engine.generate(Request(FIRST, several, most_cached=0))
+    engine.generate(PreparedRequest(Request(FIRST, several), max_cached=0))
     _, read = read_rows(engine, Request(SECOND, PARAMS))
     assert read == len(SECOND)
 
@@ -188,7 +189,9 @@ def test_several_answers_to_a_prompt_keep_to_its_salt():
 
 def test_a_request_may_share_its_first_tokens_alone_and_only_by_salt():
     engine = caching_engine()
-    engine.generate(Request(FIRST, PARAMS, most_cached=2 * BLOCK + 5, cache_salt="one"))
+    engine.generate(
+        PreparedRequest(Request(FIRST, PARAMS, cache_salt="one"), max_cached=2 * BLOCK + 5)
+    )
     for salt, cached in (("two", 0), ("one", 2 * BLOCK)):
         result = engine.generate(Request(SECOND, PARAMS, cache_salt=salt))
         assert result.stats.cached_tokens == cached

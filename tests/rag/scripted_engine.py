@@ -1,10 +1,11 @@
 """An engine that says what a test wrote down, call by call."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 from tiny import END, VOCABULARY, tiny_tokenizer
 
-from graft.decode.sequence import Result, TokenEvent
+from graft.decode.output import Result, TokenEvent
 from graft.decode.stats import Stats
 from graft.decode.text import Encoder
 
@@ -48,7 +49,8 @@ class ScriptedEngine:
     def prompt(self, call):
         return self.loaded.tokenizer.decode(self.requests[call].prompt)
 
-    def stream(self, request):
+    def stream(self, prepared):
+        request = replace(prepared.request, prompt=prepared.request.prompt.tokens)
         self.requests.append(request)
         said = self._script.pop(0)
         text, doubts = said if isinstance(said, tuple) else (said, {})

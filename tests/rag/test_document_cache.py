@@ -10,6 +10,7 @@ import torch
 from late import Late
 from tiny import tiny_engine, tiny_network
 
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.errors import InputError, UnsupportedModelError
 from graft.models.spans import read_rows
@@ -53,7 +54,7 @@ def cache_of(engine, mode="cics", *, scope="question", **more) -> DocumentCache:
 
 
 def ask(engine, prepared, params=SHORT, **more):
-    return engine.generate(Request(prepared.tokens, params, rows=prepared.rows, **more))
+    return engine.generate(PreparedRequest(Request(prepared.tokens, params, **more), prepared.rows))
 
 
 def rows_of(engine, prepared) -> torch.Tensor:
@@ -254,9 +255,9 @@ def test_drafting_and_company_change_no_token(engine, mode):
     params = replace(SHORT, max_tokens=24)
     alone = ask(engine, prepared, params, draft="plain").token_ids
     requests = [
-        Request(prepared.tokens, params, draft="auto", rows=prepared.rows),
+        PreparedRequest(Request(prepared.tokens, params, draft="auto"), prepared.rows),
         Request(text(70, 3), params),
-        Request(prepared.tokens, params, draft="copy", rows=prepared.rows),
+        PreparedRequest(Request(prepared.tokens, params, draft="copy"), prepared.rows),
     ]
     first, _, last = engine.generate(requests)
     assert first.token_ids == last.token_ids == alone
@@ -272,7 +273,7 @@ def test_where_the_device_computes_by_itself(network):
         cache = cache_of(engine, "blend", share=0.3, scope="all")  # runs forwards of its own
         prepared = cache.prepare(prompt(3, 2, 0))
         tokens += [event.token for event in stream]
-        requests = [Request(prepared.tokens, params, rows=prepared.rows), text(60, 8)]
+        requests = [PreparedRequest(Request(prepared.tokens, params), prepared.rows), text(60, 8)]
         results.append([tokens, *(result.token_ids for result in engine.generate(requests))])
     assert results[0] == results[1]
 
@@ -292,7 +293,7 @@ def test_everything_is_given_back(engine):
     model = engine.model
     cache = cache_of(engine, "blend", scope="all")
     prepared = cache.prepare(prompt(0, 1, 2))
-    stream = engine.stream(Request(prepared.tokens, SHORT, rows=prepared.rows))
+    stream = engine.stream(PreparedRequest(Request(prepared.tokens, SHORT), prepared.rows))
     next(stream)
     stream.close()
 
@@ -313,14 +314,14 @@ def test_a_bounded_arena_is_enough_for_what_fits_it(network):
     cache = cache_of(engine, scope="all")
     for order in ((0, 1, 2), (2, 1, 0), (5, 4, 3)):
         prepared = [cache.prepare(prompt(*each)) for each in (order, order[::-1])]
-        requests = [Request(each.tokens, SHORT, rows=each.rows) for each in prepared]
+        requests = [PreparedRequest(Request(each.tokens, SHORT), each.rows) for each in prepared]
         assert [len(result.token_ids) for result in engine.generate(requests)] == [6, 6]
 
 
 def test_rows_of_another_prompt_are_refused(engine):
     prepared = cache_of(engine).prepare(prompt(0))
     with pytest.raises(InputError, match="of another prompt"):
-        engine.generate(Request(prepared.tokens[:-1], SHORT, rows=prepared.rows))
+        engine.generate(PreparedRequest(Request(prepared.tokens[:-1], SHORT), prepared.rows))
 
 
 def test_keeping_positions_beyond_the_context_is_refused_in_one_line(network):

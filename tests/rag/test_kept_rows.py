@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import tiny_engine, tiny_network
 
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.home import TEMPORARY
 from graft.models.load import build_forward
@@ -217,7 +218,7 @@ def asked(engine, folder: Path, mode: str = "cics"):
     cache = DocumentCache(engine, Reuse(mode, "all"), folder=folder)
     prepared = cache.prepare(PARTS)
     params = SamplingParams(max_tokens=4)
-    result = engine.generate(Request(prepared.tokens, params, rows=prepared.rows))
+    result = engine.generate(PreparedRequest(Request(prepared.tokens, params), prepared.rows))
     cache.flush()
     return prepared, result
 

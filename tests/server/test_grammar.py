@@ -7,6 +7,7 @@ import pytest
 from late import Late
 from tiny import tiny_engine
 
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.errors import InputError
 from graft.sampling import SamplingParams
@@ -44,9 +45,9 @@ def answers(engine, grammar, draft, **options):
         SamplingParams(**{"max_tokens": 60, "temperature": 1, "seed": 4, "n": 2, **options}),
         draft,
         TEXTS,
-        constrain=Grammars(engine).constrain(grammar),
     )
-    return engine.generate(request).choices
+    constrain = Grammars(engine).constrain(grammar)
+    return engine.generate(PreparedRequest(request, constrain=constrain)).choices
 
 
 @pytest.mark.parametrize("draft", ["auto", "copy", "pld"])

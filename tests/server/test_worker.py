@@ -7,6 +7,7 @@ import pytest
 from serving import Held
 from tiny import tiny_engine
 
+from graft.decode.prepared_request import PreparedRequest, as_prepared
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
 from graft.errors import GraftError
@@ -52,7 +53,8 @@ def run(coroutine):
 
 
 async def ask(worker, request, *, streaming=True):
-    return await worker.open(lambda: [request], sequences=request.params.n, streaming=streaming)
+    sequences = as_prepared(request).request.params.n
+    return await worker.open(lambda: [request], sequences=sequences, streaming=streaming)
 
 
 async def whole(worker, request, *, streaming=False):
@@ -66,7 +68,7 @@ async def whole(worker, request, *, streaming=False):
 
 
 def rows_in_use(engine):
-    engine.step_lock.exclusive(engine.sweep)
+    engine.loop.lock.exclusive(engine.loop.collect_finished)
     return engine.running + engine.waiting, engine.model.arena.usage
 
 
@@ -266,7 +268,7 @@ def test_a_failing_request_does_not_affect_others(engine):
         async with working(engine) as worker:
             good = asyncio.create_task(whole(worker, Request(PROMPTS[1], GREEDY)))
             with pytest.raises(ValueError, match="wrong"):
-                await whole(worker, Request(PROMPTS[0], GREEDY, constrain=Wrong))
+                await whole(worker, PreparedRequest(Request(PROMPTS[0], GREEDY), constrain=Wrong))
             return (await good)[0]
 
     assert run(both()) == engine.generate(PROMPTS[1], GREEDY).token_ids

@@ -49,7 +49,7 @@ def test_depths_are_path_lengths(given_paths):
 
 
 @given(paths)
-def test_a_node_sees_itself_its_ancestors_and_nobody_else(given_paths):
+def test_node_attends_to_itself_and_its_ancestors_only(given_paths):
     tree = from_paths(ROOT, given_paths)
     known = paths_of(tree)
     expected = [[mine[: len(other)] == other for other in known] for mine in known]

@@ -95,8 +95,8 @@ def test_where_nodes_were_copied_from_survives_union_and_cut():
     copied = in_level_order(
         np.array([1, 2, 3]), np.array([-1, 0, 1]), ones, ones, ("", "a"), np.array([-1, 7, 8])
     )
-    guessed = chain([1, 2, 4], "b")
-    for tree in (union(copied, guessed), union(guessed, copied)):
+    drafted = chain([1, 2, 4], "b")
+    for tree in (union(copied, drafted), union(drafted, copied)):
         places = {int(token): tree.place(node) for node, token in enumerate(tree.tokens)}
         assert places == {1: -1, 2: 7, 3: 8, 4: -1}
         assert below(shallow(tree, 1), 1).all_places() == [7]

@@ -23,7 +23,7 @@ def brute_force(tree: DraftTree, budget: int) -> list[int]:
     return taken
 
 
-def test_what_hangs_below_a_chain():
+def test_subtree_below_a_chain():
     tree = replace(
         from_paths(1, [[2, 3, 4, 5], [2, 3, 6]]),
         scores=np.array([1, 0.8, 0.5, 0.4, 0.1, 0.2], np.float32),

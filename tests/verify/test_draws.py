@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graft.sampling import NEAR_TOP, Sampler, SamplingParams
 from graft.tree.draft_tree import from_paths, root_only
-from graft.verify.draws import NOT_DRAWN, ROWS_AT_ONCE, Draws, draw_all
+from graft.verify.draws import MAX_ROWS, NOT_DRAWN, Draws, draw_all
 from graft.verify.walk import walk
 
 V = 24
@@ -54,46 +54,48 @@ def node_by_node(sampler, tree, logits):
 
 @settings(max_examples=150, derandomize=True)
 @given(
-    asked=st.lists(sequences(), min_size=1, max_size=5), seed=st.integers(0, 99), tied=st.booleans()
+    samples=st.lists(sequences(), min_size=1, max_size=5),
+    seed=st.integers(0, 99),
+    tied=st.booleans(),
 )
-def test_all_at_once_draws_what_node_by_node_draws(asked, seed, tied):
-    counts = [len(tree) for _, tree in asked]
+def test_batched_draws_equal_draws_node_by_node(samples, seed, tied):
+    counts = [len(tree) for _, tree in samples]
     logits = random_logits(sum(counts), seed, tied=tied)
     before = logits.clone()
-    together = Draws(asked, logits).wait()
-    for (sampler, tree), own, drawn in zip(asked, logits.split(counts), together, strict=True):
+    drawn_all = Draws(samples, logits).wait()
+    for (sampler, tree), own, drawn in zip(samples, logits.split(counts), drawn_all, strict=True):
         assert drawn == node_by_node(sampler, tree, own)
         assert walk(tree, own, sampler, drawn) == walk(tree, own, sampler)
     assert torch.equal(logits, before)
 
 
-def test_the_walk_over_given_draws_asks_no_sampler():
+def test_walk_over_given_draws_needs_no_sampler():
     tree = from_paths(9, [[7, 9], [8]])
     assert walk(tree, None, None, [7, 9, 0, 4]).path == [0, 1, 3]
     assert walk(tree, None, None, [8, 9, 3, 4]).next_token == 3
 
 
-def test_nodes_nobody_can_foresee_are_left_to_the_walk():
+def test_nodes_under_a_process_are_left_to_the_walk():
     processed = Sampler(SamplingParams(), [], V, process=lambda _, logits: -logits)
     tree = from_paths(1, [[2, 3]])
     logits = random_logits(5, 0)
     greedy = Sampler(SamplingParams(), [], V)
-    asked = [(processed, tree), (None, root_only(0)), (greedy, root_only(0))]
-    drawn = Draws(asked, logits).wait()
+    samples = [(processed, tree), (None, root_only(0)), (greedy, root_only(0))]
+    drawn = Draws(samples, logits).wait()
     assert drawn == [[NOT_DRAWN] * 3, [NOT_DRAWN], [int(logits[4].argmax())]]
     assert walk(tree, logits[:3], processed, drawn[0]).next_token == int(logits[0].argmin())
 
 
 def test_a_penalised_sampler_may_have_several_trees():
     sampler = Sampler(SamplingParams(presence_penalty=3.0), [], V)
-    asked = [(sampler, from_paths(1, [[2, 3]])), (sampler, from_paths(1, [[4], [5, 6]]))]
+    samples = [(sampler, from_paths(1, [[2, 3]])), (sampler, from_paths(1, [[4], [5, 6]]))]
     logits = random_logits(7, 3)
-    drawn = Draws(asked, logits).wait()
-    for (_, tree), own, part in zip(asked, logits.split([3, 4]), drawn, strict=True):
+    drawn = Draws(samples, logits).wait()
+    for (_, tree), own, part in zip(samples, logits.split([3, 4]), drawn, strict=True):
         assert part == node_by_node(sampler, tree, own)
 
 
-def test_a_nucleus_that_is_too_wide_is_left_to_the_walk():
+def test_nucleus_beyond_the_candidates_is_left_to_the_walk():
     vocabulary = 3 * NEAR_TOP
     sampler = Sampler(SamplingParams(temperature=1.0, top_p=0.9, seed=1), [], vocabulary)
     logits = torch.stack([torch.zeros(vocabulary), torch.zeros(vocabulary)])
@@ -105,13 +107,13 @@ def test_a_nucleus_that_is_too_wide_is_left_to_the_walk():
 
 
 @pytest.mark.parametrize("options", [{}, {"top_k": 50, "top_p": 0.9}, {"min_p": 0.01}], ids=str)
-def test_more_rows_and_tokens_than_are_done_at_once(options):
+def test_more_rows_than_one_batch(options):
     vocabulary, rng = 4 * NEAR_TOP, np.random.default_rng(0)
     tree = from_paths(0, rng.integers(0, 9, (60, 5)).tolist())
     params = SamplingParams(temperature=0.9, seed=4, **options)
-    asked = [(Sampler(params, [], vocabulary, choice=i), tree) for i in range(2)]
-    assert 2 * len(tree) > ROWS_AT_ONCE
+    samples = [(Sampler(params, [], vocabulary, choice=i), tree) for i in range(2)]
+    assert 2 * len(tree) > MAX_ROWS
     logits = 3 * random_logits(2 * len(tree), 1, vocabulary=vocabulary)
-    drawn = Draws(asked, logits).wait()
-    for (sampler, _), own, part in zip(asked, logits.split(len(tree)), drawn, strict=True):
+    drawn = Draws(samples, logits).wait()
+    for (sampler, _), own, part in zip(samples, logits.split(len(tree)), drawn, strict=True):
         assert part == node_by_node(sampler, tree, own)

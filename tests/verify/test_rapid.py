@@ -38,23 +38,23 @@ def distance(one, other):
     return 0.5 * (one - other).abs().sum(-1)
 
 
-def test_the_counter_example_to_the_papers_proof():
+def test_counterexample_to_the_papers_proof():
     shift = all_of_it(1.0)
     assert shift(P, Q).tolist() == pytest.approx([0.3798, 0.4152, 0.2051], abs=1e-4)
     assert (P - torch.minimum(Q, shift(P, Q))).tolist() == pytest.approx(
         [0.30, -0.1152, 0], abs=1e-4
     )
-    emitted = output(shift.papers, P, Q)
+    emitted = output(shift.paper_rule, P, Q)
     assert emitted.tolist() == pytest.approx([0.3848, 0.4152, 0.2000], abs=1e-4)
     assert float(distance(emitted, P)) == pytest.approx(0.1152, abs=1e-4)
     assert float(distance(emitted, shift(P, Q))) == pytest.approx(0.0051, abs=1e-4)
 
 
-def test_with_two_tokens_the_drafter_simply_wins():
+def test_with_two_tokens_the_output_is_the_drafters():
     p, q = torch.tensor([0.6, 0.4]), torch.tensor([0.1, 0.9])
     shift = Shift(eta=5.0, tail="drafter")
     assert shift(p, q).tolist() == pytest.approx([0.010, 0.990], abs=1e-3)
-    emitted = output(shift.papers, p, q)
+    emitted = output(shift.paper_rule, p, q)
     assert emitted.tolist() == pytest.approx([0.1, 0.9], abs=1e-6)
     assert float(distance(emitted, p)) == pytest.approx(0.5, abs=1e-6)
 
@@ -72,10 +72,10 @@ def test_the_papers_rule_always_favours_where_the_drafter_is_surest(eta):
 
 @every_tail
 @pytest.mark.parametrize("eta", [0.0, 1.0, 10.0, 50.0])
-def test_every_law_is_a_distribution(eta, tail):
+def test_every_rule_emits_a_distribution(eta, tail):
     p, q = random_pairs(2000, 12, seed=1)
     shift = Shift(eta=eta, tail=tail)
-    for rule in (shift.papers, shift.exact, classic):
+    for rule in (shift.paper_rule, shift.phat_rule, classic):
         emitted = output(rule, p, q)
         assert emitted.min() >= 0
         assert torch.allclose(emitted.sum(-1), torch.ones(2000, dtype=torch.float64))
@@ -89,7 +89,7 @@ def test_the_drafters_tail_rule_stays_normalised_and_the_printed_one_does_not(et
     assert (printed - 1).abs().max() > 0.05
 
 
-def test_tokens_that_the_drafter_holds_unlikely_keep_their_odds():
+def test_tokens_unlikely_for_the_drafter_keep_their_odds():
     p, q = torch.tensor([0.4, 0.3, 0.2, 0.1]), torch.tensor([0.9, 0.06, 0.03, 0.01])
     shifted = Shift(eta=3.0)(p, q)
     assert (shifted[1:] / shifted[1]).tolist() == pytest.approx((p[1:] / p[1]).tolist())
@@ -101,13 +101,17 @@ def test_rapid_phat_gives_the_shifted_target(tail):
     p, q = random_pairs(500, 10, seed=3)
     shift = Shift(eta=7.0, tail=tail)
     shifted = shift(p, q) / shift(p, q).sum(-1, keepdim=True)
-    assert torch.allclose(output(shift.exact, p, q), shifted)
+    assert torch.allclose(output(shift.phat_rule, p, q), shifted)
 
 
 @every_tail
 def test_without_a_shift_both_give_the_target(tail):
     p, q = random_pairs(500, 10, seed=4)
-    for rule in (Shift(eta=0.0, tail=tail).papers, Shift(eta=0.0, tail=tail).exact, classic):
+    for rule in (
+        Shift(eta=0.0, tail=tail).paper_rule,
+        Shift(eta=0.0, tail=tail).phat_rule,
+        classic,
+    ):
         assert torch.allclose(output(rule, p, q), p)
 
 
@@ -138,9 +142,9 @@ def emitted_first(verify, token, seed):
         ("rapid-phat", "target", 10.0),
     ),
 )
-def test_drawn_tokens_follow_the_law(verifier, tail, eta):
+def test_sampled_tokens_follow_the_closed_form(verifier, tail, eta):
     shift = Shift(eta=eta, tail=tail)
-    rule = {"rapid": shift.papers, "rapid-phat": shift.exact}[verifier]
+    rule = {"rapid": shift.paper_rule, "rapid-phat": shift.phat_rule}[verifier]
     rng, counts, draws = np.random.default_rng(int(eta)), np.zeros(3), 800
     for seed, token in enumerate(
         rng.choice(3, draws, p=Q.double().numpy() / Q.double().sum().item())
@@ -168,7 +172,7 @@ def test_without_a_shift_every_verdict_is_the_classic_rules(verifier):
 
 
 @every_verifier
-def test_a_draft_equal_to_the_target_is_kept_whole(verifier):
+def test_draft_equal_to_the_target_is_accepted_whole(verifier):
     verify = VERIFIERS[verifier](Shift())
     for seed in range(50):
         tree = chain([0, 1, 2], probs=torch.stack([P, P, torch.zeros(3)]))
@@ -178,7 +182,7 @@ def test_a_draft_equal_to_the_target_is_kept_whole(verifier):
 
 
 @every_verifier
-def test_where_nothing_is_left_of_the_residual_the_target_is_drawn_from(verifier):
+def test_empty_residual_samples_from_the_target(verifier):
     """All three alike, and a token that none of them has: it is rejected, and nothing is NaN."""
     p = torch.tensor([0.7, 0.3, 0.0])
     for seed in range(20):
@@ -190,7 +194,7 @@ def test_where_nothing_is_left_of_the_residual_the_target_is_drawn_from(verifier
 
 
 @every_verifier
-def test_a_drafted_token_whose_q_is_too_small_to_say(verifier):
+def test_draft_token_with_tiny_q(verifier):
     """Its ratio is infinite: it is kept, for the target holds it likely."""
     q = torch.tensor([1.0, 0.0, 0.0])
     verdict = VERIFIERS[verifier](Shift(eta=0.5))(
@@ -200,7 +204,7 @@ def test_a_drafted_token_whose_q_is_too_small_to_say(verifier):
 
 
 @every_verifier
-def test_what_the_parameters_forbid_is_never_emitted(verifier):
+def test_filtered_tokens_are_never_emitted(verifier):
     verify = VERIFIERS[verifier](Shift(eta=50.0))
     for seed in range(100):
         sampler = sampler_of(seed, top_k=1)
@@ -257,7 +261,7 @@ def test_the_shift_vanishes_as_the_temperature_falls(temperature, flips, eta, q)
 
 
 @pytest.mark.parametrize(("margin", "kept"), [(0.0, 0), (0.3, 0), (2.0, 2)])
-def test_soft_greedy_keeps_what_the_target_gives_a_little_less(margin, kept):
+def test_soft_greedy_accepts_tokens_within_the_margin(margin, kept):
     """Sure of token 1, half a logit behind token 0; the last token is the target's own."""
     q = torch.tensor([0.02, 0.96, 0.02])
     tree = chain([2, 1, 1], probs=torch.stack([q, q, torch.zeros(3)]))
@@ -280,6 +284,6 @@ def test_soft_greedy_with_a_callers_process():
 
 @pytest.mark.parametrize("wrong", [{"eta": -1}, {"eta": float("nan")}, {"tail": "both"},
                                    {"margin": -0.1}])  # fmt: skip
-def test_shifts_that_make_no_sense_are_refused(wrong):
+def test_invalid_shifts_are_refused(wrong):
     with pytest.raises(InputError):
         Shift(**wrong)

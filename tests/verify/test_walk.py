@@ -23,9 +23,9 @@ def logits_choosing(choices, vocabulary=10):
 @pytest.mark.parametrize(
     ("target_choices", "path", "next_token"),
     [
-        ([5, 0, 0, 0], [0], 5),  # no guess was right
+        ([5, 0, 0, 0], [0], 5),  # no draft token is accepted
         ([7, 9, 0, 4], [0, 1, 3], 4),  # both levels right, then one more
-        ([7, 8, 0, 4], [0, 1], 8),  # the second level wrong, though 8 is a guess elsewhere
+        ([7, 8, 0, 4], [0, 1], 8),  # the second level wrong, though 8 is drafted elsewhere
         ([8, 9, 3, 4], [0, 2], 3),  # the second branch was right
         ([8, 9, 9, 4], [0, 2], 9),  # and ends there, though the first one goes on with 9
     ],
@@ -36,7 +36,7 @@ def test_greedy_walks_the_branch_the_target_chose(target_choices, path, next_tok
     assert (verdict.path, verdict.next_token) == (path, next_token)
 
 
-def test_without_guesses_the_target_writes_one_token():
+def test_without_draft_one_token_is_generated():
     verdict = walk(root_only(3), logits_choosing([6]), Sampler(SamplingParams(), [], 10))
     assert (verdict.path, verdict.next_token) == ([0], 6)
 

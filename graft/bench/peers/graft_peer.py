@@ -60,7 +60,7 @@ def main() -> None:
         "load_options": chosen.load_options,
         "heads": [name for name in ("eagle2", "longspec") if name in engine.presets],
         "prefix_cache": options["prefix_cache"],
-        "costs": engine.costs.as_dict(),
+        "costs": engine.loop.costs.as_dict(),
         "paced": not costs_are_given(),
     }
     ready = protocol.about(("torch", "transformers", "numba", "numpy"), settings)

@@ -136,7 +136,7 @@ class _Measuring:
         most = self.settings.max_tokens or session.family.max_tokens
         before = _passages(session.reuse)
         load = round(os.getloadavg()[0], 2)
-        self.engine.step_lock.exclusive(self.engine.model.prefixes.clear)
+        self.engine.loop.lock.exclusive(self.engine.model.prefixes.clear)
         answer = session.ask(
             turn.question.text, SamplingParams(max_tokens=most, seed=turn.question.number)
         )

@@ -9,8 +9,8 @@ from graft.bench.metrics import Run
 from graft.bench.simulate.recorded_model import RecordedForward, Retelling, SimulatedClock
 from graft.bench.simulate.recordings import Recording, groups
 from graft.decode.engine import Engine
+from graft.decode.output import Result
 from graft.decode.request import Request
-from graft.decode.sequence import Result
 from graft.decode.stats import Stats
 from graft.draft.drafter import Drafter
 from graft.models.checkpoints.pretrained import Checkpoint

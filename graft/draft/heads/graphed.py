@@ -165,4 +165,4 @@ def _parted(text: Text) -> tuple[Text, Text]:
 
 
 def _is_special(asked: Asked) -> bool:
-    return not asked.text.tokens or (asked.sampler is not None and not asked.sampler.placed)
+    return not asked.text.tokens or (asked.sampler is not None and not asked.sampler.stateless)

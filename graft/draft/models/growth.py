@@ -19,7 +19,7 @@ from graft.draft.models.guess import Guess
 from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
-from graft.verify.draws import Asked, preferences, sampled
+from graft.verify.draws import SamplerNodes, preferences, sampled
 
 # A token for each guess, on the device, is read: the logits [M, V] after them
 ReadDrawn = Callable[[Tensor], Tensor]
@@ -115,7 +115,7 @@ class ChainGrowth:
     def foresees(self, guesses: Sequence[Guess]) -> bool:
         """See Growth."""
         samplers = [guess.reader.context.sampler for guess in guesses]
-        return not self.confidence and all(each is None or each.placed for each in samplers)
+        return not self.confidence and all(each is None or each.stateless for each in samplers)
 
     def extend_ahead(
         self, guesses: Sequence[Guess], logits: Tensor, levels: int, read: ReadDrawn
@@ -133,7 +133,7 @@ class ChainGrowth:
             guess.reader.guessed += guess.tokens[-levels:-1]
 
     def _draw(
-        self, guesses: Sequence[Guess], asked: list[Asked], logits: Tensor
+        self, guesses: Sequence[Guess], asked: list[SamplerNodes], logits: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The next token of each guess, and the draft model's probability of it."""
         if not self.sampled:
@@ -234,7 +234,7 @@ def preferred(guesses: Sequence[Guess], logits: Tensor) -> Tensor:
     return preferences(_asked(guesses), logits)
 
 
-def _asked(guesses: Sequence[Guess]) -> list[Asked]:
+def _asked(guesses: Sequence[Guess]) -> list[SamplerNodes]:
     """Where the frontiers' next tokens are drawn, and for whom."""
     return [
         (guess.reader.context.sampler, Ahead(guess.path(node)))

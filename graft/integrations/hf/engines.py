@@ -130,8 +130,8 @@ def _prepare(model: PreTrainedModel, structure: tuple) -> _Cached:
         forward, kind = build_forward(model, name=name, kind="hook" if is_split(model) else None)
     packed = _engine(model, forward, kind, costs=None)
     if kind == "hook":
-        return _Cached(structure, (), None, packed.costs)
-    return _Cached(structure, _checksums(model), packed, packed.costs)
+        return _Cached(structure, (), None, packed.loop.costs)
+    return _Cached(structure, _checksums(model), packed, packed.loop.costs)
 
 
 def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCosts | None) -> Engine:

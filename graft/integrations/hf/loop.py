@@ -17,8 +17,8 @@ from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
 from graft.decode.engine import Engine
+from graft.decode.output import Result
 from graft.decode.request import Request
-from graft.decode.sequence import Result
 from graft.decode.stats import Stats
 from graft.errors import ContextLengthError, InputError
 from graft.integrations.hf.engines import engine_for

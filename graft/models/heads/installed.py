@@ -4,9 +4,11 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from graft.errors import CheckpointError
 from graft.home import folder_size, home
 
 IN_PACKAGE = Path(__file__).parents[2] / "heads"
+AUTO_HEAD = "auto"  # the head installed for the target, if there is one
 CONFIG = "config.json"
 
 
@@ -31,6 +33,20 @@ def installed_heads() -> list[InstalledHead]:
     places = (home() / "heads", IN_PACKAGE)
     found = [_head(file) for place in places for file in sorted(place.glob(f"*/{CONFIG}"))]
     return [each for each in found if each]
+
+
+def named_head(option: str) -> str | None:
+    """The head that `--head` names: a folder, "auto", or None for "none"."""
+    return None if option == "none" else option
+
+
+def may_have_head(name: str | None) -> bool:
+    """Whether a head is named or installed; CheckpointError for a named one that does not exist."""
+    if name is None or name == AUTO_HEAD:
+        return name is not None and bool(installed_heads())
+    if not (Path(name) / CONFIG).is_file():
+        raise CheckpointError(f"{name} is not a draft head's folder: it has no {CONFIG}")
+    return True
 
 
 def _head(config: Path) -> InstalledHead | None:

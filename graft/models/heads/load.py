@@ -8,34 +8,20 @@ from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
-from graft.errors import CheckpointError
 from graft.models.heads.config import KINDS, sizes_of
 from graft.models.heads.eagle_runner import EagleRunner
-from graft.models.heads.files import CONFIG, Head, read_head
+from graft.models.heads.files import Head, read_head
+from graft.models.heads.installed import AUTO_HEAD as AUTO_HEAD
 from graft.models.heads.installed import installed_heads
+from graft.models.heads.installed import may_have_head as may_have_head
+from graft.models.heads.installed import named_head as named_head
 from graft.models.heads.layers import Positions
 from graft.models.heads.longspec_runner import LongSpecRunner
 from graft.models.heads.runner import HeadRunner
 from graft.models.language_model import LanguageModel
 from graft.models.load import LoadedModel, read_config
 
-AUTO_HEAD = "auto"
 RUNNERS = {"eagle2": EagleRunner, "longspec": LongSpecRunner}
-
-
-def named_head(option: str) -> str | None:
-    """What a command's --head means: a folder, "auto", or "none"."""
-    return None if option == "none" else option
-
-
-def may_have_head(name: str | None) -> bool:
-    """Whether a head is named, or some are installed that may be the model's; CheckpointError
-    where one is named that is not there."""
-    if name is None or name == AUTO_HEAD:
-        return name is not None and bool(installed_heads())
-    if not (Path(name) / CONFIG).is_file():
-        raise CheckpointError(f"{name} is not a draft head's folder: it has no {CONFIG}")
-    return True
 
 
 def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:

@@ -402,7 +402,7 @@ def test_one_that_becomes_good_is_found_again():
 @pytest.fixture(scope="module", params=[lambda forward: forward, Late], ids=["at once", "late"])
 def engine(request):
     engine = tiny_engine(helper=tiny_helper(wrap=request.param), wrap=request.param)
-    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # on a GPU rows are all but free
+    engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # as on a GPU: rows are free
     return engine
 
 
@@ -454,7 +454,7 @@ def test_answers_to_one_long_prompt_share_what_the_draft_model_read():
     helper = tiny_helper(cost=0.01)
     helper.model.prefixes.use(most_rows=0)
     engine = tiny_engine(helper=helper)
-    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))
+    engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))
     prompt = [40 + i % 50 for i in range(700)]
     params = SamplingParams(temperature=0.5, seed=2, max_tokens=30, n=3, ignore_eos=True)
     plain = engine.generate(prompt, params, draft="plain")

@@ -14,6 +14,7 @@ from short_prompts import HEAD, TAIL, Ends, ends_only
 from tiny import VOCABULARY, costs_of, tiny_engine, tiny_helper, tiny_network
 
 from graft.assemble import DraftResources, make_drafter, make_verifier
+from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.draft.combined import Combined
 from graft.draft.drafter import Budget, DraftContext, NoDraft
@@ -219,7 +220,7 @@ def test_where_rows_are_scarce_there_are_fewer_drafts_and_the_same_text(most_row
         result = engine.generate(LONG, PARAMS, draft="rapid")
         assert result.token_ids == plain.token_ids
     assert (result.stats.num_draft_tokens > 0) == (most_rows >= 1824)
-    engine.sweep()
+    engine.loop.collect_finished()
     assert engine.model.arena.taken == 0
 
 
@@ -290,7 +291,7 @@ def test_auto_leaves_prompts_alone_that_a_short_context_cannot_help():
 
 def test_auto_drafts_from_short_prompts_where_long_contexts_are_dear():
     engine = tiny_engine(shorten=ends_only, own_costs=STEEP)
-    engine.costs = STEEP
+    engine.loop.costs = STEEP
     params = replace(PARAMS, temperature=1.0, seed=5, max_tokens=60)
     plain = engine.generate(LONG, params, draft="plain")
     result = engine.generate(LONG, params, draft="auto")
@@ -302,7 +303,7 @@ def test_auto_drafts_from_short_prompts_where_long_contexts_are_dear():
 
 def test_long_and_short_prompts_in_one_batch():
     engine = tiny_engine(shorten=ends_only, own_costs=STEEP)
-    engine.costs = STEEP
+    engine.loop.costs = STEEP
     params = replace(PARAMS, temperature=1.0, seed=5)
     prompts = [LONG[:150], LONG, LONG[:90], [*LONG, 9, 8]]
     plain = engine.generate(prompts, params, draft="plain")
@@ -546,7 +547,7 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
         verify=make_verifier("rejection", Shift()),
         own_costs=costs_of(0.0005),  # below the draft model's: the target drafts for itself
     )
-    engine.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # rows are all but free
+    engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # rows are all but free
     for model in (engine.model, helper.model):
         model.prefixes.use(most_rows=1 << 14)
     prompt = [i * 5 % vocabulary for i in range(1030)]
@@ -554,7 +555,9 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
         temperature=temperature, max_tokens=4, ignore_eos=True, n=draws, seed=11
     )
     constrain = (lambda _: constraint) if constraint else None
-    choices = engine.generate(Request(prompt, params, draft, constrain=constrain)).choices
+    choices = engine.generate(
+        PreparedRequest(Request(prompt, params, draft), constrain=constrain)
+    ).choices
     accepted = sum(each.stats.num_accepted_draft_tokens for each in choices)
     drafted = sum(each.stats.num_draft_tokens for each in choices)
     assert accepted > 100

@@ -1,4 +1,4 @@
-"""Several requests at once: one forward a step, everybody's output as if alone."""
+"""Batching: one forward per step, and the same output as alone."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ import pytest
 from late import Late
 from tiny import tiny_engine
 
-from graft.decode.engine import MOST_NODES
+from graft.decode.loop import MAX_NODES
 from graft.decode.request import Request
 from graft.errors import GraftError, InputError
 from graft.models.arena import BLOCK
@@ -21,7 +21,9 @@ GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
 LONG = [3 + i * 7 % 120 for i in range(2 * BLOCK + 50)]
 
 
-@pytest.fixture(scope="module", params=[lambda forward: forward, Late], ids=["at once", "late"])
+@pytest.fixture(
+    scope="module", params=[lambda forward: forward, Late], ids=["synchronous", "asynchronous"]
+)
 def engine(request):
     return tiny_engine(wrap=request.param)
 
@@ -34,7 +36,7 @@ def ids(results):
 def test_forwards_are_steps_for_eight_ragged_prompts(engine, draft):
     before = engine.model.steps
     results = engine.generate([Request(prompt, GREEDY, draft) for prompt in RAGGED])
-    assert sum(result.stats.prompt_tokens for result in results) <= BLOCK  # one piece for all
+    assert sum(result.stats.prompt_tokens for result in results) <= BLOCK  # one chunk for all
     assert engine.model.steps - before == 1 + max(result.stats.steps for result in results)
     if draft == "plain":
         assert engine.model.steps - before == GREEDY.max_tokens
@@ -45,7 +47,7 @@ def test_forwards_are_steps_for_eight_ragged_prompts(engine, draft):
     [*((draft, GREEDY) for draft in PRESETS), ("copy", SAMPLED), ("auto", SAMPLED)],
     ids=[*PRESETS, "copy sampled", "auto sampled"],
 )
-def test_everybody_writes_what_they_write_alone(engine, draft, params):
+def test_batched_output_equals_output_alone(engine, draft, params):
     alone = [engine.generate(prompt, params, draft=draft) for prompt in RAGGED]
     together = engine.generate(RAGGED, params, draft=draft)
     assert ids(together) == ids(alone)
@@ -55,7 +57,7 @@ def test_everybody_writes_what_they_write_alone(engine, draft, params):
         assert sum(r.stats.num_accepted_draft_tokens for r in together) > 0
 
 
-def test_requests_bring_their_own_parameters_and_drafts(engine):
+def test_requests_have_their_own_parameters_and_drafts(engine):
     requests = [
         Request(RAGGED[3], GREEDY, "plain"),
         Request(RAGGED[4], SAMPLED, "copy", documents=["in an inn"], prediction="the end"),
@@ -75,7 +77,7 @@ def test_replacing_one_prompt_changes_no_other_output(engine, replaced):
     assert first[replaced].token_ids != second[replaced].token_ids
 
 
-def test_no_more_run_at_once_than_fit_and_the_next_enters_when_one_leaves():
+def test_at_most_max_batch_run_and_the_next_starts_when_one_finishes():
     engine = tiny_engine(max_batch=3)
     widths, score = [], engine.model.score_all
 
@@ -86,8 +88,8 @@ def test_no_more_run_at_once_than_fit_and_the_next_enters_when_one_leaves():
     engine.model.score_all = watched
     lengths = [5, 30, 9, 17, 1, 24, 12, 3]
     requests = [
-        Request(prompt, SamplingParams(max_tokens=most, ignore_eos=True))
-        for prompt, most in zip(RAGGED, lengths, strict=True)
+        Request(prompt, SamplingParams(max_tokens=length, ignore_eos=True))
+        for prompt, length in zip(RAGGED, lengths, strict=True)
     ]
     results = engine.generate(requests)
     assert [len(result.token_ids) for result in results] == lengths
@@ -97,14 +99,14 @@ def test_no_more_run_at_once_than_fit_and_the_next_enters_when_one_leaves():
     assert engine.model.arena.taken == 0
 
 
-def test_long_prompts_are_read_beside_those_who_write(engine):
+def test_long_prompts_are_prefilled_while_others_decode(engine):
     endless = SamplingParams(max_tokens=200, ignore_eos=True)
     requests = [Request(RAGGED[2], endless), Request(LONG, GREEDY), Request(RAGGED[3], SAMPLED)]
     stream = engine.stream(requests[0])
     next(stream)
     others = [engine.stream(request) for request in requests[1:]]
     while others[0].result.token_ids == []:
-        next(stream)  # everybody advances
+        next(stream)  # steps serve all requests
     assert [s.finish().token_ids for s in [stream, *others]] == [
         engine.generate(request).token_ids for request in requests
     ]
@@ -126,19 +128,19 @@ def test_n_answers_share_the_rows_of_their_prompt(engine, prompt, draft):
     for i, choice in enumerate(choices):
         assert [event.token for event in events if event.choice == i] == choice.token_ids
     count = choices[0].stats.prompt_tokens
-    assert max(rows) < 4 * (count % BLOCK + MOST_NODES + 40) + count // BLOCK * BLOCK
-    pieces = -(-count // engine.model.chunk)
-    assert engine.model.steps - before == pieces + max(c.stats.steps for c in choices)
+    assert max(rows) < 4 * (count % BLOCK + MAX_NODES + 40) + count // BLOCK * BLOCK
+    chunks = -(-count // engine.model.chunk)
+    assert engine.model.steps - before == chunks + max(c.stats.steps for c in choices)
     single = engine.generate(prompt, SamplingParams(temperature=1.0, seed=5, max_tokens=20,
                                                     ignore_eos=True), draft=draft)  # fmt: skip
     assert choices[0].token_ids == stream.result.token_ids == single.token_ids
     assert engine.model.arena.taken == 0
 
 
-def test_n_answers_come_out_the_same_whoever_leaves_first():
+def test_n_answers_do_not_depend_on_the_batch_size():
     params = SamplingParams(temperature=1.0, seed=5, max_tokens=20, n=5)
     few, many = (
-        tiny_engine(max_batch=most).generate(LONG, params, draft="plain") for most in (1, 16)
+        tiny_engine(max_batch=size).generate(LONG, params, draft="plain") for size in (1, 16)
     )
     assert ids(few.choices) == ids(many.choices)
 
@@ -148,13 +150,13 @@ def test_threads_share_an_engine(engine):
     alone = [engine.generate(request).token_ids for request in requests]
     answers: dict[int, list[int]] = {}
 
-    def ask(i):
+    def run(i):
         if i % 2:
             answers[i] = engine.generate(requests[i]).token_ids
         else:
             answers[i] = [event.token for event in engine.stream(requests[i])]
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(requests))]
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(requests))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -181,7 +183,7 @@ def test_async_streams_run_side_by_side(engine):
 
 
 @pytest.mark.parametrize("taken", [0, 1, 7])
-def test_a_cancelled_task_frees_its_rows_and_disturbs_nobody(engine, taken):
+def test_cancelled_task_frees_its_rows_and_leaves_others_running(engine, taken):
     alone = engine.generate(RAGGED[5], SAMPLED).token_ids
 
     async def cancelled(reached):
@@ -206,11 +208,11 @@ def test_a_cancelled_task_frees_its_rows_and_disturbs_nobody(engine, taken):
         return stream.result.token_ids
 
     assert asyncio.run(both()) == alone
-    engine.sweep()
+    engine.loop.collect_finished()
     assert engine.model.arena.taken == 0
 
 
-def test_a_stream_left_early_in_async_code_can_be_closed(engine):
+def test_async_stream_can_be_closed_early(engine):
     async def first():
         stream = engine.astream(RAGGED[2], SAMPLED)
         async for _ in stream:
@@ -222,21 +224,21 @@ def test_a_stream_left_early_in_async_code_can_be_closed(engine):
     assert engine.model.arena.taken == 0
 
 
-def test_streams_nobody_reads_pause_and_let_others_in():
+def test_unread_streams_pause_and_others_run():
     engine = tiny_engine(max_batch=2)
     endless = SamplingParams(max_tokens=1000, ignore_eos=True)
     unread = [engine.stream(prompt, endless, draft="plain") for prompt in RAGGED[:4]]
     for _ in range(3):
         assert len(engine.generate(RAGGED[5], GREEDY).token_ids) == 40
     written = [len(stream.result.token_ids) for stream in unread]
-    assert max(written) < 200  # they paused
-    assert len(list(unread[3])) == 1000  # and go on when read
+    assert max(written) < 200  # they pause
+    assert len(list(unread[3])) == 1000  # and resume when read
     for stream in unread:
         stream.close()
     assert engine.model.arena.taken == 0
 
 
-def test_those_who_give_up_waiting_are_passed_over():
+def test_cancelled_queued_requests_are_skipped():
     engine = tiny_engine(max_batch=2)
     alone = [engine.generate(prompt, SAMPLED).token_ids for prompt in RAGGED]
     streams = [engine.stream(prompt, SAMPLED) for prompt in RAGGED]
@@ -249,7 +251,7 @@ def test_those_who_give_up_waiting_are_passed_over():
     assert engine.model.arena.taken == 0
 
 
-def test_a_failing_callback_fails_its_request_alone(engine):
+def test_failing_callback_fails_only_its_request(engine):
     alone = engine.generate(RAGGED[3], SAMPLED).token_ids
 
     def fail(tokens, logits):
@@ -294,16 +296,16 @@ def test_callbacks_see_every_token_once_and_in_order(engine, draft):
     assert plain.token_ids[:25] == result.token_ids
 
 
-def test_asking_from_inside_a_callback_is_refused(engine):
+def test_using_the_engine_inside_a_callback_is_refused(engine):
     def ask(tokens, logits):
         engine.generate(RAGGED[1], GREEDY)
         return logits
 
-    with pytest.raises(InputError, match="inside its own callbacks"):
+    with pytest.raises(InputError, match="a callback cannot use the engine"):
         engine.generate(Request(RAGGED[2], GREEDY, process=ask))
 
 
-def test_a_bad_request_in_a_list_is_refused_before_anything_runs(engine):
+def test_bad_request_in_a_list_is_refused_before_any_step(engine):
     before = engine.model.steps
     with pytest.raises(InputError, match="the prompt is empty"):
         engine.generate([RAGGED[1], ""])
@@ -312,7 +314,7 @@ def test_a_bad_request_in_a_list_is_refused_before_anything_runs(engine):
     assert (engine.model.steps, engine.model.arena.taken) == (before, 0)
 
 
-def test_a_bounded_cache_queues_and_refuses_what_can_never_fit():
+def test_bounded_cache_queues_requests_and_refuses_too_large_ones():
     engine = tiny_engine(most_rows=320)
     results = engine.generate([Request(prompt, GREEDY, "plain") for prompt in RAGGED])
     assert [len(result.token_ids) for result in results] == [40] * 8

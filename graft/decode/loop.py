@@ -1,0 +1,146 @@
+"""The decoding loop: schedule, draft, score, verify, commit, observe."""
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from graft.decode.in_flight import InFlightStep, Part, by_drafter, step_parts
+from graft.decode.scheduler import Scheduler, seconds_by_nodes
+from graft.decode.sequence import Sequence
+from graft.decode.stats import clock
+from graft.decode.step_lock import StepLock
+from graft.draft.drafter import Budget, UpdatesAsync
+from graft.models.language_model import LanguageModel
+from graft.models.step_costs import StepCosts
+from graft.tree.draft_tree import DraftTree, chain, root_only
+from graft.verify.draws import Draws
+from graft.verify.verdict import Verifier
+
+log = logging.getLogger(__name__)
+MAX_NODES = 91  # of one tree, root excluded: 59 of EAGLE-2's and 32 retrieved
+Outcome = TypeVar("Outcome")
+
+
+class DecodeLoop:
+    """Generates tokens for all requests of an engine, one target forward per step.
+
+    The thread that holds `lock` makes the step; see StepLock.
+    """
+
+    def __init__(
+        self, model: LanguageModel, verify: Verifier, costs: StepCosts, *, max_batch: int
+    ) -> None:
+        self.model, self.costs, self._verify = model, costs, verify
+        self.scheduler = Scheduler(model, max_batch=max_batch, spare_rows=MAX_NODES + 1)
+        self.lock = StepLock()
+        self._in_flight: InFlightStep | None = None
+
+    def step(self) -> None:
+        """One target forward: a draft tree per decoding sequence, and chunks of queued prompts.
+
+        An asynchronous device gets the next step before texts and events of this one are made. The
+        first token of a streamed answer is emitted first: it does not wait for drafting.
+        """
+        current = self._in_flight or self.launch()
+        self._in_flight = None
+        if current:
+            launch_ahead = self.model.asynchronous and not current.yields_first_token
+            try:
+                current.complete(self.model, self._verify)
+                if launch_ahead:
+                    self._in_flight = self.launch()
+            finally:
+                current.emit()
+            current.record_time(until=self._in_flight.since if self._in_flight else clock())
+        self.collect_finished()
+
+    def launch(self) -> InFlightStep | None:
+        """Schedule, draft and score a step; None if there is nothing to do."""
+        since = clock()
+        chunks, decoding = self.scheduler.schedule(self.costs)
+        if not chunks and not decoding:
+            return None
+        trees = self._draft(decoding, prefill=sum(len(chunk) for _, chunk in chunks))
+        # Prepared rows may run forwards, after which the drafters' features are gone: so after.
+        chunks = self.scheduler.insert_prepared_rows(chunks)
+        if not chunks and not decoding:
+            return None
+        parts = step_parts(
+            [(sequence, chain(chunk)) for sequence, chunk in chunks],
+            list(zip(decoding, trees, strict=True)),
+        )
+        in_flight = self._score(parts, since)
+        for sequence, _ in chunks:  # drafters index the prompt while the device prefills it
+            with sequence.guard():
+                sequence.start_drafter()
+        self._update_async(decoding)
+        return in_flight
+
+    def _draft(self, decoding: list[Sequence], *, prefill: int) -> list[DraftTree]:
+        """A draft tree for each sequence; each drafter knows the cost of the step so far."""
+        trees: list[DraftTree | None] = [None] * len(decoding)
+        rows = prefill + len(decoding)
+        for drafter, mine in by_drafter(decoding):
+            nodes = MAX_NODES * len(mine)
+            seconds = seconds_by_nodes(
+                self.costs, decoding, rows=rows, prefill=prefill, nodes=nodes
+            )
+            budget = Budget(MAX_NODES, seconds, base_tokens=len(decoding), reads=prefill > 0)
+            try:
+                proposed = drafter.propose([decoding[i].context for i in mine], budget)
+            except Exception as error:  # fails its own sequences, not those of other drafters
+                _fail(error, [decoding[i] for i in mine])
+                proposed = [root_only(decoding[i].context.tokens[-1]) for i in mine]
+            for i, tree in zip(mine, proposed, strict=True):
+                trees[i] = decoding[i].limit(tree)
+                rows += len(trees[i]) - 1
+        return trees
+
+    def _score(self, parts: list[Part], since: float) -> InFlightStep:
+        """Run the target over all nodes; the device also samples where it computes on its own."""
+        logits, counts = self.model.score_all(
+            [part.sequence.extent for part in parts],
+            [part.tree for part in parts],
+            last_only=[part.prefill for part in parts],
+        )
+        on_device = self.model.asynchronous or logits.is_cuda
+        draws = Draws([part.sampler_nodes for part in parts], logits) if on_device else None
+        return InFlightStep(parts, list(logits.split(counts)), draws, since)
+
+    def _update_async(self, decoding: list[Sequence]) -> None:
+        """Let drafters do deferred work while the device computes."""
+        for drafter, mine in by_drafter(decoding):
+            if isinstance(drafter, UpdatesAsync):
+                try:
+                    drafter.update_async()
+                except Exception as error:
+                    _fail(error, [decoding[i] for i in mine])
+
+    def collect_finished(self) -> None:
+        """Free the rows of finished sequences; drop a step in flight that only they were in."""
+        if self._in_flight and not self._in_flight.needed:
+            self._in_flight = None
+        self.scheduler.collect_finished()
+
+    def exclusive(self, action: Callable[[], Outcome]) -> Outcome:
+        """Run `action` between two steps; a step in flight is dropped and launched again later."""
+        outcome: list[Outcome] = []
+
+        def alone() -> None:
+            self._in_flight = None
+            outcome.append(action())
+
+        self.lock.exclusive(alone)
+        return outcome[0]
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step is in flight."""
+        return self._in_flight is not None
+
+
+def _fail(error: Exception, sequences: list[Sequence]) -> None:
+    """A drafter failed: so do the requests it drafts for."""
+    log.error("a drafter failed", exc_info=error)
+    for sequence in sequences:
+        sequence.error = error
