@@ -1,4 +1,4 @@
-"""Answer a question from a document, and show how much of the answer was guessed ahead."""
+"""Answer a question from a document, and show the accepted draft tokens."""
 
 from pathlib import Path
 
@@ -16,4 +16,4 @@ for event in stream:
 
 stats = stream.result.stats
 print(f"\n\n{stats.tokens} tokens, {stats.tokens_per_second:.1f} tokens/s, ", end="")
-print(f"{stats.tokens_per_step:.2f} tokens per step, guessed by {stats.accepted_by_source}")
+print(f"{stats.tokens_per_step:.2f} per step, accepted from {dict(stats.accepted_by_source)}")

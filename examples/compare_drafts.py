@@ -22,7 +22,7 @@ def answer(draft: str) -> graft.Result:
     return stream.result
 
 
-answer("auto")  # the first answer warms the machine up and is not counted
+answer("auto")  # warm-up, not measured
 plain = answer("plain")
 print(f"{'draft':8}{'tokens/s':>10}{'per step':>10}{'speed-up':>10}  same tokens")
 for name in PRESETS:

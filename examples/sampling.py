@@ -1,4 +1,4 @@
-"""Sampling with a seed: every draft preset writes the same text, for the noise is the seed's."""
+"""Sampling with a seed: the text is the same with every draft preset."""
 
 from pathlib import Path
 

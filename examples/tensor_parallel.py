@@ -1,4 +1,4 @@
-"""Draft with a model that several processes share, one per GPU: tensor parallel by transformers.
+"""Drafting with a model that transformers splits over several GPUs (tensor parallel).
 
 torchrun --nproc-per-node 3 examples/tensor_parallel.py   # must divide its 3 key-value heads
 """
@@ -24,7 +24,7 @@ inputs = tokenizer.apply_chat_template(
     messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
 ).to(model.device)
 
-first = os.environ["RANK"] == "0"  # all processes write the same; one shows it
+first = os.environ["RANK"] == "0"  # all processes generate the same tokens; one prints them
 streamer = TextStreamer(tokenizer, skip_prompt=True) if first else None
 model.generate(
     **inputs, custom_generate=hf.generate, max_new_tokens=60, do_sample=False, streamer=streamer

@@ -1,4 +1,4 @@
-"""Draft inside a transformers model's own `generate`: the same call, the same tokens, sooner."""
+"""Drafting in a transformers model's own `generate`: the same tokens in fewer steps."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from graft.integrations import hf
 from graft.models.checkpoints.pretrained import locate
 
 DOCUMENT = Path(__file__).with_name("service_agreement.md")
-folder = locate("smollm2-135m").folder  # any transformers decoder will do
+folder = locate("smollm2-135m").folder  # or the folder of another decoder
 
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
@@ -31,4 +31,4 @@ output = model.generate(
 
 (stats,) = hf.last_stats(model)
 print(f"\n{stats.tokens} tokens in {stats.decode_seconds:.2f} s, ", end="")
-print(f"{stats.tokens_per_step:.2f} per step, guessed by {dict(stats.accepted_by_source)}")
+print(f"{stats.tokens_per_step:.2f} per step, accepted from {dict(stats.accepted_by_source)}")

@@ -12,7 +12,7 @@ from graft.server.settings import ServerSettings
 
 
 class Serving:
-    """Where it is, and what it works with."""
+    """The URL of a server and its objects."""
 
     def __init__(self, engine, **settings):
         self.engine = engine
@@ -28,13 +28,13 @@ class Serving:
         )
 
     def rows_in_use(self):
-        """How many sequences have rows, once the step under way is over."""
+        """Queued and running sequences, after the step in flight."""
         self.engine.loop.lock.exclusive(self.engine.loop.collect_finished)
         return self.engine.running + self.engine.waiting
 
 
 class Held:
-    """An engine's steps, one at a time and only when they are let."""
+    """Lets an engine step only when `let` is called."""
 
     def __init__(self, engine, monkeypatch):
         self.gate, step = threading.Semaphore(0), engine.loop.step

@@ -287,7 +287,7 @@ def test_verifiers_with_q(target, draft, verifier, draft_of):
         ({"retrieved": 5}, "retrieved must be a number of tokens from 64 on"),
         ({"retrieved": "all"}, "retrieved must be a number of tokens from 64 on"),
         ({"gamma": 0}, "gamma must be between 1 and"),
-        ({"verifier": "rapid", "draft": "auto"}, "needs a chain sampled by a model"),
+        ({"verifier": "rapid", "draft": "auto"}, "needs a chain sampled from a model"),
         ({"draft_device": "cpu"}, "a draft device needs a draft model"),
     ],
 )

@@ -24,6 +24,7 @@ from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
 
+from graft.assemble import presets
 from graft.draft.heads.head import HeadDrafter
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing
@@ -31,9 +32,12 @@ from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 from graft.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[1]
-PRESETS = ["pld", "copy", "igpg", "auto"]
+PRESETS = [name for name in presets.PRESETS if name != "plain"]  # every registered one
 DRAFTERS = [*PRESETS, "oracle", "adversary"]
-MODEL_PRESETS = ["sd", "sd-tree", "casd", "rasd-pld", "auto", "sd+copy"]
+MODEL_PRESETS = [
+    *(name for name in presets.MODEL_PRESETS if name not in presets.RETRIEVING),
+    *presets.EITHER_PRESETS, "auto", "sd+copy",
+]  # fmt: skip
 PROMPTS = [
     "the end and the answer",
     "an inn on the river",

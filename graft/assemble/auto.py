@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from graft.assemble.copies import Makers, adaptive_copies
+from graft.assemble.copies import adaptive_copies
 from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import GAMMA
 from graft.draft.combined import Combined, within_cost
@@ -40,21 +40,15 @@ def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
     return Controller(copies, resources.clock, model, min_prompt=min_prompt)
 
 
-def with_short(resources: DraftResources) -> Makers:
-    """Presets with short prompts: drafts of the target itself, or of a draft model."""
-    if not resources.shorten:
-        return {}
+def rapid(resources: DraftResources) -> ShortContextDrafter:
+    """RAPID: chains of a smaller draft model, else of the target, from short prompts."""
+    return _short(resources, resources.model if _smaller(resources) else resources.target)
 
-    def up() -> ShortContextDrafter:
-        chains = replace(resources.chains, gamma=resources.chains.gamma or GAMMA)
-        return _short(replace(resources, chains=chains), resources.model)
 
-    return {
-        "rapid": lambda: _short(
-            resources, resources.model if _smaller(resources) else resources.target
-        ),
-        "rapid-up": up,
-    }
+def rapid_up(resources: DraftResources) -> ShortContextDrafter:
+    """RAPID with a larger draft model."""
+    chains = replace(resources.chains, gamma=resources.chains.gamma or GAMMA)
+    return _short(replace(resources, chains=chains), resources.model)
 
 
 def _smaller(resources: DraftResources) -> bool:

@@ -1,10 +1,11 @@
-"""Presets that look up continuations, in the request's own text or in a datastore."""
+"""Makers of lookup drafters: continuations copied from the text at hand or from a datastore."""
 
 from collections.abc import Callable
 
+from graft.assemble.resources import DraftResources
 from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
-from graft.draft.drafter import Drafter, NoDraft
+from graft.draft.drafter import NoDraft
 from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
 from graft.match.matches import TokenIndex
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
@@ -12,24 +13,33 @@ from graft.match.rest import RestIndex
 from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton
 
-Makers = dict[str, Callable[[], Drafter]]  # presets by name
 INDEXES = (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts)
-MAX_NODES = 48  # at most, where the measured step cost limits them
+MAX_NODES = 48  # maximum where the step cost limits the nodes
 COPIED = 20  # nodes of CASD's copier: two branches of ten
 
 
-def lookups() -> Makers:
-    """Copies from the request's own text, with the papers' numbers."""
-    return {
-        "plain": NoDraft,
-        "pld": lambda: _all_of(NgramIndex, 10),
-        "copy": lambda: _all_of(CopyIndex, COPIED),
-        "igpg": lambda: _all_of(NgramCounts, 7),
-    }
+def plain(_: DraftResources) -> NoDraft:
+    """No drafting."""
+    return NoDraft()
+
+
+def pld(_: DraftResources) -> LookupDrafter:
+    """Prompt lookup decoding (METHODS: PLD)."""
+    return _all_of(NgramIndex, 10)
+
+
+def copy(_: DraftResources | None = None) -> LookupDrafter:
+    """CASD's copier."""
+    return _all_of(CopyIndex, COPIED)
+
+
+def igpg(_: DraftResources) -> LookupDrafter:
+    """IDR2's n-gram drafting."""
+    return _all_of(NgramCounts, 7)
 
 
 def adaptive_copies() -> LookupDrafter:
-    """Copies of any length from the request's own text, limited by the measured step cost."""
+    """Copies of any length from the text at hand, limited by the measured step cost."""
     return LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=MAX_NODES, calibrated=True)
 
 
@@ -38,18 +48,18 @@ def rasd_copies() -> LookupDrafter:
     return _all_of(lambda: CopyIndex(max_match=5, min_match=2, branches=4, length=8), 32)
 
 
-def stored(store: Store) -> LookupDrafter:
-    """Copies from a datastore, limited by the measured step cost."""
+def stored(_: DraftResources, store: Store) -> LookupDrafter:
+    """Continuations from a datastore, limited by the measured step cost."""
     return LookupDrafter(
         store.index, as_many_as_pay, nodes=MAX_NODES, calibrated=True, prior=STORE_PRIOR
     )
 
 
-def rest(store: Store) -> LookupDrafter:
-    """Copies from a datastore, chosen by REST's rule."""
+def rest(_: DraftResources, store: Store) -> LookupDrafter:
+    """The same by REST's rule."""
     return _all_of(lambda: RestIndex(store), 64)
 
 
 def _all_of(index: Callable[[], TokenIndex], nodes: int) -> LookupDrafter:
-    """All matches up to a paper's number of nodes."""
+    """All matches, up to the paper's number of nodes."""
     return LookupDrafter(index, as_many_as_fit, nodes=nodes, calibrated=False)

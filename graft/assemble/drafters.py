@@ -4,14 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from graft.assemble.auto import auto, with_short
-from graft.assemble.copies import lookups, rest, stored
-from graft.assemble.networks import rasd, with_either, with_head, with_model, with_target
 from graft.assemble.presets import (
     RETRIEVING,
     SELF_PRESETS,
     STORE_PRESETS,
     check_draft,
+    presets_with,
     runs_network,
 )
 from graft.assemble.resources import DraftResources
@@ -29,8 +27,8 @@ def make_drafter(
     resources: DraftResources | None = None,
     find_store: Callable[[str], Store] | None = None,
 ) -> Drafter:
-    """A preset by its name, with the papers' numbers (METHODS: PLD, CASD, IGPG, REST, RASD), or
-    several presets joined by +, merged within the measured step cost."""
+    """The drafter of a preset, or of several joined by +, whose drafts become one tree that the
+    measured step cost limits."""
     resources = resources or DraftResources()
     if name in resources.ready:
         return resources.ready[name]
@@ -40,36 +38,16 @@ def make_drafter(
         if part not in resources.ready:
             check_draft(part, draft_model=resources.model is not None, head=guided)
     if len(parts) > 1:
-        parts.sort(key=runs_network)  # cheap ones first: see Combined
-        walked = replace(
-            resources, chains=replace(resources.chains, sampled=False)
-        )  # trees have no q
-        made = [make_drafter(part, walked, find_store) for part in parts]
+        parts.sort(key=runs_network)  # networks last: see Combined
+        without_q = replace(resources, chains=replace(resources.chains, sampled=False))
+        made = [make_drafter(part, without_q, find_store) for part in parts]
         return Combined(made, prune=within_cost)
     preset, _, folder = name.partition(":")
     if preset in STORE_PRESETS:
-        assert find_store is not None, "no way to open a datastore"
-        return _from_store(preset, find_store(folder), resources)
+        assert find_store is not None, "a datastore needs find_store"
+        return STORE_PRESETS[preset].make(resources, find_store(folder))
     _check_resources(preset, resources)
-    makers = {
-        **lookups(),
-        "auto": lambda: auto(resources),
-        **with_target(resources),
-        **with_short(resources),
-        **with_model(resources),
-        **with_head(resources),
-        **(with_either(resources) if resources.ready else {}),
-    }
-    return makers[name]()
-
-
-def _from_store(preset: str, store: Store, resources: DraftResources) -> Drafter:
-    makers = {
-        "store": lambda: stored(store),
-        "rest": lambda: rest(store),
-        "rasd-rest": lambda: rasd(rest(store), resources),
-    }
-    return makers[preset]()
+    return presets_with(draft_model=True, head=True)[preset].make(resources)
 
 
 def _check_resources(preset: str, resources: DraftResources) -> None:
@@ -80,11 +58,11 @@ def _check_resources(preset: str, resources: DraftResources) -> None:
     if preset in RETRIEVING and not resources.shorten:
         raise InputError(f"draft {preset!r} needs a model with a tokenizer")
     if preset in {*SELF_PRESETS, "triforce-head"} and resources.target is None:
-        raise InputError(f"draft {preset!r} needs the target itself; get it from the engine")
+        raise InputError(f"draft {preset!r} is made of the target itself; use its engine")
 
 
 class Drafters(dict[str, Drafter]):
-    """Drafters by name, made at first use."""
+    """Drafters by name, made on first use."""
 
     def __init__(self, resources: DraftResources | None = None, tokenizer: "Any" = None) -> None:  # noqa: ANN401
         self.resources, self._tokenizer = resources or DraftResources(), tokenizer
@@ -93,26 +71,26 @@ class Drafters(dict[str, Drafter]):
 
     @property
     def names(self) -> list[str]:
-        """All presets, and the drafters made so far."""
+        """All presets that can be made, and the drafters added by name."""
         return list(dict.fromkeys([*self.resources.presets, *self]))
 
     def __missing__(self, name: str) -> Drafter:
-        """Raises InputError for an unknown name."""
+        """InputError for an unknown name."""
         return self.setdefault(name, make_drafter(name, self.resources, self.store))
 
-    def shelve(self, name: str, store: Store) -> None:
-        """Make a datastore available as `store:NAME`."""
+    def add_store(self, name: str, store: Store) -> None:
+        """Make `store:NAME` draft from this datastore."""
         self._stores[name] = store
 
-    def forget(self, name: str) -> None:
-        """Drop a datastore and the drafters that use it; running requests keep it."""
+    def remove_store(self, name: str) -> None:
+        """Remove a datastore and the drafters that use it; running requests keep it."""
         self._stores.pop(name, None)
         for draft in list(self):
             if any(part.partition(":")[2] == name for part in draft.split("+")):
                 self.pop(draft, None)
 
     def store(self, folder: str) -> Store:
-        """The datastore in a folder; InputError if it was built with another tokenizer."""
+        """The datastore in a folder; InputError if it was made with another tokenizer."""
         if folder not in self._stores:
             if self._tokenizer is None:
                 raise InputError("a datastore needs a model with a tokenizer")

@@ -1,10 +1,9 @@
-"""Presets that run a network: the target over a part of its KV cache, a draft model, a head."""
+"""Makers of drafters that run a network: the target over part of its cache, a model, a head."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 
 from graft.assemble.auto import auto
-from graft.assemble.copies import COPIED, Makers, lookups, rasd_copies
+from graft.assemble.copies import COPIED, copy, rasd_copies, rest
 from graft.assemble.resources import DraftResources
 from graft.draft.combined import Combined, Concurrently, Guide, GuidedByModel, all_nodes
 from graft.draft.copies.lookup import LookupDrafter
@@ -29,73 +28,85 @@ from graft.draft.short_context.kv_selection import (
     KVSelection,
 )
 from graft.draft.short_context.streaming import SelfDrafter
+from graft.match.suffix_array import Store
 
 MAGICDEC_CHAIN = ChainGrowth(depth=3)
 TRIFORCE_DEPTH = 6
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 
-def with_target(resources: DraftResources) -> Makers:
-    """Presets in which the target drafts for itself."""
-    target = resources.target
-    if target is None:
-        return {}
-
-    def magicdec(selection: KVSelection) -> Callable[[], Drafter]:
-        return lambda: SelfDrafter(target, MAGICDEC_CHAIN, selection)
-
-    return {
-        "window": lambda: SelfDrafter(
-            target, ChainGrowth(MAX_DEPTH), LONGSPEC_WINDOW, adaptive=True
-        ),
-        "magicdec": magicdec(MAGICDEC),
-        "magicdec-longspec": magicdec(LONGSPEC_WINDOW),
-        "magicdec-rapid": magicdec(RAPID_WINDOW),
-        "magicdec-snapkv": magicdec(MAGICDEC_SNAPKV),
-        "triforce": lambda: triforce(target),
-        "triforce-head": lambda: triforce(target, head=resources.head),
-    }
+def _magicdec(selection: KVSelection) -> Callable[[DraftResources], SelfDrafter]:
+    return lambda resources: SelfDrafter(resources.target, MAGICDEC_CHAIN, selection)
 
 
-def with_model(resources: DraftResources) -> Makers:
-    """Presets with a draft model; `auto` uses it where that is expected to save time."""
-    draft_model = resources.model
-    if draft_model is None:
-        return {}
-    return {
-        "auto": lambda: auto(resources, Chains().drafter(draft_model, min_gain=UNCERTAIN_GAIN)),
-        "sd": lambda: resources.chains.drafter(draft_model),
-        "sd-tree": lambda: ModelDrafter(draft_model, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True),
-        **with_either(resources),
-    }
+magicdec = _magicdec(MAGICDEC)
+magicdec_longspec = _magicdec(LONGSPEC_WINDOW)
+magicdec_rapid = _magicdec(RAPID_WINDOW)
+magicdec_snapkv = _magicdec(MAGICDEC_SNAPKV)
 
 
-def with_head(resources: DraftResources) -> Makers:
-    """Presets with a head; `auto` prefers the first head to a draft model."""
-    heads = resources.heads
-    if not heads:
-        return {}
-
-    def adaptive() -> HeadDrafter:
-        return HeadDrafter(resources.head, nodes=EAGLE_NODES)
-
-    return {
-        "auto": lambda: auto(resources, adaptive()),
-        "head": adaptive,
-        **{kind: partial(_head_drafter, heads, kind) for kind in heads},
-        **with_either(resources),
-    }
+def window(resources: DraftResources) -> SelfDrafter:
+    """The target over a window of its cache, its depth limited by the step cost."""
+    return SelfDrafter(resources.target, ChainGrowth(MAX_DEPTH), LONGSPEC_WINDOW, adaptive=True)
 
 
-def with_either(resources: DraftResources) -> Makers:
-    """Presets that combine copies with the tree of a head or a draft model."""
-    copier = lookups()["copy"]
-    return {
-        "casd": lambda: Combined(
-            [copier(), _paper_tree(resources)], prune=all_nodes, schedule=Concurrently()
-        ),
-        "rasd-pld": lambda: rasd(rasd_copies(), resources),
-    }
+def triforce_with_copies(resources: DraftResources) -> Combined:
+    """TriForce whose lowest level copies from the text."""
+    return triforce(resources.target)
+
+
+def triforce_with_head(resources: DraftResources) -> Combined:
+    """TriForce whose lowest level is a draft head."""
+    return triforce(resources.target, head=resources.head)
+
+
+def auto_preset(resources: DraftResources) -> Drafter:
+    """`auto` with the first head, else with the draft model, else with copies alone."""
+    if resources.heads:
+        return auto(resources, head(resources))
+    if resources.model:
+        return auto(resources, Chains().drafter(resources.model, min_gain=UNCERTAIN_GAIN))
+    return auto(resources)
+
+
+def sd(resources: DraftResources) -> ModelDrafter:
+    """A draft model's chain."""
+    return resources.chains.drafter(resources.model)
+
+
+def sd_tree(resources: DraftResources) -> ModelDrafter:
+    """A draft model's tree, its depth limited by the step cost."""
+    return ModelDrafter(resources.model, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True)
+
+
+def head(resources: DraftResources) -> HeadDrafter:
+    """The first head's tree, limited by the step cost."""
+    return HeadDrafter(resources.head, nodes=EAGLE_NODES)
+
+
+def eagle2(resources: DraftResources) -> HeadDrafter:
+    """EAGLE-2 with the paper's numbers."""
+    return _head_drafter(resources.heads, "eagle2")
+
+
+def longspec(resources: DraftResources) -> HeadDrafter:
+    """LongSpec with the paper's numbers."""
+    return _head_drafter(resources.heads, "longspec")
+
+
+def casd(resources: DraftResources) -> Combined:
+    """CASD: a head's or draft model's tree and its copier."""
+    return Combined([copy(), _paper_tree(resources)], prune=all_nodes, schedule=Concurrently())
+
+
+def rasd_pld(resources: DraftResources) -> Combined:
+    """RASD over prompt lookup."""
+    return rasd(rasd_copies(), resources)
+
+
+def rasd_rest(resources: DraftResources, store: Store) -> Combined:
+    """RASD over REST."""
+    return rasd(rest(resources, store), resources)
 
 
 def rasd(retrieval: LookupDrafter, resources: DraftResources) -> Combined:
@@ -113,14 +124,14 @@ def triforce(
         beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
         fast, propose_after = HeadDrafter(head, beam, nodes=TRIFORCE_DEPTH), no_proposal
     else:
-        fast = lookups()["copy"]()
+        fast = copy()
         propose_after = lookup_after(fast)
     growth = CheckedGrowth(TRIFORCE_DEPTH, fast=fast, propose_after=propose_after, nodes=COPIED)
     return hierarchical(SelfDrafter(target, growth, selection), fast)
 
 
 def _paper_tree(resources: DraftResources) -> Guide:
-    """The tree of a head, or else of a draft model, with its paper's numbers."""
+    """The tree of a head, else of a draft model, with its paper's numbers."""
     if resources.ready:
         return next(iter(resources.ready.values()))
     if resources.heads:

@@ -1,56 +1,144 @@
-"""The names and descriptions of presets, and what each needs."""
+"""The presets: name, description and maker of every draft, each in one entry.
+
+To add one, write a maker and add its entry to the group that says what it needs
+(docs/drafters.md). Importing this file does not import torch, so makers are named as
+"module:attribute" and imported on first use.
+"""
+
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
 
 from graft.errors import InputError
 
-PRESETS: dict[str, str] = {
-    "auto": "copies from prompt, documents and output, limited by the measured step cost",
-    "plain": "no drafting: one token per step",
-    "pld": "prompt lookup decoding: 3-grams, 10 tokens (Saxena 2023)",
-    "copy": "CASD's copier: the two longest matches up to 10 tokens, 10 tokens each",
-    "igpg": "IDR2's n-gram drafting: 5-grams with back-off, 7 tokens",
-}
-SHORT_PRESETS: dict[str, str] = {
-    "rapid": "the target's own chain, or a smaller draft model's, from retrieved passages of a "
-    "long prompt (Chen et al. 2025)",
-}
-MODEL_PRESETS: dict[str, str] = {
-    "sd": "a draft model's chain, limited by the measured step cost (speculative decoding)",
-    "sd-tree": "a draft model's tree by EAGLE-2's rule, limited by the measured step cost",
-    "rapid-up": "a larger draft model's chain of 10 tokens from retrieved passages",
-}
-SELF_PRESETS: dict[str, str] = {
-    "window": "the target over a window of its own KV cache: 32 first and 1,024 latest tokens, "
-    "limited by the measured step cost",
-    "magicdec": "MagicDec: the target over its 16 first and 241 latest tokens, 3 draft tokens "
-    "(Chen et al. 2024)",
-    "magicdec-longspec": "the same over 32 and 1,024, as LongSpec compares with it",
-    "magicdec-rapid": "the same over 4 and 4,092, as RAPID compares with it",
-    "magicdec-snapkv": "the same over 32 last tokens of the prompt and 225 that they attend to",
-    "triforce": "TriForce: copies verified by the target over 4,096 tokens retrieved from its "
-    "KV cache, 6 draft tokens (Sun et al. 2024)",
-}  # each with the target's own weights
-HEAD_PRESETS: dict[str, str] = {
-    "head": "a draft head's tree, its shape chosen by the measured step cost",
-    "eagle2": "EAGLE-2's tree: the 10 best at 6 levels, 59 nodes (Li et al. 2024)",
-    "longspec": "LongSpec's beam: 4, 16, 16, 16, 16 nodes (Yang et al. 2025)",
-    "triforce-head": "TriForce with a draft head's chain in place of copies",
-}
-EITHER_PRESETS: dict[str, str] = {
-    "casd": "a draft head's or model's tree and CASD's copier, nothing pruned",
-    "rasd-pld": "a draft head's or model's tree and retrieved branches that it confirms (RASD)",
-}
-STORE_PRESETS: dict[str, str] = {
-    "store": "copies from a datastore of `graft index`, limited by the measured step cost",
-    "rest": "copies from a datastore by REST's rule: 5,000 places, 10 tokens, 64 prefixes "
-    "(He et al. 2023)",
-    "rasd-rest": "a draft head's or model's tree and REST's branches that it confirms (RASD)",
-}  # each with the store's folder behind a colon
-RETRIEVING = ("rapid", "rapid-up")  # presets that draft from retrieved passages
-SAMPLED_PRESETS = ("sd", *RETRIEVING)  # chains that carry q for the verifiers that need it
+if TYPE_CHECKING:
+    from graft.assemble.resources import DraftResources
+    from graft.draft.drafter import Drafter
+    from graft.match.suffix_array import Store
 
 
-def presets_with(*, draft_model: bool, head: bool) -> dict[str, str]:
-    """The presets of an engine with or without a draft model or a head."""
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """`maker` names a function or class that takes the DraftResources and returns a Drafter; for
+    STORE_PRESETS it also takes the Store."""
+
+    description: str
+    maker: str
+
+    def make(self, resources: "DraftResources", *store: "Store") -> "Drafter":
+        """A new drafter."""
+        return resolve_name(self.maker)(resources, *store)
+
+
+COPIES, NETWORKS = "graft.assemble.copies", "graft.assemble.networks"
+
+PRESETS: dict[str, Preset] = {
+    "auto": Preset(
+        "copies from prompt, documents and output, and drafts of a head or draft model if there is "
+        "one, limited by the measured step cost",
+        f"{NETWORKS}:auto_preset",
+    ),
+    "plain": Preset("no drafting: one token per step", f"{COPIES}:plain"),
+    "pld": Preset("prompt lookup decoding: 3-grams, 10 tokens (Saxena 2023)", f"{COPIES}:pld"),
+    "copy": Preset(
+        "CASD's copier: the two longest matches up to 10 tokens, 10 tokens each", f"{COPIES}:copy"
+    ),
+    "igpg": Preset("IDR2's n-gram drafting: 5-grams with back-off, 7 tokens", f"{COPIES}:igpg"),
+}  # need nothing but the text
+SHORT_PRESETS: dict[str, Preset] = {
+    "rapid": Preset(
+        "a chain of the target, or of a smaller draft model, from retrieved passages of a long "
+        "prompt (Chen et al. 2025)",
+        "graft.assemble.auto:rapid",
+    ),
+}
+MODEL_PRESETS: dict[str, Preset] = {
+    "sd": Preset(
+        "a draft model's chain, its depth limited by the measured step cost (speculative decoding)",
+        f"{NETWORKS}:sd",
+    ),
+    "sd-tree": Preset(
+        "a draft model's tree by EAGLE-2's rule, its depth limited by the measured step cost",
+        f"{NETWORKS}:sd_tree",
+    ),
+    "rapid-up": Preset(
+        "a larger draft model's chain of 10 tokens from retrieved passages",
+        "graft.assemble.auto:rapid_up",
+    ),
+}  # need a draft model
+SELF_PRESETS: dict[str, Preset] = {
+    "window": Preset(
+        "the target over a window of its own cache: 32 first and 1,024 latest tokens, its depth "
+        "limited by the measured step cost",
+        f"{NETWORKS}:window",
+    ),
+    "magicdec": Preset(
+        "MagicDec: the target over its 16 first and 241 latest tokens, 3 draft tokens "
+        "(Chen et al. 2024)",
+        f"{NETWORKS}:magicdec",
+    ),
+    "magicdec-longspec": Preset(
+        "the same over 32 and 1,024, as LongSpec compares with it", f"{NETWORKS}:magicdec_longspec"
+    ),
+    "magicdec-rapid": Preset(
+        "the same over 4 and 4,092, as RAPID compares with it", f"{NETWORKS}:magicdec_rapid"
+    ),
+    "magicdec-snapkv": Preset(
+        "the same over 32 last tokens of the prompt and 225 that they attend to",
+        f"{NETWORKS}:magicdec_snapkv",
+    ),
+    "triforce": Preset(
+        "TriForce: copies verified by the target over 4,096 tokens retrieved from its cache, 6 "
+        "draft tokens (Sun et al. 2024)",
+        f"{NETWORKS}:triforce_with_copies",
+    ),
+}  # run the target's own weights
+HEAD_PRESETS: dict[str, Preset] = {
+    "head": Preset(
+        "a draft head's tree, its width and depth limited by the measured step cost",
+        f"{NETWORKS}:head",
+    ),
+    "eagle2": Preset(
+        "EAGLE-2's tree: the 10 best at 6 levels, 59 nodes (Li et al. 2024)", f"{NETWORKS}:eagle2"
+    ),
+    "longspec": Preset(
+        "LongSpec's beam: 4, 16, 16, 16, 16 nodes (Yang et al. 2025)", f"{NETWORKS}:longspec"
+    ),
+    "triforce-head": Preset(
+        "TriForce with a draft head's chain as the lowest level", f"{NETWORKS}:triforce_with_head"
+    ),
+}  # need a draft head
+EITHER_PRESETS: dict[str, Preset] = {
+    "casd": Preset(
+        "a draft head's or model's tree and CASD's copier, nothing pruned", f"{NETWORKS}:casd"
+    ),
+    "rasd-pld": Preset(
+        "a draft head's or model's tree and the retrieved branches to which it gives a high "
+        "probability (RASD)",
+        f"{NETWORKS}:rasd_pld",
+    ),
+}  # need a draft model or a head
+STORE_PRESETS: dict[str, Preset] = {
+    "store": Preset(
+        "continuations from a datastore of `graft index`, limited by the measured step cost",
+        f"{COPIES}:stored",
+    ),
+    "rest": Preset(
+        "the same by REST's rule: 5,000 places, 10 tokens, 64 prefixes (He et al. 2023)",
+        f"{COPIES}:rest",
+    ),
+    "rasd-rest": Preset(
+        "a draft head's or model's tree and REST's branches to which it gives a high probability "
+        "(RASD)",
+        f"{NETWORKS}:rasd_rest",
+    ),
+}  # need a datastore: its folder stands behind a colon
+RETRIEVING = ("rapid", "rapid-up")  # draft from retrieved passages
+SAMPLED_PRESETS = ("sd", *RETRIEVING)  # chains with the drafter's distribution q at every node
+
+
+def presets_with(*, draft_model: bool, head: bool) -> dict[str, Preset]:
+    """The presets that an engine can make with or without a draft model and a head."""
     return {
         **PRESETS,
         **SHORT_PRESETS,
@@ -62,8 +150,8 @@ def presets_with(*, draft_model: bool, head: bool) -> dict[str, str]:
 
 
 def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
-    """Raise InputError for a preset, or several joined by +, that cannot be made. The kind of a
-    head is checked when it is loaded."""
+    """Raise InputError for a draft that cannot be made: a preset, or several joined by +. Whether a
+    head is of the right kind is checked when it is loaded."""
     known = presets_with(draft_model=draft_model, head=head)
     for part in name.split("+"):
         preset, _, folder = part.partition(":")
@@ -85,12 +173,12 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
 
 
 def retrieves(name: str) -> bool:
-    """Whether a preset, or one of several joined by +, drafts from retrieved passages."""
+    """Whether a draft, or one of those it joins, drafts from retrieved passages."""
     return any(part in RETRIEVING for part in name.split("+"))
 
 
 def runs_network(part: str) -> bool:
-    """Whether a preset runs a network; `part` may have a datastore's folder after a colon."""
+    """Whether a preset, perhaps with the folder of a datastore, runs a network."""
     preset = part.partition(":")[0]
     own = SHORT_PRESETS | MODEL_PRESETS | SELF_PRESETS | HEAD_PRESETS
     return preset in own or _needs_either(preset)

@@ -9,7 +9,7 @@ import typer
 
 from graft.cli.failures import INTERRUPTED
 from graft.cli.options import takes_options
-from graft.train.settings import KINDS, Settings, options, spelled
+from graft.train.settings import KINDS, Settings, option_name, options
 
 # One option for each of the trainer's settings; their metadata has the help texts.
 TrainOptions: Any = make_dataclass(
@@ -17,7 +17,7 @@ TrainOptions: Any = make_dataclass(
     [
         (
             each.name,
-            Annotated[each.type, typer.Option(spelled(each.name), help=each.metadata["help"])],
+            Annotated[each.type, typer.Option(option_name(each.name), help=each.metadata["help"])],
             each.default,
         )
         for each in options()
@@ -49,10 +49,10 @@ def train(
     Example: graft train eagle2 --data chats.jsonl --regenerate 2000 --minutes 10 --out head
     """
     settings = Settings(kind=kind, data=tuple(data), out=out, **asdict(options))
-    from graft.train.interrupts import stops_gently
+    from graft.train.interrupts import stop_after_step
     from graft.train.run import train as run
 
-    with stops_gently() as stopping:
+    with stop_after_step() as stopping:
         finished = run(settings, _say, stopping)
     _say(f"head: {out}" if finished else "stopped; run the same command again to resume")
     if not finished:

@@ -1,4 +1,4 @@
-"""Graft inside other libraries; each is imported when it is first named."""
+"""Graft inside other libraries; each module is imported on first use."""
 
 from types import ModuleType
 

@@ -3,10 +3,9 @@
 sglang serve --model-path MODEL --speculative-algorithm GRAFT --speculative-num-draft-tokens 16
 
 SGLang finds `register` by its entry point `sglang.srt.plugins`. The worker is SGLang's own NGRAM
-worker with another source of trees, so verification, KV moves and CUDA graphs are SGLang's. Its
-own drafts come from the last tokens of all requests together; here every request has an index over
-its whole text, and `custom_params: {"documents": [[token ids], ...]}` of a request is drafted from
-for that request alone.
+worker with another source of trees, so verification, KV moves and CUDA graphs are SGLang's. NGRAM
+drafts from a pool of the last tokens of all requests; here every request has an index of its whole
+text, and of its `custom_params: {"documents": [[token ids], ...]}`.
 """
 
 import itertools
@@ -26,14 +25,14 @@ from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
 
 NAME = "GRAFT"
-FILLER = 0  # a token for nodes left over: children of the root, checked like any guess
+FILLER = 0  # token of padding nodes: children of the root, verified like any draft token
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A request as SGLang has it: `output` ends with the last token known, the root."""
+    """A request of SGLang; `output` ends with the root."""
 
     name: str
     prompt: Sequence[int]
@@ -42,7 +41,7 @@ class Running:
 
 
 class Trees:
-    """Trees of `nodes` nodes, the root among them, for requests known by name."""
+    """Draft trees of exactly `nodes` nodes, the root included."""
 
     def __init__(self, nodes: int) -> None:
         self._nodes = nodes
@@ -56,24 +55,24 @@ class Trees:
         Calibration.warm_up()
 
     def draft(self, requests: Sequence[Running]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [B * N] and, row by row, who is whose ancestor [B * N * N], as SGLang wants it."""
-        contexts = [self._follow(request) for request in requests]
+        """Tokens [B * N] and the ancestor mask [B * N * N], flattened as SGLang takes them."""
+        contexts = [self._context(request) for request in requests]
         trees = self._drafter.propose(contexts, self._budget)
-        filled = [_filled(tree, self._nodes) for tree in trees]
-        tokens = np.concatenate([tokens for tokens, _ in filled])
-        return tokens, np.concatenate([mask.ravel() for _, mask in filled])
+        padded = [_padded(tree, self._nodes) for tree in trees]
+        tokens = np.concatenate([tokens for tokens, _ in padded])
+        return tokens, np.concatenate([mask.ravel() for _, mask in padded])
 
     def keep(self, names: Iterable[str]) -> None:
-        """Forget all other requests; one that comes back is indexed anew."""
+        """Drop all other requests; one that returns is indexed again."""
         for name in self._contexts.keys() - set(names):
             self._drafter.finish(self._contexts.pop(name).sequence)
 
-    def _follow(self, request: Running) -> DraftContext:
+    def _context(self, request: Running) -> DraftContext:
         context = self._contexts.get(request.name)
         if context is not None:
-            came = list(request.output[len(context.tokens) :])
-            context.tokens += came
-            self._drafter.observe([TargetStep(context.sequence, came)])
+            new = list(request.output[len(context.tokens) :])
+            context.tokens += new
+            self._drafter.observe([TargetStep(context.sequence, new)])
             return context
         prompt = list(request.prompt)
         context = DraftContext(
@@ -88,8 +87,8 @@ class Trees:
         return context
 
 
-def _filled(tree: DraftTree, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [N] and ancestors [N, N] of a tree brought to `nodes` nodes."""
+def _padded(tree: DraftTree, nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens [N] and ancestors [N, N] of a tree padded to `nodes` nodes."""
     missing = nodes - len(tree)
     tokens = np.concatenate([tree.tokens, np.full(missing, FILLER)]).astype(np.int64)
     mask = np.eye(nodes, dtype=bool)
@@ -99,25 +98,25 @@ def _filled(tree: DraftTree, nodes: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def documents_of(request: Any) -> list[list[int]]:  # noqa: ANN401
-    """The token lists that a request names in its custom_params; what is none is said once."""
+    """The documents in a request's custom_params; invalid ones are logged and ignored."""
     custom = getattr(request.sampling_params, "custom_params", None)
     documents = custom.get("documents", []) if isinstance(custom, dict) else []
     if all(isinstance(each, list) and all(type(i) is int for i in each) for each in documents):
         return documents
     logger.warning(
-        "request %s: custom_params.documents must be lists of token ids; not drafted from",
+        "request %s: custom_params.documents must be lists of token ids; ignored",
         request.rid,
     )
     return []
 
 
 def register() -> None:
-    """Tell SGLang of the algorithm; called by SGLang in each of its processes."""
+    """Register the algorithm; SGLang calls this in each of its processes."""
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
     from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
     class GraftAlgorithm(CustomSpecAlgo):
-        """Takes the ways of NGRAM through SGLang, but for its worker."""
+        """NGRAM with another worker."""
 
         def is_ngram(self) -> bool:
             return True
@@ -138,14 +137,14 @@ def worker_class() -> type:
     from sglang.srt.speculative.ngram_worker import NGRAMWorker
 
     class GraftWorker(NGRAMWorker):
-        """Drafts from each request's own text instead of a pool of all requests' last tokens."""
+        """Drafts from each request's own text."""
 
         _trees: Trees | None = None
 
         def _prepare_draft_tokens(self, batch: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: ANN401
             if self._trees is None:
                 self._trees = Trees(self.draft_token_num)
-            late = self._late_tokens(batch)
+            new = self._tokens_in_flight(batch)
             return self._trees.draft(
                 [
                     Running(
@@ -154,12 +153,12 @@ def worker_class() -> type:
                         [*request.output_ids, *more],
                         documents_of(request),
                     )
-                    for request, more in zip(batch.reqs, late, strict=True)
+                    for request, more in zip(batch.reqs, new, strict=True)
                 ]
             )
 
-        def _late_tokens(self, batch: Any) -> list[list[int]]:  # noqa: ANN401
-            """With overlapped scheduling the last round's tokens are not in output_ids yet."""
+        def _tokens_in_flight(self, batch: Any) -> list[list[int]]:  # noqa: ANN401
+            """With overlap scheduling the last step's tokens are not in output_ids yet."""
             if not self.enable_overlap or batch.grammar_needs_sync():
                 return [[] for _ in batch.reqs]
             tokens = batch.spec_info.accept_tokens.cpu().tolist()
@@ -168,7 +167,7 @@ def worker_class() -> type:
             return [tokens[i * width : i * width + count] for i, count in enumerate(counts)]
 
         def _update_ngram_corpus(self, batch: Any) -> None:  # noqa: ANN401
-            """Called after every round: there is no pool to fill, only texts to forget."""
+            """Called after every step: drops finished requests instead of updating a pool."""
             if self._trees is not None:
                 self._trees.keep(request.rid for request in batch.reqs)
 

@@ -1,13 +1,13 @@
-"""Graft as a drafter inside vLLM: copies from prompt and answer, and from the operator's stores.
+"""Graft as a drafter inside vLLM: copies from prompt, answer and datastores.
 
 vllm serve MODEL --speculative-config '{"method": "custom_class",
     "model": "graft.integrations.vllm.Proposer", "num_speculative_tokens": 16}'
 
-vLLM checks one chain a request and hands a proposer the rows of its batch, without request ids.
-So a request is known by its text: a row continues the text that it is, token for token, but for
-what was just sampled. Rows may then move, leave and come back (preemption); a text that is not
-seen for a while is forgotten. vLLM refuses unknown keys in its speculative config, so datastores
-are named in --additional-config '{"graft": {"stores": ["FOLDER"]}}'.
+vLLM verifies one chain per request and passes the rows of its batch without request ids. So a row
+is matched to a request by its text, without the tokens just sampled. Rows may move, leave and come
+back (preemption); a text without a row for REMEMBERED steps is dropped. vLLM rejects unknown keys
+in its speculative config, so datastores are named in
+--additional-config '{"graft": {"stores": ["FOLDER"]}}'.
 """
 
 import itertools
@@ -26,48 +26,48 @@ from graft.integrations.row_price import RowPrice
 from graft.match.matches import Matches
 from graft.match.suffix_array import Store, StoreIndex, open_store
 
-REMEMBERED = 64  # steps after which a text that no row continues is forgotten
-SURE = 0.8  # with an own first guess this likely no store is asked
+REMEMBERED = 64  # steps until a text without a row is dropped
+CONFIDENT = 0.8  # with a first draft token this probable no datastore is searched
 OPTIONS = ("stores",)
 
 
 @dataclass(slots=True)
-class _Shelf:
-    """A store as one request sees it: its own end of the text and its own trust."""
+class _StoreLookup:
+    """Lookups of one request in a datastore, with their own calibration."""
 
     index: StoreIndex
-    trust: Calibration = field(default_factory=lambda: Calibration(STORE_PRIOR))
+    calibration: Calibration = field(default_factory=lambda: Calibration(STORE_PRIOR))
     matches: Matches | None = None
 
-    def extend(self, came: np.ndarray) -> None:
+    def extend(self, new: np.ndarray) -> None:
         if self.matches is not None:
-            self.trust.observe(self.matches, came.tolist())
+            self.calibration.observe(self.matches, new.tolist())
         self.matches = None
-        self.index.extend(came)
+        self.index.extend(new)
 
-    def chain(self, longest: int) -> tuple[list[int], np.ndarray]:
-        self.matches = self.index.lookup(4 * longest, self.trust.confidence())
-        return _likeliest(self.matches, longest)
+    def chain(self, max_tokens: int) -> tuple[list[int], np.ndarray]:
+        self.matches = self.index.lookup(4 * max_tokens, self.calibration.confidence())
+        return _likeliest(self.matches, max_tokens)
 
 
 @dataclass(slots=True)
 class _Text:
-    """One request: its text, where it was seen last, and what was drafted for it."""
+    """One request: its text, the last step with a row of it, and its draft."""
 
     copies: ChainLookup
-    shelves: list[_Shelf]
-    seen: int = -1  # no step yet
+    lookups: list[_StoreLookup]
+    seen: int = -1  # the last step
     drafted: int = 0
     from_store: list[int] | None = None
 
-    def extend(self, came: np.ndarray, longest: int) -> np.ndarray:
-        """Add what came, and guess; the probabilities of the guesses."""
-        scores = self.copies.extend(came)[: max(longest, 0)]
+    def extend(self, new: np.ndarray, max_tokens: int) -> np.ndarray:
+        """Add new tokens and draft; the probabilities of the draft tokens."""
+        scores = self.copies.extend(new)[: max(max_tokens, 0)]
         self.from_store = None
-        for shelf in self.shelves:
-            shelf.extend(came)
-            if longest > 0 and (not len(scores) or scores[0] < SURE):
-                tokens, found = shelf.chain(longest)
+        for lookup in self.lookups:
+            lookup.extend(new)
+            if max_tokens > 0 and (not len(scores) or scores[0] < CONFIDENT):
+                tokens, found = lookup.chain(max_tokens)
                 if found.sum() > scores.sum():
                     self.from_store, scores = tokens, found
         return scores
@@ -80,25 +80,25 @@ class _Text:
 
 
 class Proposer:
-    """What vLLM's `custom_class` makes and asks after every step. Needs no model of its own."""
+    """The proposer for vLLM's `custom_class`. It loads no model."""
 
     def __init__(
         self,
         vllm_config: Any,  # noqa: ANN401
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._longest = int(vllm_config.speculative_config.num_speculative_tokens)
+        self._max_draft = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(vllm_config.model_config.max_model_len)
         self._stores = _open_stores(vllm_config)
         self._texts: list[_Text] = []
-        self._places: dict[int, _Text] = {}  # those of the last step, by row
+        self._places: dict[int, _Text] = {}  # of the last step, by row
         self._costs = RowPrice()
-        self._clock, self._left = clock, 0.0
-        self._round = 0
+        self._clock, self._returned = clock, 0.0
+        self._step = 0
         ChainLookup.warm_up()
 
     def load_model(self, *_: Any) -> None:  # noqa: ANN401
-        """vLLM calls it; nothing to load."""
+        """Does nothing; vLLM calls it."""
 
     def propose(
         self,
@@ -107,56 +107,58 @@ class Proposer:
         token_ids_cpu: np.ndarray,
         slot_mappings: object = None,  # noqa: ARG002
     ) -> list[list[int]]:
-        """A chain for every row, as long as pays; none for those whose prompt is being read."""
-        seconds = self._clock() - self._left
-        self._round += 1
+        """A chain for every decoding row, limited by the measured step cost; none in prefill."""
+        seconds = self._clock() - self._returned
+        self._step += 1
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
-        writing = [row for row, sampled in enumerate(sampled_token_ids) if sampled]
-        lengths = {row: int(num_tokens_no_spec[row]) for row in writing}
+        decoding = [row for row, sampled in enumerate(sampled_token_ids) if sampled]
+        lengths = {row: int(num_tokens_no_spec[row]) for row in decoding}
         texts = [
             self._text_of(row, token_ids_cpu[row, : lengths[row]], len(sampled_token_ids[row]))
-            for row in writing
+            for row in decoding
         ]
-        if all(text.seen == self._round - 1 for text in texts) and len(writing) == len(drafts):
+        if all(text.seen == self._step - 1 for text in texts) and len(decoding) == len(drafts):
             rows = sum(1 + text.drafted for text in texts)
             self._costs.observe(rows, sum(map(len, sampled_token_ids)), seconds)
-        price = self._costs.price(len(writing))
-        for row, text in zip(writing, texts, strict=True):
-            scores = self._guess(text, token_ids_cpu[row, : lengths[row]])
+        price = self._costs.price(len(decoding))
+        for row, text in zip(decoding, texts, strict=True):
+            scores = self._draft_scores(text, token_ids_cpu[row, : lengths[row]])
             drafts[row] = text.draft(int(np.count_nonzero(scores > price)))
-        self._places = dict(zip(writing, texts, strict=True))
-        self._texts = [text for text in self._texts if self._round - text.seen < REMEMBERED]
-        self._left = self._clock()
+        self._places = dict(zip(decoding, texts, strict=True))
+        self._texts = [text for text in self._texts if self._step - text.seen < REMEMBERED]
+        self._returned = self._clock()
         return drafts
 
     def _text_of(self, row: int, tokens: np.ndarray, sampled: int) -> _Text:
-        """The text that this row continues; a new one where there is none."""
+        """The text that this row continues, or a new one."""
         before = tokens[: len(tokens) - sampled]
         for text in itertools.chain([self._places.get(row)], self._texts):
             if (
                 text is not None
                 and len(text.copies) == len(before)
-                and text.seen < self._round
+                and text.seen < self._step
                 and text.copies.is_prefix_of(before)
             ):
                 return text
-        text = _Text(ChainLookup(self._longest), [_Shelf(store.index()) for store in self._stores])
+        text = _Text(
+            ChainLookup(self._max_draft), [_StoreLookup(store.index()) for store in self._stores]
+        )
         text.copies.reserve(len(tokens) + 256)
         self._texts.append(text)
         return text
 
-    def _guess(self, text: _Text, tokens: np.ndarray) -> np.ndarray:
-        came = tokens[len(text.copies) :]
-        text.seen = self._round
-        # vLLM keeps the last place for the token that it samples behind the draft.
-        return text.extend(came, min(self._longest, self._max_length - len(tokens) - 1))
+    def _draft_scores(self, text: _Text, tokens: np.ndarray) -> np.ndarray:
+        new = tokens[len(text.copies) :]
+        text.seen = self._step
+        # vLLM reserves the last position for the token that it samples after the draft.
+        return text.extend(new, min(self._max_draft, self._max_length - len(tokens) - 1))
 
 
 def _open_stores(vllm_config: Any) -> list[Store]:  # noqa: ANN401
-    """The datastores that the operator named, if they were made with the model's tokenizer."""
+    """The configured datastores; InputError for one made with another tokenizer."""
     options = (getattr(vllm_config, "additional_config", None) or {}).get("graft", {})
     if unknown := sorted(set(options) - set(OPTIONS)):
-        raise InputError(f"unknown graft option {unknown[0]!r}; there is: {', '.join(OPTIONS)}")
+        raise InputError(f"unknown graft option {unknown[0]!r}; options: {', '.join(OPTIONS)}")
     folders = options.get("stores", [])
     if isinstance(folders, str):
         folders = [folders]
@@ -174,12 +176,12 @@ def _open_stores(vllm_config: Any) -> list[Store]:  # noqa: ANN401
     return stores
 
 
-def _likeliest(matches: Matches, longest: int) -> tuple[list[int], np.ndarray]:
-    """The path of a trie that takes the best child at every node, and its probabilities."""
+def _likeliest(matches: Matches, max_tokens: int) -> tuple[list[int], np.ndarray]:
+    """The path of the best children in a trie, and its probabilities."""
     parents = matches.parents.tolist()
     path, node = [], -1
     for at, parent in enumerate(parents):  # best first, parents before their children
-        if parent == node and len(path) < longest:
+        if parent == node and len(path) < max_tokens:
             path.append(at)
             node = at
     return matches.tokens[path].tolist(), matches.scores[path].astype(np.float64)
@@ -188,13 +190,13 @@ def _likeliest(matches: Matches, longest: int) -> tuple[list[int], np.ndarray]:
 class RefuseDocuments:
     """For `vllm serve --middleware graft.integrations.vllm.RefuseDocuments`.
 
-    vLLM takes `vllm_xargs: {"documents": ...}` and shows it to no proposer. With this a request
-    that hopes for it is answered 400 instead of being served as if it had not asked.
+    vLLM accepts `vllm_xargs: {"documents": ...}` but passes it to no proposer. This middleware
+    answers such requests with status 400.
     """
 
     MESSAGE = (
-        "vllm_xargs.documents is not supported: vLLM hands drafters no request fields. Put the "
-        "documents into the prompt, or let the operator load a datastore"
+        "vllm_xargs.documents is not supported: vLLM passes no request fields to drafters. Put the "
+        "documents into the prompt, or configure a datastore"
     )
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -224,7 +226,7 @@ def _names_documents(body: bytes) -> bool:
     try:
         content = json.loads(body)
     except ValueError:
-        return False  # vLLM says what is wrong with it
+        return False  # vLLM reports the error
     extra = content.get("vllm_xargs") if isinstance(content, dict) else None
     return isinstance(extra, dict) and "documents" in extra
 

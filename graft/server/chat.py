@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: answers to a chat, whole or as they are written."""
+"""`/v1/chat/completions`: complete and streamed responses."""
 
 import secrets
 import time
@@ -8,80 +8,79 @@ from typing import Any, ClassVar
 
 from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
-from graft.server.asking import Asking
-from graft.server.failures import Refusal
+from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, chat_logprobs
 from graft.server.messages import encode_chat, plain_text
+from graft.server.request_builder import RequestBuilder
 from graft.server.schema import ChatRequest, NamedTool
 from graft.server.tools import Call, CallReader, offered, required_calls, required_schema
 from graft.server.trace import Trace, is_traced, trace_chat
-from graft.server.usage import metrics_block, usage
-from graft.server.worker import Job, Told
+from graft.server.usage import usage_and_metrics
+from graft.server.worker import Job, PromptEvent
 
 
-def prepare(asked: ChatRequest, asking: Asking, tenant: str) -> list[PreparedRequest]:
-    """The engine's request, after everything that may refuse it."""
-    if asked.top_logprobs is not None and not asked.logprobs:
-        raise Refusal("top_logprobs needs logprobs", param="top_logprobs")
-    asking.check_size("".join(plain_text(message.content) for message in asked.messages))
-    params = asking.params(
-        asked,
-        max_tokens=asked.max_completion_tokens or asked.max_tokens,
-        logprobs=(asked.top_logprobs or 0) if asked.logprobs or is_traced(asked) else None,
+def prepare(body: ChatRequest, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
+    """The engine's request; ApiError or InputError for what cannot be served."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise ApiError("top_logprobs needs logprobs", param="top_logprobs")
+    builder.check_size("".join(plain_text(message.content) for message in body.messages))
+    params = builder.params(
+        body,
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        logprobs=(body.top_logprobs or 0) if body.logprobs or is_traced(body) else None,
     )
-    prompt = encode_chat(asking.engine, asked.messages, offered(asked), asked.chat_template_kwargs)
-    return [asking.request(prompt, params, asked, tenant, required_schema(asked))]
+    prompt = encode_chat(builder.engine, body.messages, offered(body), body.chat_template_kwargs)
+    return [builder.request(prompt, params, body, tenant, required_schema(body))]
 
 
 @dataclass(slots=True)
 class ChatAnswer:
-    """Makes OpenAI's objects of a job."""
+    """The response in OpenAI's form."""
 
-    named: ClassVar[bool] = False  # its events
-    asked: ChatRequest
+    named: ClassVar[bool] = False  # whether events have a line with their type
+    body: ChatRequest
     model: str
     texts: TokenTexts
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
-    trace: Trace | None = None  # where it is wanted, from `prepare` on
+    trace: Trace | None = None  # set by `prepare`, if requested
 
-    def prepare(self, asking: Asking, tenant: str) -> list[PreparedRequest]:
+    def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
-        requests = prepare(self.asked, asking, tenant)
-        if is_traced(self.asked):
-            self.trace = trace_chat(self.asked, asking.engine)
+        requests = prepare(self.body, builder, tenant)
+        if is_traced(self.body):
+            self.trace = trace_chat(self.body, builder.engine)
         return requests
 
     @property
-    def heard(self) -> bool:
-        """Whether the tokens are needed one by one."""
-        return self.asked.stream or self._by_token
+    def streaming(self) -> bool:
+        """Whether every token needs an event."""
+        return self.body.stream or self._by_token
 
     @property
     def _by_token(self) -> bool:
-        """Whether something is said of every token, also of one without text."""
-        return self.asked.logprobs or is_traced(self.asked)
+        """Whether tokens without text need an event, too."""
+        return self.body.logprobs or is_traced(self.body)
 
-    def whole(self, results: list[list[Result]], told: list[Told]) -> dict[str, Any]:
-        """The answer at once."""
+    def complete(self, results: list[list[Result]], events: list[PromptEvent]) -> dict[str, Any]:
+        """The response that is not streamed."""
         choices = []
         for index, result in enumerate(results[0]):
-            events = [event for _, event in told if event.choice == index]
-            choices.append(self._choice(index, result, events))
+            own = [event for _, event in events if event.choice == index]
+            choices.append(self._choice(index, result, own))
         return {
             **self._head("chat.completion"),
             "choices": choices,
-            "usage": usage(results),
-            "metrics": metrics_block(results, steps=is_traced(self.asked)),
+            **usage_and_metrics(results, steps=is_traced(self.body)),
         }
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
-        """The answer as it is written: a chunk for every token, its end, what it cost."""
-        readers = [self._reader() for _ in range(self.asked.n)]
-        begun: set[int] = set()
+        """The chunks of a stream: one for every token, the finish reasons, the usage."""
+        readers = [self._reader() for _ in range(self.body.n)]
+        started: set[int] = set()
         async for _, event in job.tokens():
-            if event.choice not in begun:  # not before: clients take it for the first token
-                begun.add(event.choice)
+            if event.choice not in started:  # clients take it for the first token
+                started.add(event.choice)
                 yield self._chunk(event.choice, {"role": "assistant", "content": ""})
             content, calls = self._read(readers[event.choice], event.text)
             delta = {"content": content} if content or self._by_token else {}
@@ -95,12 +94,11 @@ class ChatAnswer:
                 yield self._chunk(index, delta)
             called = bool(readers[index].calls)
             yield self._chunk(index, {}, finish=_reason(result, called=called))
-        if self.asked.stream_options and self.asked.stream_options.include_usage:
+        if self.body.stream_options and self.body.stream_options.include_usage:
             yield {
                 **self._head("chat.completion.chunk"),
                 "choices": [],
-                "usage": usage(results),
-                "metrics": metrics_block(results, steps=is_traced(self.asked)),
+                **usage_and_metrics(results, steps=is_traced(self.body)),
             }
 
     def _choice(self, index: int, result: Result, events: list[TokenEvent]) -> dict[str, Any]:
@@ -111,7 +109,7 @@ class ChatAnswer:
         if reader.calls:
             message["content"] = text.strip() or None
             message["tool_calls"] = [call.as_dict() for call in reader.calls]
-        logprobs = chat_logprobs(events, self.texts) if self.asked.logprobs else None
+        logprobs = chat_logprobs(events, self.texts) if self.body.logprobs else None
         return {
             "index": index,
             "message": message,
@@ -125,23 +123,23 @@ class ChatAnswer:
 
     @property
     def _required(self) -> bool:
-        choice = self.asked.tool_choice
+        choice = self.body.tool_choice
         return choice == "required" or isinstance(choice, NamedTool)
 
     def _reader(self) -> CallReader:
-        return CallReader(None if self.asked.parallel_tool_calls else 1)
+        return CallReader(None if self.body.parallel_tool_calls else 1)
 
     def _read(self, reader: CallReader, text: str) -> tuple[str, list[Call]]:
-        """The text to show, and calls that are complete; required ones are read at the end."""
+        """Text and complete tool calls; required calls are parsed at the end."""
         if self._required:
             return "", []
-        return reader.push(text) if offered(self.asked) else (text, [])
+        return reader.push(text) if offered(self.body) else (text, [])
 
     def _rest(self, reader: CallReader, result: Result) -> list[dict[str, Any]]:
-        """What is left to say when an answer has ended."""
+        """The deltas that follow the last token."""
         before = len(reader.calls)
         if self._required:
-            reader.calls += required_calls(result.text, self.asked.tool_choice)
+            reader.calls += required_calls(result.text, self.body.tool_choice)
             text = "" if reader.calls else result.text
         else:
             text, _ = reader.finish()
@@ -159,7 +157,7 @@ class ChatAnswer:
         finish: str | None = None,
     ) -> dict[str, Any]:
         logprobs = None
-        if event is not None and self.asked.logprobs:
+        if event is not None and self.body.logprobs:
             logprobs = chat_logprobs([event], self.texts)
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         choice |= self._traced([event] if event else [])

@@ -1,4 +1,4 @@
-"""`/v1/completions`: texts that go on."""
+"""`/v1/completions`: complete and streamed responses."""
 
 import secrets
 import time
@@ -10,40 +10,39 @@ from graft.decode.engine import Engine
 from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
 from graft.decode.text import Prompt
-from graft.server.asking import Asking
-from graft.server.failures import Refusal
+from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, completion_logprobs
+from graft.server.request_builder import RequestBuilder
 from graft.server.schema import CompletionRequest
 from graft.server.trace import Trace, is_traced, trace_completion
-from graft.server.usage import metrics_block, usage
-from graft.server.worker import Job, Told
+from graft.server.usage import usage_and_metrics
+from graft.server.worker import Job, PromptEvent
 
 MAX_TOKENS = 16  # OpenAI's default
 
 
-def prompts_of(asked: CompletionRequest) -> list[Prompt]:
-    """The prompts: one, or a list of them; each is text or token ids."""
-    prompt = asked.prompt
+def prompts_of(body: CompletionRequest) -> list[Prompt]:
+    """The prompts of a request; each is text or token ids."""
+    prompt = body.prompt
     if isinstance(prompt, str) or not prompt or isinstance(prompt[0], int):
         return [prompt]
     return list(prompt)
 
 
-def prepare(asked: CompletionRequest, asking: Asking, tenant: str) -> list[PreparedRequest]:
-    """A request for each prompt, after everything that may refuse it."""
-    if asked.best_of not in (None, asked.n):
-        raise Refusal("best_of is not supported; leave it out or give the same as n",
-                      param="best_of")  # fmt: skip
-    if asked.echo and asked.logprobs is not None:
-        raise Refusal("echo with logprobs is not supported", param="echo")
-    wanted = 0 if asked.logprobs is None and is_traced(asked) else asked.logprobs
-    params = asking.params(asked, max_tokens=asked.max_tokens or MAX_TOKENS, logprobs=wanted)
+def prepare(body: CompletionRequest, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
+    """A request for each prompt; ApiError or InputError for what cannot be served."""
+    if body.best_of not in (None, body.n):
+        raise ApiError("best_of must be the same as n", param="best_of")
+    if body.echo and body.logprobs is not None:
+        raise ApiError("echo with logprobs is not supported", param="echo")
+    logprobs = 0 if body.logprobs is None and is_traced(body) else body.logprobs
+    params = builder.params(body, max_tokens=body.max_tokens or MAX_TOKENS, logprobs=logprobs)
     requests = []
-    for prompt in prompts_of(asked):
+    for prompt in prompts_of(body):
         if isinstance(prompt, str):
-            asking.check_size(prompt)
-        encoded = asking.engine.encoder.prompt(prompt)
-        requests.append(asking.request(encoded, params, asked, tenant))
+            builder.check_size(prompt)
+        encoded = builder.engine.encoder.prompt(prompt)
+        requests.append(builder.request(encoded, params, body, tenant))
     return requests
 
 
@@ -59,69 +58,66 @@ def _as_text(engine: Engine, prompt: str | list[int]) -> str:
 
 @dataclass(slots=True)
 class CompletionAnswer:
-    """Makes OpenAI's objects of a job. Choices are numbered prompt by prompt."""
+    """The response in OpenAI's form. Choices are numbered prompt by prompt."""
 
-    named: ClassVar[bool] = False  # its events
-    asked: CompletionRequest
+    named: ClassVar[bool] = False  # whether events have a line with their type
+    body: CompletionRequest
     model: str
     texts: TokenTexts
-    echoed: list[str] = field(default_factory=list)  # the prompts' texts, where they are repeated
+    echoed: list[str] = field(default_factory=list)  # texts of the prompts, with `echo`
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
-    traces: list[Trace] = field(default_factory=list)  # of each prompt, where they are wanted
+    traces: list[Trace] = field(default_factory=list)  # of each prompt, if requested
 
-    def prepare(self, asking: Asking, tenant: str) -> list[PreparedRequest]:
+    def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
-        requests = prepare(self.asked, asking, tenant)
-        if self.asked.echo:
-            self.echoed = [_as_text(asking.engine, prompt) for prompt in prompts_of(self.asked)]
-        if is_traced(self.asked):
+        requests = prepare(self.body, builder, tenant)
+        if self.body.echo:
+            self.echoed = [_as_text(builder.engine, prompt) for prompt in prompts_of(self.body)]
+        if is_traced(self.body):
             self.traces = [
-                trace_completion(self.asked, prompt, number, asking.engine)
-                for number, prompt in enumerate(prompts_of(self.asked))
+                trace_completion(self.body, prompt, number, builder.engine)
+                for number, prompt in enumerate(prompts_of(self.body))
             ]
         return requests
 
     @property
-    def heard(self) -> bool:
-        """Whether the tokens are needed one by one."""
-        return self.asked.stream or self._by_token
+    def streaming(self) -> bool:
+        """Whether every token needs an event."""
+        return self.body.stream or self._by_token
 
     @property
     def _by_token(self) -> bool:
-        """Whether something is said of every token, also of one without text."""
-        return self.asked.logprobs is not None or is_traced(self.asked)
+        """Whether tokens without text need an event, too."""
+        return self.body.logprobs is not None or is_traced(self.body)
 
-    def whole(self, results: list[list[Result]], told: list[Told]) -> dict[str, Any]:
-        """The answer at once."""
+    def complete(self, results: list[list[Result]], events: list[PromptEvent]) -> dict[str, Any]:
+        """The response that is not streamed."""
         choices = []
         for number, answers in enumerate(results):
             for choice, result in enumerate(answers):
-                events = [
-                    event for whose, event in told if (whose, event.choice) == (number, choice)
-                ]
+                own = [event for at, event in events if (at, event.choice) == (number, choice)]
                 text = self._echo(number) + result.text
                 index = self._index(number, choice)
-                choices.append(self._choice(index, text, events, result.finish_reason))
+                choices.append(self._choice(index, text, own, result.finish_reason))
         return {
             **self._head(),
             "choices": choices,
-            "usage": usage(results),
-            "metrics": metrics_block(results, steps=is_traced(self.asked)),
+            **usage_and_metrics(results, steps=is_traced(self.body)),
         }
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
-        """The answer as it is written."""
-        shown: dict[int, int] = {}  # characters of each choice
-        if self.asked.echo:
+        """The chunks of a stream."""
+        offsets: dict[int, int] = {}  # characters of each choice so far
+        if self.body.echo:
             for number in range(len(job.streams)):
-                for choice in range(self.asked.n):
+                for choice in range(self.body.n):
                     yield self._chunk(self._index(number, choice), self._echo(number))
         async for number, event in job.tokens():
             index = self._index(number, event.choice)
             if event.text or self._by_token:
-                yield self._chunk(index, event.text, event, shown.get(index, 0))
-                shown[index] = shown.get(index, 0) + len(event.text)
+                yield self._chunk(index, event.text, event, offsets.get(index, 0))
+                offsets[index] = offsets.get(index, 0) + len(event.text)
         results = job.results
         for number, answers in enumerate(results):
             for choice, result in enumerate(answers):
@@ -130,19 +126,18 @@ class CompletionAnswer:
                     **self._head(),
                     "choices": [self._choice(index, "", [], result.finish_reason, plain=True)],
                 }
-        if self.asked.stream_options and self.asked.stream_options.include_usage:
+        if self.body.stream_options and self.body.stream_options.include_usage:
             yield {
                 **self._head(),
                 "choices": [],
-                "usage": usage(results),
-                "metrics": metrics_block(results, steps=is_traced(self.asked)),
+                **usage_and_metrics(results, steps=is_traced(self.body)),
             }
 
     def _index(self, number: int, choice: int) -> int:
-        return number * self.asked.n + choice
+        return number * self.body.n + choice
 
     def _echo(self, number: int) -> str:
-        return self.echoed[number] if self.asked.echo else ""
+        return self.echoed[number] if self.body.echo else ""
 
     def _head(self) -> dict[str, Any]:
         return {
@@ -169,11 +164,11 @@ class CompletionAnswer:
         plain: bool = False,
         offset: int = 0,
     ) -> dict[str, Any]:
-        wanted = self.asked.logprobs is not None and not plain
+        with_logprobs = self.body.logprobs is not None and not plain
         return {
             "index": index,
             "text": text,
-            "logprobs": completion_logprobs(events, self.texts, offset) if wanted else None,
+            "logprobs": completion_logprobs(events, self.texts, offset) if with_logprobs else None,
             "finish_reason": finish,
             **self._traced(index, events),
         }
@@ -181,4 +176,4 @@ class CompletionAnswer:
     def _traced(self, index: int, events: list[TokenEvent]) -> dict[str, Any]:
         if not self.traces or not events:
             return {}
-        return {"trace": self.traces[index // self.asked.n].entries(events)}
+        return {"trace": self.traces[index // self.body.n].entries(events)}

@@ -1,9 +1,8 @@
-"""Answers that must have a form: JSON, a schema, a regular expression, a choice, a grammar.
+"""Structured outputs: JSON, a JSON schema, a regular expression, a choice or a grammar.
 
-llguidance says which tokens may come next. It was chosen over xgrammar because it has no
-dependencies and one wheel for every Python on x86 and Arm, and because it checks several tokens
-ahead without changing its state, which is what pruning a draft needs: a guess that the grammar
-forbids is never scored.
+llguidance computes the tokens that may come next. It has no dependencies, one wheel for every
+Python on x86 and Arm, and validates several tokens without changing its state. So draft tokens
+that the grammar forbids are pruned before they are scored.
 """
 
 import json
@@ -22,13 +21,13 @@ from graft.models.checkpoints.tokenizer import serialised
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import keep
 
-# As json.dumps writes it. Free white space would let a small model write nothing but that.
+# As json.dumps writes it. With free white space a small model may generate nothing else.
 SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 ANY_OBJECT = {"type": "object"}
 
 
 def json_grammar(schema: dict[str, Any] | str) -> str:
-    """JSON that fits a schema."""
+    """The grammar of JSON that matches a schema."""
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -43,12 +42,12 @@ def json_grammar(schema: dict[str, Any] | str) -> str:
 
 
 def regex_grammar(pattern: str) -> str:
-    """Text that a regular expression matches as a whole."""
+    """The grammar of texts that a regular expression fully matches."""
     return LLMatcher.grammar_from_regex(pattern)
 
 
 def choice_grammar(choices: list[str]) -> str:
-    """One of these texts."""
+    """The grammar of exactly these texts."""
     if not all(choices):
         raise InputError("a choice must not be empty")
     quoted = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
@@ -56,33 +55,32 @@ def choice_grammar(choices: list[str]) -> str:
 
 
 def lark_grammar(grammar: str) -> str:
-    """llguidance's dialect of Lark."""
+    """A grammar in llguidance's dialect of Lark."""
     return LLMatcher.grammar_from_lark(grammar)
 
 
 class Grammars:
-    """Compiles grammars for an engine's tokens; its view of the tokenizer is made when first
-    needed, which takes a second."""
+    """Compiles grammars for an engine's tokenizer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._making = threading.Lock()
-        self._known: LLTokenizer | None = None
+        self._lock = threading.Lock()
+        self._tokens: LLTokenizer | None = None
 
     @property
     def tokens(self) -> LLTokenizer:
-        """The tokenizer as llguidance sees it."""
-        with self._making:
-            if self._known is None:
-                self._known = LLTokenizer(
+        """llguidance's tokenizer, made on first use because that takes a second."""
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = LLTokenizer(
                     serialised(self._engine.loaded.tokenizer),
                     n_vocab=self._engine.model.vocabulary,
                     eos_token=sorted(self._engine.loaded.eos_ids),
                 )
-            return self._known
+            return self._tokens
 
     def constrain(self, grammar: str) -> Constrain:
-        """What makes a constraint for each answer; InputError for a grammar that is wrong."""
+        """A factory of constraints, one for each answer; InputError for an invalid grammar."""
         try:
             first = LLMatcher(self.tokens, grammar, log_level=0)
         except ValueError as error:
@@ -93,7 +91,7 @@ class Grammars:
 
 
 class Grammar:
-    """Where one answer stands in its grammar (a `Constraint`)."""
+    """The state of one answer in its grammar (a `Constraint`)."""
 
     def __init__(self, matcher: LLMatcher, seen: int) -> None:
         self._matcher, self._seen = matcher, seen
@@ -104,7 +102,7 @@ class Grammar:
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
         allowed = np.unpackbits(bits, count=logits.shape[-1], bitorder="little").astype(bool)
         if not allowed.any():
-            raise GraftError(f"the grammar has no way on: {_first_line(self._matcher.get_error())}")
+            raise GraftError(f"no token is allowed: {_first_line(self._matcher.get_error())}")
         forbidden = torch.from_numpy(~allowed).to(logits.device)
         return logits.masked_fill(forbidden, -torch.inf)
 
@@ -112,20 +110,20 @@ class Grammar:
         """See Constraint."""
         self._follow(tokens)
         legal = {0}
-        parents, guesses = tree.parents.tolist(), tree.tokens.tolist()
+        parents, tokens_of = tree.parents.tolist(), tree.tokens.tolist()
         for leaf in sorted(set(range(1, len(tree))) - set(parents)):
             path = [leaf]
             while parents[path[-1]] > 0:
                 path.append(parents[path[-1]])
             path.reverse()
-            legal.update(path[: self._matcher.validate_tokens([guesses[node] for node in path])])
+            legal.update(path[: self._matcher.validate_tokens([tokens_of[node] for node in path])])
         return tree if len(legal) == len(tree) else keep(tree, list(legal))
 
     def _follow(self, tokens: list[int]) -> None:
-        """Take in what was written since the last call."""
+        """Consume the tokens since the last call."""
         new = tokens[self._seen :]
         if new and not self._matcher.consume_tokens(new):
-            raise GraftError(f"the grammar was left: {_first_line(self._matcher.get_error())}")
+            raise GraftError(f"a token is not allowed: {_first_line(self._matcher.get_error())}")
         self._seen = len(tokens)
 
 

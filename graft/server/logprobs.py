@@ -1,5 +1,4 @@
-"""Log-probabilities in OpenAI's two forms: of the model's own distribution, before temperature and
-filters."""
+"""Log-probabilities in OpenAI's two forms, of the distribution before temperature and filters."""
 
 import math
 from collections.abc import Sequence
@@ -9,15 +8,15 @@ from graft.decode.engine import Engine
 from graft.decode.output import TokenEvent
 from graft.server.grammar import Grammars
 
-LEAST = -9999.0  # JSON has no infinity
+MIN_LOGPROB = -9999.0  # JSON has no infinity
 
 
 class TokenTexts:
-    """Single tokens as text and bytes; a part of a character is shown as a mark."""
+    """Single tokens as text and bytes; an incomplete character becomes U+FFFD."""
 
     def __init__(self, engine: Engine, grammars: Grammars) -> None:
         self._tokenizer, self._grammars = engine.loaded.tokenizer, grammars
-        self.ends = engine.loaded.eos_ids
+        self.eos_ids = engine.loaded.eos_ids
 
     def of(self, token: int) -> tuple[str, list[int]]:
         """The text and the bytes of a token."""
@@ -25,13 +24,13 @@ class TokenTexts:
         return raw.decode("utf-8", "replace"), list(raw)
 
     def entry(self, token: int, logprob: float) -> dict[str, Any]:
-        """A token in a chat's list."""
+        """A token of a chat's `logprobs`."""
         text, raw = self.of(token)
-        return {"token": text, "logprob": max(logprob, LEAST), "bytes": raw}
+        return {"token": text, "logprob": max(logprob, MIN_LOGPROB), "bytes": raw}
 
 
 def chat_logprobs(events: Sequence[TokenEvent], texts: TokenTexts) -> dict[str, Any]:
-    """`logprobs` of a chat's choice; the token that ends an answer is no part of it."""
+    """`logprobs` of a chat's choice, without the end token."""
     return {
         "content": [
             {
@@ -39,7 +38,7 @@ def chat_logprobs(events: Sequence[TokenEvent], texts: TokenTexts) -> dict[str, 
                 "top_logprobs": [texts.entry(token, value) for token, value in event.top],
             }
             for event in events
-            if event.token not in texts.ends
+            if event.token not in texts.eos_ids
         ],
         "refusal": None,
     }
@@ -48,15 +47,15 @@ def chat_logprobs(events: Sequence[TokenEvent], texts: TokenTexts) -> dict[str, 
 def completion_logprobs(
     events: Sequence[TokenEvent], texts: TokenTexts, offset: int = 0
 ) -> dict[str, Any]:
-    """`logprobs` of a completion's choice; `offset` characters came before."""
+    """`logprobs` of a completion's choice after `offset` characters."""
     tokens, values, tops, offsets = [], [], [], []
     for event in events:
-        if event.token in texts.ends:
+        if event.token in texts.eos_ids:
             continue
         text, _ = texts.of(event.token)
         tokens.append(text)
         values.append(_log(event))
-        tops.append({texts.of(token)[0]: max(value, LEAST) for token, value in event.top})
+        tops.append({texts.of(token)[0]: max(value, MIN_LOGPROB) for token, value in event.top})
         offsets.append(offset)
         offset += len(text)
     return {
@@ -68,4 +67,4 @@ def completion_logprobs(
 
 
 def _log(event: TokenEvent) -> float:
-    return math.log(event.probability) if event.probability else LEAST
+    return math.log(event.probability) if event.probability else MIN_LOGPROB

@@ -1,4 +1,4 @@
-"""Chats as clients send them, as the model's template wants them."""
+"""Chats in the form that the model's chat template takes."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from graft.server.schema import Message, Part, Tool
 from graft.server.tools import call_for_template, explain
 
 TEXTS = ("text", "input_text", "output_text")
-OWN_OPTIONS = {"tools", "tokenize", "add_generation_prompt", "chat_template", "return_dict"}
+RESERVED = {"tools", "tokenize", "add_generation_prompt", "chat_template", "return_dict"}
 
 
 def plain_text(content: str | list[Part] | None) -> str:
-    """The text of a message; parts that are none are refused by name."""
+    """The text of a message; InputError for parts that are not text."""
     if content is None or isinstance(content, str):
         return content or ""
     for part in content:
@@ -28,7 +28,7 @@ def encode_chat(
     tools: list[Tool],
     options: dict[str, Any] | None = None,
 ) -> EncodedPrompt:
-    """A chat as tokens, through the model's template."""
+    """The tokens of a chat, by the model's template."""
     prepared, options = _prepared(engine, messages, tools, options)
     return engine.encoder.chat(prepared, **options)
 
@@ -39,10 +39,10 @@ def chat_characters(
     tools: list[Tool],
     options: dict[str, Any] | None = None,
 ) -> list[tuple[int, int, int] | None]:
-    """For each token of that chat its message and the characters of that message's text; None for
-    what the client did not write."""
+    """For each token of that chat its message and its characters there; None for tokens that the
+    client did not send."""
     prepared, options = _prepared(engine, messages, tools, options)
-    added = len(prepared) - len(messages)  # a message about tools, before all others
+    added = len(prepared) - len(messages)  # a system message that describes the tools
     places = engine.encoder.chat_characters(prepared, **options)
     return [(at[0] - added, *at[1:]) if at and at[0] >= added else None for at in places]
 
@@ -50,8 +50,8 @@ def chat_characters(
 def _prepared(
     engine: Engine, messages: list[Message], tools: list[Tool], options: dict[str, Any] | None
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The messages as the model's template wants them, and what else it is told."""
-    if wrong := OWN_OPTIONS & set(options or {}):
+    """The messages and options for the model's template."""
+    if wrong := RESERVED & set(options or {}):
         raise InputError(f"chat_template_kwargs may not set {min(wrong)!r}")
     prepared = [_for_template(message) for message in messages]
     options = dict(options or {})

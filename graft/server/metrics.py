@@ -1,4 +1,4 @@
-"""Counters for Prometheus, under vLLM's names, so that dashboards and `vllm bench` work."""
+"""Prometheus metrics with vLLM's names, so that dashboards and `vllm bench` work."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -12,25 +12,25 @@ SECONDS = (
     *(0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0),
 )
 COUNTERS = {
-    "prompt_tokens": "Prompt tokens read or found in the prefix cache",
-    "generation_tokens": "Tokens written",
+    "prompt_tokens": "Prompt tokens, prefilled or cached",
+    "generation_tokens": "Tokens generated",
     "prefix_cache_queries": "Prompt tokens looked up in the prefix cache",
-    "prefix_cache_hits": "Prompt tokens found in it",
+    "prefix_cache_hits": "Prompt tokens found in the prefix cache",
     "spec_decode_num_drafts": "Steps with a draft",
-    "spec_decode_num_draft_tokens": "Tokens guessed",
-    "spec_decode_num_accepted_tokens": "Guesses that were right",
+    "spec_decode_num_draft_tokens": "Draft tokens",
+    "spec_decode_num_accepted_tokens": "Accepted draft tokens",
 }
 HISTOGRAMS = {
-    "time_to_first_token_seconds": "From a request to its first token",
-    "inter_token_latency_seconds": "Between two tokens",
-    "e2e_request_latency_seconds": "From a request to its last token",
-    "request_prefill_time_seconds": "In steps up to the first token",
-    "request_decode_time_seconds": "In steps after it",
+    "time_to_first_token_seconds": "Time from the request to its first token",
+    "inter_token_latency_seconds": "Time between two tokens",
+    "e2e_request_latency_seconds": "Time from the request to its last token",
+    "request_prefill_time_seconds": "Time of the steps up to the first token",
+    "request_decode_time_seconds": "Time of the steps after the first token",
 }
 
 
 class Metrics:
-    """One server's counters (an `Observer` of its jobs)."""
+    """The metrics of one server (an `Observer` of its jobs)."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._registry = CollectorRegistry()
@@ -41,38 +41,36 @@ class Metrics:
             .labels(**self._labels)
             for key, text in HISTOGRAMS.items()
         }  # fmt: skip
-        self._ended = Counter(
-            "vllm:request_success", "Answers by their end", (*LABELS, "finished_reason"),
+        self._finished = Counter(
+            "vllm:request_success", "Finished requests by reason", (*LABELS, "finished_reason"),
             registry=self._registry,
         )  # fmt: skip
         self._by_position = Counter(
-            "vllm:spec_decode_num_accepted_tokens_per_pos", "Right guesses by their depth",
+            "vllm:spec_decode_num_accepted_tokens_per_pos", "Accepted draft tokens by depth",
             (*LABELS, "position"), registry=self._registry,
         )  # fmt: skip
-        self._gauge("num_requests_running", "Sequences with rows").set_function(
+        self._gauge("num_requests_running", "Running sequences").set_function(
             lambda: engine.running
         )
-        self._gauge("num_requests_waiting", "Sequences without").set_function(
-            lambda: engine.waiting
-        )
-        self._gauge("kv_cache_usage_perc", "Share of the cache's rows in use").set_function(
+        self._gauge("num_requests_waiting", "Queued sequences").set_function(lambda: engine.waiting)
+        self._gauge("kv_cache_usage_perc", "Share of the KV cache in use").set_function(
             lambda: engine.model.arena.usage
         )
 
     def exposition(self) -> bytes:
-        """What `/metrics` answers."""
+        """The text of `/metrics`."""
         return generate_latest(self._registry)
 
-    def first(self, seconds: float) -> None:
+    def first_token(self, seconds: float) -> None:
         """See Observer."""
         self._histograms["time_to_first_token_seconds"].observe(seconds)
 
-    def more(self, tokens: int, seconds: float) -> None:
+    def more_tokens(self, tokens: int, seconds: float) -> None:
         """See Observer."""
         for _ in range(tokens):
             self._histograms["inter_token_latency_seconds"].observe(seconds / tokens)
 
-    def ended(self, job: Job) -> None:
+    def finished(self, job: Job) -> None:
         """See Observer."""
         if job.last is not None:
             self._histograms["e2e_request_latency_seconds"].observe(job.last - job.since)
@@ -84,7 +82,7 @@ class Metrics:
             for answer in answers:
                 self._count(answer.stats)
                 reason = "abort" if answer.finish_reason == "cancelled" else answer.finish_reason
-                self._ended.labels(**self._labels, finished_reason=reason).inc()
+                self._finished.labels(**self._labels, finished_reason=reason).inc()
 
     def _count(self, stats: Stats) -> None:
         drafts = sum(1 for drafted in stats.per_step_drafted if drafted)

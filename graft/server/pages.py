@@ -1,4 +1,4 @@
-"""The playground: a page and its files. They hold no data, so they need no key."""
+"""The playground's static files. They hold no data, so they need no key."""
 
 from pathlib import Path
 
@@ -8,8 +8,8 @@ from fastapi.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 FOLDER = Path(__file__).parent / "playground"
-FILES = "/playground"  # where they are served
-# Nothing from elsewhere, nothing inside the page but its own files, no page around it.
+FILES = "/playground"
+# Only files of this server, no inline scripts, no embedding in other pages.
 POLICY = "; ".join(
     [
         "default-src 'self'",
@@ -28,21 +28,21 @@ HEADERS = {
 
 
 def is_page(path: str) -> bool:
-    """Whether a path leads to the page or one of its files."""
+    """Whether a path is the page or one of its files."""
     return path == "/" or path.startswith(f"{FILES}/")
 
 
 def add_pages(app: FastAPI) -> None:
-    """Serve them."""
-    app.mount(FILES, _Guarded(StaticFiles(directory=FOLDER)))
+    """Add the routes."""
+    app.mount(FILES, _WithHeaders(StaticFiles(directory=FOLDER)))
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def playground() -> FileResponse:
         return FileResponse(FOLDER / "index.html", headers=HEADERS)
 
 
-class _Guarded:
-    """Adds the headers to whatever an application answers."""
+class _WithHeaders:
+    """Adds HEADERS to all responses of an application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""`/v1/responses`: OpenAI's newer route, text in and text out. Nothing is stored."""
+"""`/v1/responses`, for text only. Nothing is stored."""
 
 import secrets
 import time
@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
-from graft.server.asking import Asking
 from graft.server.chat import prepare
+from graft.server.request_builder import RequestBuilder
 from graft.server.schema import (
     ChatRequest,
     JsonSchema,
@@ -21,62 +21,62 @@ from graft.server.schema import (
 )
 from graft.server.trace import Trace, is_traced, trace_chat
 from graft.server.usage import metrics_block, usage
-from graft.server.worker import Job, Told
+from graft.server.worker import Job, PromptEvent
 
 
-def as_chat(asked: ResponsesRequest) -> ChatRequest:
-    """The same as a chat."""
+def as_chat(body: ResponsesRequest) -> ChatRequest:
+    """The request as a chat request."""
     messages = []
-    if asked.instructions:
-        messages.append(Message(role="system", content=asked.instructions))
-    if isinstance(asked.input, str):
-        messages.append(Message(role="user", content=asked.input))
+    if body.instructions:
+        messages.append(Message(role="system", content=body.instructions))
+    if isinstance(body.input, str):
+        messages.append(Message(role="user", content=body.input))
     else:
-        messages += [Message(role=item.role, content=item.content) for item in asked.input]
-    fields = {name: getattr(asked, name) for name in TextRequest.model_fields}
-    wanted = asked.text.format if asked.text else None
+        messages += [Message(role=item.role, content=item.content) for item in body.input]
+    fields = {name: getattr(body, name) for name in TextRequest.model_fields}
+    text_format = body.text.format if body.text else None
     return ChatRequest(
         messages=messages,
-        max_completion_tokens=asked.max_output_tokens,
-        response_format=_response_format(wanted) if wanted else None,
+        max_completion_tokens=body.max_output_tokens,
+        response_format=_response_format(text_format) if text_format else None,
         **fields,
     )
 
 
-def _response_format(wanted: TextFormat) -> ResponseFormat:
+def _response_format(text_format: TextFormat) -> ResponseFormat:
     schema = None
-    if wanted.type == "json_schema":
-        schema = JsonSchema(name=wanted.name, schema=wanted.schema_ or {"type": "object"})
-    return ResponseFormat(type=wanted.type, json_schema=schema)
+    if text_format.type == "json_schema":
+        schema = JsonSchema(name=text_format.name, schema=text_format.schema_ or {"type": "object"})
+    return ResponseFormat(type=text_format.type, json_schema=schema)
 
 
 @dataclass(slots=True)
 class ResponseAnswer:
-    """Makes OpenAI's objects of a job."""
+    """The response in OpenAI's form."""
 
-    named: ClassVar[bool] = True  # its events
-    asked: ResponsesRequest
+    named: ClassVar[bool] = True  # whether events have a line with their type
+    body: ResponsesRequest
     model: str
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(16)}")
     item: str = field(default_factory=lambda: f"msg_{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
-    trace: Trace | None = None  # where it is wanted, from `prepare` on
+    trace: Trace | None = None  # set by `prepare`, if requested
 
-    def prepare(self, asking: Asking, tenant: str) -> list[PreparedRequest]:
-        """The engine's request, after everything that may refuse it."""
-        chat = as_chat(self.asked)
-        requests = prepare(chat, asking, tenant)
-        if is_traced(self.asked):
-            self.trace = trace_chat(chat, asking.engine)
+    def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
+        """The engine's request; ApiError or InputError for what cannot be served."""
+        chat = as_chat(self.body)
+        requests = prepare(chat, builder, tenant)
+        if is_traced(self.body):
+            self.trace = trace_chat(chat, builder.engine)
         return requests
 
     @property
-    def heard(self) -> bool:
-        """Whether the tokens are needed one by one."""
-        return self.asked.stream or is_traced(self.asked)
+    def streaming(self) -> bool:
+        """Whether every token needs an event."""
+        return self.body.stream or is_traced(self.body)
 
-    def whole(self, results: list[list[Result]], told: list[Told]) -> dict[str, Any]:
-        """The answer at once."""
+    def complete(self, results: list[list[Result]], events: list[PromptEvent]) -> dict[str, Any]:
+        """The response that is not streamed."""
         [[result]] = results
         cut = result.finish_reason == "length"
         costs = usage(results)
@@ -92,26 +92,26 @@ class ResponseAnswer:
                 | costs["completion_tokens_details"],
                 "total_tokens": costs["total_tokens"],
             },
-            "metrics": metrics_block(results, steps=is_traced(self.asked)),
-            **self._traced([event for _, event in told]),
+            "metrics": metrics_block(results, steps=is_traced(self.body)),
+            **self._traced([event for _, event in events]),
         }
 
     def _traced(self, events: list[TokenEvent]) -> dict[str, Any]:
         return {"trace": self.trace.entries(events)} if self.trace and events else {}
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
-        """The answer as it is written, in numbered events."""
+        """The numbered events of a stream."""
         number = 0
         async for event in self._unnumbered(job):
             yield {**event, "sequence_number": number}
             number += 1
 
     async def _unnumbered(self, job: Job) -> AsyncIterator[dict[str, Any]]:
-        begun = self._head("in_progress") | {"output": [], "usage": None}
+        started = self._head("in_progress") | {"output": [], "usage": None}
         place = {"item_id": self.item, "output_index": 0, "content_index": 0}
-        empty, status = self._message("", "in_progress"), "completed"
-        yield {"type": "response.created", "response": begun}
-        yield {"type": "response.in_progress", "response": begun}
+        empty = self._message("", "in_progress")
+        yield {"type": "response.created", "response": started}
+        yield {"type": "response.in_progress", "response": started}
         yield {"type": "response.output_item.added", "output_index": 0,
                "item": empty | {"content": []}}  # fmt: skip
         yield {"type": "response.content_part.added", **place, "part": _part("")}
@@ -119,13 +119,13 @@ class ResponseAnswer:
             if event.text or self.trace:
                 yield {"type": "response.output_text.delta", **place, "delta": event.text,
                        "logprobs": [], **self._traced([event])}  # fmt: skip
-        whole = self.whole(job.results, [])
-        [message], status = whole["output"], whole["status"]
+        response = self.complete(job.results, [])
+        [message], status = response["output"], response["status"]
         text = message["content"][0]["text"]
         yield {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
         yield {"type": "response.content_part.done", **place, "part": _part(text)}
         yield {"type": "response.output_item.done", "output_index": 0, "item": message}
-        yield {"type": f"response.{status}", "response": whole}
+        yield {"type": f"response.{status}", "response": response}
 
     def _head(self, status: str) -> dict[str, Any]:
         return {
@@ -135,18 +135,18 @@ class ResponseAnswer:
             "status": status,
             "error": None,
             "incomplete_details": None,
-            "instructions": self.asked.instructions,
-            "max_output_tokens": self.asked.max_output_tokens,
-            "metadata": self.asked.metadata or {},
+            "instructions": self.body.instructions,
+            "max_output_tokens": self.body.max_output_tokens,
+            "metadata": self.body.metadata or {},
             "model": self.model,
             "parallel_tool_calls": True,
             "previous_response_id": None,
             "store": False,
-            "temperature": 1.0 if self.asked.temperature is None else self.asked.temperature,
+            "temperature": 1.0 if self.body.temperature is None else self.body.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
-            "top_p": 1.0 if self.asked.top_p is None else self.asked.top_p,
+            "top_p": 1.0 if self.body.top_p is None else self.body.top_p,
             "truncation": "disabled",
         }
 

@@ -1,4 +1,4 @@
-"""The process: listens, answers, and goes when it is told to."""
+"""The server process: listens, serves and shuts down on a signal."""
 
 import logging
 import socket
@@ -12,19 +12,19 @@ from graft.server.app import make_app
 from graft.server.settings import ServerSettings
 
 log = logging.getLogger("graft.server")
-MARGIN = 5  # seconds more than the grace, until uvicorn cuts what is still open
+MARGIN = 5  # seconds after the grace period until uvicorn closes open connections
 
 
 class GracefulServer(uvicorn.Server):
-    """Told to stop, it takes nothing new and lets answers end within their grace; told twice, it
-    goes at once."""
+    """On the first signal it accepts no requests and lets running ones finish within the grace
+    period; on the second it exits at once."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """See uvicorn."""
         server = self.config.app.state.server
         again = self.should_exit
         grace = 0.0 if again else server.settings.grace
-        log.info("stopping; answers under way have %g s", grace)
+        log.info("shutting down; running requests have %g s", grace)
         server.worker.drain(grace)
         if again:
             self.force_exit = True
@@ -32,7 +32,7 @@ class GracefulServer(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket for the server; InputError where there can be none."""
+    """The server's socket; InputError if it cannot be bound."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -47,7 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run_server(engine: Engine, settings: ServerSettings, listening: socket.socket) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     config = uvicorn.Config(
         make_app(engine, settings),

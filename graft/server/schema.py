@@ -1,6 +1,6 @@
-"""What clients may send: OpenAI's fields, vLLM's that are common, and Graft's own.
+"""Request bodies: OpenAI's fields, common ones of vLLM, and Graft's own.
 
-A field that is not named here is refused by its name, unless it is null.
+An unknown field is an error, unless it is null.
 """
 
 import json
@@ -8,35 +8,35 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MOST_STOPS = 64
-MOST_ITEMS = 10_000  # of lists that are looked at one by one
-MOST_TOKENS = 1 << 20  # of a prompt; how many a model reads is checked later
-Tokens = Annotated[list[int], Field(max_length=MOST_TOKENS)]
+MAX_STOPS = 64
+MAX_ITEMS = 10_000  # of lists that are processed item by item
+MAX_TOKENS = 1 << 20  # of a prompt; the context length is checked later
+Tokens = Annotated[list[int], Field(max_length=MAX_TOKENS)]
 
 
 class Strict(BaseModel):
-    """Knows its fields; a null is as good as nothing, and what is no number is none."""
+    """Forbids unknown fields, infinity and NaN; null means not set."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, fields: Any) -> Any:  # noqa: ANN401 (whatever the client sent)
+    def _without_nulls(cls, fields: Any) -> Any:  # noqa: ANN401 (any JSON)
         if not isinstance(fields, dict):
             return fields
         return {name: value for name, value in fields.items() if value is not None}
 
 
 class Body(Strict):
-    """A whole request. JSON can spell half a surrogate pair, which is no text."""
+    """A request body. JSON can encode a lone surrogate, which is not valid Unicode."""
 
     @model_validator(mode="before")
     @classmethod
-    def _is_unicode(cls, fields: Any) -> Any:  # noqa: ANN401 (whatever the client sent)
-        try:  # in C: the event loop waits for this
+    def _is_unicode(cls, fields: Any) -> Any:  # noqa: ANN401 (any JSON)
+        try:  # json is fast enough for the event loop
             json.dumps(fields, ensure_ascii=False, default=lambda _: None).encode()
         except UnicodeEncodeError:
-            raise ValueError("the request holds a text that is not Unicode") from None
+            raise ValueError("the request contains text that is not valid Unicode") from None
         return fields
 
 
@@ -49,11 +49,10 @@ class StreamOptions(Strict):
 
 
 class Speculative(Strict):
-    """Who guesses, and how much: a preset of the server, most guesses in a step, or nobody.
+    """The drafter: a preset of the server, the maximum of draft tokens per step, or none.
 
-    With `trace` every choice and chunk has a `trace`: for each token who guessed it, how probable
-    the model held it, in which step it came and where it was copied from (`server/trace.py`); the
-    metrics then have the guesses and right guesses of every step.
+    With `trace` every choice and chunk has a `trace` (`server/trace.py`), and the metrics have the
+    drafted and accepted tokens of every step.
     """
 
     enabled: bool = True
@@ -63,14 +62,14 @@ class Speculative(Strict):
 
 
 class Prediction(Strict):
-    """OpenAI's predicted output: a text that much of the answer may repeat."""
+    """OpenAI's predicted output: text that the answer may repeat."""
 
     type: Literal["content"] = "content"
     content: "str | list[Part]"
 
 
 class Part(BaseModel):
-    """A piece of a message; only texts are taken."""
+    """A part of a message; only text is supported."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -79,7 +78,7 @@ class Part(BaseModel):
 
 
 class Document(Strict):
-    """A text to draft from; a title is not drafted from."""
+    """A text to draft from; the title is only a label."""
 
     text: str
     title: str | None = None
@@ -96,7 +95,7 @@ class StructuredOutputs(Strict):
 
 
 class JsonSchema(Strict):
-    """OpenAI's wrapping of a schema."""
+    """OpenAI's wrapper of a schema."""
 
     name: str | None = None
     description: str | None = None
@@ -113,7 +112,7 @@ class ResponseFormat(Strict):
 
 
 class TextRequest(Body):
-    """What all requests for text have in common."""
+    """The fields of all text requests."""
 
     model: str | None = None
     temperature: float | None = None
@@ -124,10 +123,10 @@ class TextRequest(Body):
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
     seed: int | None = None
-    stop: str | Annotated[list[str], Field(max_length=MOST_STOPS)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool = False
     stream: bool = False
-    documents: list[str | Document] | None = Field(None, max_length=MOST_ITEMS)
+    documents: list[str | Document] | None = Field(None, max_length=MAX_ITEMS)
     prediction: Prediction | None = None
     speculative: Speculative | None = None
     cache_salt: str | None = Field(None, max_length=256)
@@ -135,10 +134,10 @@ class TextRequest(Body):
 
 
 class Sampled(TextRequest):
-    """What chats and completions have besides."""
+    """The further fields of chats and completions."""
 
     logit_bias: dict[int, float] | None = None
-    stop_token_ids: list[int] | None = Field(None, max_length=MOST_STOPS)
+    stop_token_ids: list[int] | None = Field(None, max_length=MAX_STOPS)
     n: int = Field(1, ge=1)
     max_tokens: int | None = Field(None, ge=1)
     stream_options: StreamOptions | None = None
@@ -151,14 +150,14 @@ class Sampled(TextRequest):
 
 
 class FunctionCall(Strict):
-    """What an assistant called; `arguments` are JSON."""
+    """A function call of the assistant; `arguments` is JSON."""
 
     name: str
     arguments: str = "{}"
 
 
 class ToolCall(Strict):
-    """A call in a message."""
+    """A tool call in a message."""
 
     id: str | None = None
     type: Literal["function"] = "function"
@@ -186,14 +185,14 @@ class Function(Strict):
 
 
 class Tool(Strict):
-    """OpenAI's wrapping of a function."""
+    """OpenAI's wrapper of a function."""
 
     type: Literal["function"]
     function: Function
 
 
 class NamedFunction(Strict):
-    """Which function."""
+    """The name of a function."""
 
     name: str
 
@@ -208,7 +207,7 @@ class NamedTool(Strict):
 class ChatRequest(Sampled):
     """`POST /v1/chat/completions`."""
 
-    messages: list[Message] = Field(min_length=1, max_length=MOST_ITEMS)
+    messages: list[Message] = Field(min_length=1, max_length=MAX_ITEMS)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -217,10 +216,10 @@ class ChatRequest(Sampled):
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     modalities: list[Literal["text"]] | None = None
-    # Nothing is stored, and there is one tier of service.
+    # Nothing is stored, and there is one service tier.
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
-    # These are remarks: they change no answer anywhere.
+    # Accepted and ignored: they never change an answer.
     metadata: dict[str, Any] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -232,8 +231,8 @@ class CompletionRequest(Sampled):
     prompt: (
         str
         | Tokens
-        | Annotated[list[str], Field(max_length=MOST_ITEMS)]
-        | Annotated[list[Tokens], Field(max_length=MOST_ITEMS)]
+        | Annotated[list[str], Field(max_length=MAX_ITEMS)]
+        | Annotated[list[Tokens], Field(max_length=MAX_ITEMS)]
     )
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: bool = False
@@ -241,7 +240,7 @@ class CompletionRequest(Sampled):
 
 
 class ResponseItem(Strict):
-    """A message of `/v1/responses`, also as a response gave it."""
+    """A message of `/v1/responses`, sent by the client or returned by the server."""
 
     type: Literal["message"] = "message"
     role: Literal["system", "developer", "user", "assistant"]
@@ -252,7 +251,7 @@ class ResponseItem(Strict):
 
 
 class TextFormat(Strict):
-    """What a response's text must look like."""
+    """The output format of a response."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None
@@ -287,7 +286,7 @@ class ResponsesRequest(TextRequest):
 
 
 class TokenizeRequest(Body):
-    """`POST /tokenize`: a text, or a chat through the model's template."""
+    """`POST /tokenize`: a text, or a chat by the model's template."""
 
     model: str | None = None
     prompt: str | None = None
@@ -308,7 +307,7 @@ class AddCorpus(Body):
     """`POST /add_external_corpus`: texts that every request of this key may draft from."""
 
     corpus_id: str | None = Field(None, min_length=1, max_length=128)
-    documents: list[str] = Field(min_length=1, max_length=MOST_ITEMS)
+    documents: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
 
 
 class RemoveCorpus(Body):

@@ -1,8 +1,8 @@
-"""Tools: how they are put to a model, and how its calls are read.
+"""Tools: how they enter the prompt, and how tool calls are parsed.
 
-Calls are written as Hermes and Qwen models write them: `<tool_call>{"name": ..., "arguments":
-{...}}</tool_call>`. A model whose template has a place for tools is told of them there; another is
-told in the system message, in Hermes' words. Where a call is required, a grammar makes it one.
+Calls have the form of Hermes and Qwen models: `<tool_call>{"name": ..., "arguments":
+{...}}</tool_call>`. If the chat template has no `tools`, the system message describes them, in
+Hermes' words. A grammar enforces required calls.
 """
 
 import json
@@ -29,13 +29,13 @@ For each call write a JSON object with the function's name and arguments between
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What the model called; `arguments` are JSON."""
+    """A tool call of the model; `arguments` is JSON."""
 
     name: str
     arguments: str
 
     def as_dict(self) -> dict[str, Any]:
-        """OpenAI's form, with an id of its own."""
+        """OpenAI's form, with a new id."""
         return {
             "id": f"call_{secrets.token_hex(12)}",
             "type": "function",
@@ -44,7 +44,7 @@ class Call:
 
 
 def offered(request: ChatRequest) -> list[Tool]:
-    """The tools that the model is told of."""
+    """The tools that enter the prompt."""
     if request.tool_choice in ("required",) and not request.tools:
         raise InputError("tool_choice needs tools")
     if isinstance(request.tool_choice, NamedTool):
@@ -55,8 +55,8 @@ def offered(request: ChatRequest) -> list[Tool]:
 
 
 def required_schema(request: ChatRequest) -> dict[str, Any] | None:
-    """What an answer that must be a call has to look like: the arguments of a named function, or a
-    list of calls; None where it is free."""
+    """The JSON schema of a required call: the arguments of a named function, or a list of calls;
+    None if no call is required."""
     if isinstance(request.tool_choice, NamedTool):
         name = request.tool_choice.function.name
         return next(t.function.parameters for t in request.tools if t.function.name == name)
@@ -81,20 +81,19 @@ def required_schema(request: ChatRequest) -> dict[str, Any] | None:
 
 
 def explain(messages: list[dict[str, Any]], tools: list[Tool]) -> list[dict[str, Any]]:
-    """The same chat for a template that knows no tools: they, and earlier calls, are told in its
-    messages."""
+    """The chat for a template without tools: messages describe the tools and earlier calls."""
     lines = "\n".join(json.dumps(tool.model_dump(exclude_none=True)) for tool in tools)
-    told = [_with_calls_told(message) for message in messages]
+    described = [_calls_as_text(message) for message in messages]
     if not tools:
-        return told
+        return described
     text = EXPLAINED.format(tools=lines)
-    if told[0]["role"] == "system":
-        first = {**told[0], "content": f"{told[0]['content']}\n\n{text}"}
-        return [first, *told[1:]]
-    return [{"role": "system", "content": text}, *told]
+    if described[0]["role"] == "system":
+        first = {**described[0], "content": f"{described[0]['content']}\n\n{text}"}
+        return [first, *described[1:]]
+    return [{"role": "system", "content": text}, *described]
 
 
-def _with_calls_told(message: dict[str, Any]) -> dict[str, Any]:
+def _calls_as_text(message: dict[str, Any]) -> dict[str, Any]:
     calls = message.get("tool_calls")
     if not calls:
         return message
@@ -105,7 +104,7 @@ def _with_calls_told(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def call_for_template(call: ToolCall) -> dict[str, Any]:
-    """An earlier call as templates want it: the arguments as an object."""
+    """An earlier call for the chat template, with the arguments as an object."""
     try:
         arguments = json.loads(call.function.arguments or "{}")
     except ValueError:
@@ -115,7 +114,7 @@ def call_for_template(call: ToolCall) -> dict[str, Any]:
 
 
 def required_calls(text: str, choice: str | NamedTool) -> list[Call]:
-    """The calls in a text that `required_schema` has formed; none if it was cut off."""
+    """The calls in a text that matches `required_schema`; none if it was truncated."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -127,34 +126,33 @@ def required_calls(text: str, choice: str | NamedTool) -> list[Call]:
 
 @dataclass(slots=True)
 class CallReader:
-    """Tells calls from text while an answer is written."""
+    """Separates calls from text while an answer is generated."""
 
-    most: int | None = None  # calls; None: any number
+    max_calls: int | None = None
     calls: list[Call] = field(default_factory=list)
-    _held: str = ""  # not told yet: what may be, or is, a call
+    _held: str = ""  # text that is or may become a call
     _inside: bool = False
 
     def push(self, text: str) -> tuple[str, list[Call]]:
-        """Text that is certainly no call, and the calls that are complete."""
+        """New text that is not part of a call, and new complete calls."""
         self._held += text
         before, shown = len(self.calls), ""
         while True:
             piece, more = self._call() if self._inside else self._text()
-            if piece.strip() or not self.calls:  # gaps between calls are no text
+            if piece.strip() or not self.calls:  # drop white space between calls
                 shown += piece
             if not more:
                 return shown, self.calls[before:]
 
     def finish(self) -> tuple[str, list[Call]]:
-        """The same for what is left: the model may have ended inside a call, or before the mark
-        that closes it."""
+        """The same for the held text, when the answer ends, perhaps inside a call."""
         before = len(self.calls)
         rest = self._take(self._held, OPEN + self._held) if self._inside else self._held
         self._held, self._inside = "", False
         return rest if rest.strip() else "", self.calls[before:]
 
     def _text(self) -> tuple[str, bool]:
-        """Text up to a call, and whether one begins."""
+        """Text up to a call, and whether one starts."""
         text, mark, after = self._held.partition(OPEN)
         if mark:
             self._held, self._inside = after, True
@@ -164,7 +162,7 @@ class CallReader:
         return text[:certain], False
 
     def _call(self) -> tuple[str, bool]:
-        """Take a call in, if it is complete; what is none is text."""
+        """Parse a call if it is complete; the text of an invalid call."""
         body, mark, after = self._held.partition(CLOSE)
         if not mark:
             return "", False
@@ -172,20 +170,22 @@ class CallReader:
         return self._take(body, OPEN + body + CLOSE), True
 
     def _take(self, body: str, otherwise: str) -> str:
-        """The text that a call leaves: none, or all of it if it is no call."""
-        read = _read_calls(body)
-        self.calls += read if self.most is None else read[: max(0, self.most - len(self.calls))]
-        return "" if read else otherwise
+        """Add the calls in `body`; `otherwise` if there are none."""
+        calls = _parse_calls(body)
+        self.calls += (
+            calls if self.max_calls is None else calls[: max(0, self.max_calls - len(self.calls))]
+        )
+        return "" if calls else otherwise
 
 
 def _begun(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that begins `mark`."""
+    """Length of the longest suffix of `text` that is a prefix of `mark`."""
     lengths = range(min(len(text), len(mark) - 1), 0, -1)
     return next((length for length in lengths if mark.startswith(text[-length:])), 0)
 
 
-def _read_calls(body: str) -> list[Call]:
-    """The call, or the list of calls, between two marks; none if it is something else."""
+def _parse_calls(body: str) -> list[Call]:
+    """The call or list of calls between two marks; empty if it is not valid."""
     try:
         found = json.loads(body)
     except ValueError:

@@ -1,19 +1,19 @@
-"""Who guessed each token, how sure the model was of it, and where a copied one was copied from.
+"""The source of each token: the drafter, the target's probability, and the place of a copy.
 
-Asked for by `speculative: {"trace": true}`. Every choice, and every chunk of a stream, then has a
-`trace`: a list with an entry for each token, also for those that show no text of their own.
+Requested by `speculative: {"trace": true}`. Every choice, and every chunk of a stream, then has a
+`trace`: a list with an entry for each token, also for tokens without text.
 
-- `token`, `text`: the token, and the text that is certain since it came;
-- `source`: who guessed it (prompt, document, prediction, output, store, head, model, ...; both,
-  where several did), null where nobody did;
-- `probability`: the model's own of the token, before temperature and filters;
-- `step`: the forward that brought it; 0 is the one that ended the prompt;
-- `copied_from`: null, or which `kind` of text (message, prompt, document, prediction, output;
-  template, for what the server put around the messages), the `index` of the
-  message, prompt or document, the `token` there, and that token's characters, from `start` to
-  `end`, counted in Unicode code points of the text as it was sent; null where no text was. A
-  message of several parts counts as these joined by newlines. A chat's tokens are numbered through
-  all of its prompt, an output's from its first one.
+- `token`, `text`: the token id, and the text that it completes;
+- `source`: the drafter of an accepted draft token (prompt, document, prediction, output, store,
+  head, model, ...; both, if several proposed it); null for a token of the target;
+- `probability`: the target's probability of the token, before temperature and filters;
+- `step`: the number of the forward pass; 0 is the last one of the prefill;
+- `copied_from`: null, or the `kind` of text (message, prompt, document, prediction, output; or
+  template, for text that the server adds around messages), the `index` of the message, prompt or
+  document, the `token` there, and its characters from `start` to `end`, in Unicode code points of
+  the text as it was sent; null if no text was sent. A message of several parts counts as the parts
+  joined by newlines. Tokens of a chat are numbered through the whole prompt, those of an output
+  from its first one.
 """
 
 from collections.abc import Iterable
@@ -28,12 +28,12 @@ from graft.server.messages import chat_characters, plain_text
 from graft.server.schema import ChatRequest, CompletionRequest, Sampled, TextRequest
 from graft.server.tools import offered
 
-Characters = list[tuple[int, int]]  # of each token of a text, from and to
+Characters = list[tuple[int, int]]  # start and end of each token of a text
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A token in what the client sent; without characters where it sent none."""
+    """A token in the client's request; without characters if it sent token ids."""
 
     kind: str
     index: int
@@ -43,14 +43,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Of one prompt: where its tokens, and those of the texts beside it, stand."""
+    """The places of the tokens of one prompt and of the texts to draft from."""
 
     prompt: list[Place | None]
     documents: list[Characters]
     prediction: Characters
 
     def entries(self, events: Iterable[TokenEvent]) -> list[dict[str, Any]]:
-        """What is told of some tokens."""
+        """The entries of some tokens."""
         return [
             {
                 "token": event.token,
@@ -82,29 +82,27 @@ class Trace:
         return Place(origin.source, origin.text, *texts[origin.text][origin.token])
 
 
-def is_traced(asked: TextRequest) -> bool:
-    """Whether a client wants to know."""
-    return bool(asked.speculative and asked.speculative.trace)
+def is_traced(body: TextRequest) -> bool:
+    """Whether the client requests a trace."""
+    return bool(body.speculative and body.speculative.trace)
 
 
-def trace_chat(asked: ChatRequest, engine: Engine) -> Trace:
-    """Of a chat."""
-    places = chat_characters(engine, asked.messages, offered(asked), asked.chat_template_kwargs)
-    return _trace(asked, engine, [Place("message", *at) if at else None for at in places])
+def trace_chat(body: ChatRequest, engine: Engine) -> Trace:
+    """The trace of a chat."""
+    places = chat_characters(engine, body.messages, offered(body), body.chat_template_kwargs)
+    return _trace(body, engine, [Place("message", *at) if at else None for at in places])
 
 
-def trace_completion(
-    asked: CompletionRequest, prompt: Prompt, number: int, engine: Engine
-) -> Trace:
-    """Of one of a completion's prompts, the one with this number."""
+def trace_completion(body: CompletionRequest, prompt: Prompt, number: int, engine: Engine) -> Trace:
+    """The trace of the prompt with this number of a completion."""
     if isinstance(prompt, str):
         spans = engine.encoder.characters(prompt, special=True)
-        return _trace(asked, engine, [Place("prompt", number, *span) for span in spans])
-    return _trace(asked, engine, [Place("prompt", number)] * len(prompt))
+        return _trace(body, engine, [Place("prompt", number, *span) for span in spans])
+    return _trace(body, engine, [Place("prompt", number)] * len(prompt))
 
 
-def _trace(asked: Sampled, engine: Engine, prompt: list[Place | None]) -> Trace:
-    texts = [each if isinstance(each, str) else each.text for each in asked.documents or []]
-    prediction = plain_text(asked.prediction.content) if asked.prediction else ""
+def _trace(body: Sampled, engine: Engine, prompt: list[Place | None]) -> Trace:
+    texts = [each if isinstance(each, str) else each.text for each in body.documents or []]
+    prediction = plain_text(body.prediction.content) if body.prediction else ""
     characters = engine.encoder.characters
     return Trace(prompt, [characters(text) for text in texts], characters(prediction))

@@ -1,4 +1,4 @@
-"""What an answer cost, in OpenAI's and vLLM's words."""
+"""`usage` as OpenAI and `metrics` as vLLM define them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,12 +9,12 @@ from graft.verify.verdict import Promise
 
 
 def usage(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
-    """OpenAI's `usage` of prompts with some answers each; a prompt counts once."""
+    """OpenAI's `usage`; `results` has the answers to each prompt, and a prompt counts once."""
     firsts = [answers[0].stats for answers in results]
     every = [answer.stats for answers in results for answer in answers]
     prompt = sum(stats.prompt_tokens for stats in firsts)
     completion = sum(stats.tokens for stats in every)
-    guessed = sum(stats.drafted_by_source["prediction"] for stats in every)
+    drafted = sum(stats.drafted_by_source["prediction"] for stats in every)
     accepted = sum(stats.accepted_by_source["prediction"] for stats in every)
     return {
         "prompt_tokens": prompt,
@@ -23,15 +23,21 @@ def usage(results: Sequence[Sequence[Result]]) -> dict[str, Any]:
         "prompt_tokens_details": {"cached_tokens": sum(stats.cached_tokens for stats in firsts)},
         "completion_tokens_details": {
             "accepted_prediction_tokens": accepted,
-            "rejected_prediction_tokens": guessed - accepted,
+            "rejected_prediction_tokens": drafted - accepted,
         },
     }
 
 
+def usage_and_metrics(
+    results: Sequence[Sequence[Result]], *, steps: bool = False
+) -> dict[str, Any]:
+    """Both fields of a response."""
+    return {"usage": usage(results), "metrics": metrics_block(results, steps=steps)}
+
+
 def metrics_block(results: Sequence[Sequence[Result]], *, steps: bool = False) -> dict[str, Any]:
-    """vLLM's `metrics` of a response, who guessed right (`steps`: in each step too), and what the
-    answers have in common with plain decoding's: a rule or a reuse that changes what the model
-    says is never silent."""
+    """vLLM's `metrics` of a response, accepted tokens by source, and whether the answers are
+    lossless; with `steps` also the drafted and accepted tokens of each step."""
     answers = [answer for several in results for answer in several]
     together = Stats.together(answer.stats for answer in answers).as_dict()
     block = together["speculative_decoding"]

@@ -1,9 +1,8 @@
-"""The one thread that advances the engine, and the jobs it does for the event loop.
+"""The thread that steps the engine, and the jobs it runs for the event loop.
 
-A job is one HTTP request: one or several prompts and their answers. The thread makes one step after
-another while there are jobs, and after each step tells the event loop in one message what became
-final. Prompts are prepared (templates, tokens, grammars) by other threads, so neither the loop nor
-the steps wait for them.
+A job is one HTTP request: one or several prompts and their answers. The thread steps while there
+are jobs and hands the new tokens of each step to the event loop in one callback. Other threads
+prepare prompts (templates, tokens, grammars), so neither the loop nor the steps wait for that.
 """
 
 import asyncio
@@ -22,46 +21,46 @@ from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
 from graft.decode.stats import clock
 from graft.decode.stream import Stream
-from graft.server.failures import BROKEN, BUSY, Refusal
+from graft.server.errors import BUSY, SERVER_ERROR, ApiError
 
 log = logging.getLogger("graft.server")
-PREPARING = 2  # threads
-SPREAD = 0.8  # of the time between two steps, over which the tokens of one are spread
-LONGEST_RETRY = 60  # seconds
-Told = tuple[int, TokenEvent]  # whose, by the number of the prompt
+PREPARE_THREADS = 2
+SPREAD = 0.8  # share of the time between two steps over which the tokens of a step are sent
+MAX_RETRY_AFTER = 60  # seconds
+PromptEvent = tuple[int, TokenEvent]  # with the index of the prompt
 Value = TypeVar("Value")
 
 
 class Observer(Protocol):
-    """Who counts what happens to jobs."""
+    """Counts what happens to jobs."""
 
-    def first(self, seconds: float) -> None:
+    def first_token(self, seconds: float) -> None:
         """A job has its first token."""
 
-    def more(self, tokens: int, seconds: float) -> None:
-        """A job has more tokens, so many seconds after the last ones."""
+    def more_tokens(self, tokens: int, seconds: float) -> None:
+        """A job has more tokens, so many seconds after the ones before."""
 
-    def ended(self, job: "Job") -> None:
-        """A job is through, or was given up."""
+    def finished(self, job: "Job") -> None:
+        """A job is closed."""
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """The answers to one HTTP request, as the event loop sees them; `over` and `cut_off` belong to
-    the worker's thread, which is always a little ahead."""
+    """The answers to one HTTP request, as the event loop sees them; `stopped` and `cut_off` belong
+    to the worker's thread."""
 
     streams: list[Stream]
-    places: int  # of the queue, one for each answer
+    sequences: int
     deadline: float
     observer: Observer
     since: float = field(default_factory=clock)
-    last: float | None = None  # when tokens came
+    last: float | None = None  # time of the last tokens
     done: bool = False
     error: BaseException | None = None
-    over: bool = False  # no step is made for it any more
-    cut_off: Refusal | None = None  # why it may go on no longer than to its deadline
-    _told: deque[list[Told]] = field(default_factory=deque)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: bool = False  # no further step is run for it
+    cut_off: ApiError | None = None  # the error at the deadline, if it is not the timeout
+    _steps: deque[list[PromptEvent]] = field(default_factory=deque)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def results(self) -> list[list[Result]]:
@@ -69,50 +68,60 @@ class Job:
         results = [stream.result for stream in self.streams]
         return [list(each.choices or (each,)) for each in results]
 
-    def hear(self, told: list[Told], error: BaseException | None, *, done: bool) -> None:
-        """What a step brought."""
-        if told:
+    def add(self, events: list[PromptEvent], error: BaseException | None, *, done: bool) -> None:
+        """Add the tokens of a step."""
+        if events:
             now = clock()
             if self.last is None:
-                self.observer.first(now - self.since)
+                self.observer.first_token(now - self.since)
             else:
-                self.observer.more(len(told), now - self.last)
+                self.observer.more_tokens(len(events), now - self.last)
             self.last = now
-            self._told.append(told)
+            self._steps.append(events)
         elif done and self.last is None:
             self.last = clock()
         self.done, self.error = self.done or done, self.error or error
-        self._news.set()
+        self._changed.set()
 
-    async def finished(self) -> list[Told]:
-        """Wait for the end; everything that was told."""
+    async def finished(self) -> list[PromptEvent]:
+        """All tokens, once the job is done."""
         while not self.done:
-            await self._next_news(None)
+            await self._wait(None)
         if self.error:
             raise self.error
-        return [each for step in self._told for each in step]
+        return [event for step in self._steps for event in step]
 
-    async def tokens(self) -> AsyncIterator[Told]:
-        """Each token by itself. Those of one step are spread over the time until the next one is
-        expected; as soon as it is there, or the end, nothing is held back."""
+    async def tokens(self) -> AsyncIterator[PromptEvent]:
+        """Each token by itself. The tokens of one step are spread over the time until the next step
+        is expected; when it or the end has come, the remaining ones follow at once."""
         step, before = 0.0, clock()
-        while not (self.done and not self._told):
-            if not self._told:
-                await self._next_news(None)
+        while not (self.done and not self._steps):
+            if not self._steps:
+                await self._wait(None)
                 step, before = clock() - before, clock()
                 continue
-            told = self._told.popleft()
-            for place, each in enumerate(told):
-                yield each
-                if place + 1 < len(told) and not self._told and not self.done:
-                    await self._next_news(SPREAD * step / len(told))
+            events = self._steps.popleft()
+            for number, event in enumerate(events, 1):
+                yield event
+                if number < len(events) and not self._steps and not self.done:
+                    await self._wait(SPREAD * step / len(events))
         if self.error:
             raise self.error
 
-    async def _next_news(self, seconds: float | None) -> None:
-        self._news.clear()
+    async def _wait(self, seconds: float | None) -> None:
+        self._changed.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), seconds)
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What a step changed for one job."""
+
+    job: Job
+    events: list[PromptEvent]
+    error: BaseException | None
+    done: bool
 
 
 class Worker:
@@ -122,105 +131,106 @@ class Worker:
         self, engine: Engine, observer: Observer, *, max_waiting: int, timeout: float
     ) -> None:
         self.engine, self._observer = engine, observer
-        self._most, self._timeout = engine.max_batch + max_waiting, timeout
-        self._taken = 0  # places
-        self._usual = 1.0  # seconds a job takes, for those who have to come back
+        self._max_sequences, self._timeout = engine.max_batch + max_waiting, timeout
+        self._sequences = 0  # queued and running
+        self._mean_seconds = 1.0  # of a job, for Retry-After
         self._jobs: list[Job] = []
         self._wake = threading.Condition()
-        self._closing: Refusal | None = None
+        self._closing: ApiError | None = None
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._preparing = ThreadPoolExecutor(PREPARING, thread_name_prefix="graft-prepare")
-        self._indexing = ThreadPoolExecutor(1, thread_name_prefix="graft-index")
+        self._prepare_pool = ThreadPoolExecutor(PREPARE_THREADS, "graft-prepare")
+        self._index_pool = ThreadPoolExecutor(1, "graft-index")
 
     def start(self) -> None:
-        """Begin to work for the event loop that runs now."""
+        """Start the thread, for the event loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="graft-worker", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether requests are taken."""
+        """Whether requests are accepted."""
         return bool(self._thread and self._thread.is_alive() and not self._closing)
 
     async def open(
-        self, prepare: Callable[[], Sequence[PreparedRequest]], *, places: int, heard: bool
+        self, prepare: Callable[[], Sequence[PreparedRequest]], *, sequences: int, streaming: bool
     ) -> Job:
-        """A new job, or a Refusal where there is no room for it; `prepare` runs beside the loop.
-
-        Whoever gets a job closes it, whatever happens."""
-        self._take(places)
+        """A new job, which the caller must close; ApiError if the queue is full. `prepare` runs in
+        another thread."""
+        self._reserve(sequences)
         try:
-            streams = await self.beside(lambda: self._submit(prepare(), heard=heard))
-            job = Job(streams, places, clock() + self._timeout, self._observer)
+            streams = await self.run_in_thread(lambda: self._submit(prepare(), streaming))
+            job = Job(streams, sequences, clock() + self._timeout, self._observer)
         except BaseException:
-            self._taken -= places
+            self._sequences -= sequences
             raise
         with self._wake:
             self._jobs.append(job)
             self._wake.notify()
         return job
 
-    async def beside(self, action: Callable[[], Value]) -> Value:
-        """Do something that takes a while without holding up the loop."""
-        return await asyncio.get_running_loop().run_in_executor(self._preparing, action)
+    async def run_in_thread(self, action: Callable[[], Value]) -> Value:
+        """Run something slow outside the event loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._prepare_pool, action)
 
-    async def behind(self, action: Callable[[], Value]) -> Value:
-        """Do something that takes long, one after the other: no request waits for it."""
-        return await asyncio.get_running_loop().run_in_executor(self._indexing, action)
+    async def run_indexing(self, action: Callable[[], Value]) -> Value:
+        """Run something very slow, one after the other; no request waits for it."""
+        return await asyncio.get_running_loop().run_in_executor(self._index_pool, action)
 
     def close(self, job: Job) -> None:
-        """Nobody waits for the job any more: its rows are free at once, or after this step."""
+        """Remove the job; its KV cache rows are freed now, or after the step in flight."""
         with self._wake:
             if job not in self._jobs:
                 return
             self._jobs.remove(job)
-        self._taken -= job.places
+        self._sequences -= job.sequences
         for stream in job.streams:
             stream.close()
-        self._usual += (clock() - job.since - self._usual) / 8
-        self._observer.ended(job)
+        self._mean_seconds += (clock() - job.since - self._mean_seconds) / 8
+        self._observer.finished(job)
 
     def drain(self, seconds: float) -> None:
-        """Take nothing new, and cut off what is not through in so many seconds."""
-        self._closing = Refusal("the server is shutting down", 503, BROKEN, code="shutting_down")
+        """Accept no new jobs, and end running ones after so many seconds."""
+        self._closing = ApiError(
+            "the server is shutting down", 503, SERVER_ERROR, code="shutting_down"
+        )
         with self._wake:
             for job in self._jobs:
                 job.deadline, job.cut_off = min(job.deadline, clock() + seconds), self._closing
 
     async def stop(self) -> None:
-        """Give up what is left, and end the thread."""
+        """End all jobs and the thread."""
         self.drain(0.0)
         with self._wake:
             self._stopped = True
             self._wake.notify()
         if self._thread:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-        for executor in (self._preparing, self._indexing):
-            executor.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._prepare_pool, self._index_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
-    def _take(self, places: int) -> None:
+    def _reserve(self, sequences: int) -> None:
         if self._closing:
             raise self._closing
-        if self._taken + places > self._most:
-            queued = max(0, self._taken - self.engine.max_batch)
-            seconds = self._usual * (1 + queued / self.engine.max_batch)
-            raise Refusal(
+        if self._sequences + sequences > self._max_sequences:
+            waiting = max(0, self._sequences - self.engine.max_batch)
+            seconds = self._mean_seconds * (1 + waiting / self.engine.max_batch)
+            raise ApiError(
                 "the queue is full; try again later",
                 429,
                 BUSY,
                 code="queue_full",
-                retry_after=min(LONGEST_RETRY, max(1, math.ceil(seconds))),
+                retry_after=min(MAX_RETRY_AFTER, max(1, math.ceil(seconds))),
             )
-        self._taken += places
+        self._sequences += sequences
 
-    def _submit(self, requests: Sequence[PreparedRequest], *, heard: bool) -> list[Stream]:
+    def _submit(self, requests: Sequence[PreparedRequest], streaming: bool) -> list[Stream]:  # noqa: FBT001
         streams: list[Stream] = []
         try:
             for request in requests:
-                streams.append(self.engine.submit(request, streaming=heard))
+                streams.append(self.engine.submit(request, streaming=streaming))
         except BaseException:
             for stream in streams:
                 stream.close()
@@ -235,14 +245,14 @@ class Worker:
                     break
                 jobs = self._unfinished()
             error = self._step()
-            self._tell([(job, *self._outcome(job, error)) for job in jobs])
-        self._tell([(job, [], self._closing, True) for job in self._unfinished()])
+            self._publish([self._update(job, error) for job in jobs])
+        self._publish([_Update(job, [], self._closing, done=True) for job in self._unfinished()])
 
     def _unfinished(self) -> list[Job]:
-        return [job for job in self._jobs if not job.over]
+        return [job for job in self._jobs if not job.stopped]
 
     def _step(self) -> BaseException | None:
-        """One step for everybody. What fails here is nobody's in particular: all of them end."""
+        """One step for all jobs. An error here ends all of them."""
         try:
             self.engine.loop.lock.exclusive(self.engine.loop.step)
         except Exception as error:
@@ -250,11 +260,8 @@ class Worker:
             return error
         return None
 
-    def _outcome(
-        self, job: Job, failure: BaseException | None
-    ) -> tuple[list[Told], BaseException | None, bool]:
-        """What to tell of a job after a step."""
-        told = [
+    def _update(self, job: Job, failure: BaseException | None) -> _Update:
+        events = [
             (number, event)
             for number, stream in enumerate(job.streams)
             for event in stream.take_available()
@@ -262,26 +269,24 @@ class Worker:
         error = failure or next((each.error for each in job.streams if each.error), None)
         done = all(stream.done for stream in job.streams)
         if not done and not error and clock() > job.deadline:
-            error = job.cut_off or _timed_out()
+            error = job.cut_off or ApiError(
+                "the request took too long and was cancelled", 504, SERVER_ERROR, code="timeout"
+            )
         if error:
             for stream in job.streams:
                 stream.close()
-        return told, error, done or error is not None
+        return _Update(job, events, error, done or error is not None)
 
-    def _tell(self, outcomes: list[tuple[Job, list[Told], BaseException | None, bool]]) -> None:
-        """All in one message; a job that is through is not stepped for again."""
-        news = [each for each in outcomes if each[1] or each[3]]
-        for job, _, _, done in news:
-            job.over = job.over or done
-        with suppress(RuntimeError):  # the loop is closed: nobody listens any more
-            if news:
-                self._loop.call_soon_threadsafe(_hear, news)
-
-
-def _hear(news: list[tuple[Job, list[Told], BaseException | None, bool]]) -> None:
-    for job, told, error, done in news:
-        job.hear(told, error, done=done)
+    def _publish(self, updates: list[_Update]) -> None:
+        """Hand all updates to the event loop in one callback."""
+        updates = [each for each in updates if each.events or each.done]
+        for each in updates:
+            each.job.stopped = each.job.stopped or each.done
+        with suppress(RuntimeError):  # the loop is closed
+            if updates:
+                self._loop.call_soon_threadsafe(_deliver, updates)
 
 
-def _timed_out() -> Refusal:
-    return Refusal("the request took too long and was given up", 504, BROKEN, code="timeout")
+def _deliver(updates: list[_Update]) -> None:
+    for each in updates:
+        each.job.add(each.events, each.error, done=each.done)

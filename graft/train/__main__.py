@@ -1,5 +1,4 @@
-"""`python -m graft.train KIND --data FILES... --out FOLDER`: the same as `graft train`, needing
-neither typer nor rich, for machines that have little more than torch and transformers."""
+"""`python -m graft.train KIND --data FILES --out FOLDER`: `graft train` without typer and rich."""
 
 import argparse
 import sys
@@ -7,28 +6,28 @@ from dataclasses import Field
 from pathlib import Path
 
 from graft.errors import GraftError
-from graft.train.interrupts import stops_gently
-from graft.train.settings import KINDS, Settings, options, spelled
+from graft.train.interrupts import stop_after_step
+from graft.train.settings import KINDS, Settings, option_name, options
 
 INTERRUPTED = 130
 
 
 def main() -> int:
-    """Train; the exit code."""
+    """Train, and return the exit code."""
     chosen = vars(_options().parse_args())
     try:
         settings = Settings(**chosen | {"data": tuple(chosen["data"])})
         from graft.train.run import train
 
-        with stops_gently() as stopping:
+        with stop_after_step() as stopping:
             finished = train(settings, _say, stopping)
     except GraftError as error:
         _say(f"error: {' '.join(str(error).split())}")
         return 1
     except KeyboardInterrupt:
-        _say("interrupted; the same command goes on after the last checkpoint")
+        _say("interrupted; run it again to resume from the last checkpoint")
         return INTERRUPTED
-    _say(f"head: {settings.out}" if finished else "stopped; the same command goes on")
+    _say(f"head: {settings.out}" if finished else "stopped; run it again to resume")
     return 0 if finished else INTERRUPTED
 
 
@@ -43,12 +42,12 @@ def _options() -> argparse.ArgumentParser:
 
 
 def _add(parser: argparse.ArgumentParser, each: Field) -> None:
-    shown = {"help": each.metadata["help"], "default": each.default}
+    options = {"help": each.metadata["help"], "default": each.default}
     if each.type is bool:
-        parser.add_argument(spelled(each.name), action="store_true", **shown)
+        parser.add_argument(option_name(each.name), action="store_true", **options)
     else:
         kind = Path if each.default is None else each.type
-        parser.add_argument(spelled(each.name), type=kind, **shown)
+        parser.add_argument(option_name(each.name), type=kind, **options)
 
 
 def _say(line: str) -> None:

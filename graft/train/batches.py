@@ -1,4 +1,4 @@
-"""Rows as tensors: who sees whom, and at which positions."""
+"""Batches of packed rows: tokens, attention mask and positions."""
 
 from dataclasses import dataclass
 
@@ -11,15 +11,15 @@ from graft.train.packing import Rows
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`tokens`, `documents`, `learned` [B, T]; `places` count from each document's first token.
+    """`tokens`, `documents`, `loss_mask` [B, T]; `places` are positions within each document.
 
-    `visible` [B, T, T]: itself and what comes before in the same document; [1, T, T] where no row
-    has more than one document.
+    `visible` [B, T, T] is the causal mask within each document; [1, T, T] if no row has more than
+    one document.
     """
 
     tokens: Tensor
     documents: Tensor
-    learned: Tensor
+    loss_mask: Tensor
     places: Tensor
     visible: Tensor
     packed: bool  # whether a row has several documents
@@ -32,13 +32,13 @@ def batch_of(rows: Rows, chosen: np.ndarray, device: torch.device) -> Batch:
     packed = bool((rows.documents[chosen] > 0).any())
     causal = columns[:, None] >= columns
     visible = (documents[:, :, None] == documents[:, None]) & causal if packed else causal[None]
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    first = torch.where(begins, columns, 0).cummax(1).values
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    first = torch.where(starts, columns, 0).cummax(1).values
     return Batch(
         tokens=torch.from_numpy(rows.tokens[chosen]).to(device, torch.long),
         documents=documents,
-        learned=torch.from_numpy(rows.learned[chosen]).to(device),
+        loss_mask=torch.from_numpy(rows.loss_mask[chosen]).to(device),
         places=columns - first,
         visible=visible,
         packed=packed,
@@ -46,9 +46,9 @@ def batch_of(rows: Rows, chosen: np.ndarray, device: torch.device) -> Batch:
 
 
 def anchor_offset(places: Tensor, offsets: Tensor, sinks: int) -> Tensor:
-    """Positions [B, T]: the first `sinks` of a document stay, the rest is moved by offsets [B].
+    """Positions [B, T]: all but the first `sinks` of a document are shifted by offsets [B].
 
-    So short texts teach a head the positions of long ones, and attention keeps its anchors
+    A head learns the positions of long texts from short ones, and attention keeps its sinks
     (LongSpec, section 3.2).
     """
     return places + offsets[:, None] * (places >= sinks)

@@ -1,4 +1,4 @@
-"""A head's model card: what it was trained from and for, and what was measured."""
+"""A head's model card: target, training and measured acceptance."""
 
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ PAPERS = {
     "longspec": "LongSpec (Yang et al. 2025)",
 }
 READS = {
-    "eagle2": "It reads the target's last feature and the token that followed.",
-    "longspec": "It reads the last {window} tokens and the keys and values of the target's last\n"
-    "{layers}, so its own memory does not grow with the text.",
+    "eagle2": "Its input is the target's last feature and the token after it.",
+    "longspec": "Its input is the last {window} tokens and the keys and values of the\n"
+    "target's last {layers}, so its own KV cache does not grow with the text.",
 }
 
 
 def training_facts(settings: Settings, head: Head, progress: Progress) -> dict[str, Any]:
-    """The same for programs, in the head's config."""
+    """The training section of the head's config."""
     return {
         "data": [Path(each).name for each in settings.data],
         "regenerated": settings.regenerate,
@@ -42,33 +42,33 @@ def training_facts(settings: Settings, head: Head, progress: Progress) -> dict[s
 
 
 def hardware(head: Head) -> str:
-    """What it is trained on."""
+    """The name of the training device."""
     device = head.d2t.device
     return torch.cuda.get_device_name(device) if device.type == "cuda" else cpu().name
 
 
 def model_card(settings: Settings, dataset: Dataset, head: Head, progress: Progress) -> str:
-    """Markdown."""
-    config, learned = head.config, dataset.learned
+    """The model card in Markdown."""
+    config, rows = head.config, dataset.train
     files = ", ".join(Path(each).name for each in settings.data)
     minutes = progress.elapsed / 60
-    epochs = progress.step * settings.batch / len(learned)
-    begun = f"Begun with the weights of {settings.start.name}.\n" if settings.start else ""
+    epochs = progress.step * settings.batch / len(rows)
+    initial = f"Initialised with the weights of {settings.start.name}.\n" if settings.start else ""
     return f"""# Draft head for {config.target}
 
 {architecture(head)}
 
 Target: {config.target} ({config.architecture}), fingerprint {config.fingerprint}.
-For other weights, a fine-tuned version of the same model among them, it is refused.
+It does not load for other weights, such as a fine-tuned version of the same model.
 
-Use: `graft run QUESTION --model {config.target} --head FOLDER`. Its guesses are checked by the
-target, so they change how fast an answer comes, never what it says.
+Use: `graft run QUESTION --model {config.target} --head FOLDER`. The target verifies
+its drafts, so they change the speed of an answer, never its text.
 
 ## Training
 
 Trained by `graft train` on {files}{_answers(settings)}:
-{len(learned)} rows of {settings.length} tokens, {int(learned.learned.sum()):,} tokens learned from.
-{begun}{progress.step} steps of {settings.batch} rows ({epochs:.2f} epochs), {minutes:.1f} minutes
+{len(rows)} rows of {settings.length} tokens, {int(rows.loss_mask.sum()):,} tokens in the loss.
+{initial}{progress.step} steps of {settings.batch} rows ({epochs:.2f} epochs), {minutes:.1f} minutes
 on {hardware(head)}. Loss {settings.loss}, learning rate {settings.learning_rate:g},
 weight decay {settings.weight_decay:g}, seed {settings.seed}.
 
@@ -78,15 +78,15 @@ Held out ({len(dataset.held_out)} rows): {_measured(progress)}
 
 ## Limits
 
-Only the {config.draft_vocabulary} ids of its draft vocabulary are ever guessed. It was trained on
-rows of {settings.length} tokens; how it guesses in longer texts, in other languages or on other
-matters than those of its data was not measured here. Its licence follows from those of its data
+It drafts only the {config.draft_vocabulary} ids of its draft vocabulary. It was trained on rows
+of {settings.length} tokens; its acceptance on longer texts, other languages and other domains than
+its data was not measured here. Its licence follows from those of its data
 and of its target.
 """
 
 
 def architecture(head: Head) -> str:
-    """What kind of network it is, in a paragraph."""
+    """The architecture in a paragraph."""
     config = head.config
     size = sum(parameter.numel() for parameter in head.parameters())
     return f"""Kind: {config.kind}, {PAPERS[config.kind]}; {size / 1e6:.1f}M parameters; drafts
@@ -105,9 +105,9 @@ def _layer(config: HeadConfig) -> str:
 
 
 def _answers(settings: Settings) -> str:
-    """What was done with the data."""
+    """How the data was processed."""
     done = (
-        f", of which the target answered the first {settings.regenerate} questions itself "
+        f", with the target's own answers to the first {settings.regenerate} questions "
         f"(temperature {settings.temperature:g}, up to {settings.answer_tokens} tokens)"
         if settings.regenerate
         else ""
@@ -122,6 +122,6 @@ def _measured(progress: Progress) -> str:
         return "not measured yet."
     rates = ", ".join(f"{rate:.2f}" for rate in progress.accepted)
     return (
-        f"{progress.tokens_per_step:.2f} tokens per step, a chain of five greedy guesses checked\n"
-        f"against the target's likeliest token. Right up to the first, second, ... guess: {rates}."
+        f"{progress.tokens_per_step:.2f} tokens per step, a chain of five greedy draft tokens\n"
+        f"verified by the target's argmax. Accepted at depth 1, 2, ...: {rates}."
     )

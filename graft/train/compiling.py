@@ -1,7 +1,7 @@
-"""Compiled with torch.compile where it pays: on a GPU, where most of a step is passes over memory.
+"""torch.compile on GPUs, where memory traffic dominates a step.
 
-Sizes are fixed in a run, so everything is compiled for its very size. What cannot be compiled (no
-C compiler, say) runs as it is, with torch's warning.
+Sizes are fixed in a run, so everything is compiled for static shapes. What cannot be compiled (for
+lack of a C compiler, say) runs eagerly, with torch's warning.
 """
 
 from collections.abc import Callable
@@ -12,23 +12,23 @@ from torch import Tensor, nn
 
 
 def compiles(tensor: Tensor) -> bool:
-    """Whether code that works on this tensor is worth compiling."""
+    """Whether to compile code that runs on this tensor's device."""
     return tensor.device.type == "cuda"
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, compiled when it is first called."""
-    _tolerate()
+    """The function, compiled on its first call."""
+    _fall_back_to_eager()
     return torch.compile(function, dynamic=False)
 
 
 def compile_in_place(*modules: nn.Module) -> None:
-    """The same for modules; those of one kind share what is compiled."""
-    _tolerate()
+    """The same for modules; modules of one class share the compiled code."""
+    _fall_back_to_eager()
     for module in modules:
         module.compile(dynamic=False)
 
 
-def _tolerate() -> None:
-    """Let what cannot be compiled run as it is."""
+def _fall_back_to_eager() -> None:
+    """Run eagerly what cannot be compiled."""
     torch._dynamo.config.suppress_errors = True  # noqa: SLF001 (torch's only switch for this)

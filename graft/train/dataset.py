@@ -1,4 +1,4 @@
-"""What a run learns from: rows, tokenised and packed once, kept in a file; some are held out."""
+"""Training data: rows, tokenised and packed once and cached in a file; some are held out."""
 
 import hashlib
 import json
@@ -18,27 +18,27 @@ from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 from graft.train.examples import Example, Reader
 from graft.train.packing import Rows, pack
 
-FORMAT = 1
-MOST_HELD_OUT = 64  # rows
+FORMAT = 2
+MAX_HELD_OUT = 64  # rows
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Rows to learn from and rows to measure with; `frequencies` [V] counts learned ids."""
+    """Training rows and held-out rows; `frequencies` [V] counts the ids in the loss."""
 
-    learned: Rows
+    train: Rows
     held_out: Rows
     frequencies: np.ndarray
 
     def draft_ids(self, count: int) -> np.ndarray:
-        """The most frequent ids, the first of equal ones first."""
+        """The most frequent ids; ties go to the lower id."""
         order = np.argsort(-self.frequencies, kind="stable")
         return order[: count or len(order)].astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the rows depend on besides files and tokenizer."""
+class DataOptions:
+    """What the rows depend on, besides files and tokenizer."""
 
     length: int
     field: str
@@ -47,16 +47,16 @@ class Wanted:
     exclude: str = ""
 
 
-def prepare(paths: list[str], tokenizer: Any, wanted: Wanted, vocabulary: int) -> Dataset:  # noqa: ANN401
-    """Rows of the files, out of the cache where the same were made before."""
-    file = home() / "training" / f"rows-{_key(paths, tokenizer, wanted)}.safetensors"
+def prepare(paths: list[str], tokenizer: Any, options: DataOptions, vocabulary: int) -> Dataset:  # noqa: ANN401
+    """The rows of the files, from the cache if they were built before."""
+    file = home() / "training" / f"rows-{_key(paths, tokenizer, options)}.safetensors"
     if not file.is_file():
-        _write(file, _make(paths, tokenizer, wanted))
+        _write(file, _make(paths, tokenizer, options))
     return _read(file, vocabulary)
 
 
 def files_of(paths: Iterable[str]) -> list[Path]:
-    """All files that paths, folders and patterns name; InputError where one is not there."""
+    """All files that paths, folders and patterns name; InputError for a missing one."""
     files = [file.path for file in find_files(paths)]
     for file in files:
         if not file.is_file():
@@ -65,7 +65,7 @@ def files_of(paths: Iterable[str]) -> list[Path]:
 
 
 def rows_at(place: int, count: int, rows: int, seed: int) -> np.ndarray:
-    """The numbers of the next `count` rows of an endless order; every epoch has its own."""
+    """The indices of the next `count` rows; every epoch has its own permutation."""
     found = []
     while count:
         epoch, first = divmod(place, rows)
@@ -75,27 +75,27 @@ def rows_at(place: int, count: int, rows: int, seed: int) -> np.ndarray:
     return np.concatenate(found)
 
 
-def _make(paths: list[str], tokenizer: Any, wanted: Wanted) -> tuple[Rows, Rows]:  # noqa: ANN401
+def _make(paths: list[str], tokenizer: Any, options: DataOptions) -> tuple[Rows, Rows]:  # noqa: ANN401
     reader = Reader(
         tokenizer,
-        field=wanted.field,
-        all_tokens=wanted.all_tokens,
-        overlap=Overlap.with_files([wanted.exclude]) if wanted.exclude else None,
+        field=options.field,
+        all_tokens=options.all_tokens,
+        overlap=Overlap.with_files([options.exclude]) if options.exclude else None,
     )
-    every = max(2, round(1 / wanted.held_out))
+    every = max(2, round(1 / options.held_out))
     aside: list[Example] = []
-    learned = pack(_without(reader.read(paths), every, aside), wanted.length)
-    held_out = pack(aside, wanted.length)
-    if not len(learned) or not len(held_out):
+    rows = pack(_without(reader.read(paths), every, aside), options.length)
+    held_out = pack(aside, options.length)
+    if not len(rows) or not len(held_out):
         raise InputError(
-            f"too little to learn from in {', '.join(paths)}: "
-            f"{len(learned)} rows of {wanted.length} tokens, {reader.unusable} unusable chats"
+            f"too little training data in {', '.join(paths)}: "
+            f"{len(rows)} rows of {options.length} tokens, {reader.unusable} unusable chats"
         )
-    return learned, held_out
+    return rows, held_out
 
 
 def _without(examples: Iterable[Example], every: int, aside: list[Example]) -> Iterator[Example]:
-    """All but the first of every so many, which go aside."""
+    """All but every `every`-th example, which goes to `aside`."""
     for number, example in enumerate(examples):
         if number % every == 0:
             aside.append(example)
@@ -103,32 +103,32 @@ def _without(examples: Iterable[Example], every: int, aside: list[Example]) -> I
             yield example
 
 
-def _key(paths: list[str], tokenizer: Any, wanted: Wanted) -> str:  # noqa: ANN401
-    excluded = [wanted.exclude] if wanted.exclude else []
+def _key(paths: list[str], tokenizer: Any, options: DataOptions) -> str:  # noqa: ANN401
+    excluded = [options.exclude] if options.exclude else []
     files = [*files_of(paths), *files_of(excluded)]
     seen = [[str(f.absolute()), f.stat().st_size, f.stat().st_mtime_ns] for f in files]
-    options = [wanted.length, wanted.field, wanted.all_tokens, wanted.held_out, len(excluded)]
-    content = [FORMAT, tokenizer_fingerprint(tokenizer), tokenizer.chat_template, seen, options]
+    values = [options.length, options.field, options.all_tokens, options.held_out, len(excluded)]
+    content = [FORMAT, tokenizer_fingerprint(tokenizer), tokenizer.chat_template, seen, values]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:24]
 
 
 def _write(file: Path, both: tuple[Rows, Rows]) -> None:
     arrays = {}
-    for name, rows in zip(("learned", "held_out"), both, strict=True):
+    for name, rows in zip(("train", "held_out"), both, strict=True):
         arrays[f"{name}.tokens"], arrays[f"{name}.documents"] = rows.tokens, rows.documents
-        arrays[f"{name}.learned"] = rows.learned
+        arrays[f"{name}.loss_mask"] = rows.loss_mask
     with atomic_file(file, needed=sum(array.nbytes for array in arrays.values())) as temporary:
         save_file(arrays, temporary)
 
 
 def _read(file: Path, vocabulary: int) -> Dataset:
     arrays = load_file(file)
-    learned, held_out = (
-        Rows(arrays[f"{n}.tokens"], arrays[f"{n}.documents"], arrays[f"{n}.learned"])
-        for n in ("learned", "held_out")
+    train, held_out = (
+        Rows(arrays[f"{n}.tokens"], arrays[f"{n}.documents"], arrays[f"{n}.loss_mask"])
+        for n in ("train", "held_out")
     )
     held_out = Rows(
-        *(each[:MOST_HELD_OUT] for each in (held_out.tokens, held_out.documents, held_out.learned))
+        *(each[:MAX_HELD_OUT] for each in (held_out.tokens, held_out.documents, held_out.loss_mask))
     )
-    counts = np.bincount(learned.tokens[learned.learned], minlength=vocabulary)
-    return Dataset(learned, held_out, counts)
+    counts = np.bincount(train.tokens[train.loss_mask], minlength=vocabulary)
+    return Dataset(train, held_out, counts)

@@ -1,8 +1,8 @@
-"""From records to token ids, and which of them are learned.
+"""From records to token ids and loss masks.
 
 A record is a conversation (`messages` or `conversations`, turns with role/content or from/value), a
-text, or a whole document. Conversations are written by the target's chat template and only what
-the assistant says is learned, with the token that ends its turn; of texts everything is.
+text, or a whole document. Conversations go through the target's chat template, and only the
+assistant's messages and the tokens that end them are in the loss; of texts everything is.
 """
 
 from collections.abc import Iterable, Iterator
@@ -23,32 +23,31 @@ ROLES = {
     "chatgpt": "assistant", "bing": "assistant", "bard": "assistant", "model": "assistant",
     "system": "system",
 }  # fmt: skip
-TOGETHER = 256  # texts tokenised at once
-PIECE = 100_000  # characters of a text tokenised in one go
+BATCH = 256  # texts per call of the tokenizer
+PIECE = 100_000  # characters of a tokenised piece of a text
 
 Messages = list[dict[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Token ids [n] int32 and which of them are learned [n] bool."""
+    """Token ids [n] int32 and their loss mask [n] bool."""
 
     tokens: np.ndarray
-    learned: np.ndarray
+    loss_mask: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
-    """A text and the characters of it that are learned, as stretches in order."""
+class _Text:
+    """A text and the spans of its characters in the loss, in order."""
 
     text: str
-    learned: list[tuple[int, int]]
+    spans: list[tuple[int, int]]
     special: bool  # whether the tokenizer adds its special tokens
 
 
 class Reader:
-    """Reads examples with a tokenizer; counts the conversations it could not use, and the texts
-    that overlap with what must not be learned."""
+    """Reads examples; counts unusable conversations, and texts that overlap excluded ones."""
 
     def __init__(
         self,
@@ -64,13 +63,13 @@ class Reader:
 
     def read(self, paths: Iterable[str]) -> Iterator[Example]:
         """All examples of the files, in their order."""
-        written = (each for record in read_records(paths) for each in self._write(record))
-        allowed = (each for each in written if not self._overlaps(each.text))
-        while some := list(islice(allowed, TOGETHER)):
+        texts = (each for record in read_records(paths) for each in self._texts(record))
+        allowed = (each for each in texts if not self._overlaps(each.text))
+        while some := list(islice(allowed, BATCH)):
             yield from self._encode(some)
 
     def conversations(self, paths: Iterable[str]) -> Iterator[Messages]:
-        """Those of the files, without their texts."""
+        """The conversations in the files."""
         for record in read_records(paths):
             value = None if record.document else self._value(record)
             if is_conversation(value) and (messages := messages_of(value)):
@@ -81,20 +80,18 @@ class Reader:
         self.overlapping += found
         return found
 
-    def _write(self, record: Record) -> Iterator[_Written]:
+    def _texts(self, record: Record) -> Iterator[_Text]:
         value = record.content if record.document else self._value(record)
         if isinstance(value, str):
             yield from _pieces(value)
         elif is_conversation(value):
             messages = messages_of(value)
-            written = self._converse(messages) if messages else None
-            self.unusable += written is None
-            if written:
-                yield written
+            text = self._chat_text(messages) if messages else None
+            self.unusable += text is None
+            if text:
+                yield text
         else:
-            raise InputError(
-                f"{record.where} holds neither a text nor a conversation; --field names one"
-            )
+            raise InputError(f"{record.where} has neither a text nor a conversation; use --field")
 
     def _value(self, record: Record) -> Any:  # noqa: ANN401 (any JSON)
         if self._field:
@@ -105,15 +102,15 @@ class Reader:
                     return record.content[name]
         return field_of(record, CONVERSATIONS[0])
 
-    def _converse(self, messages: Messages) -> _Written | None:
-        """The conversation as the template writes it; None where it changes what was said."""
+    def _chat_text(self, messages: Messages) -> _Text | None:
+        """The conversation by the chat template; None if the template changes its messages."""
         try:
             text = self._tokenizer.apply_chat_template(messages, tokenize=False)
-        except Exception as error:  # the template is a program of the model's authors
+        except Exception as error:  # templates may raise anything
             if type(error).__name__ != "TemplateError":
                 raise InputError(f"the chat template fails: {str(error)[:200]}") from error
             return None
-        learned, place = [], 0
+        spans, place = [], 0
         for message in messages:
             content = message["content"].strip()
             first = text.find(content, place)
@@ -121,12 +118,12 @@ class Reader:
                 return None
             place = first + len(content)
             if self._all or message["role"] == "assistant":
-                learned.append((first, place))
-        if not learned:
+                spans.append((first, place))
+        if not spans:
             return None
-        return _Written(text, [(0, len(text))] if self._all else learned, special=False)
+        return _Text(text, [(0, len(text))] if self._all else spans, special=False)
 
-    def _encode(self, some: list[_Written]) -> Iterator[Example]:
+    def _encode(self, some: list[_Text]) -> Iterator[Example]:
         backend = self._tokenizer.backend_tokenizer
         backend.no_truncation()
         backend.no_padding()
@@ -137,7 +134,7 @@ class Reader:
             for each, encoding in zip(mine, encodings, strict=True):
                 tokens = np.array(encoding.ids, np.int32)
                 if len(tokens):
-                    yield Example(tokens, _marked(encoding.offsets, each.learned))
+                    yield Example(tokens, _mask(encoding.offsets, each.spans))
 
 
 def is_conversation(value: Any) -> bool:  # noqa: ANN401 (any JSON)
@@ -146,7 +143,7 @@ def is_conversation(value: Any) -> bool:  # noqa: ANN401 (any JSON)
 
 
 def messages_of(turns: list[dict[str, Any]]) -> Messages | None:
-    """StepLock as role and content, from the first question on; None where they cannot be used."""
+    """Turns as role and content, from the first user message on; None if they are unusable."""
     messages: Messages = []
     for turn in turns:
         role = ROLES.get(str(turn.get("role", turn.get("from"))).lower())
@@ -158,8 +155,8 @@ def messages_of(turns: list[dict[str, Any]]) -> Messages | None:
     return messages if any(message["role"] == "user" for message in messages) else None
 
 
-def _pieces(text: str) -> Iterator[_Written]:
-    """A text in pieces that are tokenised in parallel, cut at the ends of lines."""
+def _pieces(text: str) -> Iterator[_Text]:
+    """A text in pieces that end at line ends, to be tokenised in parallel."""
     first = 0
     while first < len(text):
         last = first + PIECE
@@ -167,15 +164,15 @@ def _pieces(text: str) -> Iterator[_Written]:
             last = text.rfind("\n", first + 1, last) + 1 or last
         piece = text[first:last]
         if piece.strip():
-            yield _Written(piece, [(0, len(piece))], special=True)
+            yield _Text(piece, [(0, len(piece))], special=True)
         first = last
 
 
-def _marked(offsets: list[tuple[int, int]], learned: list[tuple[int, int]]) -> np.ndarray:
-    """Which tokens begin in a learned stretch, and the first token after each of them."""
+def _mask(offsets: list[tuple[int, int]], spans: list[tuple[int, int]]) -> np.ndarray:
+    """The tokens that start in a span, and the first token after each span."""
     starts = np.array([first for first, _ in offsets])
-    marks = np.zeros(len(starts), bool)
-    for first, last in learned:
+    mask = np.zeros(len(starts), bool)
+    for first, last in spans:
         low, high = np.searchsorted(starts, [first, last])
-        marks[low : high + 1] = True
-    return marks
+        mask[low : high + 1] = True
+    return mask

@@ -1,4 +1,4 @@
-"""How a run is stopped from outside: after the step it is in, with everything saved."""
+"""Signals stop a run after the current step, with everything saved."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -8,20 +8,20 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def stops_gently() -> Iterator[Callable[[], bool]]:
-    """Yields whether Ctrl-C or SIGTERM came; the second one stops at once, as ever."""
-    asked: list[int] = []
+def stop_after_step() -> Iterator[Callable[[], bool]]:
+    """Yields a function: whether Ctrl-C or SIGTERM was received; the second one stops at once."""
+    received: list[int] = []
     before = {number: signal.getsignal(number) for number in SIGNALS}
 
     def note(number: int, _: object) -> None:
-        asked.append(number)
+        received.append(number)
         for each, handler in before.items():
             signal.signal(each, handler)
 
     for number in SIGNALS:
         signal.signal(number, note)
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""What a run tells: lines for people, JSON lines always, TensorBoard and a plot where possible."""
+"""A run's logs: text lines, JSON lines, and TensorBoard and a plot if installed."""
 
 import json
 from collections.abc import Callable
@@ -11,8 +11,8 @@ LOG, PLOT = "log.jsonl", "loss.png"
 
 
 class Journal:
-    """Writes into the run's folder; `say` gets the lines. With no folder (not the first of several
-    processes) nothing is written."""
+    """Writes into the run's folder and passes text lines to `say`. Without a folder (in all but the
+    first of several processes) it writes nothing."""
 
     def __init__(self, folder: Path | None, say: Callable[[str], None]) -> None:
         self._folder, self._say = folder, say
@@ -21,12 +21,12 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
 
     def say(self, line: str) -> None:
-        """A line for people."""
+        """Log a text line."""
         if self._folder:
             self._say(line)
 
     def note(self, **values: Any) -> None:  # noqa: ANN401 (JSON values)
-        """A record; its numbers go to TensorBoard under their names."""
+        """Log a record; its numbers go to TensorBoard by name."""
         if not self._folder:
             return
         with (self._folder / LOG).open("a", encoding="utf-8") as file:
@@ -37,7 +37,7 @@ class Journal:
                     self._board.add_scalar(name, value, values.get("step", 0))
 
     def finish(self) -> None:
-        """Draw the losses and close what is open."""
+        """Plot the losses and close TensorBoard."""
         if self._board:
             self._board.close()
         if self._folder:
@@ -45,7 +45,7 @@ class Journal:
 
 
 def read_notes(log: Path) -> list[dict[str, Any]]:
-    """The records, a torn last line left out; a step made twice counts as it was made last."""
+    """The records, without an incomplete last line; the last record of a repeated step counts."""
     notes: dict[tuple[int, bool], dict[str, Any]] = {}
     if not log.is_file():
         return []
@@ -59,7 +59,7 @@ def read_notes(log: Path) -> list[dict[str, Any]]:
 
 
 def draw_losses(log: Path, picture: Path) -> None:
-    """Loss and held-out tokens per step over steps, if matplotlib is there."""
+    """Plot loss and held-out tokens per step, if matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:

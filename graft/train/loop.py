@@ -1,4 +1,4 @@
-"""The loop: take rows, learn, step, tell, save; stop at the end or when asked to."""
+"""The training loop: rows, gradients, optimizer step, log, checkpoint."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +20,13 @@ from graft.train.settings import Settings
 from graft.train.state import Progress, load_state, save_state
 
 BETAS = (0.9, 0.95)
-CLIP = 0.5  # greatest norm of a step's gradient
-TELL_SECONDS = 5.0
+MAX_GRADIENT_NORM = 0.5
+LOG_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lessons:
-    """What is learned by whom."""
+class TrainingSetup:
+    """Everything that the loop uses."""
 
     settings: Settings
     head: Head
@@ -37,56 +37,56 @@ class Lessons:
 
 
 class Loop:
-    """One stretch of a run; the same command goes on where the last one ended."""
+    """Runs from the last checkpoint on."""
 
-    def __init__(self, lessons: Lessons, save_head: Callable[[Progress], None]) -> None:
-        self._lessons, self._save_head = lessons, save_head
-        self._settings, self._head = lessons.settings, lessons.head
-        self._rows, self._processes = lessons.dataset.learned, lessons.processes
-        self._device = next(lessons.head.parameters()).device
-        self._schedule = Schedule.of(lessons.settings)
-        self._optimizer = _optimizer(lessons.head, lessons.settings)
+    def __init__(self, setup: TrainingSetup, save_head: Callable[[Progress], None]) -> None:
+        self._setup, self._save_head = setup, save_head
+        self._settings, self._head = setup.settings, setup.head
+        self._rows, self._processes = setup.dataset.train, setup.processes
+        self._device = next(setup.head.parameters()).device
+        self._schedule = Schedule.of(setup.settings)
+        self._optimizer = _optimizer(setup.head, setup.settings)
         self._progress = load_state(self._settings, self._head, self._optimizer)
         self._forward = self._processes.prepare(self._head)
         self._before = self._progress.elapsed
-        self._began = self._told = self._saved = time.monotonic()
-        self._since: list[Tensor] = []  # losses since the last line
+        self._began = self._logged = self._saved = time.monotonic()
+        self._since: list[Tensor] = []  # losses since the last log line
         if self._settings.batch % self._processes.count:
             raise InputError(f"--batch must be a multiple of {self._processes.count} processes")
 
     def run(self, stopping: Callable[[], bool]) -> bool:
-        """Whether the run came to its end."""
+        """Train; whether the run is complete."""
         if self._progress.step:
-            self._lessons.journal.say(f"going on after step {self._progress.step}")
+            self._setup.journal.say(f"resuming after step {self._progress.step}")
         measured = int(self._done() * self._settings.evaluations)
         first, stopped = self._progress.step, False
         while self._done() < 1 and not stopped:
-            self._since.append(self._learn(self._progress.step))
+            self._since.append(self._train_step(self._progress.step))
             if self._progress.step == first:
-                self._began = time.monotonic()  # the first step compiles, which is no training
+                self._began = time.monotonic()  # the first step includes compilation
             self._progress.step += 1
             elapsed = self._before + time.monotonic() - self._began
-            self._progress.elapsed, stopped = self._processes.agree((elapsed, stopping()))
+            self._progress.elapsed, stopped = self._processes.broadcast((elapsed, stopping()))
             due = int(self._done() * self._settings.evaluations)
             if due > measured:
                 measured = due
                 self._measure()
-            self._tell()
+            self._log()
             self._save()
         if not stopped and measured < self._settings.evaluations:
             self._measure()
-        self._tell(now=True)
+        self._log(now=True)
         self._save(now=True)
         return not stopped
 
     def _done(self) -> float:
         return self._schedule.progress(self._progress.step, self._progress.elapsed)
 
-    def _learn(self, step: int) -> Tensor:
+    def _train_step(self, step: int) -> Tensor:
         """One step of the optimizer; the mean loss of this process's tokens."""
         settings, processes = self._settings, self._processes
         chosen = rows_at(step * settings.batch, settings.batch, len(self._rows), settings.seed)
-        counted = max(1, counted_tokens(self._rows, chosen, self._lessons.objective.ahead))
+        counted = max(1, counted_tokens(self._rows, chosen, self._setup.objective.ahead))
         parts = list(_parts(chosen[processes.rank :: processes.count], settings.micro_batch))
         total = torch.zeros((), device=self._device)
         for number, part in enumerate(parts):
@@ -94,10 +94,10 @@ class Loop:
             with processes.accumulating(self._forward, last=number == len(parts) - 1):
                 with self._precision():
                     batch = batch_of(self._rows, part, self._device)
-                    outcome = self._lessons.objective.learn(self._forward, batch, random)
+                    outcome = self._setup.objective.learn(self._forward, batch, random)
                 processes.backward(outcome.loss / counted)
             total += outcome.loss.detach() / counted
-        torch.nn.utils.clip_grad_norm_(self._head.parameters(), CLIP)
+        torch.nn.utils.clip_grad_norm_(self._head.parameters(), MAX_GRADIENT_NORM)
         for group in self._optimizer.param_groups:
             group["lr"] = self._schedule.rate(self._done())
         self._optimizer.step()
@@ -110,47 +110,47 @@ class Loop:
 
     @torch.no_grad()
     def _measure(self) -> None:
-        """Tokens per step on held-out rows, each guess checked by the target's likeliest token."""
+        """Tokens per step on held-out rows, verified by the target's argmax."""
         if self._processes.rank:
             return
-        rows, begun, kept = self._lessons.dataset.held_out, 0, None
+        rows, total, sums = self._setup.dataset.held_out, 0, None
         share = max(1, (self._settings.micro_batch or self._settings.batch) // 2)
         for part in _parts(np.arange(len(rows)), share):
             with self._precision():
                 batch = batch_of(rows, part, self._device)
-                went, started = chains(self._lessons.objective.measure(self._head, batch))
-            kept = went if kept is None else kept + went
-            begun += started
-        rates = (kept / max(begun, 1)).tolist()
-        step, accepted = self._progress.step, round(1 + sum(rates), 4)
-        self._progress.tokens_per_step = accepted
+                accepted, count = chains(self._setup.objective.measure(self._head, batch))
+            sums = accepted if sums is None else sums + accepted
+            total += count
+        rates = (sums / max(total, 1)).tolist()
+        step, tokens_per_step = self._progress.step, round(1 + sum(rates), 4)
+        self._progress.tokens_per_step = tokens_per_step
         self._progress.accepted = [round(rate, 4) for rate in rates]
-        self._lessons.journal.note(
-            step=step, tokens_per_step=accepted, accepted=self._progress.accepted
+        self._setup.journal.note(
+            step=step, tokens_per_step=tokens_per_step, accepted=self._progress.accepted
         )
         shown = " ".join(f"{rate:.2f}" for rate in rates)
-        self._lessons.journal.say(
-            f"step {step}: held out, {accepted:.2f} tokens per step (accepted {shown})"
+        self._setup.journal.say(
+            f"step {step}: held out, {tokens_per_step:.2f} tokens per step (accepted {shown})"
         )
 
-    def _tell(self, *, now: bool = False) -> None:
-        seconds = time.monotonic() - self._told
-        if not self._since or (seconds < TELL_SECONDS and not now):
+    def _log(self, *, now: bool = False) -> None:
+        seconds = time.monotonic() - self._logged
+        if not self._since or (seconds < LOG_SECONDS and not now):
             return
         loss = torch.stack(self._since).mean().item()
         speed = len(self._since) * self._settings.batch * self._settings.length / seconds
         done = self._done()
         left = self._progress.elapsed / done * (1 - done)
         step, rate = self._progress.step, self._schedule.rate(done)
-        self._lessons.journal.note(
+        self._setup.journal.note(
             step=step, loss=loss, tokens_per_second=speed, learning_rate=rate,
             elapsed=self._progress.elapsed,
         )  # fmt: skip
-        self._lessons.journal.say(
+        self._setup.journal.say(
             f"step {step} ({100 * done:.0f} %): loss {loss:.4f}, {speed:,.0f} tokens/s, "
             f"{left / 60:.1f} min left"
         )
-        self._since, self._told = [], time.monotonic()
+        self._since, self._logged = [], time.monotonic()
 
     def _save(self, *, now: bool = False) -> None:
         if self._processes.rank:
@@ -171,8 +171,8 @@ def _optimizer(head: Head, settings: Settings) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=BETAS)
 
 
-def _parts(chosen: np.ndarray, most: int) -> Iterator[np.ndarray]:
-    """Stretches of at most so many; 0 is all."""
-    size = most or len(chosen)
+def _parts(chosen: np.ndarray, max_size: int) -> Iterator[np.ndarray]:
+    """Parts of at most `max_size`; 0 means one part."""
+    size = max_size or len(chosen)
     for first in range(0, len(chosen), size):
         yield chosen[first : first + size]

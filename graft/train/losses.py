@@ -1,8 +1,7 @@
-"""Cross-entropy against the target without logits of all tokens at once.
+"""Chunked cross-entropy against the target, without the logits of all tokens at once.
 
-Output layers are frozen, so the gradient of the head's outputs is found chunk by chunk in the
-forward pass and kept; no [tokens, vocabulary] tensor outlives its chunk, and nothing is computed
-twice.
+The output layer is frozen, so the gradient of the head's outputs is computed chunk by chunk in the
+forward pass; no [tokens, vocabulary] tensor outlives its chunk, and nothing is computed twice.
 """
 
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from torch import Tensor
 from graft.train.compiling import compiled, compiles
 
 CHUNK = 2048  # tokens
-Goal = tuple[Tensor, Tensor | None]  # a chunk's features [m, E] and labels [m]
+Chunk = tuple[Tensor, Tensor | None]  # a chunk's features [m, E] and labels [m]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +34,31 @@ class OutputLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
-    """What outputs [S, N, E] are held against.
+class Supervision:
+    """What the outputs [S, N, E] should predict.
 
-    `features` [N, E] are the target's at the same places; `labels` [N] the text's next ids, or
-    None to learn the target's distribution; `weights` [S, N] say what each output counts.
+    `features` [N, E] are the target's; `labels` [N] are the text's next ids, or None for the
+    target's distribution; `weights` [S, N] weight each output.
     """
 
     features: Tensor
     labels: Tensor | None
     weights: Tensor
 
-    def goal(self, places: Tensor) -> Goal:
-        """Of some of the N."""
+    def chunk(self, places: Tensor) -> Chunk:
+        """Features and labels at some of the N places."""
         return self.features[places], None if self.labels is None else self.labels[places]
 
 
-def cross_entropy(outputs: Tensor, lesson: Lesson, layer: OutputLayer) -> tuple[Tensor, Tensor]:
-    """The weighted sum, and where [S, N] the head's likeliest token is the target's likeliest.
+def cross_entropy(
+    outputs: Tensor, supervision: Supervision, layer: OutputLayer
+) -> tuple[Tensor, Tensor]:
+    """The weighted sum, and where [S, N] the argmax of head and target agree.
 
-    Only drafted ids are asked for: what the target holds of the others lowers a token's weight.
+    Only the ids of the draft vocabulary count: the target's probability of other ids lowers the
+    weight of a token.
     """
-    return _Chunked.apply(outputs, lesson, layer)
+    return _Chunked.apply(outputs, supervision, layer)
 
 
 class _Chunked(torch.autograd.Function):
@@ -64,21 +66,23 @@ class _Chunked(torch.autograd.Function):
     def forward(
         context: Any,  # noqa: ANN401 (torch's)
         outputs: Tensor,
-        lesson: Lesson,
+        supervision: Supervision,
         layer: OutputLayer,
     ) -> tuple[Tensor, Tensor]:
         gradient = torch.zeros_like(outputs)
         agreed = torch.zeros(outputs.shape[:2], dtype=torch.bool, device=outputs.device)
         total = outputs.new_zeros((), dtype=torch.float32)
-        wanted = lesson.weights.any(0).nonzero()[:, 0]
+        used = supervision.weights.any(0).nonzero()[:, 0]
         compute = _compiled() if compiles(outputs) else _chunk
-        for places in wanted.split(CHUNK):
+        for places in used.split(CHUNK):
             count = len(places)
-            if compute is not _chunk:  # compiled for one size
+            if compute is not _chunk:  # compiled for a static shape
                 places = F.pad(places, (0, CHUNK - count))  # noqa: PLW2901
-            weights = lesson.weights[:, places]
+            weights = supervision.weights[:, places]
             weights[:, count:] = 0
-            loss, same, slope = compute(outputs[:, places], lesson.goal(places), weights, layer)
+            loss, same, slope = compute(
+                outputs[:, places], supervision.chunk(places), weights, layer
+            )
             total += loss
             agreed[:, places[:count]] = same[:, :count]
             gradient[:, places[:count]] = slope[:, :count].to(gradient.dtype)
@@ -87,27 +91,27 @@ class _Chunked(torch.autograd.Function):
         return total, agreed
 
     @staticmethod
-    def backward(context: Any, grown: Tensor, _: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
+    def backward(context: Any, upstream: Tensor, _: Tensor) -> tuple[Tensor, None, None]:  # noqa: ANN401
         (gradient,) = context.saved_tensors
-        return gradient * grown.to(gradient.dtype), None, None
+        return gradient * upstream.to(gradient.dtype), None, None
 
 
 def _chunk(
-    outputs: Tensor, goal: Goal, weights: Tensor, layer: OutputLayer
+    outputs: Tensor, chunk: Chunk, weights: Tensor, layer: OutputLayer
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of [S, m, E]: the weighted sum, where the likeliest tokens are the same, the gradient."""
-    wished, best = _wished(goal, layer)
+    """For [S, m, E]: the weighted sum, where the argmax agrees, and the gradient."""
+    expected, best = _expected(chunk, layer)
     logits = (outputs.to(layer.drafted.dtype) @ layer.drafted.T).float()
     same = layer.ids[logits.argmax(-1)] == best
     logs = logits.log_softmax(-1)
-    loss = -(weights * (wished * logs).sum(-1)).sum()
-    slope = (logs.exp() * wished.sum(-1, keepdim=True) - wished) * weights[..., None]
+    loss = -(weights * (expected * logs).sum(-1)).sum()
+    slope = (logs.exp() * expected.sum(-1, keepdim=True) - expected) * weights[..., None]
     return loss, same, slope.to(layer.drafted.dtype) @ layer.drafted
 
 
-def _wished(goal: Goal, layer: OutputLayer) -> tuple[Tensor, Tensor]:
-    """What drafted ids should get [m, n], and the target's likeliest of all ids [m]."""
-    features, labels = goal
+def _expected(chunk: Chunk, layer: OutputLayer) -> tuple[Tensor, Tensor]:
+    """Expected probabilities of the draft vocabulary [m, n], and the target's argmax [m]."""
+    features, labels = chunk
     logits = (features.to(layer.whole.dtype) @ layer.whole.T).float()
     best = logits.argmax(-1)
     if labels is None:
@@ -117,5 +121,5 @@ def _wished(goal: Goal, layer: OutputLayer) -> tuple[Tensor, Tensor]:
 
 @cache
 def _compiled() -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
-    """Chunks spend their time on passes over logits; compiled, there are few."""
+    """Compiling fuses the passes over the logits."""
     return compiled(_chunk)

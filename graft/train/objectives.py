@@ -1,9 +1,8 @@
-"""What each kind of head learns from a batch, and how it is measured.
+"""The training objective of each kind of head, and its measurement.
 
-EAGLE-2 learns its next features as the target's output layer reads them, fed with its own features
-for several steps as at inference (HASS, EAGLE-3's training-time test); EAGLE-1's loss on the
-features themselves is `paper`. LongSpec learns with one to `shifts` of the target's last keys
-hidden, because a chain of guesses runs ahead of them.
+EAGLE-2 is trained on the logits of its features, fed with its own features for several steps as at
+inference (HASS, EAGLE-3's training-time test); `paper` adds EAGLE-1's loss on the features.
+LongSpec is trained with the target's last 1 to `shifts` keys masked, as in a draft chain.
 """
 
 from dataclasses import dataclass
@@ -15,20 +14,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graft.train.batches import Batch, anchor_offset
-from graft.train.losses import Lesson, OutputLayer, cross_entropy
+from graft.train.losses import OutputLayer, Supervision, cross_entropy
 from graft.train.packing import Rows
 from graft.train.settings import Settings
 from graft.train.target import Target
 
-DEPTH = 5  # guesses in a row when measuring
+DEPTH = 5  # chain length when measuring
 NOISE_LENGTH = 512  # EAGLE-1's noise is weaker in longer texts
 PAPER_TOKENS, PAPER_FEATURES = 0.1, 1.0  # EAGLE-1's weights
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`loss` is a sum over tokens; `agreed` and `counted` [S, B, T] say of each guess, as many
-    steps ahead, whether it is the target's likeliest and whether it was asked for."""
+    """`loss` is a sum over tokens; for each draft token, `agreed` [S, B, T] is whether it is the
+    target's argmax, and `counted` [S, B, T] whether it is in the loss."""
 
     loss: Tensor
     agreed: Tensor
@@ -36,44 +35,44 @@ class Outcome:
 
 
 class Objective(Protocol):
-    """How a kind of head learns."""
+    """The objective of a kind of head."""
 
-    ahead: int  # how far the token a column guesses lies behind the column
+    ahead: int  # distance from a column to the token it predicts
 
     def learn(self, head: nn.Module, batch: Batch, random: np.random.Generator) -> Outcome:
-        """With noise, hidden keys and moved positions, as the settings say."""
+        """The loss with noise, masked keys and shifted positions, as configured."""
 
     def measure(self, head: nn.Module, batch: Batch) -> Outcome:
-        """Guesses `DEPTH` steps ahead, as at inference."""
+        """Draft `DEPTH` steps ahead, as at inference."""
 
 
 def counted_tokens(rows: Rows, chosen: np.ndarray, ahead: int) -> int:
-    """How many tokens of the rows are asked for."""
-    documents, learned = rows.documents[chosen], rows.learned[chosen]
-    return int((learned[:, ahead:] & (documents[:, ahead:] == documents[:, :-ahead])).sum())
+    """The number of tokens in the loss."""
+    documents, loss_mask = rows.documents[chosen], rows.loss_mask[chosen]
+    return int((loss_mask[:, ahead:] & (documents[:, ahead:] == documents[:, :-ahead])).sum())
 
 
-def _asked(batch: Batch, ahead: int) -> Tensor:
-    """[B, T]: whether the token `ahead` of a column is learned and of the same document.
-
-    So what is rolled into the last columns from the first is never asked for.
-    """
-    asked = torch.zeros_like(batch.learned)
+def _in_loss(batch: Batch, ahead: int) -> Tensor:
+    """[B, T]: whether the token `ahead` of a column is in the loss and of the same document, so
+    columns that wrap around are not."""
+    mask = torch.zeros_like(batch.loss_mask)
     same = batch.documents[:, ahead:] == batch.documents[:, :-ahead]
-    asked[:, :-ahead] = batch.learned[:, ahead:] & same
-    return asked
+    mask[:, :-ahead] = batch.loss_mask[:, ahead:] & same
+    return mask
 
 
-def _moved(batch: Batch, random: np.random.Generator, target: Target, settings: Settings) -> Tensor:
+def _shifted(
+    batch: Batch, random: np.random.Generator, target: Target, settings: Settings
+) -> Tensor:
     """Anchor-offset positions [B, T], anywhere in the target's context."""
     context = target.config.get_text_config().max_position_embeddings
-    most = max(context - batch.tokens.shape[1], 0)
-    offsets = torch.from_numpy(random.integers(0, most + 1, len(batch.tokens)))
+    max_offset = max(context - batch.tokens.shape[1], 0)
+    offsets = torch.from_numpy(random.integers(0, max_offset + 1, len(batch.tokens)))
     return anchor_offset(batch.places, offsets.to(batch.places.device), settings.sinks)
 
 
 class EagleObjective:
-    """Column t: token t + 1 and feature t; it guesses token t + 2."""
+    """Column t has token t + 1 and feature t and predicts token t + 2."""
 
     ahead = 2
 
@@ -86,7 +85,7 @@ class EagleObjective:
         noise = torch.Generator(batch.tokens.device).manual_seed(int(random.integers(2**62)))
         positions = batch.places
         if self._settings.offset_positions:
-            positions = _moved(batch, random, self._target, self._settings)
+            positions = _shifted(batch, random, self._target, self._settings)
         return self._run(head, batch, positions, self._settings.unroll, (spread, noise))
 
     def measure(self, head: nn.Module, batch: Batch) -> Outcome:
@@ -101,7 +100,7 @@ class EagleObjective:
         steps: int,
         noise: tuple[float, torch.Generator] | None,
     ) -> Outcome:
-        features = self._target.read(batch, positions).features
+        features = self._target.forward(batch, positions).features
         given = features.float()
         if noise:
             spread, generator = noise
@@ -109,22 +108,20 @@ class EagleObjective:
             given = given + (uniform - 0.5) * spread
         embeddings = F.embedding(batch.tokens.roll(-1, 1), self._target.embedding).float()
         outputs = head(embeddings, given, positions, batch.visible, steps)
-        asked = _asked(batch, self.ahead)
-        counted = torch.stack([asked & (batch.places >= step) for step in range(steps)])
+        mask = _in_loss(batch, self.ahead)
+        counted = torch.stack([mask & (batch.places >= step) for step in range(steps)])
         powers = torch.arange(steps, device=counted.device)
         weights = counted * (self._settings.unroll_decay**powers)[:, None, None]
-        return self._held_against(outputs, features.roll(-1, 1), weights, batch)
+        return self._outcome(outputs, features.roll(-1, 1), weights, batch)
 
-    def _held_against(
-        self, outputs: Tensor, features: Tensor, weights: Tensor, batch: Batch
-    ) -> Outcome:
+    def _outcome(self, outputs: Tensor, features: Tensor, weights: Tensor, batch: Batch) -> Outcome:
         labels = batch.tokens.roll(-self.ahead, 1).flatten()
-        lesson = Lesson(
+        supervision = Supervision(
             features.flatten(0, 1),
             labels if self._settings.loss == "token" else None,
             weights.flatten(1),
         )
-        loss, agreed = cross_entropy(outputs.flatten(1, 2), lesson, self._layer)
+        loss, agreed = cross_entropy(outputs.flatten(1, 2), supervision, self._layer)
         if self._settings.loss == "paper":
             distance = F.smooth_l1_loss(
                 outputs.float(), features.float().expand_as(outputs), reduction="none"
@@ -134,7 +131,7 @@ class EagleObjective:
 
 
 class LongSpecObjective:
-    """Column t: token t; it guesses token t + 1."""
+    """Column t has token t and predicts token t + 1."""
 
     ahead = 1
 
@@ -146,7 +143,7 @@ class LongSpecObjective:
         shift = int(random.integers(1, self._settings.shifts + 1))
         positions = batch.places
         if not self._settings.vanilla_positions:
-            positions = _moved(batch, random, self._target, self._settings)
+            positions = _shifted(batch, random, self._target, self._settings)
         return self._run(head, batch, positions, [shift])
 
     def measure(self, head: nn.Module, batch: Batch) -> Outcome:
@@ -154,19 +151,19 @@ class LongSpecObjective:
         return self._run(head, batch, batch.places, list(range(1, DEPTH + 1)))
 
     def _run(self, head: nn.Module, batch: Batch, positions: Tensor, shifts: list[int]) -> Outcome:
-        reading = self._target.read(batch, positions)
+        target = self._target.forward(batch, positions)
         embeddings = F.embedding(batch.tokens, self._target.embedding).float()
         behind = torch.tensor(shifts, device=embeddings.device)
-        outputs = head(embeddings, reading.memory, positions, batch.visible, behind)
-        asked = _asked(batch, self.ahead)
-        counted = asked.expand(len(shifts), *asked.shape)
+        outputs = head(embeddings, target.kv, positions, batch.visible, behind)
+        mask = _in_loss(batch, self.ahead)
+        counted = mask.expand(len(shifts), *mask.shape)
         labels = batch.tokens.roll(-self.ahead, 1).flatten()
-        lesson = Lesson(
-            reading.features.flatten(0, 1),
+        supervision = Supervision(
+            target.features.flatten(0, 1),
             labels if self._settings.loss == "token" else None,
             counted.flatten(1).float(),
         )
-        loss, agreed = cross_entropy(outputs.flatten(1, 2), lesson, self._layer)
+        loss, agreed = cross_entropy(outputs.flatten(1, 2), supervision, self._layer)
         return Outcome(loss, agreed.view(counted.shape), counted)
 
 
@@ -177,14 +174,14 @@ OBJECTIVES: dict[str, type[EagleObjective | LongSpecObjective]] = {
 
 
 def chains(outcome: Outcome) -> tuple[Tensor, int]:
-    """How many chains of guesses went at least so far [S], and how many were begun.
+    """The number of chains accepted up to each depth [S], and the number of chains.
 
-    A chain begun at column t guesses step i at column t + i, told the text's own tokens so far; it
-    goes on while the head's likeliest token is the target's. On text the target wrote greedily
-    this is what greedy decoding accepts.
+    A chain that starts at column t drafts depth i at column t + i with the text's own tokens as
+    input; it continues while the argmax of head and target agree. On greedy output of the target
+    this equals the acceptance of greedy decoding.
     """
     steps, _, columns = outcome.agreed.shape
     whole = columns - steps + 1
-    begun = torch.stack([outcome.counted[i, :, i : i + whole] for i in range(steps)]).all(0)
+    started = torch.stack([outcome.counted[i, :, i : i + whole] for i in range(steps)]).all(0)
     kept = torch.stack([outcome.agreed[i, :, i : i + whole] for i in range(steps)]).cumprod(0)
-    return (kept * begun).sum((1, 2)), int(begun.sum())
+    return (kept * started).sum((1, 2)), int(started.sum())

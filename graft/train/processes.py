@@ -1,8 +1,7 @@
-"""One process or many: the loop asks the same of both.
+"""Training in one process or in several.
 
-Many are started by `accelerate launch` or `torchrun`; each holds the target and the head, reads
-its share of every batch, and accelerate adds up the gradients. A head is one layer, so there is
-nothing to shard.
+`accelerate launch` or `torchrun` start several; each has the target and the head and takes its part
+of every batch, and accelerate sums the gradients. A head is one layer, so it is not sharded.
 """
 
 import os
@@ -16,11 +15,11 @@ from torch import Tensor, nn
 
 from graft.errors import InputError
 
-LONGEST_WAIT = timedelta(hours=12)  # while the first process asks the target and packs
+TIMEOUT = timedelta(hours=12)  # the first process regenerates answers and packs
 
 
 class Processes(Protocol):
-    """Who takes part."""
+    """The processes of a run."""
 
     rank: int
     count: int
@@ -30,16 +29,16 @@ class Processes(Protocol):
 
     @contextmanager
     def accumulating(self, head: nn.Module, *, last: bool) -> Iterator[None]:
-        """Gradients inside are added up between processes in the `last` part of a step only."""
+        """Gradients are summed over processes only in the `last` part of a step."""
 
     def backward(self, loss: Tensor) -> None:
         """Add the loss's gradients."""
 
-    def agree(self, value: Any) -> Any:  # noqa: ANN401 (a number, a flag)
+    def broadcast(self, value: Any) -> Any:  # noqa: ANN401 (a number, a flag)
         """The first process's value, for all."""
 
 
-class Alone:
+class SingleProcess:
     """The only process."""
 
     rank, count = 0, 1
@@ -57,12 +56,12 @@ class Alone:
         """See Processes."""
         loss.backward()
 
-    def agree(self, value: Any) -> Any:  # noqa: ANN401
+    def broadcast(self, value: Any) -> Any:  # noqa: ANN401
         """See Processes."""
         return value
 
 
-class Together:
+class MultiProcess:
     """Several processes through accelerate."""
 
     def __init__(self) -> None:
@@ -73,8 +72,8 @@ class Together:
                 "several processes need accelerate: pip install 'graftlm[train]'"
             ) from None
         cpu = not torch.cuda.is_available()
-        patient = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
-        self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[patient])
+        longer = InitProcessGroupKwargs(timeout=TIMEOUT)
+        self._accelerator = Accelerator(cpu=cpu, kwargs_handlers=[longer])
         self.rank, self.count = self._accelerator.process_index, self._accelerator.num_processes
         if str(self._accelerator.distributed_type).endswith(("FSDP", "DEEPSPEED", "MEGATRON_LM")):
             raise InputError("a head is one layer and is not sharded; configure plain MULTI_GPU")
@@ -93,10 +92,10 @@ class Together:
             yield
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients are averaged, so that the sum over processes is `count` times too small."""
+        """See Processes. accelerate averages gradients, so the loss is scaled by `count`."""
         self._accelerator.backward(loss * self.count)
 
-    def agree(self, value: Any) -> Any:  # noqa: ANN401
+    def broadcast(self, value: Any) -> Any:  # noqa: ANN401
         """See Processes."""
         from accelerate.utils import broadcast_object_list
 
@@ -104,12 +103,12 @@ class Together:
 
 
 def processes() -> Processes:
-    """By what the launcher says in the environment."""
-    return Together() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else Alone()
+    """The processes, from the launcher's environment variables."""
+    return MultiProcess() if int(os.environ.get("WORLD_SIZE", "1")) > 1 else SingleProcess()
 
 
 def own_device(device: str) -> str:
-    """Every process on a machine has a GPU of its own."""
+    """The GPU of this process."""
     local = os.environ.get("LOCAL_RANK")
     if local is None or device == "cpu" or not torch.cuda.is_available():
         return device

@@ -1,4 +1,4 @@
-"""What a training run is asked to do: one field is one option of `graft train`."""
+"""Settings of a training run: each field is an option of `graft train`."""
 
 from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
@@ -9,90 +9,90 @@ from graft.errors import InputError
 KINDS = ("eagle2", "longspec")
 LOSSES = ("soft", "token", "paper")
 DTYPES = ("fp16", "bf16", "fp32")
-# What may change when a run goes on: none of it changes which steps were made so far.
+# Options that may change when a run is resumed.
 FREE = {"out", "steps", "minutes", "save_minutes", "device", "dtype", "micro_batch", "evaluations"}
 
 
 def option(default: Any, help_text: str) -> Any:  # noqa: ANN401 (dataclasses' own signature)
-    """A field with the help of its option."""
+    """A field with the help text of its option."""
     return field(default=default, metadata={"help": help_text})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Checked when made; InputError in one line for what cannot be."""
+    """Validated; InputError for invalid values."""
 
     kind: str
     data: tuple[str, ...]
     out: Path
     model: str = option("smollm2-135m", "The target: known name, hub id, folder or GGUF file.")
-    field: str = option("", "Where records have their text or conversation; a.b nests.")
-    exclude: str = option("", "Learn from no text with 13 words in a row of these files.")
-    all_tokens: bool = option(False, "Learn from questions too, not from answers alone.")  # noqa: FBT003
-    regenerate: int = option(0, "Let the target itself answer so many of the data's questions.")
-    answers: Path | None = option(None, "JSON lines to keep its answers in; beside --out.")
-    answer_tokens: int = option(256, "Longest answer of --regenerate.")
-    temperature: float = option(0.0, "Of --regenerate; 0 is greedy.")
+    field: str = option("", "Field of the text or conversation in records; a.b nests.")
+    exclude: str = option("", "Exclude texts that share 13 words in a row with these files.")
+    all_tokens: bool = option(False, "Train on all tokens, not only on answers.")  # noqa: FBT003
+    regenerate: int = option(0, "Train on the target's answers to the first N questions.")
+    answers: Path | None = option(None, "JSON Lines file of these answers; default: beside --out.")
+    answer_tokens: int = option(256, "Maximum tokens of an answer of --regenerate.")
+    temperature: float = option(0.0, "Temperature of --regenerate; 0 is greedy.")
     length: int = option(1024, "Tokens of a packed sequence.")
-    batch: int = option(16, "Sequences of a step.")
-    micro_batch: int = option(0, "Sequences at a time, of --batch; 0 is all.")
-    steps: int = option(0, "How long: so many steps ...")
-    minutes: float = option(0.0, "... or so many minutes of training, all stretches together.")
-    learning_rate: float = option(1e-3, "Highest, after the warm-up.")
-    warmup: float = option(0.05, "Part of the run in which the rate rises.")
-    weight_decay: float = option(0.01, "Of matrices.")
+    batch: int = option(16, "Sequences per step.")
+    micro_batch: int = option(0, "Sequences per forward pass; 0: all of --batch.")
+    steps: int = option(0, "Length of the run in steps ...")
+    minutes: float = option(0.0, "... or in minutes of training.")
+    learning_rate: float = option(1e-3, "Peak learning rate, after the warm-up.")
+    warmup: float = option(0.05, "Fraction of the run with a rising learning rate.")
+    weight_decay: float = option(0.01, "Weight decay of matrices.")
     loss: str = option("soft", "soft (the target's distribution), token (the text), paper.")
-    unroll: int = option(3, "Steps eagle2 feeds itself its own features.")
-    unroll_decay: float = option(0.8, "Weight of each such step against the one before.")
-    noise: float = option(0.2, "Spread of eagle2's noise on features, at 512 tokens.")
-    shifts: int = option(4, "longspec hides the target's last 1 to so many keys (flash-noisy).")
-    sinks: int = option(4, "First positions that anchor-offset leaves in place.")
+    unroll: int = option(3, "Steps that eagle2 runs on its own features.")
+    unroll_decay: float = option(0.8, "Loss weight of each such step relative to the one before.")
+    noise: float = option(0.2, "Range of eagle2's uniform noise on features, at 512 tokens.")
+    shifts: int = option(4, "Mask the target's last 1 to N keys for longspec (flash-noisy).")
+    sinks: int = option(4, "First positions that anchor-offset does not shift.")
     vanilla_positions: bool = option(False, "No anchor-offset positions for longspec.")  # noqa: FBT003
     offset_positions: bool = option(False, "Anchor-offset positions for eagle2 too.")  # noqa: FBT003
     no_final_norm: bool = option(False, "No norm before longspec's output, as in the paper.")  # noqa: FBT003
-    random_start: bool = option(False, "Begin with random weights, not with the target's.")  # noqa: FBT003
-    start: Path | None = option(None, "Begin with this head's weights.")
-    window: int = option(512, "longspec's own attention.")
-    cross_layers: int = option(1, "The target's last layers that longspec looks at.")
-    draft_vocabulary: int = option(16384, "Frequent ids to draft; 0 is all.")
-    held_out: float = option(0.02, "Part of the texts to measure with.")
-    evaluations: int = option(10, "Times acceptance is measured on them.")
-    save_minutes: float = option(1.0, "Between checkpoints.")
-    seed: int = option(0, "Of order, noise, offsets and first weights.")
+    random_start: bool = option(False, "Initialise with random weights, not the target's.")  # noqa: FBT003
+    start: Path | None = option(None, "Initialise with the weights of this head.")
+    window: int = option(512, "Window of longspec's own attention.")
+    cross_layers: int = option(1, "Number of the target's last layers that longspec attends to.")
+    draft_vocabulary: int = option(16384, "Size of the draft vocabulary; 0: all ids.")
+    held_out: float = option(0.02, "Fraction of the texts held out.")
+    evaluations: int = option(10, "Number of evaluations on held-out texts.")
+    save_minutes: float = option(1.0, "Minutes between checkpoints.")
+    seed: int = option(0, "Seed of order, noise, offsets and initial weights.")
     device: str = option("auto", "cpu, cuda, ... or auto.")
-    dtype: str = option("fp16", "Of the head's file: fp16, bf16 or fp32.")
+    dtype: str = option("fp16", "dtype of the saved head: fp16, bf16 or fp32.")
 
     def __post_init__(self) -> None:
         _check_choice("kind", self.kind, KINDS)
         _check_choice("--loss", self.loss, LOSSES)
         _check_choice("--dtype", self.dtype, DTYPES)
         if not self.data:
-            raise InputError("nothing to learn from: name files with --data")
+            raise InputError("no training data: name files with --data")
         if (self.steps > 0) == (self.minutes > 0):
-            raise InputError("say how long: either --steps N or --minutes M")
-        for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise InputError(f"{spelled(name)} must be at least {least:g}")
+            raise InputError("set the length of the run: either --steps N or --minutes M")
+        for name, minimum in MINIMUMS.items():
+            if getattr(self, name) < minimum:
+                raise InputError(f"{option_name(name)} must be at least {minimum:g}")
         if not 0 < self.held_out <= 0.5:
             raise InputError("--held-out must be above 0 and at most 0.5")
         if self.kind != "longspec" and self.cross_layers > 1:
-            raise InputError("--cross-layers is for longspec; other heads do not look at layers")
+            raise InputError("--cross-layers is for longspec only")
         if self.kind == "longspec" and self.loss == "paper":
-            object.__setattr__(self, "loss", "token")  # that is LongSpec's
+            object.__setattr__(self, "loss", "token")  # LongSpec's loss
 
     @property
     def work(self) -> Path:
-        """Where checkpoints, logs and answers of this run lie."""
+        """The folder of checkpoints, logs and answers."""
         return self.out.with_name(f"{self.out.name}.train")
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same, as JSON has it."""
+        """The settings that a resumed run must share, as JSON values."""
         kept = {name: value for name, value in asdict(self).items() if name not in FREE}
         kept["data"] = list(kept["data"])
         return {n: str(v) if isinstance(v, Path) else v for n, v in kept.items()}
 
 
-LEAST = {
+MINIMUMS = {
     "length": 16, "batch": 1, "micro_batch": 0, "steps": 0, "minutes": 0, "learning_rate": 0,
     "warmup": 0, "weight_decay": 0, "unroll": 1, "unroll_decay": 0, "noise": 0, "shifts": 1,
     "sinks": 0, "window": 1, "cross_layers": 1, "draft_vocabulary": 0, "evaluations": 1,
@@ -100,13 +100,13 @@ LEAST = {
 }  # fmt: skip
 
 
-def spelled(name: str) -> str:
-    """A field as its option is typed."""
+def option_name(name: str) -> str:
+    """The command-line option of a field."""
     return f"--{name.replace('_', '-')}"
 
 
 def options() -> list[Field]:
-    """The fields that have a default; the others are asked for by each command."""
+    """The fields with a default; commands define the others."""
     return [each for each in fields(Settings) if "help" in each.metadata]
 
 

@@ -1,9 +1,8 @@
-"""The weights a new head begins with.
+"""The initial weights of a head.
 
-LongSpec's begin as what they stand in for: its own attention reads embeddings like the target's
-first layer, its cross-attention and MLP read the target's memory like the last one, and that of
-layers before it like these. In EAGLE's fusion embeddings and features begin with the same say: they
-differ in size by far.
+LongSpec copies the target: its self-attention from the first layer, its cross-attention and MLP
+from the last layer and, for further layers, from these. In EAGLE's fusion, embeddings and features
+are scaled to contribute equally, because their magnitudes differ by far.
 """
 
 import torch
@@ -13,17 +12,17 @@ from graft.models.eagle_head import EagleHead
 from graft.models.heads.files import Head
 from graft.models.longspec_head import LongSpecHead
 
-SPREAD = 0.02
-SOME_IDS = 256
+STD = 0.02
+SAMPLE_IDS = 256
 
 
 @torch.no_grad()
-def draw_weights(head: Head, seed: int) -> None:
+def init_random(head: Head, seed: int) -> None:
     """Matrices from a normal distribution, biases 0, norms 1; the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in head.parameters():
         if parameter.dim() > 1:
-            drawn = torch.randn(parameter.shape, generator=generator) * SPREAD
+            drawn = torch.randn(parameter.shape, generator=generator) * STD
             parameter.copy_(drawn)
     for module in head.modules():
         if isinstance(module, nn.Linear) and module.bias is not None:
@@ -31,18 +30,18 @@ def draw_weights(head: Head, seed: int) -> None:
 
 
 @torch.no_grad()
-def begin_like_target(head: Head, network: nn.Module) -> None:
-    """On top of drawn weights: what can be taken from the target, where the shapes are the same."""
+def init_from_target(head: Head, network: nn.Module) -> None:
+    """Copy weights of the target whose shapes match, over random ones."""
     if isinstance(head, EagleHead):
-        _even_out(head, network)
+        _balance_fusion(head, network)
     else:
         _copy_layers(head, network.base_model)
 
 
 @torch.no_grad()
-def take_over(head: LongSpecHead, before: LongSpecHead) -> None:
-    """Let a new head go on from one that looks at fewer layers: what the others say begins with
-    nothing, so that both guess the same."""
+def widen(head: LongSpecHead, before: LongSpecHead) -> None:
+    """Copy a head that attends to fewer layers; the further layers contribute 0 at first, so both
+    heads draft the same."""
     known = before.state_dict()
     for name, value in head.state_dict().items():
         given = known[name].to(value.dtype)
@@ -53,15 +52,15 @@ def take_over(head: LongSpecHead, before: LongSpecHead) -> None:
             value[: len(given)] = given
 
 
-def _even_out(head: EagleHead, network: nn.Module) -> None:
-    """Scale the fusion's two halves so that what it adds up has a spread of about 1."""
+def _balance_fusion(head: EagleHead, network: nn.Module) -> None:
+    """Scale the two halves of the fusion so that its output has a standard deviation of 1."""
     embedding = network.get_input_embeddings().weight
-    some = torch.arange(min(len(embedding), SOME_IDS), device=embedding.device)[None]
+    some = torch.arange(min(len(embedding), SAMPLE_IDS), device=embedding.device)[None]
     features = network.base_model(some, use_cache=False).last_hidden_state
     width = head.config.hidden
     for half, given in ((slice(0, width), embedding[some]), (slice(width, None), features)):
         size = given.float().pow(2).mean().sqrt().item()
-        head.fc.weight[:, half] *= (2 * width) ** -0.5 / (SPREAD * size)
+        head.fc.weight[:, half] *= (2 * width) ** -0.5 / (STD * size)
 
 
 def _copy_layers(head: LongSpecHead, decoder: nn.Module) -> None:
@@ -88,7 +87,7 @@ def _copy(ours: dict[str, Tensor], theirs: nn.Module) -> None:
 
 
 def _heads_of(head: LongSpecHead, number: int) -> dict[str, Tensor]:
-    """The part of the cross-attention that looks at one layer, counted from the last."""
+    """The part of the cross-attention for one layer, counted from the last."""
     return {
         name: parameter.chunk(head.config.cross_layers, int(name == "o_proj.weight"))[number]
         for name, parameter in head.cross_attn.named_parameters()

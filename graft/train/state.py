@@ -1,7 +1,7 @@
-"""A run's state in one file, replaced whole: weights, the optimizer's moments, how far it is.
+"""The checkpoint of a run, one file replaced atomically: weights, optimizer moments, progress.
 
-Order of data, noise and offsets follow from the seed and the step's number, so nothing else need be
-kept for the next step to be the same, bit for bit.
+The order of data, noise and offsets depend only on the seed and the step's number, so a resumed run
+is the same bit for bit.
 """
 
 import json
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graft.errors import CheckpointError, InputError
 from graft.home import atomic_file
-from graft.train.settings import Settings, options, spelled
+from graft.train.settings import Settings, option_name, options
 
 FILE = "state.safetensors"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW
@@ -24,7 +24,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW
 
 @dataclass(slots=True)
 class Progress:
-    """Steps made, seconds they took, and what was last measured on held-out rows."""
+    """Steps, their seconds, and the last measurement on held-out rows."""
 
     step: int = 0
     elapsed: float = 0.0
@@ -35,7 +35,7 @@ class Progress:
 def save_state(
     settings: Settings, head: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
 ) -> None:
-    """Killed meanwhile, the state before stays."""
+    """Save a checkpoint; if the process is killed, the previous one remains."""
     tensors = {f"head.{name}": value for name, value in head.state_dict().items()}
     for name, parameter in head.named_parameters():
         for moment, value in optimizer.state.get(parameter, {}).items():
@@ -50,7 +50,7 @@ def save_state(
 
 
 def load_state(settings: Settings, head: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Where the run was, its weights and moments put in place; a new run's beginning else."""
+    """Load the checkpoint, if there is one, into head and optimizer."""
     path = settings.work / FILE
     if not path.is_file():
         return Progress()
@@ -64,7 +64,7 @@ def load_state(settings: Settings, head: nn.Module, optimizer: torch.optim.Optim
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         reason = str(error).splitlines()[0][:200]
         raise CheckpointError(
-            f"{path} cannot be read ({reason}); delete it to begin anew"
+            f"{path} cannot be read ({reason}); delete it to start again"
         ) from error
     return progress
 
@@ -80,11 +80,11 @@ def _put(tensors: dict[str, Tensor], head: nn.Module, optimizer: torch.optim.Opt
 
 
 def _check_same(settings: Settings, before: dict[str, Any], path: Path) -> None:
-    """What a run did not know yet when it was begun was as it is by default."""
+    """Raise InputError if settings differ; options newer than the checkpoint had their default."""
     before = {each.name: each.default for each in options()} | before
     for name, value in settings.identity().items():
         if before.get(name) != value:
             raise InputError(
-                f"{path.parent} was begun with {spelled(name)} {before.get(name)}, not {value}; "
-                "name another --out or delete that folder"
+                f"{path.parent} was started with {option_name(name)} {before.get(name)}, "
+                f"not {value}; choose another --out or delete that folder"
             )

@@ -1,4 +1,4 @@
-"""The frozen target: what it thinks of every token of a batch, for a head to learn from."""
+"""The frozen target: features, keys and values of a batch to train a head on."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,20 +14,20 @@ from graft.models.load import find_device
 from graft.train.batches import Batch
 from graft.train.compiling import compile_in_place, compiles
 
-CLOSE = 1e-2  # between our logits and the network's, in 32 bits
+TOLERANCE = 1e-2  # of logits in fp32, relative to the largest
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TargetOutputs:
     """Features (after the final norm) [B, T, E]; keys and values [B, n * K, T, D] of the last n
     layers, the last one's first."""
 
     features: Tensor
-    memory: tuple[Tensor, Tensor]
+    kv: tuple[Tensor, Tensor]
 
 
 class Target:
-    """A transformers model that is never changed; `layers`: how many of its last ones are read."""
+    """A frozen transformers model; `layers` is the number of last layers whose KV is used."""
 
     def __init__(
         self,
@@ -42,44 +42,44 @@ class Target:
         self.output: Tensor = network.get_output_embeddings().weight
         _check_output(self)
         others, last = network.base_model.layers[:-layers], network.base_model.layers[-layers:]
-        self._last = [_Memory(layer.self_attn) for layer in reversed(last)]
+        self._last = [_KeepKV(layer.self_attn) for layer in reversed(last)]
         if compiles(self.output):
             compile_in_place(*others)
 
     @property
     def config(self) -> PretrainedConfig:
-        """As transformers describes it."""
+        """The model's config."""
         return self.network.config
 
     @property
     def device(self) -> torch.device:
-        """Where it lies, and where batches go."""
+        """The device of the model and of batches."""
         return self.output.device
 
     @torch.no_grad()
-    def read(self, batch: Batch, positions: Tensor) -> Reading:
-        """One forward. Documents are told apart by a mask of our own: where positions jump,
-        transformers would see a new one."""
+    def forward(self, batch: Batch, positions: Tensor) -> TargetOutputs:
+        """One forward pass. The mask separates documents explicitly: from positions that jump
+        transformers would infer a new document."""
         mask = None
         if batch.packed or positions is not batch.places:
-            least = torch.finfo(self.output.dtype).min
+            lowest = torch.finfo(self.output.dtype).min
             hidden = ~batch.visible[:, None]
-            mask = torch.zeros_like(hidden, dtype=self.output.dtype).masked_fill_(hidden, least)
-        read = self.network.base_model(
+            mask = torch.zeros_like(hidden, dtype=self.output.dtype).masked_fill_(hidden, lowest)
+        output = self.network.base_model(
             batch.tokens, attention_mask=mask, position_ids=positions, use_cache=False
         )
-        return Reading(read.last_hidden_state, self._memory())
+        return TargetOutputs(output.last_hidden_state, self._kv())
 
-    def _memory(self) -> tuple[Tensor, Tensor]:
-        pairs = [each.taken() for each in self._last]
+    def _kv(self) -> tuple[Tensor, Tensor]:
+        pairs = [each.take() for each in self._last]
         if len(pairs) == 1:
             return pairs[0]
         keys, values = zip(*pairs, strict=True)
         return torch.cat(keys, 1), torch.cat(values, 1)
 
 
-class _Memory:
-    """Takes one layer's keys and values in place of a cache, which would hold those of all."""
+class _KeepKV:
+    """Keeps the keys and values of one layer, in place of a cache of all layers."""
 
     def __init__(self, attention: nn.Module) -> None:
         self._pair: tuple[Tensor, Tensor] | None = None
@@ -89,18 +89,18 @@ class _Memory:
         return given, named if named.get("past_key_values") else {**named, "past_key_values": self}
 
     def update(self, keys: Tensor, values: Tensor, *_: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-        """What attention calls a cache with."""
+        """The cache method that attention calls."""
         self._pair = keys, values
         return keys, values
 
-    def taken(self) -> tuple[Tensor, Tensor]:
-        """Those of the last forward."""
+    def take(self) -> tuple[Tensor, Tensor]:
+        """Keys and values of the last forward pass."""
         pair, self._pair = self._pair, None
         return pair
 
 
 def load_target(name: str, device: str = "auto", layers: int = 1) -> Target:
-    """In bf16 on a GPU, in fp32 on a CPU; see Target."""
+    """Load the target in bf16 on a GPU, in fp32 on a CPU."""
     where = find_device(device)
     checkpoint = locate(name)
     logging.disable_progress_bar()
@@ -120,12 +120,12 @@ def load_target(name: str, device: str = "auto", layers: int = 1) -> Target:
 
 @torch.no_grad()
 def _check_output(target: Target) -> None:
-    """Refuse targets whose logits are more than a product of features and output layer."""
+    """Raise UnsupportedModelError if logits are not features times the output layer."""
     tokens = torch.arange(8, device=target.device)[None]
     expected = target.network(tokens).logits.float()
     features = target.network.base_model(tokens).last_hidden_state
     found = (features @ target.output.T).float()
-    allowed = CLOSE * expected.abs().max() * (1 if target.output.dtype == torch.float32 else 10)
+    allowed = TOLERANCE * expected.abs().max() * (1 if target.output.dtype == torch.float32 else 10)
     if found.shape != expected.shape or (found - expected).abs().max() > allowed:
         raise UnsupportedModelError(
             f"{target.checkpoint.name} scales or caps its logits; heads for it are not supported"

@@ -88,7 +88,7 @@ def copied_token(page):
     return tokens.first
 
 
-def test_a_dropped_file_is_answered_from_twice_with_the_same_text(server, open_page):
+def test_a_dropped_file_gets_two_answers_with_the_same_text(server, open_page):
     page = open_page(server.url)
     page.evaluate(DROP, ["river.md", DOCUMENT])
     assert page.locator("#documents .name").inner_text() == "river.md"
@@ -106,13 +106,13 @@ def test_a_dropped_file_is_answered_from_twice_with_the_same_text(server, open_p
     for pane in (drafted, plain):
         assert number(pane, "speed") > 0
         assert number(pane, "total") >= number(pane, "first") > 0
-    assert drafted.locator(".token.guessed").count() > 0
-    assert plain.locator(".token.guessed").count() == 0
+    assert drafted.locator(".token.drafted").count() > 0
+    assert plain.locator(".token.drafted").count() == 0
     counts = re.findall(r" (\d+) \(", page.locator("#legend").inner_text())
     assert sum(map(int, counts)) == 120
 
 
-def test_pointing_at_a_copied_token_shows_who_how_probable_and_the_passage(server, open_page):
+def test_hovering_a_copied_token_shows_source_probability_and_passage(server, open_page):
     page = open_page(server.url)
     page.evaluate(DROP, ["river.md", DOCUMENT])
     asked(page, compare="no")
@@ -132,7 +132,7 @@ def test_pointing_at_a_copied_token_shows_who_how_probable_and_the_passage(serve
     assert page.locator("#viewer-text mark").count() == 0
 
 
-def test_all_of_it_by_keyboard(server, open_page):
+def test_everything_works_by_keyboard(server, open_page):
     page = open_page(server.url)
     page.evaluate(DROP, ["river.md", DOCUMENT])
     page.locator("#model").click()
@@ -154,7 +154,7 @@ def test_all_of_it_by_keyboard(server, open_page):
     page.keyboard.press("ArrowRight")
     assert page.evaluate(focused) == "1"
     page.keyboard.press("ArrowDown")  # the next run
-    assert page.evaluate("document.activeElement.classList.contains('guessed')")
+    assert page.evaluate("document.activeElement.classList.contains('drafted')")
     tip = page.locator("#tip")
     assert tip.is_visible()
     assert "copied from" in tip.inner_text()
@@ -165,28 +165,30 @@ def test_all_of_it_by_keyboard(server, open_page):
     assert page.evaluate(focused) == "0"
 
 
-def test_the_plot_and_its_table_say_the_same(server, open_page):
+def test_the_plot_and_its_table_agree(server, open_page):
     page = open_page(server.url)
     page.evaluate(DROP, ["river.md", DOCUMENT])
     asked(page, compare="no")
     answered(page)
     page.locator("#plot-section summary").click()
     rows = [row.split("\t") for row in page.locator("#steps tbody tr").all_inner_texts()]
-    right = [int(row[2]) for row in rows]
-    assert sum(right) == page.locator("#plot .bar").count() > 0
+    accepted = [int(row[2]) for row in rows]
+    assert sum(accepted) == page.locator("#plot .bar").count() > 0
     assert all(int(row[2]) <= int(row[1]) for row in rows)
     label = page.locator("#plot svg").get_attribute("aria-label")
-    assert label.startswith(f"{len(rows)} steps, {sum(right) / len(rows):.2f} right guesses")
+    assert label.startswith(
+        f"{len(rows)} steps, {sum(accepted) / len(rows):.2f} accepted draft tokens"
+    )
 
 
-def test_a_killed_server_stops_the_numbers_and_is_told(open_page):
+def test_a_killed_server_stops_the_numbers_and_shows_an_error(open_page):
     with slow_server(0.05) as (process, url):
         page = open_page(url)
         asked(page, tokens=1500, compare="no")
         page.locator(".token").nth(5).wait_for()
         process.kill()
         expect(page.locator("#trouble")).to_contain_text("server may have stopped")
-        assert page.locator(".pane .state").inner_text() == "broken off"
+        assert page.locator(".pane .state").inner_text() == "failed"
         page.wait_for_timeout(100)
         before = page.locator(".numbers").inner_text()
         page.wait_for_timeout(500)
@@ -195,7 +197,7 @@ def test_a_killed_server_stops_the_numbers_and_is_told(open_page):
         expect(page.locator("#trouble")).to_contain_text("cannot be reached")
 
 
-def test_stop_ends_the_request_and_keeps_what_was_written(open_page):
+def test_stop_ends_the_request_and_keeps_the_text(open_page):
     with slow_server(0.05) as (_, url):
         page = open_page(url)
         asked(page, tokens=1500)
@@ -215,7 +217,7 @@ def test_files_that_cannot_be_read_are_named(server, open_page):
     trouble = page.locator("#document-trouble")
     for name, text, words in [
         ("a.pdf", "%PDF-1.7", "is a PDF"),
-        ("b.bin", "a\0b", "not a text"),
+        ("b.bin", "a\0b", "not UTF-8 text"),
         ("c.txt", " \n", "no text"),
         ("d.txt", "a" * 1_000_001, "1,000,001 characters; 1,000,000 characters can be sent"),
     ]:
@@ -244,7 +246,7 @@ def test_markup_in_documents_and_names_is_only_text(server, open_page):
     assert page.locator("#viewer-title").inner_text() == name
 
 
-def test_the_servers_own_words_when_a_document_is_too_long(server, open_page):
+def test_the_page_shows_the_servers_error_for_a_document_that_is_too_long(server, open_page):
     page = open_page(server.url)
     page.evaluate(DROP, ["long.txt", DOCUMENT * 30])
     asked(page)
@@ -254,7 +256,7 @@ def test_the_servers_own_words_when_a_document_is_too_long(server, open_page):
     answered(page)
 
 
-def test_a_key_is_asked_for_and_is_in_no_address(open_page):
+def test_the_key_is_requested_and_never_in_a_url(open_page):
     with serving(tiny_engine(), api_keys=("secret",)) as running:
         page = open_page(running.url)
         dialog = page.locator("#key-dialog")
@@ -273,7 +275,7 @@ def test_a_key_is_asked_for_and_is_in_no_address(open_page):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_no_serious_violations_of_accessibility(server, open_page, scheme, width):
+def test_there_are_no_serious_accessibility_violations(server, open_page, scheme, width):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(server.url, color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})

@@ -127,7 +127,7 @@ def test_sglangs_verifier_accepts_a_copy_and_its_next_token(worker):
     assert written == list(range(13, 13 + NODES))
 
 
-def test_it_stops_where_the_target_differs_and_never_takes_a_wrong_token(worker):
+def test_sglangs_verifier_stops_where_the_target_differs(worker):
     continues = {token: token + 1 for token in range(200)} | {14: 99}
     requests = [request("a", [10, 11, 12]), request("b", [70])]
     copied, unknown = verified(worker, requests, continues)

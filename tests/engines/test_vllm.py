@@ -103,11 +103,11 @@ def build_store(folder, model, answers):
         writer.finish()
 
 
-def test_answers_are_those_of_plain_vllm(plain, ours):
+def test_answers_equal_plain_vllm(plain, ours):
     assert ours["tokens"] == plain["tokens"]
 
 
-def test_tokens_are_accepted_and_others_rejected(plain, ours):
+def test_draft_tokens_are_accepted_and_rejected(plain, ours):
     assert plain["drafted"] == 0
     assert 0 < ours["accepted"] < ours["drafted"]
 
@@ -118,7 +118,7 @@ def test_more_tokens_are_accepted_than_of_vllms_own_ngrams(answered, ours):
     assert ours["drafted"] < ngram["drafted"]
 
 
-def test_an_operators_store_is_drafted_from(answered, plain, ours, model, tmp_path_factory):
+def test_drafts_come_from_a_configured_datastore(answered, plain, ours, model, tmp_path_factory):
     """A store of the very answers: nearly everything is guessed."""
     folder = tmp_path_factory.mktemp("stores") / "answers"
     build_store(folder, model, plain["tokens"])

@@ -9,7 +9,7 @@ from tiny import tiny_network, tiny_tokenizer
 
 from graft.models.heads.files import read_head
 from graft.train.journal import read_notes
-from graft.train.losses import Lesson, OutputLayer, cross_entropy
+from graft.train.losses import OutputLayer, Supervision, cross_entropy
 from graft.train.run import train
 from graft.train.settings import Settings
 
@@ -57,10 +57,10 @@ def test_the_loss_needs_no_memory_for_all_logits():
     layer = OutputLayer.of(whole, torch.arange(16384, device="cuda"))
     outputs = torch.randn(1, tokens, width, device="cuda", requires_grad=True)
     weights = torch.ones(1, tokens, device="cuda")
-    lesson = Lesson(torch.randn(tokens, width, device="cuda"), None, weights)
+    supervision = Supervision(torch.randn(tokens, width, device="cuda"), None, weights)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
-    loss, _ = cross_entropy(outputs, lesson, layer)
+    loss, _ = cross_entropy(outputs, supervision, layer)
     loss.backward()
     assert torch.cuda.max_memory_allocated() - before < 2.5 * GIGABYTE
     assert outputs.grad.isfinite().all()

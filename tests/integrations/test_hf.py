@@ -62,7 +62,7 @@ CASES += [("hook", option) for option in ("plain", "both", "row ends", "no cache
 
 @pytest.mark.parametrize("shape", daily(SHAPES, "ragged"))
 @pytest.mark.parametrize(("kind", "option"), CASES)
-def test_greedy_tokens_are_those_of_transformers(kind, option, shape, made):
+def test_greedy_tokens_equal_transformers(kind, option, shape, made):
     model = made[kind]
     settings = {"do_sample": False, "max_new_tokens": 48, **SHAPES[shape]}
     expected = model.generate(**{**settings, **fresh(OPTIONS[option])})
@@ -73,7 +73,7 @@ def test_greedy_tokens_are_those_of_transformers(kind, option, shape, made):
 
 
 @pytest.mark.parametrize("draft", daily(["auto", "plain", "pld", "igpg"], "auto", "plain"))
-def test_every_draft_writes_the_same(unchanged, draft):
+def test_every_draft_gives_the_same_tokens(unchanged, draft):
     options = {**SHAPES["ragged"], "max_new_tokens": 60, "do_sample": False, "eos_token_id": None}
     expected = unchanged.generate(**options)
     assert drafted(unchanged, draft=draft, **options).tolist() == expected.tolist()
@@ -82,7 +82,7 @@ def test_every_draft_writes_the_same(unchanged, draft):
 
 
 @pytest.mark.parametrize("name", [*LLAMA_SHAPED, *HOOKED])
-def test_every_architecture_writes_the_same_in_a_ragged_batch(name):
+def test_every_architecture_gives_the_same_tokens_in_a_ragged_batch(name):
     model = build(name)
     rng = np.random.default_rng(1)
     prompts = [rng.integers(3, 60, length).tolist() for length in (21, 9, 14)]
@@ -101,7 +101,7 @@ def test_a_text_may_grow_beyond_the_trained_positions_as_in_transformers():
     assert_same(model, **SHAPES["ragged"], max_new_tokens=60, do_sample=False)
 
 
-def test_a_generation_config_and_the_models_own_defaults_count(model):
+def test_the_generation_config_and_the_models_defaults_apply(model):
     model.generation_config.repetition_penalty = 1.2
     config = GenerationConfig(max_new_tokens=30, eos_token_id=[3, 60], pad_token_id=PAD)
     assert_same(model, **SHAPES["ragged"], generation_config=config)
@@ -116,7 +116,7 @@ SCORED = [("panels", option) for option in ("plain", "repetition", "row ends", "
 
 @pytest.mark.parametrize("shape", daily(SHAPES, "ragged"))
 @pytest.mark.parametrize(("kind", "option"), [*SCORED, ("lean", "plain"), ("hook", "row ends")])
-def test_scores_and_logits_are_those_of_transformers(kind, option, shape, made):
+def test_scores_and_logits_equal_transformers(kind, option, shape, made):
     model = made[kind]
     options = {
         "do_sample": False, "max_new_tokens": 32, **SHAPES[shape], **OPTIONS[option],
@@ -139,7 +139,7 @@ def test_scores_and_logits_are_those_of_transformers(kind, option, shape, made):
     assert sums.isfinite().all()
 
 
-def test_criteria_see_scores_where_transformers_shows_them(unchanged):
+def test_criteria_get_scores_as_in_transformers(unchanged):
     options = {
         **SHAPES["ragged"], "max_new_tokens": 40, "do_sample": False,
         "return_dict_in_generate": True, "output_scores": True,
@@ -150,7 +150,7 @@ def test_criteria_see_scores_where_transformers_shows_them(unchanged):
     assert len(found.scores) < 40
 
 
-def test_models_whose_rotation_changes_with_the_length_stay_within_it():
+def test_models_with_dynamic_rotary_embeddings_keep_their_maximum_length():
     rotary = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     model = make("hook", max_position_embeddings=64, rope_parameters=rotary)
     assert_same(model, **SHAPES["one"], max_new_tokens=20, do_sample=False)
@@ -168,7 +168,7 @@ def test_statistics_of_a_call_come_with_its_output(model):
 
 
 @pytest.mark.slow
-def test_a_real_model_writes_the_same(smollm2):
+def test_a_real_model_gives_the_same_tokens(smollm2):
     folder = smollm2.loaded.checkpoint.folder
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

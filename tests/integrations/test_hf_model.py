@@ -33,7 +33,7 @@ def noisy(model):
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-def test_the_model_is_given_back_as_it_was(noisy, training):
+def test_the_model_is_restored(noisy, training):
     if not training:
         noisy.eval()
     with torch.no_grad():
@@ -73,7 +73,7 @@ class Fails(LogitsProcessor, StoppingCriteria, BaseStreamer):
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("where", ["logits_processor", "stopping_criteria", "streamer"])
-def test_a_callback_that_fails_leaves_the_model_as_it_was(noisy, where, error):
+def test_a_failing_callback_leaves_the_model_as_it_was(noisy, where, error):
     before, fails = snapshot(noisy), Fails(error)
     options = {where: fails if where == "streamer" else [fails]}
     with pytest.raises(type(error)):
@@ -143,7 +143,7 @@ CASES += [("hook", change) for change in ("one number", "more tokens", "adapter"
 
 
 @pytest.mark.parametrize(("kind", "change"), CASES)
-def test_weights_that_changed_between_calls_count(kind, change):
+def test_changed_weights_are_used(kind, change):
     model = make(kind)
     options = {**SHAPES["ragged"], "max_new_tokens": 30, "do_sample": False}
     assert_same(model, **options)
@@ -151,7 +151,7 @@ def test_weights_that_changed_between_calls_count(kind, change):
     assert_same(model, **options)
 
 
-def test_a_model_that_did_not_change_is_prepared_once(model, monkeypatch):
+def test_an_unchanged_model_is_prepared_once(model, monkeypatch):
     built = []
     monkeypatch.setattr(
         engines, "build_forward", lambda *a, **k: built.append(1) or load.build_forward(*a, **k)
@@ -164,7 +164,7 @@ def test_a_model_that_did_not_change_is_prepared_once(model, monkeypatch):
     assert len(built) == 2
 
 
-def test_another_dtype_is_prepared_anew(model):
+def test_another_dtype_is_prepared_again(model):
     drafted(model, **SHAPES["one"], max_new_tokens=5)
     model.to(torch.bfloat16)
     output = drafted(model, **SHAPES["one"], max_new_tokens=5)
@@ -175,7 +175,7 @@ def test_another_dtype_is_prepared_anew(model):
         drafted(model, **SHAPES["one"], max_new_tokens=5)
 
 
-def test_a_quantised_model_writes_the_same_and_its_weights_are_watched():
+def test_a_quantised_model_gives_the_same_tokens_and_changed_weights_are_used():
     torchao = pytest.importorskip("torchao.quantization")
     model = make("panels")
     torchao.quantize_(model.model, torchao.Int8WeightOnlyConfig(version=2))
@@ -185,7 +185,7 @@ def test_a_quantised_model_writes_the_same_and_its_weights_are_watched():
     assert_same(model, **options)
 
 
-def test_a_model_nobody_uses_any_more_is_freed(model):
+def test_an_unused_model_is_freed(model):
     drafted(model, **SHAPES["one"], max_new_tokens=5)
     copied = copy.deepcopy(model)
     watch = weakref.ref(copied)

@@ -15,7 +15,7 @@ SAMPLED = {"do_sample": True, "max_new_tokens": 40, "temperature": 0.8, "top_k":
 
 
 @pytest.mark.parametrize("shape", daily(SHAPES, "ragged"))
-def test_samples_repeat_with_the_seed_whoever_drafts(unchanged, shape):
+def test_samples_repeat_with_the_seed_for_every_drafter(unchanged, shape):
     texts = []
     for seed, draft in [(1, "plain"), (1, "copy"), (1, "auto"), (2, "plain")]:
         torch.manual_seed(seed)
@@ -26,7 +26,7 @@ def test_samples_repeat_with_the_seed_whoever_drafts(unchanged, shape):
     assert len({tuple(row) for row in texts[0].tolist()}) == rows
 
 
-def test_watermarks_that_remember_every_row_stay_exact(made):
+def test_stateful_watermarks_stay_exact(made):
     mark = SynthIDTextWatermarkingConfig(ngram_len=3, keys=[11, 22, 33, 44])
     options = {**SAMPLED, "max_new_tokens": 24, "watermarking_config": mark, "eos_token_id": None}
 
@@ -57,13 +57,13 @@ def test_samples_have_the_distribution_of_transformers():
     assert chisquare(counts[kept].numpy(), expected, sum_check=False).pvalue > 1e-3
 
 
-def test_greedy_search_leaves_torchs_generator_alone(unchanged):
+def test_greedy_search_does_not_use_torchs_generator(unchanged):
     before = torch.get_rng_state()
     drafted(unchanged, **SHAPES["one"], max_new_tokens=5, do_sample=False)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_processors_that_leave_nothing_are_an_error_when_sampling(unchanged):
+def test_processors_that_leave_no_token_are_an_error_when_sampling(unchanged):
     class Nothing(LogitsProcessor):
         def __call__(self, input_ids, scores):
             return torch.full_like(scores, -torch.inf)

@@ -54,12 +54,12 @@ def ranks(whole, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_each_process_has_a_share(ranks, whole):
+def test_each_process_has_a_part_of_the_heads(ranks, whole):
     assert [rank["share"] for rank in ranks] == [whole.config.vocab_size // 2] * 2
 
 
 @pytest.mark.slow
-def test_greedy_tokens_are_those_of_one_process(ranks, whole):
+def test_greedy_tokens_equal_one_process(ranks, whole):
     expected = whole.generate(**SHAPES["ragged"], max_new_tokens=40).tolist()
     for rank in ranks:
         assert rank["greedy"]["tokens"] == expected
@@ -67,7 +67,7 @@ def test_greedy_tokens_are_those_of_one_process(ranks, whole):
 
 
 @pytest.mark.slow
-def test_drawn_tokens_are_those_of_one_process_with_the_first_ones_seed(ranks, whole):
+def test_sampled_tokens_equal_one_process_with_the_first_seed(ranks, whole):
     torch.manual_seed(SEED)
     expected = drafted(whole, **SHAPES["ragged"], max_new_tokens=40, do_sample=True).tolist()
     for rank in ranks:
@@ -83,7 +83,7 @@ def test_with_measured_costs_all_processes_draft_alike(ranks, whole):
 
 
 @pytest.mark.slow
-def test_the_model_drafts_for_itself_from_what_the_heads_of_each_process_attend_to(ranks, whole):
+def test_self_drafting_selects_kv_by_the_heads_of_each_process(ranks, whole):
     expected = whole.generate(**long_prompt(), max_new_tokens=20).tolist()
     for rank in ranks:
         assert rank["by itself"]["tokens"] == expected
@@ -92,7 +92,7 @@ def test_the_model_drafts_for_itself_from_what_the_heads_of_each_process_attend_
 
 
 @pytest.mark.slow
-def test_heads_that_cannot_be_shared_out_are_named(ranks):
+def test_heads_that_cannot_be_divided_are_an_error(ranks):
     for rank in ranks:
         assert rank["one head"]["error"].endswith("start as many as divide them")
 
@@ -106,7 +106,7 @@ def test_one_process_may_stream(ranks, whole):
 
 
 @pytest.mark.slow
-def test_different_prompts_are_refused_in_all_processes_and_harm_nothing(ranks, whole):
+def test_different_prompts_are_an_error_in_all_processes(ranks, whole):
     for rank in ranks:
         assert rank["different prompts"]["error"].startswith("InputError: the processes that share")
     expected = whole.generate(**SHAPES["one"], max_new_tokens=20).tolist()
@@ -114,13 +114,13 @@ def test_different_prompts_are_refused_in_all_processes_and_harm_nothing(ranks, 
 
 
 @pytest.mark.slow
-def test_a_limit_by_the_clock_is_refused(ranks):
+def test_max_time_is_an_error(ranks):
     for rank in ranks:
         assert rank["max_time"]["error"].startswith("InputError: max_time is not supported")
 
 
-@pytest.mark.parametrize(("over", "reason"), [(4, "FSDP"), (None, "by other means")])
-def test_a_model_split_in_other_ways_is_refused(monkeypatch, over, reason):
+@pytest.mark.parametrize(("over", "reason"), [(4, "FSDP"), (None, "not split by")])
+def test_a_model_split_in_another_way_is_an_error(monkeypatch, over, reason):
     network = tiny_network()
     monkeypatch.setattr(network, "_tp_size", 2)
     if over:

@@ -54,7 +54,7 @@ def test_text_streamers_show_the_same_text(unchanged, capsys):
     thread.join()
 
 
-def test_a_streamer_for_a_batch_is_refused_as_by_transformers(unchanged):
+def test_a_streamer_for_a_batch_is_an_error_as_in_transformers(unchanged):
     options = {**SHAPES["ragged"], "max_new_tokens": 5}
     with pytest.raises(ValueError, match="batch size 1"):
         drafted(unchanged, **options, streamer=TextStreamer(tiny_tokenizer()))
@@ -84,7 +84,7 @@ def test_stop_strings_end_where_transformers_ends(unchanged, where):
         assert settings["generation_config"].stop_strings == strings
 
 
-def test_stop_strings_of_the_model_itself_are_refused(model):
+def test_stop_strings_of_the_models_config_are_an_error(model):
     model.generation_config.stop_strings = ["a"]
     with pytest.raises(InputError, match="stop_strings cannot be used"):
         graft.generate(model, **SHAPES["one"], tokenizer=tiny_tokenizer())
@@ -108,6 +108,6 @@ def test_documents_are_drafted_from_as_ids_or_with_a_tokenizer_as_text(unchanged
         graft.generate(unchanged, options, documents=[text])
 
 
-def test_an_unknown_draft_is_refused(unchanged):
+def test_an_unknown_draft_is_an_error(unchanged):
     with pytest.raises(InputError, match="unknown draft 'magic'; choose one of"):
         drafted(unchanged, "magic", **SHAPES["one"], max_new_tokens=3)

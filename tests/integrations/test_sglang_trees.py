@@ -28,14 +28,14 @@ def test_a_copy_is_among_the_paths():
     assert [13, 14, 15, 16] in paths(tokens[0], mask[0])
 
 
-def test_every_tree_is_filled_to_its_size_with_children_of_the_root():
+def test_every_tree_is_padded_with_children_of_the_root():
     tokens, mask = draft(Trees(NODES), Running("a", [5, 6, 7], [8]))
     assert tokens.dtype == np.int64
     assert mask.dtype == bool
     assert paths(tokens[0], mask[0]) == [[FILLER]] * (NODES - 1)
 
 
-def test_requests_draft_from_their_own_documents_alone():
+def test_requests_draft_only_from_their_own_documents():
     trees = Trees(NODES)
     known = Running("a", [1], [10, 11], documents=[DOCUMENT])
     tokens, mask = draft(trees, known, Running("b", [1], [10, 11]))
@@ -43,7 +43,7 @@ def test_requests_draft_from_their_own_documents_alone():
     assert [12, 13] not in paths(tokens[1], mask[1])
 
 
-def test_a_request_goes_on_wherever_it_stands_and_starts_anew_once_forgotten():
+def test_a_request_continues_in_any_row_and_restarts_once_dropped():
     trees = Trees(NODES)
     draft(trees, Running("a", DOCUMENT, [10]), Running("b", DOCUMENT, [30]))
     tokens, mask = draft(

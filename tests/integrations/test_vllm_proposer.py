@@ -60,11 +60,11 @@ def test_a_copy_is_drafted_and_a_new_text_is_not(proposer):
     assert drafts[1] == []
 
 
-def test_a_row_whose_prompt_is_being_read_gets_nothing(proposer):
+def test_a_prefilling_row_gets_no_draft(proposer):
     assert Batch([*DOCUMENT, 10, 11]).ask(proposer, []) == [[]]
 
 
-def test_sure_copies_are_drafted_long_and_shaky_ones_short(proposer):
+def test_probable_copies_get_long_drafts_and_improbable_ones_short(proposer):
     batch = Batch([*DOCUMENT, 1, 10])
     first = batch.ask(proposer, [11])
     for token in range(12, 30):
@@ -72,13 +72,13 @@ def test_sure_copies_are_drafted_long_and_shaky_ones_short(proposer):
     assert len(later[0]) == 8 >= len(first[0])
 
 
-def test_no_draft_passes_the_longest_text():
+def test_no_draft_exceeds_the_context():
     proposer = Proposer(config(max_model_len=56), Clock())
     drafts = Batch([*DOCUMENT, 1, 10, 11]).ask(proposer, [12])
     assert drafts == [[13]]  # 54 tokens, one drafted, one sampled behind it
 
 
-def test_rows_may_change_places(proposer):
+def test_rows_may_move_in_the_batch(proposer):
     batch = Batch([*DOCUMENT, 1, 10], [*DOCUMENT[::-1], 1, 59])
     batch.ask(proposer, [11], [58])
     batch.texts.reverse()
@@ -87,7 +87,7 @@ def test_rows_may_change_places(proposer):
     assert len(proposer._texts) == 2
 
 
-def test_a_preempted_request_goes_on_where_it_was(proposer):
+def test_a_preempted_request_continues(proposer):
     batch, other = Batch([*DOCUMENT, 1, 10]), Batch(range(100, 150))
     batch.ask(proposer, [11])
     for _ in range(5):
@@ -96,7 +96,7 @@ def test_a_preempted_request_goes_on_where_it_was(proposer):
     assert len(proposer._texts) == 2
 
 
-def test_ended_requests_are_forgotten(proposer):
+def test_finished_requests_are_dropped(proposer):
     Batch([*DOCUMENT, 1, 10]).ask(proposer, [11])
     other = Batch(range(100, 150))
     for _ in range(REMEMBERED + 1):
@@ -111,7 +111,7 @@ def test_equal_requests_each_get_a_draft(proposer):
     assert (drafts[0][:2], drafts[1][:1]) == ([13, 14], [31])
 
 
-def test_dear_rows_shorten_drafts():
+def test_expensive_rows_shorten_drafts():
     def drafted(row_seconds):
         clock = Clock()
         proposer, rows = Proposer(config(), clock), 1
@@ -125,12 +125,12 @@ def test_dear_rows_shorten_drafts():
     assert drafted(0.0) > drafted(1.0)
 
 
-def test_an_unknown_option_is_refused():
-    with pytest.raises(InputError, match="unknown graft option 'store'; there is: stores"):
+def test_an_unknown_option_is_an_error():
+    with pytest.raises(InputError, match="unknown graft option 'store'; options: stores"):
         Proposer(config(graft={"store": "x"}))
 
 
-def test_a_store_that_is_none_is_refused(tmp_path, monkeypatch):
+def test_a_folder_that_is_not_a_datastore_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", lambda name: None)
     monkeypatch.setattr(
         "graft.models.checkpoints.tokenizer.tokenizer_fingerprint", lambda tokenizer: "x"
@@ -168,7 +168,7 @@ def answer_of(body, *, pieces=1):
     return sent
 
 
-def test_documents_in_vllm_xargs_are_refused_by_name():
+def test_documents_in_vllm_xargs_are_an_error():
     start, body = answer_of(json.dumps({"vllm_xargs": {"documents": ["a"]}}).encode(), pieces=3)
     assert start["status"] == 400
     assert "vllm_xargs.documents" in json.loads(body["body"])["error"]["message"]

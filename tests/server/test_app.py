@@ -65,7 +65,7 @@ def settled(server):
     return rows
 
 
-def test_greedy_answers_are_the_engines_streamed_or_not(server, http):
+def test_greedy_answers_equal_the_engines_streamed_or_not(server, http):
     params = SamplingParams(max_tokens=30)
     expected = server.engine.generate(CHAT, params)
     fields = {"temperature": 0, "max_tokens": 30}
@@ -165,7 +165,7 @@ def test_logprobs_are_the_models_own(server, http):
         ({"messages": []}, "messages"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused_by_name(http, fields, param):
+def test_unsupported_fields_are_errors_with_their_name(http, fields, param):
     answer = chat(http, **fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
@@ -197,7 +197,7 @@ def test_what_cannot_be_honoured_is_refused_by_name(http, fields, param):
         ("/nowhere", {}, 404, "Not Found"),
     ],
 )  # fmt: skip
-def test_refusals_are_openai_errors_of_one_line(http, route, body, status, says):
+def test_errors_are_openai_objects_of_one_line(http, route, body, status, says):
     answer = http.post(route, content=json.dumps(body), headers=JSON)
     error = answer.json()["error"]
     assert (answer.status_code, set(error)) == (status, {"message", "type", "param", "code"})
@@ -206,14 +206,14 @@ def test_refusals_are_openai_errors_of_one_line(http, route, body, status, says)
 
 
 @pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
-def test_content_that_is_no_text_is_refused_by_name(http, kind):
+def test_content_that_is_not_text_is_an_error_with_its_type(http, kind):
     content = [{"type": kind, kind: {"url": "file:///etc/passwd"}}]
     answer = chat(http, messages=[{"role": "user", "content": content}])
     assert answer.status_code == 400
     assert kind in answer.json()["error"]["message"]
 
 
-def test_an_internal_error_has_a_number_and_no_traceback(server, http, monkeypatch, caplog):
+def test_an_internal_error_has_an_id_and_no_traceback(server, http, monkeypatch, caplog):
     def fail(*args, **options):
         raise RuntimeError("secret")
 
@@ -228,7 +228,7 @@ def test_an_internal_error_has_a_number_and_no_traceback(server, http, monkeypat
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_rows(server, stream):
+def test_a_disconnected_client_frees_its_cache_rows(server, stream):
     with httpx.Client(base_url=server.url) as client, contextlib.suppress(httpx.ReadTimeout):
         body = {**LONG, "n": 3, "stream": stream}
         with client.stream("POST", "/v1/chat/completions", json=body, timeout=0.3) as answer:
@@ -264,7 +264,7 @@ def test_grammars_documents_predictions_and_speculation_are_per_request(server, 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_calls_that_a_model_makes_by_itself_are_told_from_its_text(http, stream):
+def test_tool_calls_are_separated_from_text(http, stream):
     tool = {"type": "function", "function": {"name": "weather"}}
     call = '<tool_call>{"name": "weather", "arguments": {"city": "Oslo"}}</tool_call>'
     answer = chat(http, tools=[tool], guided_choice=[f"See: {call}"], max_tokens=200, stream=stream)
@@ -282,7 +282,7 @@ def test_calls_that_a_model_makes_by_itself_are_told_from_its_text(http, stream)
     assert found["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
 
 
-def test_prompts_of_one_salt_share_what_was_read_and_others_do_not(http):
+def test_the_prefix_cache_is_shared_by_prompts_of_one_salt_only(http):
     prompt = (TEXT * 20)[: 3 * BLOCK]
 
     def cached(**fields):
@@ -296,7 +296,7 @@ def test_prompts_of_one_salt_share_what_was_read_and_others_do_not(http):
     assert cached()["cached_tokens"] >= BLOCK
 
 
-def test_tokens_there_and_back(server, http):
+def test_tokenize_and_detokenize_are_inverse(server, http):
     body = http.post("/tokenize", json={"prompt": "the end", "return_token_strs": True}).json()
     assert body["tokens"] == server.engine.encoder.text("the end")
     assert body["count"] == len(body["tokens"]) == len(body["token_strs"])
@@ -339,7 +339,7 @@ def as_user(server, key):
 
 
 @pytest.mark.parametrize("key", [None, "third", "firs", "first2", "\u00fc"])
-def test_without_a_known_key_there_is_no_answer(locked, key):
+def test_requests_without_a_valid_key_get_401(locked, key):
     with httpx.Client(base_url=locked.url) as client:
         headers = [] if key is None else [(b"Authorization", f"Bearer {key}".encode())]
         for route in ("/v1/models", "/tokenize", "/list_external_corpora", "/docs"):
@@ -348,7 +348,7 @@ def test_without_a_known_key_there_is_no_answer(locked, key):
         assert client.get("/health").status_code == 200
 
 
-def test_a_body_that_is_too_large_is_refused_however_it_is_sent(locked):
+def test_a_body_that_is_too_large_gets_413_however_it_is_sent(locked):
     with as_user(locked, "first") as client:
         large = json.dumps({"prompt": "a" * 100_000}).encode()
         assert client.post("/v1/completions", content=large, headers=JSON).status_code == 413
@@ -381,21 +381,21 @@ def test_keys_share_neither_prefixes_nor_corpora(locked):
         assert first.post(
             "/remove_external_corpus", json={"corpus_id": "own"}
         ).json()["success"]  # fmt: skip
-    tenants = locked.state.asking.tenants
-    for drafters in tenants._known.values():
+    tenants = locked.state.builder.tenants
+    for drafters in tenants._drafters.values():
         assert not [name for name in drafters if "store:" in name]
 
 
-def test_what_drafters_learn_of_one_key_changes_no_draft_of_another(locked):
-    own = [locked.state.asking.tenants.drafters(tenant) for tenant in ("", "one", "two")]
+def test_each_key_has_its_own_drafters(locked):
+    own = [locked.state.builder.tenants.drafters(tenant) for tenant in ("", "one", "two")]
     assert own[0] is locked.engine.drafters
     for name in own[0]:
         assert len({id(drafters[name]) for drafters in own}) == 3
-    again = locked.state.asking.tenants.drafters("one")
+    again = locked.state.builder.tenants.drafters("one")
     assert again is own[1]
 
 
-def test_a_body_that_never_comes_is_not_waited_for_forever():
+def test_a_body_that_never_arrives_times_out():
     with (
         serving(tiny_engine(), body_timeout=0.2) as running,
         socket.create_connection(running.socket.getsockname(), timeout=20) as client,
@@ -405,7 +405,7 @@ def test_a_body_that_never_comes_is_not_waited_for_forever():
         assert client.recv(1000).startswith(b"HTTP/1.1 408")
 
 
-def test_an_answer_by_a_rule_that_is_not_lossless_says_so():
+def test_an_answer_of_a_verifier_that_is_not_lossless_is_labelled():
     def other(tree, logits, sampler, drawn=None):
         return replace(walk(tree, logits, sampler, drawn), promise=Promise.OTHER_DISTRIBUTION)
 
@@ -417,8 +417,8 @@ def test_an_answer_by_a_rule_that_is_not_lossless_says_so():
         streamed = chat(http, stream=True, stream_options={"include_usage": True}, ignore_eos=True)
         answered = http.post("/v1/responses", json={"input": "the end", "max_output_tokens": 9})
     for each in (whole, events(streamed.text.splitlines())[-1], answered.json()):
-        told = each["metrics"]["speculative_decoding"]
-        assert (told["lossless"], told["promise"]) == (False, "other distribution")
+        block = each["metrics"]["speculative_decoding"]
+        assert (block["lossless"], block["promise"]) == (False, "other distribution")
 
 
 def test_corpora_have_limits(locked):
@@ -438,7 +438,7 @@ def test_corpora_have_limits(locked):
             client.post("/remove_external_corpus", json={"corpus_id": str(number)})
 
 
-def test_told_to_stop_it_ends_answers_and_takes_no_more():
+def test_on_a_signal_running_requests_finish_and_new_ones_get_503():
     engine, body = tiny_engine(max_batch=2), {**LONG, "max_tokens": 400, "stream": True}
     with serving(engine, grace=30.0) as running:
         with httpx.stream(
@@ -453,7 +453,7 @@ def test_told_to_stop_it_ends_answers_and_takes_no_more():
             httpx.get(f"{running.url}/health")
 
 
-def test_told_to_stop_it_cuts_off_what_takes_too_long():
+def test_after_the_grace_period_running_requests_end_with_an_error():
     engine = tiny_engine(max_batch=2)
     with (
         serving(engine, grace=0.0) as running,
@@ -467,7 +467,7 @@ def test_told_to_stop_it_cuts_off_what_takes_too_long():
         assert events(["data: {}", *lines])[-1]["error"]["code"] == "shutting_down"
 
 
-def test_a_full_server_says_when_to_come_back(monkeypatch):
+def test_a_full_queue_sends_retry_after(monkeypatch):
     engine = tiny_engine(max_batch=1)
     held = Held(engine, monkeypatch)
     with serving(engine, max_waiting=0) as running:
@@ -484,7 +484,7 @@ def test_a_full_server_says_when_to_come_back(monkeypatch):
         assert httpx.post(url, json={"messages": CHAT, "max_tokens": 3}).status_code == 200
 
 
-def test_a_request_that_takes_too_long_is_told_so():
+def test_a_request_over_its_timeout_gets_504():
     with serving(tiny_engine(), timeout=0.1) as running:
         url = f"{running.url}/v1/chat/completions"
         assert httpx.post(url, json=LONG).status_code == 504

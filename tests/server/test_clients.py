@@ -106,7 +106,7 @@ def test_openai_json_schema_and_regex(client):
     ("choice", "stream"),
     daily(product(["required", NAMED], [True, False]), ("required", True), (NAMED, False)),
 )
-def test_openai_tools_are_called_when_they_must_be(client, choice, stream):
+def test_openai_required_tools_are_called(client, choice, stream):
     answer = ask(client, tools=[WEATHER], tool_choice=choice, stream=stream,
                  parallel_tool_calls=False)  # fmt: skip
     if stream:
@@ -119,7 +119,7 @@ def test_openai_tools_are_called_when_they_must_be(client, choice, stream):
     assert json.loads(call.function.arguments)["city"] in ("Oslo", "Rome")
 
 
-def test_openai_tools_are_offered_and_results_taken(client):
+def test_openai_tools_and_their_results_enter_the_prompt(client):
     call = {"name": "weather", "arguments": '{"city": "Oslo"}'}
     messages = [
         *QUESTION,
@@ -133,7 +133,7 @@ def test_openai_tools_are_offered_and_results_taken(client):
     assert answer.usage.prompt_tokens > 100
 
 
-def test_openai_errors_are_its_own(server, client):
+def test_openai_raises_its_own_errors(server, client):
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=QUESTION)
     with pytest.raises(openai.BadRequestError, match="temperature"):

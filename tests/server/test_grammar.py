@@ -63,7 +63,7 @@ def answers(engine, grammar, draft, **options):
     ],
     ids=["regex", "schema", "schema as text", "object", "choice", "lark"],
 )
-def test_drafted_answers_fit_and_equal_plain_ones(engine, grammar, fits, draft):
+def test_drafted_answers_match_the_grammar_and_equal_plain_ones(engine, grammar, fits, draft):
     drafted, plain = (answers(engine, grammar, each) for each in (draft, "plain"))
     assert [each.token_ids for each in drafted] == [each.token_ids for each in plain]
     for each in drafted:
@@ -71,7 +71,7 @@ def test_drafted_answers_fit_and_equal_plain_ones(engine, grammar, fits, draft):
     assert any(each.finish_reason == "stop" for each in drafted)
 
 
-def test_what_is_forbidden_is_not_scored(engine):
+def test_forbidden_draft_tokens_are_pruned(engine):
     grammar = Grammars(engine).constrain(regex_grammar("the(re|n)x*"))(3)
     tokens = {text: engine.encoder.text(text) for text in ("the", "re", "n", "x", "q")}
     [the], [re_], [n], [x], [q] = tokens.values()
@@ -80,7 +80,7 @@ def test_what_is_forbidden_is_not_scored(engine):
     assert sorted(map(tuple, kept.paths())) == [(), (n,), (n, x), (re_,), (re_, x)]
 
 
-def test_a_tree_that_is_allowed_stays_as_it_is(engine):
+def test_an_allowed_tree_is_not_changed(engine):
     grammar = Grammars(engine).constrain(regex_grammar("(the|x)*"))(0)
     [the], [x] = (engine.encoder.text(text) for text in ("the", "x"))
     tree = from_paths(the, [[the, x], [x]])
@@ -98,7 +98,7 @@ def test_a_tree_that_is_allowed_stays_as_it_is(engine):
         lambda: choice_grammar([""]),
     ],
 )
-def test_wrong_grammars_are_refused_in_one_line(engine, make):
+def test_invalid_grammars_are_errors_of_one_line(engine, make):
     with pytest.raises(InputError) as refused:
         Grammars(engine).constrain(make())
     assert "\n" not in str(refused.value)

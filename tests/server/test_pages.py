@@ -11,7 +11,7 @@ from tiny import tiny_engine
 
 from graft.cli.show import SOURCE_COLORS
 from graft.draft.copies.lookup import SOURCES
-from graft.server.hosts import host_name
+from graft.server.middleware import host_name
 from graft.server.pages import FOLDER
 
 FILES = sorted(path.name for path in FOLDER.iterdir())
@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
 
 @pytest.mark.parametrize("path", ["/", *(f"/playground/{name}" for name in FILES)])
-def test_the_page_and_its_files_need_no_key_and_are_guarded(http, path):
+def test_the_page_and_its_files_need_no_key_and_have_security_headers(http, path):
     answer = http.get(path)
     assert answer.status_code == 200
     policy = answer.headers["content-security-policy"]
@@ -65,7 +65,7 @@ def test_the_page_and_its_files_need_no_key_and_are_guarded(http, path):
     assert http.head(path).status_code == 200
 
 
-def test_all_else_needs_the_key(http):
+def test_all_other_routes_need_the_key(http):
     assert http.get("/server_info").status_code == 401
     assert http.get("/v1/models").status_code == 401
     assert http.get("/playground/../server_info").status_code == 401
@@ -77,7 +77,7 @@ def test_all_else_needs_the_key(http):
     assert not [name for name in info["methods"] if set(name) & set("+:")]
 
 
-def test_the_html_is_well_formed_and_names_what_it_shows():
+def test_the_html_is_well_formed_and_labelled():
     page = Page((FOLDER / "index.html").read_text(encoding="utf-8"))
     ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -92,7 +92,7 @@ def test_the_html_is_well_formed_and_names_what_it_shows():
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_fetch_nothing_from_elsewhere_and_write_no_html(name):
+def test_scripts_load_nothing_from_other_hosts_and_write_no_html(name):
     text = (FOLDER / name).read_text(encoding="utf-8")
     known = "http://www.w3.org/"  # names of formats, never fetched
     assert [url for url in re.findall(r"https?://\S+", text) if not url.startswith(known)] == []
@@ -109,36 +109,36 @@ def test_files_fetch_nothing_from_elsewhere_and_write_no_html(name):
         assert imported in FILES
 
 
-def test_every_element_the_scripts_ask_for_is_there():
+def test_every_element_the_scripts_use_exists():
     page = Page((FOLDER / "index.html").read_text(encoding="utf-8"))
     ids = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
     scripts = "".join((FOLDER / name).read_text() for name in FILES if name.endswith(".js"))
     assert set(re.findall(r'byId\("([^"]+)"\)', scripts)) <= ids
 
 
-def test_the_page_has_words_for_every_source_of_the_terminal():
+def test_the_page_describes_every_source_of_the_cli():
     text = (FOLDER / "sources.js").read_text()
     known = set(re.findall(r'^  "?([\w ]+?)"?: \[', text, re.MULTILINE))
     assert {*SOURCE_COLORS, *SOURCES} - {""} <= known
 
 
 @pytest.mark.parametrize("host", ["localhost:1", "LOCALHOST", "[::1]:8000", "graft.example:80"])
-def test_the_servers_own_names_are_answered(http, host):
+def test_allowed_hosts_are_accepted(http, host):
     assert http.get("/health", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "[::2]"])
-def test_other_names_are_refused_in_one_line(http, host):
+def test_other_hosts_are_rejected_in_one_line(http, host):
     answer = http.get("/", headers={"Host": host})
     assert answer.status_code == 400
     assert "--allowed-host" in answer.json()["error"]["message"]
     assert answer.json()["error"]["code"] == "unknown_host"
 
 
-def test_other_sites_may_not_read_answers(http):
-    asked = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
-    for answer in (http.options("/v1/chat/completions", headers=asked),
-                   http.get("/health", headers=asked)):  # fmt: skip
+def test_other_origins_may_not_read_responses(http):
+    headers = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    for answer in (http.options("/v1/chat/completions", headers=headers),
+                   http.get("/health", headers=headers)):  # fmt: skip
         assert not [name for name in answer.headers if name.startswith("access-control")]
     simple = http.post("/v1/completions", content='{"prompt": "a"}',
                        headers={**KEY, "Content-Type": "text/plain"})  # fmt: skip
@@ -149,5 +149,5 @@ def test_other_sites_may_not_read_answers(http):
     ("header", "name"),
     [("a.b:80", "a.b"), ("[::1]:9", "::1"), ("[::1]", "::1"), ("A.B.", "a.b"), ("", "")],
 )
-def test_names_in_headers(header, name):
+def test_host_names_of_headers(header, name):
     assert host_name(header) == name

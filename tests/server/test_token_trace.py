@@ -64,7 +64,7 @@ def check_copies(trace, texts):
     return kinds
 
 
-def test_a_chat_says_of_every_token_where_it_is_from_whole_or_streamed(http):
+def test_a_chat_traces_every_token_streamed_or_not(http):
     body = post(http, "/v1/chat/completions", messages=CHAT).json()
     [choice] = body["choices"]
     trace = choice["trace"]
@@ -76,8 +76,8 @@ def test_a_chat_says_of_every_token_where_it_is_from_whole_or_streamed(http):
 
     chunks = streamed(post(http, "/v1/chat/completions", messages=CHAT, stream=True,
                            stream_options={"include_usage": True}))  # fmt: skip
-    told = [e for c in chunks for choice in c["choices"] for e in choice.get("trace", [])]
-    assert told == trace
+    of_chunks = [e for c in chunks for choice in c["choices"] for e in choice.get("trace", [])]
+    assert of_chunks == trace
     block = chunks[-1]["metrics"]["speculative_decoding"]
     counted = [0] * block["num_spec_steps"]
     for entry in trace:
@@ -87,22 +87,22 @@ def test_a_chat_says_of_every_token_where_it_is_from_whole_or_streamed(http):
     assert len(block["per_step_drafted"]) == len(counted)
 
 
-def test_documents_are_named_by_their_number(http):
-    asked = [{"role": "user", "content": QUESTION}]
-    body = post(http, "/v1/chat/completions", messages=asked, documents=DOCUMENTS).json()
+def test_documents_are_traced_by_their_index(http):
+    messages = [{"role": "user", "content": QUESTION}]
+    body = post(http, "/v1/chat/completions", messages=messages, documents=DOCUMENTS).json()
     trace = body["choices"][0]["trace"]
     assert check_copies(trace, TEXTS) >= {"document"}
     numbers = {e["copied_from"]["index"] for e in trace if e["source"] == "document"}
     assert numbers == {1}
 
 
-def test_answers_to_one_prompt_are_traced_apart(http):
+def test_each_answer_to_one_prompt_has_its_trace(http):
     body = post(http, "/v1/chat/completions", messages=CHAT, n=2).json()
     for choice in body["choices"]:
         assert "".join(e["text"] for e in choice["trace"]) == choice["message"]["content"]
 
 
-def test_a_message_about_tools_is_nobodys(http):
+def test_the_message_that_describes_tools_is_traced_as_template(http):
     tool = {"type": "function", "function": {"name": "look", "description": "the river"}}
     body = post(http, "/v1/chat/completions", messages=[CHAT[1]], tools=[tool]).json()
     check_copies(body["choices"][0]["trace"], TEXTS | {"message": CONTENTS[1:]})
@@ -134,7 +134,7 @@ def test_responses_are_traced_too(http):
     assert [e for chunk in chunks for e in chunk.get("trace", [])] == body["trace"]
 
 
-def test_nothing_is_traced_unless_it_is_asked_for(http):
+def test_there_is_no_trace_unless_requested(http):
     fields = {"messages": CHAT, "max_tokens": 5}
     body = http.post("/v1/chat/completions", json=fields).json()
     assert "trace" not in body["choices"][0]

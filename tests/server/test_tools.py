@@ -1,4 +1,4 @@
-"""Tools: told to a model, read from its answer."""
+"""Tools: in the prompt, and tool calls parsed from an answer."""
 
 import json
 
@@ -20,7 +20,7 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_
 OSLO = Call("weather", '{"city": "Oslo"}')
 
 
-def asked(**fields):
+def request(**fields):
     return ChatRequest(messages=[{"role": "user", "content": "?"}], tools=[WEATHER], **fields)
 
 
@@ -49,42 +49,42 @@ def read(text, size, most=None):
         ("<tool_call>{", "<tool_call>{", []),
     ],
 )
-def test_calls_are_told_from_text_however_it_comes(text, shown, calls, size):
+def test_calls_are_separated_from_text_however_it_is_chunked(text, shown, calls, size):
     assert read(text, size) == (shown, calls)
 
 
-def test_no_more_calls_than_wanted():
+def test_calls_beyond_the_maximum_are_dropped():
     assert read(f"{CALL}\n{CALL}", 5, most=1)[1] == [OSLO]
 
 
-def test_required_calls_have_a_schema_and_are_read_back():
-    schema = required_schema(asked(tool_choice="required", parallel_tool_calls=False))
+def test_required_calls_have_a_schema_and_are_parsed():
+    schema = required_schema(request(tool_choice="required", parallel_tool_calls=False))
     assert (schema["type"], schema["maxItems"]) == ("array", 1)
     text = json.dumps([{"name": "weather", "parameters": {"city": "Oslo"}}])
     assert required_calls(text, "required") == [OSLO]
-    named = asked(tool_choice={"type": "function", "function": {"name": "weather"}})
+    named = request(tool_choice={"type": "function", "function": {"name": "weather"}})
     assert required_schema(named) == WEATHER["function"]["parameters"]
     assert required_calls('{"city": "Oslo"}', named.tool_choice) == [OSLO]
     assert required_calls('{"city": "Os', named.tool_choice) == []
-    assert required_schema(asked()) is None
+    assert required_schema(request()) is None
 
 
-def test_a_model_is_told_of_tools_unless_it_may_use_none():
-    assert [tool.function.name for tool in offered(asked())] == ["weather"]
-    assert offered(asked(tool_choice="none")) == []
+def test_tools_enter_the_prompt_unless_tool_choice_is_none():
+    assert [tool.function.name for tool in offered(request())] == ["weather"]
+    assert offered(request(tool_choice="none")) == []
     with pytest.raises(InputError, match="'other'"):
-        offered(asked(tool_choice={"type": "function", "function": {"name": "other"}}))
+        offered(request(tool_choice={"type": "function", "function": {"name": "other"}}))
 
 
-def test_a_template_without_a_place_for_tools_has_them_told_in_messages():
+def test_a_template_without_tools_gets_them_in_messages():
     call = {"type": "function", "function": {"name": "weather", "arguments": {"city": "Oslo"}}}
     chat = [
         {"role": "system", "content": "Be brief."},
         {"role": "assistant", "content": "", "tool_calls": [call]},
     ]
-    system, assistant = explain(chat, offered(asked()))
+    system, assistant = explain(chat, offered(request()))
     assert system["content"].startswith("Be brief.")
     assert '"name": "weather"' in system["content"]
     assert assistant == {"role": "assistant", "content": CALL}
-    assert explain(chat[1:], offered(asked()))[0]["role"] == "system"
+    assert explain(chat[1:], offered(request()))[0]["role"] == "system"
     assert explain(chat[:1], []) == chat[:1]

@@ -30,7 +30,7 @@ PYTHON = os.environ.get("GRAFT_VLLM_PYTHON")
         ("openai-responses", "/v1/responses"),
     ],
 )
-def test_it_works_unchanged_and_shows_what_was_drafted(tmp_path, backend, endpoint):
+def test_vllm_bench_works_unchanged_and_shows_acceptance(tmp_path, backend, endpoint):
     tiny_network().save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     with serving(tiny_engine(max_batch=4, default_draft="copy")) as running:

@@ -1,4 +1,4 @@
-"""The thread that steps, and the jobs it does, around a tiny model."""
+"""The worker thread and its jobs, with a tiny model."""
 
 import asyncio
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from graft.errors import GraftError
 from graft.models.arena import OutOfRowsError
 from graft.sampling import SamplingParams
 from graft.server import sse
-from graft.server.failures import Refusal
+from graft.server.errors import ApiError
 from graft.server.worker import Worker
 
 PROMPTS = ["the end and the answer", "in an inn on the river", "where another one was then"]
@@ -22,25 +22,25 @@ GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
 LONG = SamplingParams(max_tokens=1900, ignore_eos=True)
 
 
-class Watched:
-    """Counts what it is told."""
+class Counts:
+    """An observer that counts."""
 
     def __init__(self):
         self.firsts, self.tokens, self.jobs = 0, 0, []
 
-    def first(self, seconds):
+    def first_token(self, seconds):
         self.firsts += 1
 
-    def more(self, tokens, seconds):
+    def more_tokens(self, tokens, seconds):
         self.tokens += tokens
 
-    def ended(self, job):
+    def finished(self, job):
         self.jobs.append(job)
 
 
 @asynccontextmanager
 async def working(engine, *, max_waiting=64, timeout=60.0):
-    worker = Worker(engine, Watched(), max_waiting=max_waiting, timeout=timeout)
+    worker = Worker(engine, Counts(), max_waiting=max_waiting, timeout=timeout)
     worker.start()
     try:
         yield worker
@@ -52,18 +52,17 @@ def run(coroutine):
     return asyncio.run(asyncio.wait_for(coroutine, 60))
 
 
-async def ask(worker, request, *, heard=True):
-    return await worker.open(
-        lambda: [request], places=as_prepared(request).request.params.n, heard=heard
-    )
+async def ask(worker, request, *, streaming=True):
+    sequences = as_prepared(request).request.params.n
+    return await worker.open(lambda: [request], sequences=sequences, streaming=streaming)
 
 
-async def whole(worker, request, *, heard=False):
-    """The token ids of the first answer, and the events that were told."""
-    job = await ask(worker, request, heard=heard)
+async def whole(worker, request, *, streaming=False):
+    """The token ids of the first answer, and its events."""
+    job = await ask(worker, request, streaming=streaming)
     try:
-        told = await job.finished()
-        return job.results[0][0].token_ids, told
+        events = await job.finished()
+        return job.results[0][0].token_ids, events
     finally:
         worker.close(job)
 
@@ -78,21 +77,23 @@ def engine():
     return tiny_engine(max_batch=2)
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_jobs_side_by_side_get_what_they_get_alone(engine, heard):
+@pytest.mark.parametrize("streaming", [True, False])
+def test_concurrent_jobs_equal_single_ones(engine, streaming):
     requests = [Request(prompt, GREEDY, draft) for prompt in PROMPTS for draft in ("auto", "plain")]
 
     async def together():
         async with working(engine) as worker:
-            return await asyncio.gather(*(whole(worker, each, heard=heard) for each in requests))
+            return await asyncio.gather(
+                *(whole(worker, each, streaming=streaming) for each in requests)
+            )
 
     answers = run(together())
     assert [ids for ids, _ in answers] == [engine.generate(each).token_ids for each in requests]
-    if heard:
-        assert all([event.token for _, event in told] == ids for ids, told in answers)
+    if streaming:
+        assert all([event.token for _, event in events] == ids for ids, events in answers)
 
 
-def test_a_stream_tells_every_token_by_itself_in_order(engine):
+def test_a_stream_yields_single_tokens_in_order(engine):
     async def streamed():
         async with working(engine) as worker:
             job = await ask(worker, Request(PROMPTS[0], GREEDY, "copy"))
@@ -104,7 +105,7 @@ def test_a_stream_tells_every_token_by_itself_in_order(engine):
     assert run(streamed()) == engine.generate(PROMPTS[0], GREEDY).token_ids
 
 
-def test_a_job_that_is_closed_frees_its_rows_while_others_go_on(engine):
+def test_a_closed_job_frees_its_rows_while_others_continue(engine):
     async def leave():
         async with working(engine) as worker:
             staying = asyncio.create_task(whole(worker, Request(PROMPTS[1], LONG)))
@@ -118,7 +119,7 @@ def test_a_job_that_is_closed_frees_its_rows_while_others_go_on(engine):
     assert rows_in_use(engine) == (0, 0.0)
 
 
-def test_who_leaves_before_the_job_is_open_leaves_nothing_behind(engine):
+def test_a_job_cancelled_while_opening_frees_everything(engine):
     async def leave():
         async with working(engine, max_waiting=0) as worker:
             for _ in range(5):
@@ -133,14 +134,14 @@ def test_who_leaves_before_the_job_is_open_leaves_nothing_behind(engine):
     assert rows_in_use(engine) == (0, 0.0)
 
 
-def test_a_full_queue_is_told_when_to_come_back(monkeypatch):
+def test_a_full_queue_raises_with_retry_after(monkeypatch):
     engine = tiny_engine(max_batch=1)
     held = Held(engine, monkeypatch)
 
     async def crowd():
         async with working(engine, max_waiting=1) as worker:
             first, second = [await ask(worker, Request(PROMPTS[0], GREEDY)) for _ in range(2)]
-            with pytest.raises(Refusal) as refused:
+            with pytest.raises(ApiError) as raised:
                 await ask(worker, Request(PROMPTS[1], GREEDY))
             worker.close(first)
             third = await ask(worker, Request(PROMPTS[1], GREEDY))
@@ -148,57 +149,57 @@ def test_a_full_queue_is_told_when_to_come_back(monkeypatch):
             await asyncio.gather(second.finished(), third.finished())
             for job in (second, third):
                 worker.close(job)
-            return refused.value
+            return raised.value
 
-    refusal = run(crowd())
-    assert (refusal.status, refusal.code) == (429, "queue_full")
-    assert refusal.retry_after >= 1
+    error = run(crowd())
+    assert (error.status, error.code) == (429, "queue_full")
+    assert error.retry_after >= 1
 
 
-def test_n_answers_take_n_places():
+def test_n_answers_count_as_n_sequences():
     async def crowd():
         async with working(tiny_engine(max_batch=2), max_waiting=1) as worker:
-            with pytest.raises(Refusal, match="full"):
+            with pytest.raises(ApiError, match="full"):
                 await ask(worker, Request(PROMPTS[0], SamplingParams(n=4)))
             await whole(worker, Request(PROMPTS[0], SamplingParams(n=3, max_tokens=5)))
 
     run(crowd())
 
 
-def test_a_refused_prompt_gives_its_place_back(engine):
-    async def refused():
+def test_an_invalid_prompt_frees_its_queue_slot(engine):
+    async def invalid():
         async with working(engine, max_waiting=0) as worker:
             for _ in range(4):
                 with pytest.raises(GraftError, match="empty"):
                     await ask(worker, Request(" ", GREEDY))
             return (await whole(worker, Request(PROMPTS[0], GREEDY)))[0]
 
-    assert run(refused()) == engine.generate(PROMPTS[0], GREEDY).token_ids
+    assert run(invalid()) == engine.generate(PROMPTS[0], GREEDY).token_ids
 
 
-def test_a_job_that_takes_too_long_is_given_up(engine):
+def test_a_job_over_its_timeout_is_cancelled(engine):
     async def late():
         async with working(engine, timeout=0.05) as worker:
             job = await ask(worker, Request(PROMPTS[0], LONG))
             try:
-                with pytest.raises(Refusal, match="too long") as refused:
+                with pytest.raises(ApiError, match="too long") as raised:
                     await job.finished()
             finally:
                 worker.close(job)
-            return refused.value.status
+            return raised.value.status
 
     assert run(late()) == 504
     assert rows_in_use(engine) == (0, 0.0)
 
 
 class Broken(NoDraft):
-    """Fails when it is asked."""
+    """A drafter that fails."""
 
     def propose(self, contexts, budget):
         raise RuntimeError("broken")
 
 
-def test_a_drafter_that_fails_hurts_nobody_who_drafts_otherwise():
+def test_a_failing_drafter_does_not_affect_other_drafters():
     engine = tiny_engine(drafters={"broken": Broken()})
 
     async def fail():
@@ -228,7 +229,7 @@ def test_a_step_that_fails_ends_its_jobs_and_not_the_server(engine, monkeypatch)
     assert rows_in_use(engine) == (0, 0.0)
 
 
-def test_a_client_that_never_reads_is_left_when_its_time_is_up(engine, monkeypatch):
+def test_the_stream_of_a_client_that_never_reads_is_closed_after_the_timeout(engine, monkeypatch):
     monkeypatch.setattr(sse, "MARGIN", 0.0)
     scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
 
@@ -262,7 +263,7 @@ class Wrong:
         return tree
 
 
-def test_one_bad_request_hurts_no_other(engine):
+def test_a_failing_request_does_not_affect_others(engine):
     async def both():
         async with working(engine) as worker:
             good = asyncio.create_task(whole(worker, Request(PROMPTS[1], GREEDY)))
@@ -273,7 +274,7 @@ def test_one_bad_request_hurts_no_other(engine):
     assert run(both()) == engine.generate(PROMPTS[1], GREEDY).token_ids
 
 
-def test_requests_wait_for_memory_and_one_that_never_fits_is_refused():
+def test_requests_wait_for_memory_and_one_that_never_fits_fails():
     engine = tiny_engine(max_batch=8, max_rows=512)
     requests = [
         Request(prompt, SamplingParams(max_tokens=200, ignore_eos=True)) for prompt in PROMPTS
@@ -281,37 +282,37 @@ def test_requests_wait_for_memory_and_one_that_never_fits_is_refused():
 
     async def crowd():
         async with working(engine) as worker:
-            asked = [asyncio.create_task(whole(worker, each)) for each in requests]
+            tasks = [asyncio.create_task(whole(worker, each)) for each in requests]
             with pytest.raises(OutOfRowsError):
                 await whole(worker, Request(PROMPTS[0], LONG))
-            return [(await each)[0] for each in asked]
+            return [(await each)[0] for each in tasks]
 
     assert run(crowd()) == [engine.generate(each).token_ids for each in requests]
 
 
-def test_draining_refuses_what_is_new_and_lets_the_rest_end(engine):
+def test_draining_rejects_new_jobs_and_lets_running_ones_finish(engine):
     async def drain():
         async with working(engine) as worker:
             job = await ask(worker, Request(PROMPTS[0], GREEDY))
             worker.drain(30.0)
-            with pytest.raises(Refusal, match="shutting down") as refused:
+            with pytest.raises(ApiError, match="shutting down") as raised:
                 await ask(worker, Request(PROMPTS[1], GREEDY))
             await job.finished()
             worker.close(job)
             assert not worker.alive
-            return refused.value.status, job.results[0][0].token_ids
+            return raised.value.status, job.results[0][0].token_ids
 
     assert run(drain()) == (503, engine.generate(PROMPTS[0], GREEDY).token_ids)
 
 
-def test_draining_cuts_off_what_is_not_through_in_time(engine):
+def test_draining_ends_jobs_at_the_deadline(engine):
     async def drain():
         async with working(engine) as worker:
             job = await ask(worker, Request(PROMPTS[0], LONG))
             async for _ in job.tokens():
                 break
             worker.drain(0.0)
-            with pytest.raises(Refusal, match="shutting down"):
+            with pytest.raises(ApiError, match="shutting down"):
                 await job.finished()
             worker.close(job)
 
@@ -319,13 +320,13 @@ def test_draining_cuts_off_what_is_not_through_in_time(engine):
     assert rows_in_use(engine) == (0, 0.0)
 
 
-def test_stopping_tells_whoever_still_waits(engine, monkeypatch):
+def test_stopping_ends_waiting_jobs_with_an_error(engine, monkeypatch):
     async def stop():
         async with working(engine) as worker:
             job = await ask(worker, Request(PROMPTS[0], LONG))
             waiting = asyncio.create_task(job.finished())
             await worker.stop()
-            with pytest.raises(Refusal, match="shutting down"):
+            with pytest.raises(ApiError, match="shutting down"):
                 await waiting
             worker.close(job)
 
@@ -333,12 +334,12 @@ def test_stopping_tells_whoever_still_waits(engine, monkeypatch):
     assert rows_in_use(engine) == (0, 0.0)
 
 
-def test_observers_hear_of_first_and_further_tokens_and_of_the_end(engine):
+def test_observers_count_first_and_further_tokens_and_finished_jobs(engine):
     async def watch():
         async with working(engine) as worker:
-            ids, _ = await whole(worker, Request(PROMPTS[0], GREEDY), heard=True)
+            ids, _ = await whole(worker, Request(PROMPTS[0], GREEDY), streaming=True)
             return ids, worker._observer
 
-    ids, watched = run(watch())
-    assert (watched.firsts, len(watched.jobs)) == (1, 1)
-    assert 0 < watched.tokens < len(ids)  # the first step's are not among them
+    ids, counts = run(watch())
+    assert (counts.firsts, len(counts.jobs)) == (1, 1)
+    assert 0 < counts.tokens < len(ids)  # the first step's are not among them

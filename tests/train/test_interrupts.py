@@ -5,13 +5,13 @@ import signal
 
 import pytest
 
-from graft.train.interrupts import stops_gently
+from graft.train.interrupts import stop_after_step
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_noted_and_handlers_come_back(number):
+def test_a_signal_is_recorded_and_handlers_are_restored(number):
     before = signal.getsignal(number)
-    with stops_gently() as stopping:
+    with stop_after_step() as stopping:
         assert not stopping()
         os.kill(os.getpid(), number)
         assert stopping()

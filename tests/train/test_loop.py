@@ -49,7 +49,7 @@ def assert_told(folder, last):
 
 
 @pytest.mark.parametrize("kind", ["eagle2", "longspec"])
-def test_a_run_lowers_the_loss_and_leaves_a_head(settings, kind):
+def test_a_run_lowers_the_loss_and_saves_a_head(settings, kind):
     settings = replace(settings, kind=kind, steps=60, save_minutes=10)
     assert train(settings, silent)
     log = read_notes(settings.work / "log.jsonl")
@@ -78,7 +78,7 @@ def test_a_run_lowers_the_loss_and_leaves_a_head(settings, kind):
         ("longspec", 3, 2),
     ),
 )
-def test_going_on_gives_the_same_bits(settings, kind, micro_batch, layers):
+def test_a_resumed_run_gives_the_same_bits(settings, kind, micro_batch, layers):
     settings = replace(settings, kind=kind, micro_batch=micro_batch, cross_layers=layers)
     straight = replace(settings, out=settings.out.with_name("straight"))
     assert train(straight, silent)
@@ -126,13 +126,13 @@ def command(settings):
     ]  # fmt: skip
 
 
-def test_killed_in_the_middle_it_goes_on_to_the_same_bits(settings):
+def test_a_killed_run_resumes_to_the_same_bits(settings):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     killed = subprocess.run([sys.executable, "-c", KILLED, *command(settings)], env=environment)
     assert killed.returncode == -signal.SIGKILL
     said = []
     assert train(settings, said.append)
-    assert any("going on after step 3" in line for line in said)
+    assert any("resuming after step 3" in line for line in said)
     straight = replace(settings, out=settings.out.with_name("straight"))
     train(straight, silent)
     ours, theirs = (load_file(s.out / "model.safetensors") for s in (settings, straight))
@@ -140,7 +140,7 @@ def test_killed_in_the_middle_it_goes_on_to_the_same_bits(settings):
 
 
 @pytest.mark.slow
-def test_two_processes_learn_what_one_does(settings):
+def test_two_processes_train_like_one(settings):
     pytest.importorskip("accelerate")
     alone = replace(settings, noise=0.0, steps=3)
     train(alone, silent)
@@ -160,19 +160,19 @@ def test_two_processes_learn_what_one_does(settings):
         torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
 
 
-def test_a_finished_run_can_be_made_longer(settings):
+def test_a_finished_run_can_be_extended(settings):
     train(settings, silent)
     assert train(replace(settings, steps=10), silent)
     assert "10 steps" in (settings.out / "README.md").read_text()
 
 
-def test_other_settings_do_not_go_on(settings):
+def test_other_settings_do_not_resume(settings):
     train(settings, silent)
-    with pytest.raises(InputError, match="begun with --length 64, not 32"):
+    with pytest.raises(InputError, match="started with --length 64, not 32"):
         train(replace(settings, length=32), silent)
 
 
-def test_a_head_can_be_started_from(settings):
+def test_a_run_can_start_from_a_head(settings):
     train(settings, silent)
     again = replace(settings, out=settings.out.with_name("again"), start=settings.out, steps=1)
     assert train(again, silent)
@@ -180,7 +180,7 @@ def test_a_head_can_be_started_from(settings):
         train(replace(again, kind="longspec", out=settings.out.with_name("other")), silent)
 
 
-def test_a_run_begun_before_an_option_was_known_goes_on(settings, monkeypatch):
+def test_a_checkpoint_older_than_an_option_resumes(settings, monkeypatch):
     whole = Settings.identity
     with monkeypatch.context() as patch:
         patch.setattr(
@@ -191,45 +191,45 @@ def test_a_run_begun_before_an_option_was_known_goes_on(settings, monkeypatch):
         train(replace(settings, kind="longspec"), silent)
     longer = replace(settings, kind="longspec", steps=9)
     assert train(longer, silent)
-    with pytest.raises(InputError, match="begun with --cross-layers 1, not 2"):
+    with pytest.raises(InputError, match="started with --cross-layers 1, not 2"):
         train(replace(longer, cross_layers=2), silent)
 
 
-def test_a_head_that_looks_at_one_layer_can_learn_to_look_at_two(settings):
+def test_a_head_of_one_cross_layer_can_be_widened_to_two(settings):
     first = replace(settings, kind="longspec", steps=12)
     train(first, silent)
     wider = replace(
         first, out=settings.out.with_name("wider"), start=first.out, cross_layers=2, steps=6
     )
     assert train(replace(wider, learning_rate=1e-9), silent)
-    told, before = (json.loads((s.out / "config.json").read_text()) for s in (wider, first))
-    assert told["graft"]["cross_layers"] == 2
-    assert told["graft"]["training"]["accepted"] == pytest.approx(
+    config, before = (json.loads((s.out / "config.json").read_text()) for s in (wider, first))
+    assert config["graft"]["cross_layers"] == 2
+    assert config["graft"]["training"]["accepted"] == pytest.approx(
         before["graft"]["training"]["accepted"], abs=0.01
     )
-    assert "the target's last\n2 layers" in (wider.out / "README.md").read_text()
+    assert "target's last 2 layers" in (wider.out / "README.md").read_text()
     narrow = replace(wider, out=settings.out.with_name("narrow"), start=wider.out, cross_layers=1)
-    with pytest.raises(InputError, match="looks at 2 layers; say --cross-layers 2"):
+    with pytest.raises(InputError, match="attends to 2 layers; use --cross-layers 2"):
         train(narrow, silent)
 
 
-def test_more_layers_than_the_target_has_are_refused_before_anything_is_made(settings):
+def test_more_cross_layers_than_the_target_has_are_an_error(settings):
     with pytest.raises(InputError, match="--cross-layers must be at most 2, the layers of"):
         train(replace(settings, kind="longspec", cross_layers=3), silent)
     assert not settings.work.exists()
 
 
-def test_a_folder_that_is_no_head_is_not_replaced(settings):
+def test_a_folder_that_is_not_a_head_is_not_replaced(settings):
     settings.out.mkdir()
     (settings.out / "novel.txt").write_text("Chapter 1")
-    with pytest.raises(InputError, match="is no draft head"):
+    with pytest.raises(InputError, match="is not a draft head"):
         train(settings, silent)
 
 
-def test_too_little_data_is_one_line(settings, tmp_path):
+def test_too_little_data_is_an_error_of_one_line(settings, tmp_path):
     file = tmp_path / "one.txt"
     file.write_text("Too short.")
-    with pytest.raises(InputError, match="too little to learn from"):
+    with pytest.raises(InputError, match="too little training data"):
         train(replace(settings, data=(str(file),)), silent)
     with pytest.raises(InputError, match=r"no.txt does not exist"):
         train(replace(settings, data=("no.txt",)), silent)
@@ -245,7 +245,7 @@ def test_minutes_end_a_run_too(settings):
     [
         ({"kind": "medusa"}, "unknown kind 'medusa'"),
         ({"loss": "l2"}, "unknown --loss 'l2'"),
-        ({"data": ()}, "nothing to learn from"),
+        ({"data": ()}, "no training data"),
         ({"minutes": 3.0}, "either --steps N or --minutes M"),
         ({"steps": 0}, "either --steps N or --minutes M"),
         ({"length": 3}, "--length must be at least 16"),
@@ -255,6 +255,6 @@ def test_minutes_end_a_run_too(settings):
         ({"held_out": 0.0}, "--held-out must be above 0"),
     ],
 )
-def test_what_cannot_be_is_refused(settings, change, line):
+def test_invalid_settings_are_errors(settings, change, line):
     with pytest.raises(InputError, match=line):
         replace(settings, **change)

@@ -16,10 +16,10 @@ from graft.models.heads.config import head_config
 from graft.models.heads.files import HEADS
 from graft.train.batches import anchor_offset, batch_of
 from graft.train.examples import Example
-from graft.train.losses import CHUNK, Lesson, OutputLayer, cross_entropy
+from graft.train.losses import CHUNK, OutputLayer, Supervision, cross_entropy
 from graft.train.objectives import OBJECTIVES, Outcome, chains, counted_tokens
 from graft.train.packing import pack
-from graft.train.start import begin_like_target, draw_weights, take_over
+from graft.train.start import init_from_target, init_random, widen
 from graft.train.target import Target
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
@@ -47,44 +47,44 @@ def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, monkeypatch):
     vocabulary, drafted, count, width = 30, 12, 17, 8
     layer = OutputLayer.of(torch.randn(vocabulary, width), torch.randperm(vocabulary)[:drafted])
     outputs = torch.randn(2, count, width, requires_grad=True)
-    lesson = Lesson(
+    supervision = Supervision(
         torch.randn(count, width),
         torch.randint(vocabulary, (count,)) if labelled else None,
         torch.rand(2, count) * (torch.rand(2, count) > 0.3),
     )
-    loss, agreed = cross_entropy(outputs, lesson, layer)
+    loss, agreed = cross_entropy(outputs, supervision, layer)
     (gradient,) = torch.autograd.grad(loss, outputs)
 
-    target_logits = lesson.features @ layer.whole.T
+    target_logits = supervision.features @ layer.whole.T
     goal = F.softmax(target_logits, -1)[:, layer.ids]
     if labelled:
-        goal = F.one_hot(lesson.labels, vocabulary)[:, layer.ids].float()
+        goal = F.one_hot(supervision.labels, vocabulary)[:, layer.ids].float()
     logits = outputs @ layer.whole[layer.ids].T
-    expected = -(lesson.weights[..., None] * goal * F.log_softmax(logits, -1)).sum()
+    expected = -(supervision.weights[..., None] * goal * F.log_softmax(logits, -1)).sum()
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(gradient, torch.autograd.grad(expected, outputs)[0])
     same = layer.ids[logits.argmax(-1)] == target_logits.argmax(-1)
-    asked = lesson.weights.any(0)
+    asked = supervision.weights.any(0)
     assert torch.equal(agreed[:, asked], same[:, asked])
 
 
 def test_no_tensor_of_all_logits_is_kept(monkeypatch):
     layer = OutputLayer.of(torch.randn(50, 4), torch.arange(50))
     outputs = torch.randn(1, 3 * CHUNK, 4, requires_grad=True)
-    lesson = Lesson(torch.randn(3 * CHUNK, 4), None, torch.ones(1, 3 * CHUNK))
+    supervision = Supervision(torch.randn(3 * CHUNK, 4), None, torch.ones(1, 3 * CHUNK))
     kept = []
     with hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-        cross_entropy(outputs, lesson, layer)
+        cross_entropy(outputs, supervision, layer)
     assert max(kept) <= outputs.numel()
 
 
-def test_offsets_leave_the_sinks_and_move_the_rest():
+def test_offsets_shift_all_but_the_sinks():
     places = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 1], [0, 1, 2, 3, 4, 0, 1, 2]])
     moved = anchor_offset(places, torch.tensor([100, 7]), 4)
     assert moved.tolist() == [[0, 1, 2, 3, 104, 105, 0, 1], [0, 1, 2, 3, 11, 0, 1, 2]]
 
 
-def test_a_batch_sees_documents_apart():
+def test_documents_of_a_row_do_not_attend_to_each_other():
     rows = rows_of(10, 12, 20)
     batch = batch_of(rows, np.arange(len(rows)), torch.device("cpu"))
     assert batch.packed
@@ -100,12 +100,12 @@ def test_a_batch_sees_documents_apart():
 
 @pytest.mark.parametrize("layers", [1, 2])
 @torch.no_grad()
-def test_the_target_reads_packed_documents_as_if_alone(layers):
+def test_packed_documents_give_the_same_features_as_single_ones(layers):
     model, rows = target(layers), rows_of(10, 20, length=32)
     assert len(rows) == 1
     batch = batch_of(rows, np.array([0]), torch.device("cpu"))
     offsets = torch.tensor([50])
-    reading = model.read(batch, anchor_offset(batch.places, offsets, 4))
+    outputs = model.forward(batch, anchor_offset(batch.places, offsets, 4))
     for number in range(2):
         mine = batch.documents[0] == number
         positions = anchor_offset(torch.arange(int(mine.sum()))[None], offsets, 4)
@@ -113,11 +113,11 @@ def test_the_target_reads_packed_documents_as_if_alone(layers):
             batch.tokens[:, mine], position_ids=positions, use_cache=True
         )
         torch.testing.assert_close(
-            reading.features[:, mine], alone.last_hidden_state, rtol=1e-4, atol=1e-5
+            outputs.features[:, mine], alone.last_hidden_state, rtol=1e-4, atol=1e-5
         )
         last = alone.past_key_values.layers[::-1][:layers]
         both = zip(*((each.keys, each.values) for each in last), strict=True)
-        for ours, theirs in zip(reading.memory, both, strict=True):
+        for ours, theirs in zip(outputs.kv, both, strict=True):
             expected = torch.cat(theirs, 1)
             torch.testing.assert_close(ours[:, :, mine], expected, rtol=1e-4, atol=1e-5)
 
@@ -132,27 +132,27 @@ def test_one_document_to_a_row_needs_no_mask_and_positions_may_jump():
     masked = replace(both[1], packed=True)
     positions = anchor_offset(both[0].places, torch.tensor([99]), 4)
     torch.testing.assert_close(
-        model.read(both[0], positions).features, model.read(masked, positions).features
+        model.forward(both[0], positions).features, model.forward(masked, positions).features
     )
 
 
 def made(kind, model, settings, **more):
     head = HEADS[kind](head_config(kind, CHECKPOINT, model.config, **more))
-    draw_weights(head, 1)
-    begin_like_target(head, model.network)
+    init_random(head, 1)
+    init_from_target(head, model.network)
     layer = OutputLayer.of(model.output, head.d2t)
     return head, OBJECTIVES[kind](model, layer, replace(settings, kind=kind))
 
 
 @pytest.mark.parametrize("kind", ["eagle2", "longspec"])
-def test_packing_changes_nothing_that_is_learned(settings, kind):
+def test_packing_does_not_change_the_loss(settings, kind):
     """Two documents in a row teach what they teach in a row each."""
     model = target()
     head, objective = made(kind, model, settings)
     packed = rows_of(14, 17)
-    tokens, documents, learned = packed.tokens[0], packed.documents[0], packed.learned[0]
+    tokens, documents, loss_mask = packed.tokens[0], packed.documents[0], packed.loss_mask[0]
     apart = pack(
-        [Example(tokens[documents == n], learned[documents == n]) for n in range(2)], length=17
+        [Example(tokens[documents == n], loss_mask[documents == n]) for n in range(2)], length=17
     )
     losses = []
     for rows in (packed, apart):
@@ -165,7 +165,7 @@ def test_packing_changes_nothing_that_is_learned(settings, kind):
 
 @pytest.mark.parametrize("kind", ["eagle2", "longspec"])
 @pytest.mark.parametrize("loss", ["soft", "token", "paper"])
-def test_every_loss_can_be_learned(settings, kind, loss):
+def test_every_loss_decreases(settings, kind, loss):
     model = target()
     head, objective = made(kind, model, replace(settings, loss=loss), draft_vocabulary=100)
     rows = rows_of(20, 30, 9)
@@ -178,7 +178,7 @@ def test_every_loss_can_be_learned(settings, kind, loss):
     assert counted == int(outcome.counted[0].sum())
 
 
-def test_every_layer_that_is_looked_at_is_learned(settings):
+def test_every_cross_layer_gets_gradients(settings):
     model = target(layers=2)
     head, objective = made("longspec", model, settings, cross_layers=2)
     rows = rows_of(20, 30, 9)
@@ -190,7 +190,7 @@ def test_every_layer_that_is_looked_at_is_learned(settings):
         assert part.any()
 
 
-def test_a_new_head_looks_at_each_layer_as_that_layer_does(settings):
+def test_a_new_head_copies_the_attention_of_each_layer(settings):
     model = target(layers=2)
     head, _ = made("longspec", model, settings, cross_layers=2)
     layers = model.network.base_model.layers
@@ -201,16 +201,16 @@ def test_a_new_head_looks_at_each_layer_as_that_layer_does(settings):
 
 
 @torch.no_grad()
-def test_a_head_that_takes_over_from_a_narrower_one_guesses_the_same(settings):
+def test_a_widened_head_drafts_the_same(settings):
     model, ids = target(layers=2), torch.randperm(128)[:60]
     before, _ = made("longspec", target(), settings, draft_vocabulary=60)
     before.d2t.copy_(ids)
-    draw_weights(before, 7)
+    init_random(before, 7)
     head, objective = made("longspec", model, settings, draft_vocabulary=60, cross_layers=2)
-    take_over(head, before)
+    widen(head, before)
     assert torch.equal(head.d2t, ids)
     batch = batch_of(rows_of(20, 30, 9), np.arange(2), torch.device("cpu"))
-    keys, values = model.read(batch, batch.places).memory
+    keys, values = model.forward(batch, batch.places).kv
     known = keys.shape[1] // 2
     embeddings = F.embedding(batch.tokens, model.embedding)
     both = [
@@ -226,7 +226,7 @@ def test_a_head_that_takes_over_from_a_narrower_one_guesses_the_same(settings):
     assert head.cross_attn.o_proj.weight.grad.chunk(2, 1)[1].any()
 
 
-def test_noise_offsets_and_shifts_follow_from_the_random_numbers_alone(settings):
+def test_noise_offsets_and_shifts_depend_on_the_generator_only(settings):
     model = target()
     rows = rows_of(32)
     batch = batch_of(rows, np.array([0]), torch.device("cpu"))
@@ -239,11 +239,11 @@ def test_noise_offsets_and_shifts_follow_from_the_random_numbers_alone(settings)
         assert losses[0] == losses[1] != losses[2]
 
 
-def test_eagles_positions_are_moved_where_that_is_asked_for(settings, monkeypatch):
+def test_eagle_positions_are_shifted_if_requested(settings, monkeypatch):
     """The target and the head read the same positions, and a seed moves them."""
     model, batch = target(), batch_of(rows_of(32), np.array([0]), torch.device("cpu"))
-    seen, read = [], Target.read
-    monkeypatch.setattr(Target, "read", lambda *given: seen.append(given[2]) or read(*given))
+    seen, forward = [], Target.forward
+    monkeypatch.setattr(Target, "forward", lambda *given: seen.append(given[2]) or forward(*given))
     for moved in (False, True):
         head, objective = made("eagle2", model, replace(settings, offset_positions=moved))
         given = []
@@ -254,12 +254,12 @@ def test_eagles_positions_are_moved_where_that_is_asked_for(settings, monkeypatc
         assert torch.equal(given[0][:, :4], batch.places[:, :4])
 
 
-def test_a_longspec_head_with_hidden_keys_cannot_see_them(settings):
+def test_a_longspec_head_does_not_use_masked_keys(settings):
     """What the target remembers of the last tokens is changed; a shift of 4 does not notice."""
     model = target()
     head, _ = made("longspec", model, settings)
     batch = batch_of(rows_of(32), np.array([0]), torch.device("cpu"))
-    keys, values = model.read(batch, batch.places).memory
+    keys, values = model.forward(batch, batch.places).kv
     embeddings = F.embedding(batch.tokens, model.embedding)
     changed = keys.clone(), values.clone()
     for each in changed:
@@ -272,7 +272,7 @@ def test_a_longspec_head_with_hidden_keys_cannot_see_them(settings):
         assert torch.equal(*both) != differs
 
 
-def test_chains_end_at_the_first_wrong_guess():
+def test_chains_end_at_the_first_rejected_token():
     agreed = torch.tensor([[[1, 1, 0, 1, 1]], [[0, 1, 1, 0, 1]], [[0, 0, 1, 1, 1]]]).bool()
     counted = torch.ones_like(agreed)
     went, begun = chains(Outcome(torch.zeros(()), agreed, counted))
@@ -300,7 +300,7 @@ def test_a_perfect_head_is_measured_as_perfect(settings):
     assert went.tolist() == [begun] * 5
 
 
-def test_a_target_that_caps_its_logits_is_refused():
+def test_a_target_that_caps_its_logits_is_an_error():
     network = tiny_network()
     plain = network.forward
 

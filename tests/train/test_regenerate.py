@@ -21,7 +21,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_answers_are_added_to_what_is_there(asking, monkeypatch):
+def test_answers_are_appended_to_the_file(asking, monkeypatch):
     path = regenerate(replace(asking, regenerate=4), lambda line: None)
     first = lines(path)
     assert [record["messages"][0]["content"] for record in first] == [
@@ -37,15 +37,15 @@ def test_answers_are_added_to_what_is_there(asking, monkeypatch):
     assert regenerate(asking, lambda line: None) == path  # nothing is left to ask
 
 
-def test_a_head_learns_from_the_answers_alone(asking):
+def test_only_the_answers_are_in_the_loss(asking):
     said = []
     assert train(replace(asking, regenerate=40, steps=2), said.append)
     assert "40 questions answered" in said
     assert len(lines(asking.work / "answers.jsonl")) == 40
-    assert "answered the first 40 questions itself" in (asking.out / "README.md").read_text()
+    assert "own answers to the first 40 questions" in (asking.out / "README.md").read_text()
 
 
-def test_a_question_that_does_not_fit_is_left_without_answer(asking, tmp_path):
+def test_a_question_that_does_not_fit_has_no_answer(asking, tmp_path):
     data = tmp_path / "long.jsonl"
     turns = [[{"role": "user", "content": text}] for text in ("x " * 4000, "the end?")]
     data.write_text("".join(json.dumps({"messages": each}) + "\n" for each in turns))
@@ -53,7 +53,7 @@ def test_a_question_that_does_not_fit_is_left_without_answer(asking, tmp_path):
     assert [len(record["messages"]) for record in lines(path)] == [1, 2]
 
 
-def test_data_without_questions_is_refused(asking, tmp_path):
+def test_data_without_questions_is_an_error(asking, tmp_path):
     (tmp_path / "text.txt").write_text("No question here.")
     with pytest.raises(InputError, match="found no conversations"):
         regenerate(replace(asking, data=(str(tmp_path / "text.txt"),)), lambda line: None)

@@ -1,10 +1,9 @@
-"""Engines around callers' models, kept while the model lives and made anew when it changed.
+"""Engines for callers' models, cached while the model lives and rebuilt when it changes.
 
-The forwards for Llama-shaped models copy weights (on the CPU all of them, packed), and a stale copy
-would answer for weights that are gone. Counters of changes miss what is written through `.data`,
-so every call reads all weights once and compares sums: about the time of one step. Other models,
-and those that are split over several processes, are run by their own modules and need nothing of
-this.
+The forwards of Llama-shaped models copy weights (on the CPU all of them, packed), and a stale copy
+would use old weights. Version counters miss writes through `.data`, so every call computes
+checksums of all weights, in about the time of one step. Other models, and those that are split over
+several processes, run by their own modules without a copy.
 """
 
 import hashlib
@@ -23,7 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from graft.assemble import DraftResources, engine_around, machine_clock
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
-from graft.integrations.hf.split import heads_blamed, shared_costs
+from graft.integrations.hf.split import explain_uneven_heads, shared_costs
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
@@ -32,48 +31,48 @@ from graft.models.load import LoadedModel, build_forward, longest_context
 from graft.models.rope import STATIC_ROPE
 from graft.models.step_costs import StepCosts, costs_for
 
-MOST_ROWS = 1 << 12  # of a batch; transformers has no limit
+MAX_BATCH = 1 << 12  # transformers has no limit
 UNLIMITED = 1 << 40  # positions
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """What is known of a model; `engine` is None where the model's own modules run.
+class _Cached:
+    """The engine of a model; None if the model's own modules run.
 
-    Nothing in here may hold the model itself, or it would never be freed.
+    It must not refer to the model, which would then never be freed.
     """
 
-    look: tuple
-    sums: tuple[int, ...]
+    structure: tuple
+    checksums: tuple[int, ...]
     engine: Engine | None
     costs: StepCosts
 
 
-_kept: weakref.WeakKeyDictionary[PreTrainedModel, _Kept] = weakref.WeakKeyDictionary()
+_cached: weakref.WeakKeyDictionary[PreTrainedModel, _Cached] = weakref.WeakKeyDictionary()
 _locks: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDictionary()
-_door = threading.Lock()
+_lock = threading.Lock()
 
 
 def release(model: PreTrainedModel) -> None:
-    """Forget what is kept for a model: on the CPU a packed copy of its weights."""
-    with _lock_of(model), _door:
-        _kept.pop(model, None)
+    """Free the cached engine of a model: on the CPU a packed copy of its weights."""
+    with _lock_of(model), _lock:
+        _cached.pop(model, None)
 
 
 @contextmanager
 def engine_for(model: PreTrainedModel) -> Iterator[Engine]:
-    """An engine that computes the model as it is now.
+    """An engine for the current weights of the model.
 
-    Where the model's own modules run they are in eval mode inside the block, and other calls for
-    the same model wait; afterwards every module is as it was.
+    If the model's own modules run, they are in eval mode inside the block, and other calls for the
+    same model wait; afterwards every module is as it was.
     """
     with ExitStack() as held:
         held.enter_context(_lock_of(model))
         held.enter_context(_evaluating(model))
         kept = _up_to_date(model)
         if kept.engine is not None:
-            held.close()  # it has its own weights and takes requests from any thread
+            held.close()  # it has its own weights and is thread-safe
             yield kept.engine
         else:
             attention = fastest_attention(model.device)
@@ -81,7 +80,7 @@ def engine_for(model: PreTrainedModel) -> Iterator[Engine]:
 
 
 def _lock_of(model: PreTrainedModel) -> Any:  # noqa: ANN401
-    with _door:
+    with _lock:
         if model not in _locks:
             _locks[model] = threading.RLock()
         return _locks[model]
@@ -89,7 +88,7 @@ def _lock_of(model: PreTrainedModel) -> Any:  # noqa: ANN401
 
 @contextmanager
 def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    """Every module's own flag is set and put back: `eval()` may do more in some of them."""
+    """Clear and restore the flag of every module: `eval()` does more in some of them."""
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:
@@ -100,35 +99,39 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
-def _up_to_date(model: PreTrainedModel) -> _Kept:
-    with _door:
-        kept = _kept.get(model)
-    look = _look(model)
-    if kept and kept.look == look and (kept.engine is None or kept.sums == _sums(model)):
+def _up_to_date(model: PreTrainedModel) -> _Cached:
+    with _lock:
+        kept = _cached.get(model)
+    structure = _structure(model)
+    if (
+        kept
+        and kept.structure == structure
+        and (kept.engine is None or kept.checksums == _checksums(model))
+    ):
         return kept
-    with _door:
-        _kept.pop(model, None)  # so that two packed copies are never there at once
+    with _lock:
+        _cached.pop(model, None)  # never hold two packed copies
     del kept
-    fresh = _prepare(model, look)
-    with _door:
-        _kept[model] = fresh
+    fresh = _prepare(model, structure)
+    with _lock:
+        _cached[model] = fresh
     return fresh
 
 
-def _prepare(model: PreTrainedModel, look: tuple) -> _Kept:
+def _prepare(model: PreTrainedModel, structure: tuple) -> _Cached:
     name = _name(model)
     devices = sorted({str(parameter.device) for parameter in model.parameters()})
     if len(devices) != 1 or devices == ["meta"]:
         raise UnsupportedModelError(
-            f"{name} cannot be used: its weights lie on {', '.join(devices)}; "
+            f"{name} cannot be used: its weights are on {', '.join(devices)}; "
             "load it onto one device"
         )
-    with heads_blamed(model):
+    with explain_uneven_heads(model):
         forward, kind = build_forward(model, name=name, kind="hook" if is_split(model) else None)
     packed = _engine(model, forward, kind, costs=None)
     if kind == "hook":
-        return _Kept(look, (), None, packed.loop.costs)
-    return _Kept(look, _sums(model), packed, packed.loop.costs)
+        return _Cached(structure, (), None, packed.loop.costs)
+    return _Cached(structure, _checksums(model), packed, packed.loop.costs)
 
 
 def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCosts | None) -> Engine:
@@ -138,7 +141,7 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         context_length=_positions(model.config),
         chunk=CHUNKS.get(model.device.type, CHUNKS["cpu"]),
     )
-    target.prefixes.use(max_rows=0)  # rows of a batch share beginnings; nothing is kept after it
+    target.prefixes.use(max_rows=0)  # a batch shares prefixes; nothing is cached after it
     kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
     settings = f"{type(model).__name__} {kinds} {model.config.to_dict()}"
     fingerprint = hashlib.sha256(settings.encode()).hexdigest()
@@ -149,7 +152,7 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         costs = shared_costs(model, target)
     costs = costs or costs_for(target, fingerprint, dtype, device)
     loaded = LoadedModel(target, None, checkpoint, frozenset(), dtype, device, kind)
-    return engine_around(loaded, costs, resources=resources, max_batch=MOST_ROWS)
+    return engine_around(loaded, costs, resources=resources, max_batch=MAX_BATCH)
 
 
 def _name(model: PreTrainedModel) -> str:
@@ -157,7 +160,7 @@ def _name(model: PreTrainedModel) -> str:
 
 
 def _positions(config: PretrainedConfig) -> int:
-    """How far a text may grow: as in transformers, without end where the rotation allows it."""
+    """The maximum length: as in transformers, unlimited if the rotary embedding allows it."""
     rotary = getattr(config.get_text_config(), "rope_parameters", None) or {}
     kinds = {
         each.get("rope_type")
@@ -167,8 +170,8 @@ def _positions(config: PretrainedConfig) -> int:
     return UNLIMITED if kinds and kinds <= STATIC_ROPE else longest_context(config)
 
 
-def _look(model: PreTrainedModel) -> tuple:
-    """Everything but the numbers: config, modules and where their tensors lie."""
+def _structure(model: PreTrainedModel) -> tuple:
+    """Everything but the values: config, modules, hooks and addresses of tensors."""
     modules = tuple(
         (type(m), len(m._forward_hooks), len(m._forward_pre_hooks), "forward" in vars(m))
         for m in model.modules()
@@ -177,8 +180,8 @@ def _look(model: PreTrainedModel) -> tuple:
     return repr(model.config.to_dict()), modules, tensors
 
 
-def _sums(model: PreTrainedModel) -> tuple[int, ...]:
-    totals = [_sum(tensor).to(model.device) for tensor in _tensors(model)]
+def _checksums(model: PreTrainedModel) -> tuple[int, ...]:
+    totals = [_checksum(tensor).to(model.device) for tensor in _tensors(model)]
     return tuple(torch.stack(totals).tolist())
 
 
@@ -188,7 +191,7 @@ def _tensors(model: PreTrainedModel) -> Iterator[Tensor]:
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
-    """The plain tensors that a quantised one is made of, or this process has of one; or itself."""
+    """The plain tensors inside a quantised or distributed tensor, or the tensor itself."""
     if not hasattr(tensor, "__tensor_flatten__"):
         yield tensor
         return
@@ -198,8 +201,8 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
             yield from _parts(part)
 
 
-def _sum(tensor: Tensor) -> Tensor:
-    """A tensor's bits added up, row by row, each row times its own odd number."""
+def _checksum(tensor: Tensor) -> Tensor:
+    """Sum of a tensor's bits, each row weighted by its own odd number."""
     rows = tensor.detach().contiguous()
     rows = rows.reshape(len(rows), -1) if rows.ndim and len(rows) else rows.reshape(1, -1)
     size, width = rows.element_size(), rows.shape[1] * rows.element_size()

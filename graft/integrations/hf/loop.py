@@ -22,26 +22,26 @@ from graft.decode.request import Request
 from graft.decode.stats import Stats
 from graft.errors import ContextLengthError, InputError
 from graft.integrations.hf.engines import engine_for
-from graft.integrations.hf.refusals import asked_of_transformers, refuse, unpadded
 from graft.integrations.hf.rows import Ends, GenerateArgs, Row
-from graft.integrations.hf.split import agreed_seeds, refuse_on_split
+from graft.integrations.hf.split import agreed_seeds, check_split
+from graft.integrations.hf.unsupported import check_supported, generate_arguments, unpadded
 from graft.sampling import SamplingParams
 
 _stats: weakref.WeakKeyDictionary[PreTrainedModel, list[Stats]] = weakref.WeakKeyDictionary()
-_door = threading.Lock()
+_lock = threading.Lock()
 
 
 def last_stats(model: PreTrainedModel) -> list[Stats]:
-    """What the last finished call for this model cost and gained, one entry per row.
+    """The statistics of the last finished call for this model, one entry per row.
 
-    Where several threads use the model, ask for `return_dict_in_generate=True` instead: that
-    output has the statistics of its own call as `graft_stats`.
+    If several threads use the model, use `return_dict_in_generate=True` instead: that output has
+    the statistics of its own call as `graft_stats`.
     """
-    with _door:
+    with _lock:
         return list(_stats.get(model, ()))
 
 
-def generate(  # noqa: PLR0913  transformers' contract, and our three
+def generate(  # noqa: PLR0913  transformers' signature and three of ours
     model: PreTrainedModel,
     input_ids: Tensor,
     logits_processor: LogitsProcessorList,
@@ -54,30 +54,29 @@ def generate(  # noqa: PLR0913  transformers' contract, and our three
     streamer: BaseStreamer | None = None,
     **model_kwargs: Any,  # noqa: ANN401
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """For `custom_generate`: greedy search and sampling as transformers does them, drafted.
+    """For `custom_generate`: transformers' greedy search and sampling, with drafting.
 
     `draft`, `documents` and `prediction` may be given to `model.generate` itself; the latter two
     are token ids the answer may repeat. Greedy output is transformers' own token for token (in
     float32; in 16 bits rounding may differ). Sampled output has transformers' distribution but
-    is not the text it would draw: the seed comes from torch's generator, so `torch.manual_seed`
+    is not the same text: the seed comes from torch's generator, so `torch.manual_seed`
     makes it repeatable.
 
-    Processors and criteria, also ones that remember earlier calls, see every position once and in
-    order, each row by itself with the padding of its batch in front; in a batch those not from
-    transformers are copied for every row. After the token at which a criterion ends a row,
-    processors may already have seen some positions beyond. The model runs as in eval mode and is
-    left as it was; on the CPU a packed copy of a Llama-shaped model's weights is kept until they
-    change, the model is gone or `release(model)` is called.
+    Processors and criteria, also stateful ones, get every position once and in order, each row by
+    itself with the padding of its batch in front; in a batch those not from transformers are copied
+    for every row. Processors may get some positions after the token at which a criterion ends a
+    row. The model runs in eval mode and is restored; on the CPU a packed copy of a Llama-shaped
+    model's weights is cached until they change, the model is freed or `release(model)` is called.
 
     On a model that transformers split over several processes (tensor parallel) every process makes
     the same call; the seed is the first one's, and one of them alone may have a streamer.
     """
-    asked = asked_of_transformers(model, input_ids)
-    streamer = streamer if streamer is not None else asked.get("streamer")
-    refuse(model, generation_config, logits_processor, model_kwargs, asked)
-    refuse_on_split(model, stopping_criteria)
+    arguments = generate_arguments(model, input_ids)
+    streamer = streamer if streamer is not None else arguments.get("streamer")
+    check_supported(model, generation_config, logits_processor, model_kwargs, arguments)
+    check_split(model, stopping_criteria)
     if streamer is not None and len(input_ids) > 1:
-        raise InputError("a streamer shows one answer; generate from one prompt at a time")
+        raise InputError("a streamer takes one sequence; generate from one prompt at a time")
     rows, ends = _rows(
         input_ids,
         unpadded(input_ids, model_kwargs),
@@ -85,26 +84,26 @@ def generate(  # noqa: PLR0913  transformers' contract, and our three
         generation_config,
     )
     texts = [each.tolist() if isinstance(each, Tensor) else each for each in documents]
-    guess = prediction.tolist() if isinstance(prediction, Tensor) else prediction
+    predicted = prediction.tolist() if isinstance(prediction, Tensor) else prediction
     seeds = _seeds(rows, sampled=generation_config.do_sample)
-    asked_for = ([row.prompt for row in rows], stopping_criteria.max_length, draft, texts, guess)
-    seeds = agreed_seeds(model, seeds, asked_for)
+    options = ([row.prompt for row in rows], stopping_criteria.max_length, draft, texts, predicted)
+    seeds = agreed_seeds(model, seeds, options)
     with engine_for(model) as engine:
-        most = _room(engine, rows, input_ids.shape[1], stopping_criteria.max_length)
+        max_tokens = _tokens_left(engine, rows, input_ids.shape[1], stopping_criteria.max_length)
         requests = [
             Request(
                 row.prompt,
-                _params(seed, most),
+                _params(seed, max_tokens),
                 draft,
                 texts,
-                guess,
+                predicted,
                 process=row.process if row.processes else None,
                 stop_when=row.stop_when,
             )
             for row, seed in zip(rows, seeds, strict=True)
         ]
         results = _run(engine, requests, streamer)
-    with _door:
+    with _lock:
         _stats[model] = [result.stats for result in results]
     return _output(input_ids, rows, ends, results, generation_config)
 
@@ -115,14 +114,14 @@ def _rows(
     callbacks: tuple[LogitsProcessorList, StoppingCriteriaList],
     config: GenerationConfig,
 ) -> tuple[list[Row], Ends]:
-    wanted = bool(config.return_dict_in_generate)
+    as_dict = bool(config.return_dict_in_generate)
     args = GenerateArgs(
-        scores=wanted and bool(config.output_scores),
-        logits=wanted and bool(config.output_logits),
+        scores=as_dict and bool(config.output_scores),
+        logits=as_dict and bool(config.output_logits),
         sampled=bool(config.do_sample),
     )
-    padded = any(hasattr(criterion, "eos_token_id") for criterion in callbacks[1])
-    ends = Ends([None] * len(prompts), go_on=not padded)
+    has_eos = any(hasattr(criterion, "eos_token_id") for criterion in callbacks[1])
+    ends = Ends([None] * len(prompts), go_on=not has_eos)
     rows = [
         Row(number, input_ids, prompt, *callbacks, ends=ends, args=args)
         for number, prompt in enumerate(prompts)
@@ -130,16 +129,16 @@ def _rows(
     return rows, ends
 
 
-def _room(engine: Engine, rows: list[Row], width: int, max_length: int | None) -> int:
-    """Tokens that may be written; more than the model has positions for are refused."""
-    most = (1 << 31) if max_length is None else min(max(max_length - width, 1), 1 << 31)
+def _tokens_left(engine: Engine, rows: list[Row], width: int, max_length: int | None) -> int:
+    """The maximum of new tokens; ContextLengthError if they do not fit the context."""
+    new_tokens = (1 << 31) if max_length is None else min(max(max_length - width, 1), 1 << 31)
     longest = max(len(row.prompt) for row in rows)
-    if longest + most > engine.context_length:
+    if longest + new_tokens > engine.context_length:
         raise ContextLengthError(
-            f"{longest} prompt tokens and {most} new ones do not fit the {engine.context_length} "
-            f"positions of {engine.model_name}; lower max_new_tokens"
+            f"{longest} prompt tokens and {new_tokens} new ones exceed the "
+            f"{engine.context_length} positions of {engine.model_name}; lower max_new_tokens"
         )
-    return most
+    return new_tokens
 
 
 def _seeds(rows: list[Row], *, sampled: bool) -> list[int | None]:
@@ -148,10 +147,12 @@ def _seeds(rows: list[Row], *, sampled: bool) -> list[int | None]:
     return torch.randint((1 << 63) - 1, (len(rows),)).tolist()
 
 
-def _params(seed: int | None, most: int) -> SamplingParams:
-    """Everything else is done by transformers' processors and criteria."""
+def _params(seed: int | None, max_tokens: int) -> SamplingParams:
+    """transformers' processors and criteria do everything else."""
     temperature = 0.0 if seed is None else 1.0
-    return SamplingParams(temperature=temperature, seed=seed, max_tokens=most, ignore_eos=True)
+    return SamplingParams(
+        temperature=temperature, seed=seed, max_tokens=max_tokens, ignore_eos=True
+    )
 
 
 def _run(engine: Engine, requests: list[Request], streamer: BaseStreamer | None) -> list[Result]:
@@ -174,15 +175,15 @@ def _output(
     results: list[Result],
     config: GenerationConfig,
 ) -> Tensor | GenerateDecoderOnlyOutput:
-    """What transformers returns: rows as long as the longest, padded behind their ends."""
+    """transformers' output: rows padded to the longest one."""
     pad = _pad_token(config)
     if pad is None and not ends.go_on and len(set(ends.at)) > 1:
         raise InputError("rows end at different lengths; set pad_token_id")
-    written = input_ids.new_full((len(rows), ends.longest), 0 if pad is None else pad)
+    generated = input_ids.new_full((len(rows), ends.longest), 0 if pad is None else pad)
     for number, result in enumerate(results):
         length = ends.longest if ends.go_on else ends.at[number]
-        written[number, :length] = input_ids.new_tensor(result.token_ids[:length])
-    sequences = torch.cat([input_ids, written], -1)
+        generated[number, :length] = input_ids.new_tensor(result.token_ids[:length])
+    sequences = torch.cat([input_ids, generated], -1)
     if not config.return_dict_in_generate:
         return sequences
     output = GenerateDecoderOnlyOutput(
@@ -202,13 +203,13 @@ def _pad_token(config: GenerationConfig) -> int | None:
 
 
 def _steps(of_rows: list[list[Tensor]], ends: Ends, pad: int | None) -> tuple[Tensor, ...]:
-    """[B, V] for every step; behind a row's end padding is certain."""
-    certain = torch.full_like(of_rows[0][0], -torch.inf)
-    certain[0 if pad is None else pad] = 0
+    """[B, V] for every step; after the end of a row the padding token has probability 1."""
+    padding = torch.full_like(of_rows[0][0], -torch.inf)
+    padding[0 if pad is None else pad] = 0
     return tuple(
         torch.stack(
             [
-                row[step] if step < (ends.longest if ends.go_on else end) else certain
+                row[step] if step < (ends.longest if ends.go_on else end) else padding
                 for row, end in zip(of_rows, ends.at, strict=True)
             ]
         )

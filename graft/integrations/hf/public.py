@@ -1,4 +1,4 @@
-"""`graft.generate`: a transformers model's own `generate`, drafted, with everything it takes."""
+"""`graft.generate`: the `generate` of a transformers model with drafting."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from graft.errors import InputError
 from graft.integrations.hf import loop
 
 
-def generate(  # noqa: PLR0913  every option by its name
+def generate(  # noqa: PLR0913
     model: PreTrainedModel,
     inputs: Tensor | Mapping[str, Tensor] | None = None,
     *,
@@ -28,16 +28,16 @@ def generate(  # noqa: PLR0913  every option by its name
     """`model.generate(inputs, **options)` with drafting; see `graft.integrations.hf.generate`.
 
     `inputs` are token ids or what a tokenizer returns. With a `tokenizer`, documents and prediction
-    may be texts, and `stop_strings` work (transformers keeps the tokenizer from a
-    `custom_generate`, which therefore cannot have them).
+    may be texts, and `stop_strings` work (transformers does not pass the tokenizer to a
+    `custom_generate`).
     """
     if isinstance(inputs, Mapping):
         options, inputs = {**inputs, **options}, None
     _take_stop_strings(model, tokenizer, options)
     texts = [_ids(text, tokenizer) for text in documents]
-    guess = None if prediction is None else _ids(prediction, tokenizer)
+    predicted = None if prediction is None else _ids(prediction, tokenizer)
     drafted = partial(
-        loop.generate, draft=draft, documents=texts, prediction=guess, streamer=streamer
+        loop.generate, draft=draft, documents=texts, prediction=predicted, streamer=streamer
     )
     return model.generate(inputs, custom_generate=drafted, streamer=streamer, **options)
 
@@ -47,10 +47,10 @@ def _ids(
 ) -> Sequence[int] | Tensor:
     if not isinstance(text, str):
         return text
-    return _needed(tokenizer)(text, add_special_tokens=False, verbose=False).input_ids
+    return _required(tokenizer)(text, add_special_tokens=False, verbose=False).input_ids
 
 
-def _needed(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
+def _required(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBase:
     if tokenizer is None:
         raise InputError("documents as text and stop_strings need a tokenizer; pass tokenizer=...")
     return tokenizer
@@ -59,7 +59,7 @@ def _needed(tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedTokenizerBas
 def _take_stop_strings(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, options: dict[str, Any]
 ) -> None:
-    """Turn stop strings into a criterion, which transformers would do if it had the tokenizer."""
+    """Turn stop strings into a criterion; transformers would need the tokenizer for that."""
     if model.generation_config.stop_strings:
         raise InputError(
             "model.generation_config.stop_strings cannot be used; set it to None and pass "
@@ -72,6 +72,6 @@ def _take_stop_strings(
         options["generation_config"] = config = copy.deepcopy(config)
         config.stop_strings = None
     if strings:
-        criterion = StopStringCriteria(_needed(tokenizer), strings)
+        criterion = StopStringCriteria(_required(tokenizer), strings)
         given = options.get("stopping_criteria") or []
         options["stopping_criteria"] = StoppingCriteriaList([*given, criterion])

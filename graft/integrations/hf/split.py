@@ -1,9 +1,9 @@
 """Models that transformers split over several processes (tensor parallel).
 
-Every process runs the same loop on the same tokens, and in every forward each waits for the others.
-Processes that decide differently would wait for ever. Drafts follow from tokens, and draws from
-tokens and seeds; what else decides is taken from the first process, and where all must be told the
-same it is compared before anything runs.
+Every process runs the same loop on the same tokens, and each forward synchronises them, so
+processes that decide differently would deadlock. Drafts depend on tokens only, sampling on tokens
+and seeds. Seeds and step costs are the first process's, and the arguments of the call are compared
+before anything runs.
 """
 
 import hashlib
@@ -20,8 +20,8 @@ from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts, given_costs, measure
 
 
-def refuse_on_split(model: PreTrainedModel, criteria: StoppingCriteriaList) -> None:
-    """Raise for what several processes cannot do together."""
+def check_split(model: PreTrainedModel, criteria: StoppingCriteriaList) -> None:
+    """Raise InputError for what a split model does not support."""
     mesh = _mesh(model)
     if mesh is not None and mesh.size() != (model.tp_size or 1):
         raise InputError(
@@ -32,7 +32,7 @@ def refuse_on_split(model: PreTrainedModel, criteria: StoppingCriteriaList) -> N
         return
     if mesh is None:
         raise InputError(
-            "the model is split by other means than transformers' from_pretrained; load it so"
+            "the model was not split by transformers' from_pretrained; load it with tp_plan='auto'"
         )
     if any(isinstance(each, MaxTimeCriteria) for each in criteria):
         raise InputError(
@@ -42,8 +42,8 @@ def refuse_on_split(model: PreTrainedModel, criteria: StoppingCriteriaList) -> N
 
 
 @contextmanager
-def heads_blamed(model: PreTrainedModel) -> Iterator[None]:
-    """A refusal inside the block says so where heads cannot be shared out evenly."""
+def explain_uneven_heads(model: PreTrainedModel) -> Iterator[None]:
+    """Extend an error inside the block if the heads cannot be divided among the processes."""
     config = model.config.get_text_config()
     heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     try:
@@ -52,48 +52,48 @@ def heads_blamed(model: PreTrainedModel) -> Iterator[None]:
         if not is_split(model) or heads % model.tp_size == 0:
             raise
         raise UnsupportedModelError(
-            f"{error}; {heads} key-value heads cannot be shared out among {model.tp_size} "
-            "processes: start as many as divide them"
+            f"{error}; {heads} key-value heads cannot be divided among {model.tp_size} "
+            "processes; start a number that divides them"
         ) from error
 
 
 def agreed_seeds(
-    model: PreTrainedModel, seeds: Sequence[int | None], asked: tuple[Any, ...]
+    model: PreTrainedModel, seeds: Sequence[int | None], options: tuple[Any, ...]
 ) -> Sequence[int | None]:
-    """The first process's seeds; InputError in all of them if they were asked for different things.
-
-    On a model that is whole the seeds are as they were.
-    """
+    """The first process's seeds; InputError in all processes if their options differ. For a model
+    that is not split, the same seeds."""
     if not is_split(model):
         return seeds
-    digest = hashlib.sha256(repr(asked).encode()).hexdigest()
-    told = _gathered(model, (digest, list(seeds)))
-    if len({digest for digest, _ in told}) > 1 or len({len(seeds) for _, seeds in told}) > 1:
+    digest = hashlib.sha256(repr(options).encode()).hexdigest()
+    all_options = _gathered(model, (digest, list(seeds)))
+    if (
+        len({digest for digest, _ in all_options}) > 1
+        or len({len(seeds) for _, seeds in all_options}) > 1
+    ):
         raise InputError(
-            "the processes that share the model were given different prompts or options; give all "
-            "of them the same"
+            "the processes of the model got different prompts or options; pass the same to all"
         )
-    return told[0][1]
+    return all_options[0][1]
 
 
 def shared_costs(model: PreTrainedModel, target: LanguageModel) -> StepCosts:
-    """What steps cost in the first process.
+    """The step costs of the first process.
 
-    All measure, since none can run alone, and nothing is kept on disk: what one machine has kept
-    another may not have.
+    All processes measure, since none can run alone. The costs are not cached on disk, because the
+    caches of several machines may differ.
     """
     return _gathered(model, given_costs() or measure(target))[0]
 
 
 def _gathered(model: PreTrainedModel, own: Any) -> list[Any]:  # noqa: ANN401
-    """What every process has, in their order."""
+    """The values of all processes, in their order."""
     mesh = _mesh(model)
     group = mesh.get_group("tp" if mesh.ndim > 1 else None)
-    everybody = [None] * distributed.get_world_size(group)
-    distributed.all_gather_object(everybody, own, group)
-    return everybody
+    values = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(values, own, group)
+    return values
 
 
 def _mesh(model: PreTrainedModel) -> Any:  # noqa: ANN401
-    """The processes a model is split over, as torch's device mesh; None if it is whole."""
+    """torch's device mesh of a split model; None if the model is not split."""
     return getattr(model, "_device_mesh", None)

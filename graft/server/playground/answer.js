@@ -1,15 +1,15 @@
-// One answer: its tokens as they come. One of them is in the tab order; arrows go from token to
-// token, up and down from run to run.
+// One answer, token by token. One token is in the tab order; left and right move by tokens, up and
+// down by copied runs.
 
 import { byId, element } from "./page.js";
 import { showNumbers } from "./numbers.js";
 import { runAround } from "./runs.js";
 import { classOf } from "./sources.js";
 
-const PATIENCE = 10; // seconds without a token until that is said
+const STALL_SECONDS = 10; // without a token until a message says so
 
 export class Answer {
-  // `onLook(answer, place)`: a token was pointed at or focused; `onLeave()`: no longer.
+  // `onLook(answer, place)`: a token is hovered or focused; `onLeave()`: no longer.
   constructor(title, { onLook, onLeave }) {
     this.element = byId("pane").content.firstElementChild.cloneNode(true);
     this.element.querySelector("h2").textContent = title;
@@ -24,18 +24,18 @@ export class Answer {
 
   begin(numbers) {
     this.numbers = numbers;
-    this.say("reading the prompt …");
+    this.say("prefilling the prompt …");
   }
 
   add(entry) {
-    this.say("writing …");
+    this.say("generating …");
     this.entries.push(entry);
     this.tokens.push(entry.text ? this.#token(entry) : null);
     this.numbers.add(entry);
     this.draw();
   }
 
-  // What a server says beside the trace, such as a text of tools.
+  // Text without a trace, such as tool calls.
   addPlainText(text) {
     this.text.append(text);
   }
@@ -49,10 +49,10 @@ export class Answer {
     });
   }
 
-  // Somebody who waits for long is told so.
+  // Says how long there was no token.
   remindOf(seconds) {
-    const busy = this.entries.length ? "writing" : "reading the prompt";
-    if (seconds >= PATIENCE) this.say(`${busy} … no token for ${Math.round(seconds)} s`);
+    const busy = this.entries.length ? "generating" : "prefilling the prompt";
+    if (seconds >= STALL_SECONDS) this.say(`${busy} … no token for ${Math.round(seconds)} s`);
   }
 
   say(text, { trouble = false } = {}) {
@@ -64,7 +64,7 @@ export class Answer {
     return this.entries.map((entry) => entry.text).join("");
   }
 
-  // Shows which tokens belong to a run, and those of this answer that it was copied from.
+  // Marks the tokens of a run, and the tokens of this answer that it was copied from.
   markRun(place) {
     this.unmark();
     const run = runAround(this.entries, place);
@@ -85,7 +85,7 @@ export class Answer {
 
   #token(entry) {
     const made = element("span", { className: "token", textContent: entry.text, tabIndex: -1 });
-    if (entry.source) made.classList.add("guessed", classOf(entry.source));
+    if (entry.source) made.classList.add("drafted", classOf(entry.source));
     if (!this.text.querySelector(".token")) made.tabIndex = 0;
     made.dataset.place = this.entries.length - 1;
     this.text.append(made);

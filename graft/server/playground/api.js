@@ -1,4 +1,4 @@
-// Requests to this server, with its key if it has one. The key is never part of an address.
+// Requests to this server, with the API key if there is one. The key is never part of a URL.
 
 const KEY = "graft-key";
 
@@ -42,7 +42,7 @@ export async function serverInfo() {
   return (await reached("/server_info", { headers: headers() })).json();
 }
 
-// The chunks of a streamed chat; a Trouble where they end too early.
+// The chunks of a streamed chat; a Trouble if the stream ends early.
 export async function* streamChat(body, signal) {
   const answer = await reached("/v1/chat/completions", {
     method: "POST",

@@ -1,11 +1,11 @@
-// A question: one answer with drafts and, if wanted, one without, each from a request made now.
+// Runs a question: one request with drafting and, to compare, one without.
 
 import { Trouble, streamChat } from "./api.js";
 import { verdict } from "./comparing.js";
 import { Numbers } from "./numbers.js";
 import { requestBody } from "./settings.js";
 
-// `answers` are the drafted one and perhaps the plain one; resolves to what to say of both.
+// `answers` are the drafted and perhaps the plain one; resolves to their comparison.
 export async function answerAll(prompt, settings, answers, signal, onProgress) {
   const ask = (answer, i) => write(answer, requestBody(prompt, settings, { drafted: i === 0 }), signal, onProgress);
   if (settings.compare === "beside") await allOf(answers.map(ask));
@@ -13,7 +13,7 @@ export async function answerAll(prompt, settings, answers, signal, onProgress) {
   return answers.length === 2 ? verdict(...answers) : "";
 }
 
-// All of them, however they end; then the first failure.
+// Waits for all, then throws the first error.
 async function allOf(promises) {
   const failed = (await Promise.allSettled(promises)).find((each) => each.status === "rejected");
   if (failed) throw failed.reason;
@@ -26,11 +26,11 @@ async function write(answer, body, signal, onProgress) {
   const watch = setInterval(() => answer.remindOf(numbers.waitedSeconds), 1000);
   try {
     for await (const chunk of streamChat(body, signal)) take(answer, chunk, served, onProgress);
-    answer.say(served.finish === "length" ? "ended at the most tokens" : "complete");
+    answer.say(served.finish === "length" ? "stopped at max tokens" : "complete");
   } catch (error) {
     const stopped = error.name === "AbortError";
     if (!stopped && !(error instanceof Trouble)) throw error;
-    answer.say(stopped ? "stopped" : "broken off", { trouble: !stopped });
+    answer.say(stopped ? "stopped" : "failed", { trouble: !stopped });
     throw error;
   } finally {
     clearInterval(watch);

@@ -1,9 +1,9 @@
-// What can be said when both answers are there.
+// The comparison of two answers.
 
 export function verdict(drafted, plain) {
   const faster = ratio(drafted.numbers.perSecond, plain.numbers.perSecond);
   const sooner = ratio(plain.numbers.totalSeconds, drafted.numbers.totalSeconds);
-  const speeds = [faster && `${faster} times the speed in decoding`, sooner && `${sooner} times end to end`];
+  const speeds = [faster && `${faster} x in decoding`, sooner && `${sooner} x end to end`];
   return [sameness(drafted, plain), ...speeds.filter(Boolean)].join(" · ");
 }
 

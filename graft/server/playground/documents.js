@@ -1,4 +1,4 @@
-// The documents to answer from: added by drop or choice, shown as a list.
+// The list of documents.
 
 import { Trouble } from "./api.js";
 import { CodePoints } from "./code_points.js";
@@ -6,29 +6,29 @@ import { megabytes, readFile } from "./files.js";
 import { byId, count, element } from "./page.js";
 
 export class Documents {
-  // `onShow(document or null)`: this one is to be shown.
+  // `onShow(document or null)` shows a document.
   constructor(onShow) {
     this.all = [];
     this.shown = null;
-    this.mostCharacters = Infinity;
-    this.mostBytes = Infinity;
+    this.maxCharacters = Infinity;
+    this.maxBytes = Infinity;
     this.onShow = onShow;
     this.#listen();
   }
 
-  limit(mostCharacters, mostBytes) {
-    this.mostCharacters = mostCharacters;
-    this.mostBytes = mostBytes;
+  limit(maxCharacters, maxBytes) {
+    this.maxCharacters = maxCharacters;
+    this.maxBytes = maxBytes;
     byId("limits").textContent =
-      `They are read in this page and sent as text: ${count(mostCharacters, "character")} in all, ` +
-      `${megabytes(mostBytes)} with the question. PDFs are not read here.`;
+      `Files are read in the browser and sent as text: ${count(maxCharacters, "character")} in total, ` +
+      `${megabytes(maxBytes)} with the question. PDFs are not supported here.`;
   }
 
   async addFiles(files) {
     const troubles = [];
     for (const file of files) {
       try {
-        this.add(file.name, await readFile(file, this.mostBytes));
+        this.add(file.name, await readFile(file, this.maxBytes));
       } catch (error) {
         if (!(error instanceof Trouble)) throw error;
         troubles.push(error.message);
@@ -40,10 +40,10 @@ export class Documents {
   add(name, text) {
     const points = new CodePoints(text);
     const total = this.all.reduce((sum, each) => sum + each.points.length, points.length);
-    if (total > this.mostCharacters) {
+    if (total > this.maxCharacters) {
       throw new Trouble(
         `With ${name} the documents have ${count(total, "character")}; ` +
-          `${count(this.mostCharacters, "character")} can be sent.`,
+          `${count(this.maxCharacters, "character")} can be sent.`,
       );
     }
     this.all.push({ name: this.#freeName(name), text, points, read: true });
@@ -79,7 +79,7 @@ export class Documents {
     name.addEventListener("click", () => this.show(document));
     const read = element("input", { type: "checkbox", checked: document.read });
     read.addEventListener("change", () => (document.read = read.checked));
-    const label = element("label", { title: "Otherwise it is only drafted from" }, read, "model reads it");
+    const label = element("label", { title: "Otherwise the document is only drafted from" }, read, "in the prompt");
     const remove = element("button", { type: "button", className: "remove", textContent: "×" });
     remove.setAttribute("aria-label", `Remove ${document.name}`);
     remove.addEventListener("click", () => this.#remove(document));

@@ -1,11 +1,11 @@
-// Files as text, read here in the browser; what cannot be read is said in one line.
+// Reads files as text in the browser.
 
 import { Trouble } from "./api.js";
 import { htmlText } from "./html_text.js";
 
-export async function readFile(file, mostBytes) {
-  if (file.size > mostBytes) {
-    throw new Trouble(`${file.name} has ${megabytes(file.size)}; up to ${megabytes(mostBytes)} can be sent.`);
+export async function readFile(file, maxBytes) {
+  if (file.size > maxBytes) {
+    throw new Trouble(`${file.name} has ${megabytes(file.size)}; up to ${megabytes(maxBytes)} can be sent.`);
   }
   const bytes = await bytesOf(file);
   if (startsWith(bytes, "%PDF")) {
@@ -24,7 +24,7 @@ async function bytesOf(file) {
   try {
     return new Uint8Array(await file.arrayBuffer());
   } catch {
-    throw new Trouble(`${file.name} cannot be read; folders are not taken, only files.`);
+    throw new Trouble(`${file.name} cannot be read; drop files, not folders.`);
   }
 }
 
@@ -35,7 +35,7 @@ function decode(name, bytes) {
     if (text.includes("\0")) throw new TypeError();
     return text.replace(/\r\n?/g, "\n");
   } catch {
-    throw new Trouble(`${name} is not a text in UTF-8; text, Markdown, HTML and JSON can be read.`);
+    throw new Trouble(`${name} is not UTF-8 text; text, Markdown, HTML and JSON can be read.`);
   }
 }
 

@@ -1,4 +1,4 @@
-// The text of an HTML page, a line for each block. Nothing in it is run or fetched.
+// The text of an HTML page, a line for each block. Scripts do not run and nothing is loaded.
 
 const BLOCKS = new Set(
   ("ADDRESS ARTICLE ASIDE BLOCKQUOTE BR DD DIV DL DT FIGCAPTION FIGURE FOOTER FORM H1 H2 H3 H4 H5 H6 " +

@@ -1,9 +1,9 @@
-// Asks for the API key where the server wants one.
+// The dialog for the API key.
 
 import { setKey } from "./api.js";
 import { byId } from "./page.js";
 
-// Resolves to whether a key was given.
+// Resolves to whether a key was entered.
 export function askForKey(why = "") {
   const dialog = byId("key-dialog");
   byId("key-trouble").textContent = why;

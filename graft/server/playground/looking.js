@@ -1,4 +1,4 @@
-// A token that is pointed at or focused: what is said of it, and its passage in the document.
+// The hovered or focused token: its tooltip and its passage in the document.
 
 import { Tip } from "./tip.js";
 
@@ -34,7 +34,7 @@ export class Looking {
     this.tip.show(this.token, answer.entries[place], passage);
   }
 
-  // A document that was removed meanwhile is shown no more.
+  // Null for a document that was removed.
   #known(passage) {
     return passage && this.documents.all.includes(passage.document) ? passage : null;
   }

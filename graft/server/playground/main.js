@@ -1,4 +1,4 @@
-// The page: its parts, and who tells whom.
+// Connects the parts of the page.
 
 import { Answer } from "./answer.js";
 import { Trouble, serverInfo } from "./api.js";
@@ -17,13 +17,13 @@ import { Viewer } from "./viewer.js";
 const viewer = new Viewer();
 const documents = new Documents((document) => viewer.show(document));
 const looking = new Looking(viewer, documents);
-let running = null; // an AbortController while answers are written
+let running = null; // an AbortController while requests run
 let redraw = () => {};
 
 async function connect() {
   try {
     const info = await serverInfo();
-    byId("model").textContent = `${info.model} · reads ${count(info.max_model_len, "token")} · Graft ${info.version}`;
+    byId("model").textContent = `${info.model} · context ${count(info.max_model_len, "token")} · Graft ${info.version}`;
     documents.limit(info.max_document_characters, info.max_body_bytes);
     offerMethods(info);
     byId("trouble").textContent = "";
@@ -32,7 +32,7 @@ async function connect() {
   }
 }
 
-// A missing key is asked for, and what was wanted is tried again; other troubles are told.
+// Asks for a missing key and retries; shows other errors.
 async function handle(error, again) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Trouble)) throw error;
@@ -42,7 +42,7 @@ async function handle(error, again) {
 
 function freshAnswers(settings) {
   const titles = [`Drafted: ${byId("method").selectedOptions[0]?.textContent ?? "default"}`];
-  if (settings.compare !== "no") titles.push("Plain: one token in each step");
+  if (settings.compare !== "no") titles.push("Plain: one token per step");
   const answers = titles.map((title) => new Answer(title, looking.listeners));
   byId("panes").replaceChildren(...answers.map((answer) => answer.element));
   return answers;
@@ -73,7 +73,7 @@ function begin(prompt, answers) {
   byId("go").disabled = true;
   byId("stop").disabled = false;
   byId("trouble").textContent = byId("verdict").textContent = "";
-  byId("status").textContent = "Answering; the numbers are of requests made now.";
+  byId("status").textContent = "Running; all numbers are measured now.";
   showLegend([]);
   showPlot([]);
   redraw = () => {};
@@ -86,7 +86,7 @@ function end() {
   byId("stop").disabled = true;
 }
 
-// Legend and plot are of the drafted answer, and drawn at most once a frame.
+// Draws legend and plot of the drafted answer, at most once per frame.
 function progress(drafted) {
   let waiting = false;
   return (answer, served) => {
@@ -102,9 +102,9 @@ function progress(drafted) {
 }
 
 function summary({ numbers, entries }) {
-  const guessed = entries.filter((entry) => entry.source).length;
-  const speed = numbers.perSecond === null ? "" : ` at ${numbers.perSecond.toFixed(1)} tokens a second`;
-  return `Answered: ${count(numbers.tokens, "token")}${speed}, ${guessed} of them guessed.`;
+  const accepted = entries.filter((entry) => entry.source).length;
+  const speed = numbers.perSecond === null ? "" : ` at ${numbers.perSecond.toFixed(1)} tokens/s`;
+  return `Answered: ${count(numbers.tokens, "token")}${speed}, ${accepted} of them accepted draft tokens.`;
 }
 
 async function useExample() {

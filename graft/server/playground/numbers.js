@@ -1,4 +1,4 @@
-// How fast an answer comes, by this page's clock; the counts at its end are the server's.
+// Times of an answer, measured by this page; the final counts are the server's.
 
 export class Numbers {
   constructor() {

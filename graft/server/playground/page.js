@@ -1,4 +1,4 @@
-// Small help with elements. Texts are set as texts, never as HTML.
+// Helpers for elements. Text is set as text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 

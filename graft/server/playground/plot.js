@@ -1,4 +1,4 @@
-// Right guesses in each step of the drafted answer, as bars and as a table.
+// Accepted draft tokens per step, as bars and as a table.
 
 import { byId, element } from "./page.js";
 import { classOf, inWords } from "./sources.js";
@@ -7,15 +7,15 @@ const SVG = "http://www.w3.org/2000/svg";
 const [HEIGHT, LEFT, BOTTOM, TOP] = [150, 28, 22, 8];
 const WIDEST = 28; // pixels of a bar
 
-// For each step the sources of its right guesses, and how many guesses there were, once known.
+// For each step the sources of its accepted tokens, and the number of draft tokens once known.
 export function stepsOf(entries, drafted = null) {
   const steps = [];
   for (const entry of entries) {
-    if (entry.step === 0) continue; // the end of the prompt: nothing is drafted for it
-    const step = (steps[entry.step - 1] ??= { right: [], drafted: drafted?.[entry.step - 1] ?? null });
-    if (entry.source) step.right.push(entry.source);
+    if (entry.step === 0) continue; // the prefill has no draft
+    const step = (steps[entry.step - 1] ??= { accepted: [], drafted: drafted?.[entry.step - 1] ?? null });
+    if (entry.source) step.accepted.push(entry.source);
   }
-  return Array.from(steps, (step) => step ?? { right: [], drafted: null });
+  return Array.from(steps, (step) => step ?? { accepted: [], drafted: null });
 }
 
 export function showPlot(steps) {
@@ -26,27 +26,27 @@ export function showPlot(steps) {
 }
 
 function row(step, i) {
-  const by = [...new Set(step.right)].map(inWords).join(", ");
-  const cells = [i + 1, step.drafted ?? "–", step.right.length, by || "–"];
+  const by = [...new Set(step.accepted)].map(inWords).join(", ");
+  const cells = [i + 1, step.drafted ?? "–", step.accepted.length, by || "–"];
   return element("tr", {}, ...cells.map((cell) => element("td", { textContent: String(cell) })));
 }
 
 function drawing(steps, width) {
-  const most = Math.max(1, ...steps.map((step) => step.right.length));
-  const mean = steps.reduce((sum, step) => sum + step.right.length, 0) / steps.length;
+  const max = Math.max(1, ...steps.map((step) => step.accepted.length));
+  const mean = steps.reduce((sum, step) => sum + step.accepted.length, 0) / steps.length;
   const wide = Math.min(WIDEST, (width - LEFT) / steps.length);
-  const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / most);
+  const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / max);
   const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, height: HEIGHT, role: "img" });
   svg.setAttribute(
     "aria-label",
-    `${steps.length} steps, ${mean.toFixed(2)} right guesses in each on average, ${most} at most`,
+    `${steps.length} steps, ${mean.toFixed(2)} accepted draft tokens per step on average, maximum ${max}`,
   );
   const end = LEFT + wide * steps.length;
   svg.append(
     ...steps.flatMap((step, i) => bars(step, i, { x: LEFT + i * wide, wide, y })),
     shape("line", { class: "axis", x1: LEFT, x2: end, y1: y(0), y2: y(0) }),
     shape("line", { class: "mean", x1: LEFT, x2: end, y1: y(mean), y2: y(mean) }),
-    label(String(most), LEFT - 6, y(most) + 8, "end"),
+    label(String(max), LEFT - 6, y(max) + 8, "end"),
     label("0", LEFT - 6, y(0) + 3, "end"),
     label("step 1", LEFT, HEIGHT - 4, "start"),
   );
@@ -56,7 +56,7 @@ function drawing(steps, width) {
 }
 
 function bars(step, i, { x, wide, y }) {
-  return step.right.map((source, place) => {
+  return step.accepted.map((source, place) => {
     const gap = wide > 3 ? 1 : 0;
     const bar = shape("rect", {
       class: `bar ${classOf(source)}`,
@@ -67,7 +67,7 @@ function bars(step, i, { x, wide, y }) {
     });
     const of = step.drafted === null ? "" : ` of ${step.drafted}`;
     const title = shape("title");
-    title.textContent = `step ${i + 1}: ${step.right.length}${of} guesses right`;
+    title.textContent = `step ${i + 1}: ${step.accepted.length}${of} draft tokens accepted`;
     bar.append(title);
     return bar;
   });

@@ -1,5 +1,5 @@
-// The prompt of a question about documents, in the words of `graft run`, and the way back from a
-// place in it to a place in a document.
+// The prompt of a question about documents, as `graft run` builds it, and the mapping from its
+// characters back to the documents.
 
 import { CodePoints } from "./code_points.js";
 
@@ -19,7 +19,7 @@ export class Prompt {
     this.content = content ? `${content}\n\n${question}` : question;
   }
 
-  // The document and the characters there of what a trace calls `copied_from`; null elsewhere.
+  // The document and characters of a trace's `copied_from`; null if it is in no document.
   passage(from) {
     if (!from || from.start === null) return null;
     if (from.kind === "document") {

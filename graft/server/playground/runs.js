@@ -1,4 +1,4 @@
-// Runs: neighbouring tokens of an answer that stood beside each other where they were copied from.
+// A run: adjacent tokens of an answer that were copied from adjacent tokens.
 
 export function runAround(entries, place) {
   if (!entries[place]?.copied_from) return null;

@@ -1,4 +1,4 @@
-// What the form says, and the requests that follow from it.
+// The settings form, and the request bodies.
 
 import { byId, element } from "./page.js";
 
@@ -22,7 +22,7 @@ export function readSettings() {
   };
 }
 
-// A request that drafts, or one that does not. Compared ones share no cache of prompts read.
+// A request with or without drafting. Compared requests do not share the prefix cache.
 export function requestBody(prompt, settings, { drafted }) {
   return {
     messages: [{ role: "user", content: prompt.content }],

@@ -1,26 +1,26 @@
-// Who guesses tokens: names for people, and classes of answer.css.
+// The sources of tokens: descriptions, and classes of answer.css.
 
 const SOURCES = {
   prompt: ["prompt", "copied from the prompt"],
   document: ["document", "copied from a document"],
   prediction: ["prediction", "copied from the prediction"],
   output: ["output", "copied from the answer itself"],
-  store: ["other", "found in a datastore"],
-  model: ["model", "guessed by the draft model"],
-  head: ["head", "guessed by the draft head"],
-  "short context": ["view", "guessed from a short context"],
-  window: ["view", "guessed from a window of the cache"],
-  SnapKV: ["view", "guessed from a part of the cache"],
-  "retrieved KV": ["view", "guessed from retrieved parts of the cache"],
-  both: ["both", "guessed by several drafters"],
+  store: ["other", "copied from a datastore"],
+  model: ["model", "drafted by the draft model"],
+  head: ["head", "drafted by the draft head"],
+  "short context": ["view", "drafted from a short context"],
+  window: ["view", "drafted from a window of the cache"],
+  SnapKV: ["view", "drafted from a part of the cache"],
+  "retrieved KV": ["view", "drafted from retrieved parts of the cache"],
+  both: ["both", "drafted by several drafters"],
 };
 
 export const classOf = (source) => `source-${SOURCES[source]?.[0] ?? "other"}`;
 
 export const inWords = (source) =>
-  source ? (SOURCES[source]?.[1] ?? `guessed by ${source}`) : "written by the model itself";
+  source ? (SOURCES[source]?.[1] ?? `drafted by ${source}`) : "target";
 
-// How many tokens each source guessed, the most first; null is the model itself.
+// Tokens by source, most frequent first; null is the target.
 export function countSources(entries) {
   const counts = new Map();
   for (const { source } of entries) counts.set(source, (counts.get(source) ?? 0) + 1);

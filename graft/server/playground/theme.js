@@ -1,4 +1,4 @@
-// Light or dark: as the system has it, or as chosen here before.
+// Light or dark: the system's choice, or the stored one.
 
 import { byId } from "./page.js";
 

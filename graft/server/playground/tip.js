@@ -1,4 +1,4 @@
-// The box that says of a token who guessed it, how probable the model held it and where it stood.
+// The tooltip of a token: its source, its probability and the passage it was copied from.
 
 import { byId, element } from "./page.js";
 import { inWords } from "./sources.js";
@@ -15,7 +15,7 @@ export class Tip {
     this.box.addEventListener("pointerleave", () => this.hideSoon());
   }
 
-  // `passage` is where the token was copied from, if that is in a document.
+  // `passage`: where the token was copied from, if that is in a document.
   show(token, entry, passage) {
     clearTimeout(this.hiding);
     this.box.replaceChildren(...lines(entry, passage));
@@ -55,7 +55,7 @@ function lines(entry, passage) {
 
 function who({ source }, passage) {
   if (!passage) return inWords(source);
-  const more = { prompt: ", in the prompt", both: ", and guessed by another drafter" }[source] ?? "";
+  const more = { prompt: ", in the prompt", both: ", and drafted by another drafter" }[source] ?? "";
   return `copied from ${passage.document.name}${more}`;
 }
 

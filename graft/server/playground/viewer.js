@@ -1,4 +1,4 @@
-// The pane with a document, and in it the passage that a run of tokens was copied from.
+// The document viewer, which marks the passage that a run was copied from.
 
 import { byId, element } from "./page.js";
 

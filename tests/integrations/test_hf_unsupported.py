@@ -33,7 +33,7 @@ def makes_streams() -> bool:
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_what_cannot_be_honoured_is_refused_by_name(unchanged, name):
+def test_unsupported_options_are_errors_with_their_name(unchanged, name):
     if "offloaded" in name and not makes_streams():
         pytest.skip("transformers cannot offload here")
     with pytest.raises(InputError) as error:
@@ -42,12 +42,12 @@ def test_what_cannot_be_honoured_is_refused_by_name(unchanged, name):
     assert "\n" not in str(error.value)
 
 
-def test_an_assistant_is_refused_rather_than_ignored(unchanged):
+def test_an_assistant_is_an_error(unchanged):
     with pytest.raises(InputError, match="assisted generation"):
         drafted(unchanged, **SHAPES["one"], max_new_tokens=3, assistant_model=tiny_network())
 
 
-def test_embeddings_and_positions_of_ones_own_are_refused(unchanged):
+def test_inputs_embeds_and_position_ids_are_errors(unchanged):
     embedded = unchanged.get_input_embeddings()(SHAPES["one"]["input_ids"])
     with pytest.raises(InputError, match="inputs_embeds"):
         drafted(unchanged, inputs_embeds=embedded, max_new_tokens=3)
@@ -56,13 +56,13 @@ def test_embeddings_and_positions_of_ones_own_are_refused(unchanged):
         drafted(unchanged, **SHAPES["one"], position_ids=places, max_new_tokens=3)
 
 
-def test_padding_on_the_right_is_refused(unchanged):
+def test_right_padding_is_an_error(unchanged):
     flipped = {name: tensor.flip(1) for name, tensor in SHAPES["ragged"].items()}
     with pytest.raises(InputError, match="padding_side='left'"):
         drafted(unchanged, **flipped, max_new_tokens=3)
 
 
-def test_encoder_decoders_are_refused():
+def test_encoder_decoders_are_an_error():
     config = T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2,
                       decoder_start_token_id=0)  # fmt: skip
     with pytest.raises(InputError, match="encoder-decoder"):
@@ -70,7 +70,7 @@ def test_encoder_decoders_are_refused():
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_models_graft_cannot_score_are_refused_in_one_line_and_left_alone(name):
+def test_unsupported_models_are_an_error_of_one_line_and_unchanged(name):
     model = build(name)
     before = snapshot(model)
     with pytest.raises(UnsupportedModelError, match="cannot be used") as error:

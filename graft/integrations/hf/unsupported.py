@@ -1,4 +1,4 @@
-"""What of transformers' `generate` Graft does not do: refused by name, never ignored."""
+"""Options of transformers' `generate` that Graft does not support: errors, never ignored."""
 
 import inspect
 import sys
@@ -14,43 +14,43 @@ from transformers.generation import (
 
 from graft.errors import InputError
 
-# Prepared by transformers for its own loop; an empty cache of its making is left unused.
+# transformers prepares these for its own loop; its empty cache is not used.
 _KNOWN = {"attention_mask", "position_ids", "past_key_values", "cache_params", "use_cache",
           "logits_to_keep", "cache_position"}  # fmt: skip
 _CACHES = ("past_key_values", "cache_params")
 _PLAIN_MODES = (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE)
 
 
-def asked_of_transformers(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
-    """The arguments and variables of the `model.generate` that called us, empty if none did.
+def generate_arguments(model: PreTrainedModel, input_ids: Tensor) -> dict[str, Any]:
+    """The arguments and variables of the calling `model.generate`, empty if there is none.
 
-    transformers (5.10 to 5.22 at least) hands a callable neither the streamer nor the assistant
-    model that `generate` was given: unseen, a streamer would never end and an assistant be ignored.
+    transformers (5.10 to 5.22 at least) passes neither the streamer nor the assistant model to a
+    callable: the streamer would never end and the assistant would be ignored.
     """
     code, frame = inspect.unwrap(GenerationMixin.generate).__code__, sys._getframe()
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    asked = dict(frame.f_locals) if frame else {}
-    return asked if asked.get("self") is model and asked.get("input_ids") is input_ids else {}
+    found = dict(frame.f_locals) if frame else {}
+    return found if found.get("self") is model and found.get("input_ids") is input_ids else {}
 
 
-def refuse(
+def check_supported(
     model: PreTrainedModel,
     config: GenerationConfig,
     processors: LogitsProcessorList,
     given: dict[str, Any],
-    asked: dict[str, Any],
+    arguments: dict[str, Any],
 ) -> None:
-    """Raise for what cannot be honoured; `given` are the arguments for the model's forward."""
+    """Raise InputError for unsupported options; `given` are the arguments of the forward."""
     if model.config.is_encoder_decoder:
         raise InputError("encoder-decoder models are not supported; Graft runs decoders")
-    mode = config.get_generation_mode(asked.get("assistant_model"))
+    mode = config.get_generation_mode(arguments.get("assistant_model"))
     if mode not in _PLAIN_MODES:
         raise InputError(
             f"{mode.value.replace('_', ' ')} is not supported: Graft does greedy search and "
             "sampling, and drafts by itself (num_beams=1, no assistant, no prompt lookup)"
         )
-    for name, found in _unsupported(config, processors, given, asked):
+    for name, found in _unsupported(config, processors, given, arguments):
         if found:
             raise InputError(f"{name} is not supported by Graft's generate; leave it out")
 
@@ -59,7 +59,7 @@ def _unsupported(
     config: GenerationConfig,
     processors: LogitsProcessorList,
     given: dict[str, Any],
-    asked: dict[str, Any],
+    arguments: dict[str, Any],
 ) -> list[tuple[str, bool]]:
     guidance = UnbatchedClassifierFreeGuidanceLogitsProcessor
     kind = config.cache_implementation
@@ -67,23 +67,23 @@ def _unsupported(
         ("output_attentions", bool(config.output_attentions)),
         ("output_hidden_states", bool(config.output_hidden_states)),
         ("guidance_scale", any(isinstance(each, guidance) for each in processors)),
-        # Static and hybrid caches give the same tokens and are only left unused; these do not,
-        # or they save memory that we would take.
+        # Static and hybrid caches give the same tokens and are ignored; quantised ones
+        # change tokens, offloaded ones save memory.
         (f"cache_implementation={kind!r}", kind is not None and kind.startswith(("quant", "off"))),
         ("compile_config", config.compile_config is not None),
-        ("synced_gpus", bool(asked.get("synced_gpus"))),
-        *((name, _is_callers_cache(name, given, asked)) for name in _CACHES),
+        ("synced_gpus", bool(arguments.get("synced_gpus"))),
+        *((name, _is_callers_cache(name, given, arguments)) for name in _CACHES),
         *((name, value is not None) for name, value in given.items() if name not in _KNOWN),
     ]
 
 
-def _is_callers_cache(name: str, given: dict[str, Any], asked: dict[str, Any]) -> bool:
-    """Whether the caller brought a cache, with something in it or to be filled."""
-    return (asked["kwargs"] if asked else given).get(name) is not None
+def _is_callers_cache(name: str, given: dict[str, Any], arguments: dict[str, Any]) -> bool:
+    """Whether the caller passed a cache."""
+    return (arguments["kwargs"] if arguments else given).get(name) is not None
 
 
 def unpadded(input_ids: Tensor, given: dict[str, Any]) -> list[list[int]]:
-    """The prompts without what the attention mask hides from the model."""
+    """The prompts without masked tokens."""
     mask = given.get("attention_mask")
     mask = torch.ones_like(input_ids) if mask is None else mask.to(input_ids.device)
     if mask.shape != input_ids.shape:

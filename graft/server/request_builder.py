@@ -1,0 +1,208 @@
+"""Builds the engine's requests from the fields that clients send."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from graft.decode.engine import Engine
+from graft.decode.prepared_request import PreparedRequest
+from graft.decode.request import Request
+from graft.decode.text import EncodedPrompt
+from graft.errors import ContextLengthError, InputError
+from graft.sampling import SamplingParams
+from graft.server.errors import ApiError
+from graft.server.grammar import (
+    ANY_OBJECT,
+    Grammars,
+    choice_grammar,
+    json_grammar,
+    lark_grammar,
+    regex_grammar,
+)
+from graft.server.messages import plain_text
+from graft.server.schema import ResponseFormat, Sampled, Speculative, StructuredOutputs
+from graft.server.settings import ServerSettings
+from graft.server.tenants import Corpora, Tenants
+
+TEMPERATURE = 1.0  # OpenAI's default, not the model's
+SAMPLING_FIELDS = (
+    "top_p",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "seed",
+    "ignore_eos",
+    "n",
+)
+MAX_CHARACTERS_PER_TOKEN = 32  # more than any language needs
+MAX_LOGIT_BIAS = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBuilder:
+    """Builds requests for one server; ApiError or InputError for what it cannot serve."""
+
+    engine: Engine
+    grammars: Grammars
+    tenants: Tenants
+    corpora: Corpora
+    settings: ServerSettings
+
+    @property
+    def model_name(self) -> str:
+        """The served name of the model."""
+        return self.settings.name or self.engine.model_name
+
+    @property
+    def methods(self) -> list[str]:
+        """The values of `speculative.method`, besides the default."""
+        return [name for name in self.engine.presets if not set(name) & set("+:")]
+
+    def check_model(self, name: str | None) -> None:
+        """Raise for a model that is not served."""
+        if name is not None and name != self.model_name:
+            raise ApiError(
+                f"the model {name!r} does not exist; this server serves {self.model_name!r}",
+                404,
+                param="model",
+                code="model_not_found",
+            )
+
+    def check_size(self, text: str) -> None:
+        """Raise for a text that cannot fit, before it is tokenized."""
+        if len(text) > MAX_CHARACTERS_PER_TOKEN * self.engine.context_length:
+            raise ContextLengthError(
+                f"the prompt has {len(text)} characters, but the context length of "
+                f"{self.model_name} is {self.engine.context_length} tokens"
+            )
+
+    def check_choices(self, body: Sampled, prompts: int = 1) -> int:
+        """The number of answers to all prompts."""
+        answers, limit = body.n * prompts, self.settings.max_choices
+        if answers > limit:
+            raise ApiError(f"{answers} answers exceed the limit of {limit}", param="n")
+        return answers
+
+    def params(
+        self, body: Sampled, *, max_tokens: int | None, logprobs: int | None
+    ) -> SamplingParams:
+        """The sampling parameters."""
+        given = {
+            name: getattr(body, name) for name in SAMPLING_FIELDS if getattr(body, name) is not None
+        }
+        if any(abs(bias) > MAX_LOGIT_BIAS for bias in (body.logit_bias or {}).values()):
+            raise ApiError("logit_bias values must be between -100 and 100", param="logit_bias")
+        vocabulary = self.engine.model.vocabulary
+        stop_ids = tuple(body.stop_token_ids or ())
+        if any(not 0 <= token < vocabulary for token in stop_ids):
+            raise ApiError(f"stop_token_ids must be below {vocabulary}", param="stop_token_ids")
+        stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+        return SamplingParams(
+            temperature=TEMPERATURE if body.temperature is None else body.temperature,
+            top_k=0 if body.top_k in (None, -1) else body.top_k,
+            stop=stop,
+            stop_token_ids=stop_ids,
+            max_tokens=max_tokens or self.engine.context_length,
+            logprobs=logprobs,
+            **given,
+        )
+
+    def request(
+        self,
+        prompt: EncodedPrompt,
+        params: SamplingParams,
+        body: Sampled,
+        tenant: str,
+        schema: dict[str, Any] | None = None,
+    ) -> PreparedRequest:
+        """The engine's request; `schema` constrains the answer to required tool calls."""
+        limit = getattr(body, "max_completion_tokens", None) or body.max_tokens
+        count, context = len(prompt.tokens), self.engine.context_length
+        if limit is not None and count + limit > context and count < context:
+            raise ContextLengthError(
+                f"the prompt has {count} tokens and max_tokens is {limit}, but the context length "
+                f"of {self.model_name} is {context}"
+            )
+        grammar = json_grammar(schema) if schema else _grammar(body)
+        if grammar and body.ignore_eos:
+            raise InputError("ignore_eos cannot be combined with a structured output")
+        draft, draft_tokens = self._draft(body.speculative, tenant)
+        documents, prediction = self._texts(body)
+        request = Request(
+            prompt,
+            params,
+            draft,
+            documents,
+            prediction or None,
+            draft_tokens=draft_tokens,
+            cache_salt="\0".join([tenant, body.cache_salt or ""]).strip("\0"),
+        )
+        return PreparedRequest(
+            request,
+            constrain=self.grammars.constrain(grammar) if grammar else None,
+            drafters=self.tenants.drafters(tenant),
+        )
+
+    def _draft(self, chosen: Speculative | None, tenant: str) -> tuple[str, int | None]:
+        """The preset and the maximum of draft tokens per step. Clients choose among the server's
+        presets only: the name of a datastore is the path of a file."""
+        chosen, default = chosen or Speculative(), self.engine.default_draft
+        if not chosen.enabled or chosen.num_tokens == 0:
+            return "plain", None
+        method = chosen.method or default
+        if method not in (*self.methods, default):
+            raise ApiError(
+                f"unknown speculative method {method!r}; choose one of {', '.join(self.methods)}",
+                param="speculative.method",
+            )
+        if method != "plain":
+            method = "+".join([method, *self.corpora.drafts(tenant)])
+        return method, chosen.num_tokens
+
+    def _texts(self, body: Sampled) -> tuple[list[str], str]:
+        texts = [each if isinstance(each, str) else each.text for each in body.documents or []]
+        prediction = plain_text(body.prediction.content) if body.prediction else ""
+        limit = self.settings.max_document_characters
+        if sum(map(len, texts)) + len(prediction) > limit:
+            raise ApiError(
+                f"documents and prediction may have {limit} characters together",
+                413,
+                param="documents",
+            )
+        return texts, prediction
+
+
+def _grammar(body: Sampled) -> str | None:
+    """The grammar of a structured output, if one is requested."""
+    outputs = body.structured_outputs or StructuredOutputs()
+    given = [
+        (json_grammar, outputs.json_),
+        (json_grammar, ANY_OBJECT if outputs.json_object else None),
+        (regex_grammar, outputs.regex),
+        (choice_grammar, outputs.choice),
+        (lark_grammar, outputs.grammar),
+        (json_grammar, body.guided_json),
+        (regex_grammar, body.guided_regex),
+        (choice_grammar, body.guided_choice),
+        (lark_grammar, body.guided_grammar),
+    ]
+    grammars = [make(value) for make, value in given if value is not None]
+    grammars += _response_format(body.response_format) if body.response_format else []
+    if len(grammars) > 1:
+        raise InputError("request one structured output, not several")
+    return grammars[0] if grammars else None
+
+
+def _response_format(requested: ResponseFormat) -> list[str]:
+    if requested.type == "text":
+        return []
+    if requested.type == "json_object":
+        return [json_grammar(ANY_OBJECT)]
+    if requested.type == "regex":
+        if requested.pattern is None:
+            raise ApiError("response_format needs a pattern", param="response_format.pattern")
+        return [regex_grammar(requested.pattern)]
+    if requested.json_schema is None:
+        raise ApiError("response_format needs a json_schema", param="response_format.json_schema")
+    return [json_grammar(requested.json_schema.schema_)]
