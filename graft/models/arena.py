@@ -233,7 +233,7 @@ class Arena:
     def _grow(self, rows: int, *, needed: int) -> None:
         if self.max_rows is not None and needed > self.max_rows:
             raise OutOfRowsError(
-                f"the KV cache is full: {needed} rows wanted, {self.max_rows} allowed; "
+                f"the cache is full: {needed} rows wanted, {self.max_rows} allowed; "
                 "finish other requests first or raise the limit"
             )
         if needed > self.storage.rows:
