@@ -126,29 +126,40 @@ def address_of(typing_context, array, offset):
     return types.CPointer(array.dtype)(array, types.int64), generate
 
 
+@intrinsic
+def _advance(typing_context, pointer, offset):
+    """The pointer, `offset` elements further."""
+
+    def generate(context, builder, signature, arguments) -> ir.Value:
+        return builder.gep(arguments[0], [arguments[1]])
+
+    return pointer(pointer, types.int64), generate
+
+
 @njit(cache=True, boundscheck=False)
 def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):
-    """y[m, 0:16] = x[m, :] @ panel for all rows; x, panel and y are (array, offset) pairs."""
+    """y[m, 0:16] = x[m, :] @ panel for all rows; x, panel and y are pointers (`address_of`).
+
+    With pointers numba compiles this once per weight dtype, not once per rank of the arrays.
+    """
     m = 0
-    weights = address_of(panel[0], panel[1])
     while m < rows:
-        source = address_of(x[0], x[1] + m * x_stride)
-        target = address_of(y[0], y[1] + m * y_stride)
+        source, target = _advance(x, m * x_stride), _advance(y, m * y_stride)
         left = rows - m
         if left >= 8 or left == 5:
-            _five(source, weights, target, depth, x_stride, y_stride)
+            _five(source, panel, target, depth, x_stride, y_stride)
             m += 5
         elif left >= 4:
-            _four(source, weights, target, depth, x_stride, y_stride)
+            _four(source, panel, target, depth, x_stride, y_stride)
             m += 4
         elif left == 3:
-            _three(source, weights, target, depth, x_stride, y_stride)
+            _three(source, panel, target, depth, x_stride, y_stride)
             m += 3
         elif left == 2:
-            _two(source, weights, target, depth, x_stride, y_stride)
+            _two(source, panel, target, depth, x_stride, y_stride)
             m += 2
         else:
-            _one(source, weights, target, depth, x_stride, y_stride)
+            _one(source, panel, target, depth, x_stride, y_stride)
             m += 1
 
 
@@ -184,10 +195,11 @@ def multiply_panels(x, weight, first, last, y, wide):
     rows, depth = x.shape
     y_stride = y.shape[1]
     for panel in range(first, last):
-        place = panel * depth * LANES
-        result = (y, panel * LANES)
+        source, result = address_of(weight, panel * depth * LANES), address_of(y, panel * LANES)
         if rows <= DIRECT_ROWS or weight.itemsize == 4:
-            multiply_panel((x, 0), (weight, place), result, rows, depth, depth, y_stride)
+            multiply_panel(address_of(x, 0), source, result, rows, depth, depth, y_stride)
         else:
-            widen_panel(address_of(weight, place), address_of(wide, 0), depth)
-            multiply_panel((x, 0), (wide, 0), result, rows, depth, depth, y_stride)
+            widen_panel(source, address_of(wide, 0), depth)
+            multiply_panel(
+                address_of(x, 0), address_of(wide, 0), result, rows, depth, depth, y_stride
+            )

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 
 from graft.kernels.elementwise import exponentiate, fast_exp, largest
-from graft.kernels.panels import LANES, UNROLL, multiply_panel
+from graft.kernels.panels import LANES, UNROLL, address_of, multiply_panel
 from graft.kernels.tree_layout import SPLIT, TreeLayout
 
 WIDTH = 2 * SPLIT  # room for the keys of a split; only very wide trees need more
@@ -117,7 +117,8 @@ def weigh_keys(scores, keys, scale):
         scores[j] = np.float32(-np.inf)
     best = largest(scores, padded)
     if best == np.float32(-np.inf):
-        scores[:padded] = np.float32(0)
+        for j in range(padded):
+            scores[j] = np.float32(0)
         return best, np.float32(0)
     exponentiate(scores, padded, best, scale)
     total = np.float32(0)
@@ -147,10 +148,11 @@ def attend_split(layer, head, task, query, cache, sight, scale, result):
     first = task[NODE] * groups
     for start in range(first, first + task[NODES] * groups, ROWS):
         rows = min(ROWS, first + task[NODES] * groups - start)
-        place = (query, (head * nodes * groups + start) * size)
+        place = (head * nodes * groups + start) * size
         for panel in range((count + LANES - 1) // LANES):
-            key_panel = (keys, key_place + panel * size * LANES)
-            multiply_panel(place, key_panel, (scores, panel * LANES), rows, size, size, width)
+            key_panel = address_of(keys, key_place + panel * size * LANES)
+            target = address_of(scores, panel * LANES)
+            multiply_panel(address_of(query, place), key_panel, target, rows, size, size, width)
         for r in range(rows):
             hide_keys(scores[r], task, (start + r) // groups, ancestors, positions, window)
             best, summed = weigh_keys(scores[r], count, scale)
@@ -158,9 +160,9 @@ def attend_split(layer, head, task, query, cache, sight, scale, result):
             total[head, start + r] = summed
         for panel in range(size // LANES):
             value_row = ((layer * heads + head) * (size // LANES) + panel) * panels * LANES + row
-            target = (mixed, (head * nodes * groups + start) * size + panel * LANES)
-            value_panel = (values, value_row * LANES)
-            multiply_panel((scores, 0), value_panel, target, rows, depth, width, size)
+            value_panel = address_of(values, value_row * LANES)
+            target = address_of(mixed, place + panel * LANES)
+            multiply_panel(address_of(scores, 0), value_panel, target, rows, depth, width, size)
 
 
 @njit(cache=True, boundscheck=False, fastmath={"contract"}, error_model="numpy")
@@ -173,7 +175,8 @@ def merge_splits(head, block, partial, attended):
     for i in range(node * groups, (node + nodes) * groups):
         target = attended[i // groups, head * groups + i % groups]
         best, summed = maximum[0, head, i], total[0, head, i]
-        target[:] = mixed[0, head, i]
+        for d in range(size):  # numba compiles a loop in a tenth of a slice assignment's time
+            target[d] = mixed[0, head, i, d]
         for split in range(1, splits):
             if total[split, head, i] == 0:
                 continue
