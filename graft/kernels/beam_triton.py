@@ -36,7 +36,8 @@ class Nodes:
     def empty(cls, count: int, device: torch.device) -> "Nodes":
         """To be filled."""
         whole = torch.empty(6, count, dtype=torch.int64, device=device)
-        return cls(*whole, torch.empty(count, dtype=torch.float32, device=device))
+        scores = torch.empty(count, dtype=torch.float32, device=device)
+        return cls(*whole, scores)  # type: ignore[call-arg]
 
     @classmethod
     def roots(cls, positions: Tensor) -> "Nodes":

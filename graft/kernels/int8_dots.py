@@ -10,19 +10,17 @@ Inputs lose no more than float32 sums do.
 Where the instruction is missing (x86) `panels.py` widens: there it keeps up with the memory.
 """
 
+import platform
 from collections.abc import Callable
 from functools import cache
 
-import llvmlite.binding as llvm
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
-from graft.kernels.llvm_loop import along_depth
-from graft.kernels.panels import LANES, address_of, pack_panels
+from graft.kernels.llvm_ir import I32, I64, address_of, declared, emits, load, loop_over_depth
+from graft.kernels.panels import LANES, pack_panels
 
 DIGITS = 3
 STEP = 16  # the depth of every product must be a multiple of this
@@ -31,8 +29,7 @@ _LARGEST = np.float32(127 * 65536)  # a little less than three digits can say: r
 _NOTHING = np.float32(1e-31)  # rows below this count as zeros; their inverse would overflow
 _HIGH, _MIDDLE, _HALF, _ZERO = (np.float32(x) for x in (65536, 256, 0.5, 0))
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-_BYTES, _WORDS = ir.VectorType(ir.IntType(8), 16), ir.VectorType(_I32, 4)
+_BYTES, _WORDS = ir.VectorType(ir.IntType(8), 16), ir.VectorType(I32, 4)
 
 _PROBE = """
 define i32 @probe(<16 x i8> %a, <16 x i8> %b) {
@@ -48,17 +45,8 @@ declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
 
 @cache
 def has_dots() -> bool:
-    """Whether numba compiles for a CPU with `sdot`, found by looking at what LLVM makes of one."""
-    triple = llvm.get_process_triple()
-    if not triple.startswith(("aarch64", "arm64")):
-        return False
-    target = llvm.Target.from_triple(triple).create_target_machine(
-        cpu=numba.config.CPU_NAME or llvm.get_host_cpu_name(),
-        features=get_host_cpu_features()
-        if numba.config.CPU_FEATURES is None
-        else numba.config.CPU_FEATURES,
-    )
-    return "sdot" in target.emit_assembly(llvm.parse_assembly(_PROBE))
+    """Whether numba compiles for a CPU with `sdot`: LLVM then uses it for such a product."""
+    return platform.machine() in ("aarch64", "arm64") and emits(_PROBE, "sdot")
 
 
 def pack_quads(weight: np.ndarray) -> np.ndarray:
@@ -71,13 +59,6 @@ def pack_quads(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(quads).reshape(panels.shape)
 
 
-def _dot(builder: ir.IRBuilder) -> ir.Function:
-    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
-    known = builder.module.globals.get(name)
-    kind = ir.FunctionType(_WORDS, [_WORDS, _BYTES, _BYTES])
-    return known or ir.Function(builder.module, kind, name)
-
-
 def _micro_kernel(rows: int) -> Callable:
     """An intrinsic for sums[r, 0:16] = digits[r, :] @ panel in int32, r < rows."""
 
@@ -85,19 +66,17 @@ def _micro_kernel(rows: int) -> Callable:
     def multiply(typing_context, digits, panel, sums, depth):
         def generate(context, builder, signature, arguments) -> ir.Value:
             digits, panel, sums, depth = arguments
-            starts = [builder.gep(digits, [builder.mul(depth, _I64(r))]) for r in range(rows)]
-            dot, groups = _dot(builder), LANES // _QUAD
+            starts = [builder.gep(digits, [builder.mul(depth, I64(r))]) for r in range(rows)]
+            name, groups = "llvm.aarch64.neon.sdot.v4i32.v16i8", LANES // _QUAD
+            dot = declared(builder, name, _WORDS, [_WORDS, _BYTES, _BYTES])
 
-            def load(start: ir.Value, offset: ir.Value) -> ir.Value:
-                pointer = builder.bitcast(builder.gep(start, [offset]), _BYTES.as_pointer())
-                loaded = builder.load(pointer)
-                loaded.align = 1
-                return loaded
+            def bytes_at(start: ir.Value, offset: ir.Value) -> ir.Value:
+                return load(builder, builder.gep(start, [offset]), _BYTES, 1)
 
-            def advance(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+            def accumulate(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
                 totals = list(totals)
-                inputs = [builder.bitcast(load(start, k), _WORDS) for start in starts]
-                place = builder.mul(k, _I64(LANES))
+                inputs = [builder.bitcast(bytes_at(start, k), _WORDS) for start in starts]
+                place = builder.mul(k, I64(LANES))
                 for quad in range(STEP // _QUAD):
                     lane = ir.Constant(_WORDS, [quad] * _QUAD)
                     values = [
@@ -109,15 +88,15 @@ def _micro_kernel(rows: int) -> Callable:
                     ]
                     for group in range(groups):
                         offset = (quad * groups + group) * STEP
-                        weights = load(panel, builder.add(place, _I64(offset)))
+                        weights = bytes_at(panel, builder.add(place, I64(offset)))
                         for r, value in enumerate(values):
                             i = r * groups + group
                             totals[i] = builder.call(dot, [totals[i], weights, value])
                 return totals
 
             zeros = [ir.Constant(_WORDS, [0] * _QUAD)] * (rows * groups)
-            for i, summed in enumerate(along_depth(builder, depth, STEP, zeros, advance)):
-                address = builder.gep(sums, [_I64(i * _QUAD)])
+            for i, summed in enumerate(loop_over_depth(builder, depth, STEP, zeros, accumulate)):
+                address = builder.gep(sums, [I64(i * _QUAD)])
                 builder.store(summed, builder.bitcast(address, _WORDS.as_pointer())).align = 4
             return context.get_dummy_value()
 

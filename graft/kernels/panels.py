@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from graft.kernels.llvm_loop import along_depth
+from graft.kernels.llvm_ir import I32, I64, address_of, advance, declared, load, loop_over_depth
 
 LANES = 16
 # Other Python threads run during the compiled calls, but the plainest of numba's thread pools
@@ -28,7 +28,7 @@ COMPUTING = Lock()
 UNROLL = 4  # the depth K of every product must be a multiple of this
 DIRECT_ROWS = 4  # up to here narrow weights are widened in registers; above, once per panel
 
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
 _STORED = {
     types.float32: (_F32, 4),
@@ -54,20 +54,14 @@ def pack_panels(weight: np.ndarray) -> np.ndarray:
 def _widen(builder: ir.IRBuilder, loaded: ir.Value, stored: types.Type) -> ir.Value:
     """[16] stored numbers as float32."""
     if stored == types.uint16:
-        wide = ir.VectorType(_I32, LANES)
+        wide = ir.VectorType(I32, LANES)
         bits = builder.shl(builder.zext(loaded, wide), ir.Constant(wide, [16] * LANES))
         return builder.bitcast(bits, _VECTOR)
     if stored == types.int16:
         return builder.fpext(loaded, _VECTOR)
     if stored == types.int8:
-        return builder.sitofp(builder.sext(loaded, ir.VectorType(_I32, LANES)), _VECTOR)
+        return builder.sitofp(builder.sext(loaded, ir.VectorType(I32, LANES)), _VECTOR)
     return loaded
-
-
-def _fused_multiply_add(builder: ir.IRBuilder) -> ir.Function:
-    name = f"llvm.fmuladd.v{LANES}f32"
-    known = builder.module.globals.get(name)
-    return known or ir.Function(builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), name)
 
 
 def _micro_kernel(rows: int) -> Callable:
@@ -77,33 +71,29 @@ def _micro_kernel(rows: int) -> Callable:
     def multiply(typing_context, x, panel, y, depth, x_stride, y_stride):
         stored = panel.dtype
         element, size = _STORED[stored]
-        quad = ir.VectorType(_F32, UNROLL)
+        narrow, quad = ir.VectorType(element, LANES), ir.VectorType(_F32, UNROLL)
 
         def generate(context, builder, signature, arguments) -> ir.Value:
             x, panel, y, depth, x_stride, y_stride = arguments
-            panel = builder.bitcast(panel, ir.VectorType(element, LANES).as_pointer())
-            starts = [builder.gep(x, [builder.mul(x_stride, _I64(m))]) for m in range(rows)]
-            add = _fused_multiply_add(builder)
+            panel = builder.bitcast(panel, narrow.as_pointer())
+            starts = [builder.gep(x, [builder.mul(x_stride, I64(m))]) for m in range(rows)]
+            add = declared(builder, f"llvm.fmuladd.v{LANES}f32", _VECTOR, [_VECTOR] * 3)
 
-            def advance(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-                totals, inputs = list(totals), []
-                for start in starts:
-                    address = builder.bitcast(builder.gep(start, [k]), quad.as_pointer())
-                    inputs.append(builder.load(address))
-                    inputs[-1].align = 4
+            def accumulate(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+                totals = list(totals)
+                inputs = [load(builder, builder.gep(start, [k]), quad, 4) for start in starts]
                 for step in range(UNROLL):
-                    loaded = builder.load(builder.gep(panel, [builder.add(k, _I64(step))]))
-                    loaded.align = size
-                    weights = _widen(builder, loaded, stored)
-                    lane = ir.Constant(ir.VectorType(_I32, LANES), [step] * LANES)
+                    address = builder.gep(panel, [builder.add(k, I64(step))])
+                    weights = _widen(builder, load(builder, address, narrow, size), stored)
+                    lane = ir.Constant(ir.VectorType(I32, LANES), [step] * LANES)
                     for m, four in enumerate(inputs):
                         value = builder.shuffle_vector(four, ir.Constant(quad, ir.Undefined), lane)
                         totals[m] = builder.call(add, [value, weights, totals[m]])
                 return totals
 
             zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * rows
-            for m, summed in enumerate(along_depth(builder, depth, UNROLL, zeros, advance)):
-                address = builder.gep(y, [builder.mul(y_stride, _I64(m))])
+            for m, summed in enumerate(loop_over_depth(builder, depth, UNROLL, zeros, accumulate)):
+                address = builder.gep(y, [builder.mul(y_stride, I64(m))])
                 builder.store(summed, builder.bitcast(address, _VECTOR.as_pointer())).align = 4
             return context.get_dummy_value()
 
@@ -115,27 +105,6 @@ def _micro_kernel(rows: int) -> Callable:
 _one, _two, _three, _four, _five = (_micro_kernel(rows) for rows in range(1, 6))
 
 
-@intrinsic
-def address_of(typing_context, array, offset):
-    """Pointer to the element `offset` places behind the first of a C-contiguous array."""
-
-    def generate(context, builder, signature, arguments) -> ir.Value:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.gep(data, [arguments[1]])
-
-    return types.CPointer(array.dtype)(array, types.int64), generate
-
-
-@intrinsic
-def _advance(typing_context, pointer, offset):
-    """The pointer, `offset` elements further."""
-
-    def generate(context, builder, signature, arguments) -> ir.Value:
-        return builder.gep(arguments[0], [arguments[1]])
-
-    return pointer(pointer, types.int64), generate
-
-
 @njit(cache=True, boundscheck=False)
 def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):
     """y[m, 0:16] = x[m, :] @ panel for all rows; x, panel and y are pointers (`address_of`).
@@ -144,7 +113,7 @@ def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):
     """
     m = 0
     while m < rows:
-        source, target = _advance(x, m * x_stride), _advance(y, m * y_stride)
+        source, target = advance(x, m * x_stride), advance(y, m * y_stride)
         left = rows - m
         if left >= 8 or left == 5:
             _five(source, panel, target, depth, x_stride, y_stride)
@@ -171,16 +140,16 @@ def widen_panel(typing_context, source, target, depth):
 
     def generate(context, builder, signature, arguments) -> ir.Value:
         source, target, depth = arguments
-        source = builder.bitcast(source, ir.VectorType(element, LANES).as_pointer())
+        narrow = ir.VectorType(element, LANES)
+        source = builder.bitcast(source, narrow.as_pointer())
         target = builder.bitcast(target, _VECTOR.as_pointer())
 
         def copy(k: ir.Value, nothing: list[ir.Value]) -> list[ir.Value]:
-            loaded = builder.load(builder.gep(source, [k]))
-            loaded.align = size
-            builder.store(_widen(builder, loaded, stored), builder.gep(target, [k])).align = 4
+            wide = _widen(builder, load(builder, builder.gep(source, [k]), narrow, size), stored)
+            builder.store(wide, builder.gep(target, [k])).align = 4
             return nothing
 
-        along_depth(builder, depth, 1, [], copy)
+        loop_over_depth(builder, depth, 1, [], copy)
         return context.get_dummy_value()
 
     return types.void(source, target, depth), generate

@@ -13,7 +13,8 @@ import numpy as np
 from numba import njit
 
 from graft.kernels.elementwise import exponentiate, fast_exp, largest
-from graft.kernels.panels import LANES, UNROLL, address_of, multiply_panel
+from graft.kernels.llvm_ir import address_of
+from graft.kernels.panels import LANES, UNROLL, multiply_panel
 from graft.kernels.tree_layout import SPLIT, TreeLayout
 
 WIDTH = 2 * SPLIT  # room for the keys of a split; only very wide trees need more
@@ -68,7 +69,7 @@ def split_tree(
     node, nodes, base = block
     end = key + committed
     last = int(tree[-1]) if len(tree) else end - 1
-    tasks = []
+    tasks: list[tuple[int, ...]] = []
     for split in range(key // SPLIT, last // SPLIT + 1):
         low, high = max(key, split * SPLIT), min(end, (split + 1) * SPLIT)
         old = max(0, high - low)

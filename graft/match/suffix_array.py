@@ -191,13 +191,14 @@ class Store:
 
     def search(self, pattern: np.ndarray, *, shortest: int = SHORTEST) -> Hits:
         """Where the longest end of the pattern (int32 ids, up to `LONGEST`) stands."""
-        best, ranks, found = 0, [], np.zeros(2, dtype=np.int64)
+        best, found = 0, np.zeros(2, dtype=np.int64)
+        ranks: list[tuple[int, int]] = []
         for text, suffixes in self._shards:
             bounds = (max(best, shortest), self.border)
             length = _longest(text, suffixes, pattern, bounds, found)
             if length > best:
                 best, ranks = length, [(0, 0)] * len(ranks)
-            ranks.append(tuple(found.tolist()) if length else (0, 0))
+            ranks.append((int(found[0]), int(found[1])) if length else (0, 0))
         return Hits(best, tuple(ranks))
 
     def search_well_known(self, pattern: np.ndarray) -> Hits:
@@ -206,7 +207,7 @@ class Store:
         if len(self._shards) == 1:  # most stores: one compiled call
             found = np.zeros(2, dtype=np.int64)
             length = _well_known(*self._shards[0], pattern, (SHORTEST, self.border), found)
-            return Hits(length, (tuple(found.tolist()) if length else (0, 0),))
+            return Hits(length, ((int(found[0]), int(found[1])) if length else (0, 0),))
         best = self.search(pattern)
         for length in range(min(best.length, SURE) - 1, SHORTEST - 1, -1):
             if best.length >= SURE or best.count >= ENOUGH:

@@ -19,7 +19,7 @@ DEPTH = 32
 SPAN = 1 << 20  # suffixes that a thread sorts at a time, or one first token's, if there are more
 _RUN = 12  # keys that are sorted by insertion before they are merged
 
-_sorting = njit(cache=True, nogil=True, _nrt=False)
+_sorting = njit(cache=True, nogil=True)
 
 
 def suffix_array(text: np.ndarray, border: int, *, threads: int | None = None) -> np.ndarray:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from graft.match.hash_table import Text
+from graft.match.matches import Matches
 
 
 class TextIndex:
@@ -35,6 +36,10 @@ class TextIndex:
         index = cls()
         index.extend(np.zeros(16, dtype=np.int32))
         index.lookup(4, np.ones(2))
+
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """See TokenIndex."""
+        raise NotImplementedError
 
     def _begin(self) -> None:
         self._entered, self._room = 0, self._text.room
