@@ -1,4 +1,4 @@
-"""Tensor functions; they know no model and no tree object."""
+"""Tensor functions, independent of models and draft trees."""
 
 import os
 

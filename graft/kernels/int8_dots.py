@@ -1,13 +1,13 @@
-"""Products with int8 weights by the dot-product instructions of Arm, exact in integers.
+"""Products with int8 weights by Arm's dot-product instruction, exact in integers.
 
 Widening an int8 weight to float32 costs more instructions than multiplying it: on a Neoverse N1
-one row then takes longer than with bfloat16, twice the bytes. `sdot` instead multiplies and adds
-sixteen pairs of int8 at once. So every row of inputs is written in fixed point, 23 bits below its
-largest number, as three int8 digits; each digit's sum is an exact integer, and the three are put
-together at the end. Integers add up to the same in any order: rows are independent bit for bit.
-Inputs lose no more than float32 sums do.
+one row then takes longer than with bfloat16, twice the bytes. `sdot` multiplies and adds sixteen
+pairs of int8 at once. Every input row is therefore converted to fixed point, 23 bits below its
+largest value, as three int8 digits. Each digit's sum is an exact integer; the three are combined
+at the end. Integer sums do not depend on the order, so rows are independent bit for bit. The
+rounding error is no larger than that of float32 sums.
 
-Where the instruction is missing (x86) `panels.py` widens: there it keeps up with the memory.
+Without the instruction (x86) `panels.py` widens the weights, which is fast enough there.
 """
 
 import platform
@@ -24,9 +24,9 @@ from graft.kernels.panels import LANES, pack_panels
 
 DIGITS = 3
 STEP = 16  # the depth of every product must be a multiple of this
-_QUAD = 4  # numbers whose products one lane of the instruction adds up
-_LARGEST = np.float32(127 * 65536)  # a little less than three digits can say: rounding adds to it
-_NOTHING = np.float32(1e-31)  # rows below this count as zeros; their inverse would overflow
+_QUAD = 4  # products that one lane of the instruction adds up
+_LARGEST = np.float32(127 * 65536)  # below the maximum of three digits, as rounding adds to it
+_TINY = np.float32(1e-31)  # rows below this are zero; their inverse would overflow
 _HIGH, _MIDDLE, _HALF, _ZERO = (np.float32(x) for x in (65536, 256, 0.5, 0))
 
 _BYTES, _WORDS = ir.VectorType(ir.IntType(8), 16), ir.VectorType(I32, 4)
@@ -110,18 +110,18 @@ _one, _two = (_micro_kernel(rows * DIGITS) for rows in (1, 2))
 
 @njit(cache=True, boundscheck=False, error_model="numpy")
 def split_rows(x):
-    """x [M, K] as digits [M, 3, K] int8, the highest first, and the worth [M] of the lowest."""
+    """x [M, K] as digits [M, 3, K] int8, the highest first, and the unit [M] of the lowest."""
     rows, depth = x.shape
     digits = np.empty((rows, DIGITS, depth), np.int8)
-    worth = np.empty(rows, np.float32)
+    unit = np.empty(rows, np.float32)
     for m in range(rows):
         row, high, middle, low = x[m], digits[m, 0], digits[m, 1], digits[m, 2]
         best = _ZERO
         for k in range(depth):
             size = abs(row[k])
             best = size if size > best else best
-        worth[m] = best / _LARGEST
-        inverse = _LARGEST / best if best > _NOTHING else _ZERO
+        unit[m] = best / _LARGEST
+        inverse = _LARGEST / best if best > _TINY else _ZERO
         for k in range(depth):
             exact = row[k] * inverse
             whole = np.int32(exact + (_HALF if exact >= _ZERO else -_HALF))
@@ -129,12 +129,12 @@ def split_rows(x):
             whole = np.int32((whole - last) >> 8)
             second = np.int32(((whole + 128) & 255) - 128)
             low[k], middle[k], high[k] = last, second, (whole - second) >> 8
-    return digits, worth
+    return digits, unit
 
 
 @njit(cache=True, boundscheck=False)
-def multiply_digits(digits, worth, weight, scale, first, last, y):
-    """Columns of panels first..last of y [M, N] = x @ weight * scale, x as `split_rows` gave it."""
+def multiply_digits(digits, unit, weight, scale, first, last, y):
+    """Columns of panels first..last of y [M, N] = x @ weight * scale, x from `split_rows`."""
     rows, _, depth = digits.shape
     sums = np.empty((2, DIGITS, LANES), np.int32)
     for panel in range(first, last):
@@ -151,4 +151,4 @@ def multiply_digits(digits, worth, weight, scale, first, last, y):
                 high, middle, low = sums[r, 0], sums[r, 1], sums[r, 2]
                 for c in range(LANES):
                     total = np.float32(high[c]) * _HIGH + np.float32(middle[c]) * _MIDDLE
-                    target[c] = (total + np.float32(low[c])) * worth[m + r] * scales[c]
+                    target[c] = (total + np.float32(low[c])) * unit[m + r] * scales[c]

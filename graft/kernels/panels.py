@@ -1,14 +1,13 @@
-"""Small matrix products at the speed of memory, on any CPU, bit for bit the same for any row count.
+"""Small matrix products at memory bandwidth, on any CPU, bit for bit the same for any row count.
 
-A weight matrix [N, K] is stored as panels of 16 output columns, [N / 16, K, 16], so that it is read
-front to back exactly once per product. The inner loop is written in LLVM's vector types: 16
-running sums per row stay in registers while k runs from 0 to K. Every output is therefore summed
-in one fixed order whatever the number of rows, which makes a step over a draft tree agree with
-plain decoding to the last bit; BLAS promises no such thing, and on some machines (OpenBLAS on
-Arm) costs three times as much for two rows as for one.
+A weight matrix [N, K] is stored as panels of 16 output columns, [N / 16, K, 16], so a product reads
+it sequentially, once. The inner loop is written in LLVM's vector types: 16 sums per row stay in
+registers while k runs from 0 to K. Every output is summed in one fixed order for any number of
+rows, so a step over a draft tree agrees with plain decoding to the last bit. BLAS does not
+guarantee this, and on some machines (OpenBLAS on Arm) two rows cost three times as much as one.
 
-The same product serves attention: 16 keys are a panel for the scores, 16 value columns are one
-for the weighted sum (`tree_attention_panels.py`).
+Attention uses the same product: 16 keys are a panel for the scores, 16 value columns are one for
+the weighted sum (`tree_attention_panels.py`).
 """
 
 from collections.abc import Callable
@@ -22,11 +21,11 @@ from numba.extending import intrinsic
 from graft.kernels.llvm_ir import I32, I64, address_of, advance, declared, load, loop_over_depth
 
 LANES = 16
-# Other Python threads run during the compiled calls, but the plainest of numba's thread pools
-# ends the process if two of them compute at once.
+# The compiled calls release the GIL, but numba's workqueue thread pool aborts the process if two
+# threads use it at once.
 COMPUTING = Lock()
 UNROLL = 4  # the depth K of every product must be a multiple of this
-DIRECT_ROWS = 4  # up to here narrow weights are widened in registers; above, once per panel
+DIRECT_ROWS = 4  # up to this many rows weights are widened in registers; above, once per panel
 
 _F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
@@ -52,7 +51,7 @@ def pack_panels(weight: np.ndarray) -> np.ndarray:
 
 
 def _widen(builder: ir.IRBuilder, loaded: ir.Value, stored: types.Type) -> ir.Value:
-    """[16] stored numbers as float32."""
+    """[16] stored weights as float32."""
     if stored == types.uint16:
         wide = ir.VectorType(I32, LANES)
         bits = builder.shl(builder.zext(loaded, wide), ir.Constant(wide, [16] * LANES))
@@ -134,7 +133,7 @@ def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):
 
 @intrinsic
 def widen_panel(typing_context, source, target, depth):
-    """Copy a [depth, 16] panel of narrow numbers into one of float32."""
+    """Copy a [depth, 16] panel of narrow weights into one of float32."""
     stored = source.dtype
     element, size = _STORED[stored]
 

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.kernels.decoder_triton import (
     ARGMAX_BLOCK,
-    MOST_MOVES,
+    MAX_MOVES,
     add_norm,
     argmax_rows,
     move_rows,
@@ -123,7 +123,7 @@ MOVES = {
 
 @dtypes
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
-@pytest.mark.parametrize("capacity", [5, MOST_MOVES])
+@pytest.mark.parametrize("capacity", [5, MAX_MOVES])
 def test_rows_are_read_before_any_is_written(moves, capacity, dtype):
     kv = randoms(2, 2, 3, 13, 80, dtype=dtype)
     expected = kv.clone()

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from graft.kernels.product_triton import MOST_ROWS, ProductPlan, plan_product, product
+from graft.kernels.product_triton import MAX_ROWS, ProductPlan, plan_product, product
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
@@ -48,7 +48,7 @@ def test_few_rows(rows, outputs, depth, plan, dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("rows", [5, 16, 17, 40, MOST_ROWS])
+@pytest.mark.parametrize("rows", [5, 16, 17, 40, MAX_ROWS])
 def test_more_rows_by_dots(rows, dtype):
     x, weight = randoms(rows, 96, dtype=dtype), randoms(40, 96, dtype=dtype)
     for plan in (PLANS["dots"], PLANS["dots in splits"]):

@@ -50,13 +50,13 @@ def by_panels(step: Step, *, scale=0.3, window=None) -> np.ndarray:
     lead = (int(plan.blocks[:, 3].max()), kv_heads, nodes * groups)
     partial = [np.full(shape, np.nan, np.float32) for shape in (lead, lead, (*lead, SIZE))]
     result = np.empty((nodes, heads, SIZE), np.float32)
-    sight = (step.layout.ancestors, step.layout.positions, np.int64(window or 0))
+    mask = (step.layout.ancestors, step.layout.positions, np.int64(window or 0))
     for head in range(kv_heads):
         for block in plan.blocks:
             for split in range(block[3]):
                 attend_split(
                     0, head, plan.tasks[block[2] + split], query, (storage.keys, storage.values),
-                    sight, np.float32(scale), tuple(x[split] for x in partial),
+                    mask, np.float32(scale), tuple(x[split] for x in partial),
                 )  # fmt: skip
             merge_splits(head, block, tuple(partial), result)
     return result

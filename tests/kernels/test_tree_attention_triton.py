@@ -16,7 +16,7 @@ from graft.kernels.tree_plan import (
     FEW_ROWS,
     KEY,
     KEYS,
-    LEAST_KEYS,
+    MIN_KEYS,
     PART,
     ROW,
     ROWS,
@@ -69,7 +69,7 @@ def test_long_context_is_split_and_merged():
     rng = np.random.default_rng(1)
     step = random_step(lay_out([([1100], random_tree(5, rng))]), 2, 1, rng)
     plan = place(step.layout, 2, torch.zeros(1, 1, SIZE))
-    assert plan.most_parts > 2
+    assert plan.max_parts > 2
     assert_agrees(step)
 
 
@@ -165,7 +165,7 @@ def test_padding_changes_nothing_and_is_not_written():
         torch.cat([plan.parts, torch.zeros(3, dtype=torch.int32)]),
         torch.cat([plan.bits, torch.zeros(3, 1, dtype=torch.int64)]),
         torch.cat([plan.positions, torch.zeros(3, dtype=torch.int64)]),
-        plan.most_parts + 4,
+        plan.max_parts + 4,
     )
     query, keys, values = (torch.from_numpy(x) for x in (step.query, step.keys, step.values))
     more = torch.cat([query, torch.full((3, 2, SIZE), float("nan"))])
@@ -196,7 +196,7 @@ def test_tiling_does_not_change_results(tiles):
     seed=st.integers(0, 1000),
 )
 def test_every_row_sees_every_key_once(sequences, shared, group, tasks, tiles, seed):
-    """The plan, by brute force: who reads which keys as which part."""
+    """The plan, by brute force: which row loads which keys as which part."""
     rng = np.random.default_rng(seed)
     shared = min(shared, min(len(lengths) for lengths, _ in sequences) - 1)
     common = sequences[0][0][:shared]
@@ -220,14 +220,14 @@ def test_every_row_sees_every_key_once(sequences, shared, group, tasks, tiles, s
     )
 
 
-BESIDES = 128  # keys that could be read in the time that a task takes besides reading
+OVERHEAD = 128  # keys that could be read in the time that a task takes besides reading
 
 
 def time_taken(plan, places):
     """In keys, if so many tasks run at a time and the next begins where one ends."""
     free = [0] * places
     for task in plan.tasks:
-        heapq.heappushpop(free, free[0] + int(task[KEYS]) + BESIDES)
+        heapq.heappushpop(free, free[0] + int(task[KEYS]) + OVERHEAD)
     return max(free)
 
 
@@ -243,7 +243,7 @@ def test_tasks_are_balanced(lengths, places):
     layout = lay_out([(each, chain([5])) for each in lengths])
     plan = plan_tree(layout, group=6, tile=16, tasks=places)
     even = sum(map(sum, lengths)) / places
-    assert time_taken(plan, places) <= 1.5 * even + 2 * (LEAST_KEYS + BESIDES)
+    assert time_taken(plan, places) <= 1.5 * even + 2 * (MIN_KEYS + OVERHEAD)
 
 
 @pytest.mark.parametrize("own", [0, 300])
@@ -261,9 +261,9 @@ def test_sixteen_contexts_take_one_wave_and_very_long_ones_two(context, own, til
 @settings(max_examples=40, deadline=None)
 @given(nodes=st.integers(257, 2048), context=st.integers(0, 40_000), places=st.integers(16, 132))
 def test_prefill_chunks_have_few_partial_results(nodes, context, places):
-    """Never more than an even share of keys would give: graphs have room for few."""
+    """At most as many as an even share of keys gives: graphs have memory for few."""
     layout = lay_out([([context], chain([5] * nodes))])
     plan = plan_tree(layout, group=6, tile=128, tasks=places)
     tiles = -(-nodes * 6 // 128)
-    even = max(LEAST_KEYS, tiles * context / places)
+    even = max(MIN_KEYS, tiles * context / places)
     assert plan.parts.max() <= max(1, -(-context // even))

@@ -78,9 +78,9 @@ def test_prompt_lookup_finds_the_first_place_with_a_complete_continuation(
     assert found.scores == pytest.approx([trust(matched) ** (i + 1) for i in range(size)])
 
 
-def agreement(text, place, end, most):
-    run, most = 0, min(most, place + 1, len(end))
-    while run < most and text[place - run] == end[-1 - run] != BORDER:
+def match_length(text, place, end, max_match):
+    run, limit = 0, min(max_match, place + 1, len(end))
+    while run < limit and text[place - run] == end[-1 - run] != BORDER:
         run += 1
     return run
 
@@ -92,7 +92,7 @@ def is_prefix(left, right):
 def naive_branches(text, max_match, min_match, branches, length, after=()):
     """(agreement, start, run) of the branches, the best first."""
     end = [*text, *after]
-    places = [(agreement(text, place, end, max_match), place) for place in range(len(text) - 1)]
+    places = [(match_length(text, place, end, max_match), place) for place in range(len(text) - 1)]
     chosen = []
     for matched, place in sorted(places, reverse=True):
         run = text[place + 1 : place + 1 + length]
@@ -128,11 +128,11 @@ def path_to(found, node):
 @given(texts, afters, st.integers(1, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 5))
 @settings(deadline=None, max_examples=200)
 def test_copy_index_takes_the_longest_matches(  # noqa: PLR0913
-    text, after, least, more, branches, length
+    text, after, min_match, more, branches, length
 ):
     options = {
-        "max_match": least + more,
-        "min_match": least,
+        "max_match": min_match + more,
+        "min_match": min_match,
         "branches": branches,
         "length": length,
     }

@@ -71,7 +71,7 @@ def write(folder, documents, vocabulary=SMALL, shard=None):
 
 
 def places(documents, end):
-    """Everywhere the end stands with something after it."""
+    """All places of the end that have a continuation."""
     found = []
     for document in documents:
         for at in range(len(document) - len(end)):

@@ -77,7 +77,7 @@ def path_to(matches: Matches, node: int) -> list[int]:
     return path
 
 
-def contexts_of(text: list[int], whole: list[int], matched: int, most: int) -> list[int]:
+def contexts_of(text: list[int], whole: list[int], matched: int, limit: int) -> list[int]:
     """Lengths of the contexts to ask: the match, then each shorter end seen at more places."""
     lengths, before = [], None
     for n in range(matched, 0, -1):
@@ -85,7 +85,7 @@ def contexts_of(text: list[int], whole: list[int], matched: int, most: int) -> l
         if ends != before:
             lengths.append(n)
         before = ends
-    return lengths[:most]
+    return lengths[:limit]
 
 
 def naive_children(text, whole, matched, score, backoff) -> dict[int, tuple[int, int, int, float]]:
