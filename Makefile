@@ -9,58 +9,84 @@ VLLM_PYTHON ?= python3
 
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
-WARM := $(VENV)/.compiled
+RUNTIME := $(VENV)/.runtime
+DEV := $(VENV)/.dev
+COMPILED := $(VENV)/.compiled
+COMPILED_FOR_TESTS := $(VENV)/.compiled-for-tests
+KERNELS := $(wildcard graft/kernels/*.py graft/match/*.py graft/models/*.py graft/models/*/*.py)
 # A torch this interpreter already has is kept, unless another build is asked for.
 KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
 TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
+PIP = $(BIN)/python -m pip install -q --no-compile --prefer-binary
+# uv installs the same packages in a seventh of pip's time. pip is used where uv finds no packages,
+# as behind a mirror that only pip's settings name. uv never touches torch: pip installs it, or it
+# belongs to another environment, which uv does not see.
+INSTALL = { $(BIN)/uv pip install -q --python $(BIN)/python --excludes $(VENV)/not-by-uv.txt \
+  -c $(VENV)/constraints.txt -e $(1) 2>$(VENV)/uv.log || $(PIP) -c $(VENV)/constraints.txt -e $(1); }
 
-.PHONY: help setup demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures api lint clean sound-venv
+.PHONY: help setup runtime dev model demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures api lint clean sound-venv
 
 help:
 	@echo 'make demo       set up, then answer from a document and compare with plain decoding'
-	@echo 'make test       set up, then run the test suite'
+	@echo 'make test       set up, add the test tools, then run the test suite'
 	@echo 'make test-slow  set up, then run the slow tests'
 	@echo 'make test-browser  set up, then test the playground in Chromium, which must be installed'
 	@echo 'make test-vllm-bench VLLM_PYTHON=FILE   vllm bench serve, by a Python that has vLLM, against graft serve'
 	@echo 'make test-vllm  the plug-in in a real vLLM (CPU), in .venv-vllm; test-sglang: SGLang'"'"'s own code'
-	@echo 'make setup      .venv, packages and the default model; TORCH_INDEX=URL for another torch'
+	@echo 'make setup      .venv, packages, the default model, its kernels; TORCH_INDEX=URL for another torch'
+	@echo 'make dev        .venv with the packages and the tools for tests and lint'
 	@echo 'make figures    set up, then write down the figures that tests hold the code against'
 	@echo 'make api        write docs/api.md from the docstrings'
-	@echo 'make lint       ruff check and format check'
+	@echo 'make lint       ruff check, ruff format --check, mypy'
 	@echo 'make clean      remove .venv and caches'
 
-setup: sound-venv
-	@$(MAKE) -s --no-print-directory $(STAMP)
-	@$(BIN)/graft models --fetch $(MODEL)
-	@$(MAKE) -s --no-print-directory $(WARM)
+setup: runtime
+	@$(MAKE) -s --no-print-directory $(COMPILED)
 
-# Compiles the kernels (numba keeps them beside their sources) and measures what steps cost here.
-$(WARM): $(wildcard graft/kernels/*.py graft/match/*.py graft/models/*.py graft/models/*/*.py)
-	@echo "setup: compiling kernels, about two minutes"
-	@$(BIN)/python -c "import graft; [graft.load('$(MODEL)', dtype=dtype) for dtype in ('fp32', 'bf16')]; \
-	  from graft.match.store_warm_up import compile_all; compile_all()"
+runtime: sound-venv
+	@$(MAKE) -s --no-print-directory $(RUNTIME)
+
+dev: runtime
+	@$(MAKE) -s --no-print-directory $(DEV)
+
+# Two processes at a time: the lookup indexes' kernels beside the model's download, then those of
+# the forward for both dtypes, as the model's draft heads are bf16. numba keeps compiled kernels in
+# __pycache__ beside their sources.
+$(COMPILED): $(KERNELS)
+	@echo "setup: fetching the model, compiling kernels"
+	@$(BIN)/python -c "from graft.assemble.loading import warm_up; warm_up()" & lookup=$$!; \
+	$(BIN)/graft models --fetch $(MODEL) && wait $$lookup
+	@$(call LOAD,bf16) & heads=$$!; $(call LOAD,fp32) && wait $$heads
 	@touch $@
+
+# Before the tests, as each of their processes would compile it.
+$(COMPILED_FOR_TESTS): $(KERNELS)
+	@echo "setup: compiling the datastores' kernels"
+	@$(BIN)/python -c "from graft.match.store_warm_up import compile_all; compile_all()"
+	@touch $@
+
+LOAD = $(BIN)/python -c "from graft.models.load import load_model; load_model('$(MODEL)', dtype='$(1)')"
 
 demo: setup
 	$(BIN)/graft run "List the equipment that the Contractor maintains." \
 	    --doc examples/service_agreement.md --dtype fp32 --max-tokens 200 --compare --color
 
-test: setup
+test: setup dev
+	@$(MAKE) -s --no-print-directory $(COMPILED_FOR_TESTS)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
-test-slow: setup
+test-slow: setup dev
 	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST_ARGS)
 
-test-browser: setup
-	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[browser]'
+test-browser: setup dev
+	@$(PIP) -c $(VENV)/constraints.txt -e '.[browser]'
 	$(BIN)/python -m pytest -m browser tests/browser $(PYTEST_ARGS)
 
-test-vllm-bench: setup
+test-vllm-bench: setup dev
 	GRAFT_VLLM_PYTHON="$(VLLM_PYTHON)" $(BIN)/python -m pytest -m slow tests/server/test_vllm_bench.py $(PYTEST_ARGS)
 
 # Machine-independent; tests/test_regression_guard.py fails where they get worse.
-figures: setup
+figures: setup dev
 	PYTHONPATH=tests $(BIN)/python -m guard.figures
 
 # The engines pin their own torch and numba, so each has a virtual environment of its own; compiled
@@ -76,10 +102,10 @@ $(VLLM_ENV)/.installed: pyproject.toml
 	$(VLLM_ENV)/bin/python -m pip install -q -e .
 	@touch $@
 
-test-vllm: setup vllm-venv
+test-vllm: setup dev vllm-venv
 	$(call ENGINE_TESTS,$(VLLM_ENV)) tests/engines/test_vllm.py $(PYTEST_ARGS)
 
-# Without CUDA most of what SGLang asks for has no use: the packages that its modules import.
+# SGLang's own requirements are for CUDA; these are the packages that its modules import.
 sglang-venv: $(SGLANG_ENV)/.installed
 $(SGLANG_ENV)/.installed: pyproject.toml tests/engines/sglang-requirements.txt
 	$(PYTHON) -m venv $(SGLANG_ENV)
@@ -94,17 +120,18 @@ test-sglang: sglang-venv
 api: setup
 	$(BIN)/python docs/make_api.py
 
-lint: setup
+lint: dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV) $(VLLM_ENV) $(SGLANG_ENV) build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VLLM_ENV) $(SGLANG_ENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A .venv that was interrupted, moved, or whose interpreter is gone is made again.
 sound-venv:
-	@if [ -e $(VENV) ] && ! { [ -e $(STAMP) ] && $(BIN)/python -P -c "import pip, os, \
+	@if [ -e $(VENV) ] && ! { [ -e $(RUNTIME) ] && $(BIN)/python -P -c "import pip, os, \
 	importlib.util as u; assert u.find_spec('torch'); \
 	assert os.path.samefile(u.find_spec('graft').origin, 'graft/__init__.py')" 2>/dev/null; }; \
 	then echo "setup: $(VENV) is incomplete, making it again"; rm -rf $(VENV); fi
@@ -124,10 +151,10 @@ $(BIN)/python:
 	fi
 
 # The torch and triton that are there are pinned to the versions they have, so that nothing below
-# replaces them.
-# If $(PYTHON) belongs to a virtual environment, --system-site-packages does not show its torch: a
-# .pth line does.
-$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+# replaces them. If $(PYTHON) belongs to a virtual environment, --system-site-packages does not show
+# its torch: a .pth line does. Without --no-compile pip compiles every file of torch to byte code,
+# twenty seconds for modules that are never imported.
+$(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	@if ! $(BIN)/python -c "$(TORCH_SEEN)" 2>/dev/null && $(KEEP_TORCH); \
 	then $(PYTHON) -c "import sysconfig as s; print(s.get_path('purelib'))" \
 	  > "$$($(BIN)/python -c "import sysconfig as s; print(s.get_path('purelib'))")/outer.pth"; fi
@@ -135,14 +162,20 @@ $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	  echo "setup: keeping the torch that is already here"; \
 	else \
 	  echo "setup: installing torch"; \
-	  $(BIN)/python -m pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) \
-	    "$$(grep '^torch==' constraints.txt)"; \
+	  $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$(grep '^torch==' constraints.txt)"; \
 	fi
 	@$(BIN)/python -c "import importlib.metadata as m; \
 	  here = {d.name: d.version for d in [*m.distributions()][::-1] if d.name in ('torch', 'triton')}; \
 	  pins = [line.strip().split('==') for line in open('constraints.txt') if '==' in line]; \
 	  [print(name + '==' + here.get(name, version)) for name, version in pins]" \
 	  > $(VENV)/constraints.txt
+	@echo torch > $(VENV)/not-by-uv.txt
 	@echo "setup: installing graft and its packages"
-	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[dev]'
+	@$(PIP) "$$(grep '^uv==' constraints.txt)" || true
+	@$(call INSTALL,.)
+	@touch $@
+
+$(DEV): $(RUNTIME)
+	@echo "setup: installing the tools for tests and lint"
+	@$(call INSTALL,'.[dev]')
 	@touch $@

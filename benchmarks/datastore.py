@@ -31,9 +31,9 @@ from graft.documents.records import read_texts
 from graft.draft.copies.calibration import STORE_PRIOR, Calibration
 from graft.match.matches import TokenIndex
 from graft.match.rest import CHOICES, RestIndex
-from graft.match.store_build import MOST_TOKENS, StoreWriter, begin_store
+from graft.match.store_build import MAX_TOKENS, StoreWriter, begin_store
 from graft.match.store_files import Manifest, read_manifest, writing
-from graft.match.suffix_array import LONGEST, open_store
+from graft.match.suffix_array import MAX_MATCH, open_store
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.checkpoints.tokenizer import (
     batch_encoder,
@@ -106,12 +106,12 @@ def build(work: Work) -> dict[str, Any]:
                 return
             yield text
 
-    most = MOST_TOKENS if work.merged else -(-work.tokens // SHARDS)
+    most = MAX_TOKENS if work.merged else -(-work.tokens // SHARDS)
     libraries = _peak()
     started, worked = time.perf_counter(), time.process_time()
     with writing(work.folder):
         begun = begin_store(work.folder, manifest)
-        writer = StoreWriter(work.folder, begun, most_tokens=most)
+        writer = StoreWriter(work.folder, begun, max_tokens=most)
         writer.add(until_enough(), some, lambda _: None)
         read = time.perf_counter()
         if work.merged:
@@ -205,11 +205,11 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def _queries(work: Work, count: int) -> np.ndarray:
-    """[2 count, LONGEST] ids from anywhere in the held-out pieces."""
+    """[2 count, MAX_MATCH] ids from anywhere in the held-out pieces."""
     encode = batch_encoder(read_tokenizer(work.model))
     held = np.concatenate(encode(list(pieces(work, held_out=True)))).astype(np.int32)
-    starts = np.random.default_rng(0).integers(0, len(held) - LONGEST, 2 * count)
-    return held[starts[:, None] + np.arange(LONGEST)]
+    starts = np.random.default_rng(0).integers(0, len(held) - MAX_MATCH, 2 * count)
+    return held[starts[:, None] + np.arange(MAX_MATCH)]
 
 
 def _peak() -> int:

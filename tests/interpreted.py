@@ -1,4 +1,4 @@
-"""Triton's interpreter, made quicker: what it computes stays as it is."""
+"""Makes Triton's interpreter faster without changing its results."""
 
 from collections.abc import Callable
 from functools import cache
@@ -9,14 +9,16 @@ import pytest
 
 
 def patch_once(patch: pytest.MonkeyPatch) -> None:
-    """The interpreter replaces the language's functions when a kernel starts and again, looking
-    through all of them, whenever the kernel calls another function. Here those calls leave alone
-    what has been replaced since the kernel started, which is most of the time they take."""
+    """Patch Triton's language once per kernel launch.
+
+    The interpreter patches all functions of the language when a kernel starts, and again for every
+    function that the kernel calls, which takes most of its time.
+    """
     import triton.language as tl
     from triton.runtime import interpreter
 
     if not hasattr(interpreter, "_LangPatchScope"):
-        return  # an interpreter that does it in another way
+        return  # another version of the interpreter
     replace, scope_class = interpreter._patch_lang, interpreter._LangPatchScope
     restore, replaced = scope_class.restore, set()
 
@@ -31,7 +33,7 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
         replaced.update(languages(fn))
         return replace(fn)
 
-    def restore_all(scope: Any) -> None:  # a kernel is over
+    def restore_all(scope: Any) -> None:  # the kernel has ended
         replaced.clear()
         restore(scope)
 

@@ -168,6 +168,12 @@ def _costs(loaded: LoadedModel) -> StepCosts:
     return costs_for(loaded.model, loaded.identity, loaded.dtype, loaded.device)
 
 
+def warm_up() -> None:
+    """Compile the kernels of the lookup drafters, or load them from numba's cache."""
+    for each in (*INDEXES, Calibration, build_tree, budget):
+        each.warm_up()
+
+
 def engine_around(
     loaded: LoadedModel,
     costs: StepCosts,
@@ -178,8 +184,7 @@ def engine_around(
     max_batch: int = 16,
 ) -> Engine:
     """An engine with every preset around a loaded model and draft resources."""
-    for each in (*INDEXES, Calibration, build_tree, budget):
-        each.warm_up()
+    warm_up()
     resources = resources or DraftResources()
     if resources.target is None:
         itself = DraftModel(loaded.model, costs, loaded.model.vocabulary)

@@ -102,7 +102,7 @@ def add(
     json: JSON = False,
 ) -> None:
     """Add documents to a datastore; documents it already has are skipped."""
-    from graft.match.store_build import MOST_SHARDS
+    from graft.match.store_build import MAX_SHARDS
     from graft.match.store_files import check_tokenizer, read_manifest, writing
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
@@ -112,7 +112,7 @@ def add(
         check_tokenizer(store, manifest, tokenizer_fingerprint(tokenizer))
         writer = _writer(store, manifest, shard_tokens)
         _add_files(writer, tokenizer, files, field)
-        _merge(writer, beyond=MOST_SHARDS)
+        _merge(writer, beyond=MAX_SHARDS)
     _report(writer, json=json)
 
 
@@ -206,9 +206,9 @@ def _tokenizer(name: str) -> Any:  # noqa: ANN401 (a transformers fast tokenizer
 
 
 def _writer(store: Path, manifest: "Manifest", shard_tokens: int | None) -> "StoreWriter":
-    from graft.match.store_build import MOST_TOKENS, StoreWriter
+    from graft.match.store_build import MAX_TOKENS, StoreWriter
 
-    return StoreWriter(store, manifest, most_tokens=shard_tokens or MOST_TOKENS)
+    return StoreWriter(store, manifest, max_tokens=shard_tokens or MAX_TOKENS)
 
 
 def _add_files(
@@ -284,7 +284,7 @@ def _lookup(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, 
     started = time.perf_counter()
     matches = index.lookup(limit, confidence)
     seconds = time.perf_counter() - started
-    hits = store.search_well_known(index.tokens)
+    hits = store.search_reliable(index.tokens)
     paths: list[list[int]] = []
     for token, parent in zip(matches.tokens.tolist(), matches.parents.tolist(), strict=True):
         paths.append([*(paths[parent] if parent >= 0 else []), token])

@@ -1,1 +1,1 @@
-"""Tensor functions; they know no model and no tree object."""
+"""Tensor functions, independent of models and draft trees."""

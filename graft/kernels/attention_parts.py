@@ -1,8 +1,7 @@
-"""Attention in parts: each part of the keys gives a partial result and its log-sum-exp, and parts
-are merged as if there had been one softmax over all keys (METHODS: hybrid attention).
+"""Attention in parts, merged by their log-sum-exp as one softmax over all keys (hybrid attention).
 
-For few queries of a draft head over rows that lie in different places: its own, those of the tree
-being drafted, those of the target. Sums are in 32 bits.
+For few queries of a draft head over rows in different caches: its own, those of the draft tree,
+those of the target. Sums are in float32.
 """
 
 from collections.abc import Sequence
@@ -16,8 +15,11 @@ Part = tuple[Tensor, Tensor]  # mixed values [..., H, n, D] and log-sum-exp [...
 def attend_rows(
     query: Tensor, keys: Tensor, values: Tensor, scale: float, mask: Tensor | None = None
 ) -> Part:
-    """Of queries [..., H, n, D] over rows [..., K, S, D]; they see those where mask [..., n, S] is
-    True, all without one. A query that sees nothing adds nothing to a merge."""
+    """The part of queries [..., H, n, D] over rows [..., K, S, D].
+
+    mask [..., n, S] is True at visible rows; without one all are. A query without visible rows adds
+    nothing to a merge.
+    """
     grouped = _grouped(query, keys.shape[-3])  # [..., K, G * n, D]
     scores = (grouped @ keys.transpose(-1, -2)).float() * scale
     if mask is not None:
@@ -29,7 +31,7 @@ def attend_rows(
 
 
 def merge_parts(parts: Sequence[Part]) -> Part:
-    """One part of all of them; zeros where nothing was seen."""
+    """All parts as one; zeros where no row is visible."""
     if len(parts) == 1:
         return parts[0]
     mixed, sums = (torch.stack(each) for each in zip(*parts, strict=True))
@@ -39,7 +41,7 @@ def merge_parts(parts: Sequence[Part]) -> Part:
 
 
 def _grouped(query: Tensor, kv_heads: int) -> Tensor:
-    """[..., H, n, D] to [..., K, G * n, D]: queries that share a key head side by side."""
+    """[..., H, n, D] to [..., K, G * n, D]: queries that share a key head are adjacent."""
     return query.unflatten(-3, (kv_heads, -1)).flatten(-3, -2)
 
 
@@ -49,7 +51,7 @@ def _apart(grouped: Tensor, query: Tensor) -> Tensor:
 
 
 def _weigh(scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares of the keys and the log-sum-exp of scores [..., S]; no shares where all are -inf."""
+    """Softmax weights and log-sum-exp of scores [..., S]; zeros where all are -inf."""
     if not scores.shape[-1]:
         return scores, scores.new_full(scores.shape[:-1], -torch.inf)
     sums = scores.logsumexp(-1)

@@ -1,6 +1,6 @@
-"""What tokens attend to, given their queries: for whoever chooses among a context's rows.
+"""Attention weights of few queries, for methods that select rows of a context.
 
-Attention itself never makes these weights; here they are made for few queries, a layer at a time.
+The attention kernels never materialise these weights; here they are computed a layer at a time.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def causal_weights(queries: Tensor, keys: Tensor) -> Tensor:
-    """[H, n, S] float32: how far the last n of S tokens attend to each of them.
+    """[H, n, S] float32: attention weights of the last n of S tokens.
 
     queries [H, n, D] are scaled (`Forward.queries`), keys [K, S, D] those of all S tokens.
     """

@@ -1,10 +1,9 @@
-"""A beam's level in Triton: the likeliest children of its nodes, and who of them goes on.
+"""One level of a beam search in Triton: the best children of all nodes, and which are expanded.
 
 torch needs some twenty launches for it, of which a top-k alone takes as long as the draft head's
-layer. Here the rows of logits are shared out, each program keeps the best of its part, and one
-program for each sequence chooses among those and writes down all that the next level starts from.
-Value and place of a candidate are one integer, so that equal values go in the order of their places
-and nothing is chosen twice.
+layer. Here each program finds the best of a part of a row of logits, and one program per sequence
+selects among those and writes the inputs of the next level. Value and index of a candidate are one
+integer, so ties are resolved by index and nothing is selected twice.
 """
 
 from dataclasses import dataclass
@@ -25,22 +24,23 @@ class Nodes:
     """The W nodes of a level of B sequences, all [B * W] int64 but `scores`, float32."""
 
     tokens: Tensor
-    above: Tensor  # whose outputs they continue: places in the level before
+    above: Tensor  # index of the parent in the level before
     numbers: Tensor  # in the tree
-    bits: Tensor  # the rows of guesses that they see, their own with them
+    bits: Tensor  # visible rows of the draft tree, their own included
     rows: Tensor  # in the cache
     positions: Tensor
-    scores: Tensor  # logarithms of their paths' shares
+    scores: Tensor  # log probabilities of their paths
 
     @classmethod
     def empty(cls, count: int, device: torch.device) -> "Nodes":
-        """To be filled."""
+        """Uninitialised nodes."""
         whole = torch.empty(6, count, dtype=torch.int64, device=device)
-        return cls(*whole, torch.empty(count, dtype=torch.float32, device=device))
+        scores = torch.empty(count, dtype=torch.float32, device=device)
+        return cls(*whole, scores)  # type: ignore[call-arg]
 
     @classmethod
     def roots(cls, positions: Tensor) -> "Nodes":
-        """At these positions [B]; they see no guesses, and their rows are written already."""
+        """Roots at these positions [B]; they see no drafted rows, and their own exist already."""
         nothing = torch.zeros_like(positions)
         scores = torch.zeros(len(positions), dtype=torch.float32, device=positions.device)
         return cls(nothing, nothing, nothing, nothing, nothing - 1, positions, scores)
@@ -48,20 +48,20 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What `advance` does at a level."""
+    """Sizes of a level for `advance`."""
 
     children: int  # of each node
-    size: int  # how many nodes go on
+    size: int  # nodes to expand
     first: int  # the number of the level's first child in the tree
-    above: int  # rows of guesses before those of the next level
-    keeps_all: bool  # the children that do not go on stay in the tree
+    above: int  # drafted rows before those of the next level
+    keeps_all: bool  # children that are not expanded stay in the tree
 
 
 def best_children(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """The `count` largest of each part of rows [N, n]: keys [N, P, count] for `advance`, and the
     parts' maxima and sums of exponentials [N, P, 2]."""
     rows, size = logits.shape
-    assert logits.is_contiguous(), "rows must lie side by side"
+    assert logits.is_contiguous(), "rows must be contiguous"
     parts = triton.cdiv(size, PART)
     keys = torch.empty(rows, parts, count, dtype=torch.int64, device=logits.device)
     sums = torch.empty(rows, parts, 2, dtype=torch.float32, device=logits.device)
@@ -82,10 +82,10 @@ def _best_children(logits, keys, sums, size, COUNT: tl.constexpr, PART: tl.const
     column = part * PART + tl.arange(0, PART)
     inside = column < size
     x = tl.load(logits + row * size + column, inside, other=float("-inf")).to(tl.float32)
-    most = tl.max(x, 0)
+    peak = tl.max(x, 0)
     place = row * tl.num_programs(1) + part
-    tl.store(sums + 2 * place, most)
-    tl.store(sums + 2 * place + 1, tl.sum(tl.where(inside, tl.exp(x - most), 0.0), 0))
+    tl.store(sums + 2 * place, peak)
+    tl.store(sums + 2 * place + 1, tl.sum(tl.where(inside, tl.exp(x - peak), 0.0), 0))
     key = tl.where(inside, candidate(x, column), LOWEST)
     for number in range(COUNT):
         best = tl.max(key, 0)
@@ -101,11 +101,11 @@ def advance(
     tree_rows: Tensor,
     pool: Tensor,
 ) -> Nodes:
-    """The nodes that go on from a level, given `best_children` of its logits.
+    """The nodes to expand after a level, given `best_children` of its logits.
 
-    `tokens` [n] are the ids that the logits speak of, `tree_rows` [B] the first rows for guesses;
-    `pool` [3, B, P] int32 gets the tokens, the parents and the logarithms (their bits) of the
-    tree's nodes, node 1 first.
+    `tokens` [n] are the ids of the logits, `tree_rows` [B] the first rows for drafted nodes;
+    `pool` [3, B, P] int32 gets the tokens, the parents and the log probabilities (their bits) of
+    the tree's nodes, node 1 first.
     """
     keys, sums = found
     batch = pool.shape[1]
@@ -113,7 +113,7 @@ def advance(
     following = Nodes.empty(batch * step.size, keys.device)
     if step.keeps_all:
         found_here = pool[:, :, step.first - 1 :]
-    else:  # children that do not go on are written down nowhere else
+    else:  # children that are not expanded are dropped
         found_here = pool.new_empty(3, batch, width * step.children)
     inputs = (nodes.numbers, nodes.bits, nodes.positions, nodes.scores)
     outputs = (
@@ -133,7 +133,7 @@ def advance(
     return following
 
 
-# Where a level's rows begin, and those of a batch of another size, compiles nothing.
+# Another first row or batch size does not recompile.
 @triton.jit(
     do_not_specialize=[
         "first", "above_rows", "found_field", "found_sequence", "pool_field", "pool_sequence"
@@ -175,9 +175,9 @@ def _advance(
     for number in range(CHILDREN):
         best = tl.max(key, 1)
         key = tl.where(key == best[:, None], LOWEST, key)
-        is_any = is_row & (best != LOWEST)
-        token = tl.load(tokens + place_of(best), is_any, other=0)
-        log = tl.where(is_any, _value(best) - total, float("-inf"))
+        exists = is_row & (best != LOWEST)
+        token = tl.load(tokens + place_of(best), exists, other=0)
+        log = tl.where(exists, _value(best) - total, float("-inf"))
         here = (child == number)[None, :]
         logs = tl.where(here, log[:, None], logs)
         ids = tl.where(here, token[:, None], ids)
@@ -197,7 +197,7 @@ def _advance(
         best = tl.max(tl.max(key, 1), 0)
         key = tl.where(key == best, LOWEST, key)
         bests = tl.where(going == number, best, bests)
-    tl.debug_barrier()  # what was found is read back
+    tl.debug_barrier()  # `found` is read back
     goes = going < SIZE
     chosen = tl.where(goes, place_of(bests), 0)
     parent = batch * WIDTH + chosen // CHILDREN
@@ -223,10 +223,10 @@ def _advance(
 
 
 def joined_pairs(left: Tensor, right: Tensor, places: Tensor) -> Tensor:
-    """[N, 2E]: rows of left [N, E] beside the rows of right [M, E] at these places [N]."""
+    """[N, 2E]: rows of left [N, E] concatenated with the rows `places` [N] of right [M, E]."""
     rows, size = left.shape
-    assert left.is_contiguous(), "rows must lie side by side"
-    assert right.is_contiguous(), "rows must lie side by side"
+    assert left.is_contiguous(), "rows must be contiguous"
+    assert right.is_contiguous(), "rows must be contiguous"
     pairs = left.new_empty(rows, 2 * size)
     block = min(triton.next_power_of_2(size), 1024)
     _joined_pairs[(rows, triton.cdiv(size, block))](

@@ -1,4 +1,4 @@
-"""Attention over committed rows alone that lie in panels: a part for `attention_parts.py`."""
+"""Attention over committed rows in panels, without tree nodes: a part for `attention_parts.py`."""
 
 from collections.abc import Sequence
 
@@ -7,8 +7,6 @@ from numba import njit, prange
 
 from graft.kernels.elementwise import fast_exp
 from graft.kernels.tree_attention_panels import attend_split, split_rows
-
-_NO_TREE = np.zeros((1, 1), np.uint8)
 
 
 def attend_committed(
@@ -30,29 +28,28 @@ def attend_committed(
         for task in split_rows(row, count, 0, (0, nodes, 0))
         if count
     ]
+    unmasked = (np.zeros((1, 1), np.uint8), np.zeros(nodes, np.int64), 0)
     mixed, sums = _attend(
         np.ascontiguousarray(grouped), (keys, values), layer % len(keys),
-        np.array(tasks, np.int64).reshape(-1, 9), np.float32(scale),
+        np.array(tasks, np.int64).reshape(-1, 9), unmasked, np.float32(scale),
     )  # fmt: skip
-    apart = mixed.reshape(kv_heads, nodes, -1, size).transpose(0, 2, 1, 3)
-    return apart.reshape(query.shape), sums.reshape(kv_heads, nodes, -1).transpose(0, 2, 1).reshape(
-        heads, nodes
-    )
+    mixed = mixed.reshape(kv_heads, nodes, -1, size).transpose(0, 2, 1, 3)
+    sums = sums.reshape(kv_heads, nodes, -1).transpose(0, 2, 1)
+    return mixed.reshape(query.shape), sums.reshape(heads, nodes)
 
 
 @njit(parallel=True, cache=True, boundscheck=False, nogil=True, error_model="numpy")
-def _attend(query, cache, layer, tasks, scale):
+def _attend(query, cache, layer, tasks, mask, scale):
     """[K, n * G, D] and [K, n * G]: all tasks of every key head, merged in their order."""
     kv_heads, nodes, groups, size = query.shape
     rows = nodes * groups
     maximum = np.empty((len(tasks), kv_heads, rows), np.float32)
     total = np.empty((len(tasks), kv_heads, rows), np.float32)
     partial = np.empty((len(tasks), kv_heads, rows, size), np.float32)
-    sight = (_NO_TREE, np.zeros(nodes, np.int64), 0)
     for place in prange(len(tasks) * kv_heads):
         task, head = place // kv_heads, place % kv_heads
         result = (maximum[task], total[task], partial[task])
-        attend_split(layer, head, tasks[task], query, cache, sight, scale, result)
+        attend_split(layer, head, tasks[task], query, cache, mask, scale, result)
     mixed = np.zeros((kv_heads, rows, size), np.float32)
     sums = np.full((kv_heads, rows), -np.inf, np.float32)
     for head in range(kv_heads):

@@ -1,9 +1,9 @@
-"""The small functions of a decoder layer in Triton, each fused to one launch.
+"""The operations between the products of a decoder layer in Triton, each fused to one launch.
 
-A decoding step on a GPU reads the weights once and does little else, so a launch between two
-products costs more than what it computes. All of these can be captured in a CUDA graph: sizes come
-from shapes, whatever changes between steps is read from the device, nothing waits for the host.
-They compute in float32 and round once, where torch rounds after every operation.
+A decoding step on a GPU mostly reads weights, so a launch between two products costs more than its
+computation. All kernels can be captured in a CUDA graph: sizes come from shapes, and everything
+that changes between steps is read from the device. They compute in float32 and round once, where
+torch rounds after every operation.
 """
 
 import torch
@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_MOVES = 64  # rows that one program of `move_rows` holds in registers
-ARGMAX_BLOCK = 4096  # numbers of a row that one program of `argmax_rows` compares
+MAX_MOVES = 64  # rows that one program of `move_rows` holds in registers
+ARGMAX_BLOCK = 4096  # elements of a row per program of `argmax_rows`
 
 
 def add_norm(hidden: Tensor, change: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
     """hidden [N, E] += change in place, then its RMS norm times weight [E]."""
     rows, size = hidden.shape
-    assert hidden.is_contiguous(), "rows must lie side by side"
+    assert hidden.is_contiguous(), "rows must be contiguous"
     assert change is None or (change.shape == hidden.shape and change.is_contiguous())
     normed = torch.empty_like(hidden)
     block = triton.next_power_of_2(size)
@@ -67,15 +67,15 @@ def rotate_and_store(
 ) -> Tensor:
     """Rotated queries [N, H, D] of qkv [N, (H + 2K) * D]; keys and values go into the cache.
 
-    The cache is one layer's [K, rows, D], the tables of cosine and sine [positions, D / 2] are
-    float32 and stay so. A node whose row is negative is padding: nothing of it is stored, yet its
-    position must be one of the table. head_norms are Qwen3's of queries and keys, [D] each.
+    The cache is one layer's [K, rows, D]; cosine and sine [positions, D / 2] are float32. A node
+    with a negative row is padding: nothing is stored, but its position must be in the tables.
+    head_norms are Qwen3's of queries and keys, [D] each.
     """
     kv_heads, _, size = keys.shape
     heads = qkv.shape[1] // size - 2 * kv_heads
-    assert all(x.is_contiguous() for x in (qkv, cosine, sine)), "rows must lie side by side"
-    assert keys.stride() == values.stride(), "keys and values must be laid out alike"
-    assert keys.stride(2) == 1, "a key's numbers must lie side by side"
+    assert all(x.is_contiguous() for x in (qkv, cosine, sine)), "rows must be contiguous"
+    assert keys.stride() == values.stride(), "keys and values must have the same layout"
+    assert keys.stride(2) == 1, "a key must be contiguous"
     query = qkv.new_empty(len(qkv), heads, size)
     _rotate_and_store[(len(qkv), heads + 2 * kv_heads)](
         qkv,
@@ -102,7 +102,7 @@ def rotate_and_store(
 
 def rotate(queries: Tensor, positions: Tensor, cosine: Tensor, sine: Tensor, size: int) -> Tensor:
     """Rotated queries [N, H, D = size] of [N, H * D]; see `rotate_and_store`."""
-    assert all(x.is_contiguous() for x in (queries, cosine, sine)), "rows must lie side by side"
+    assert all(x.is_contiguous() for x in (queries, cosine, sine)), "rows must be contiguous"
     heads = queries.shape[1] // size
     rotated = queries.new_empty(len(queries), heads, size)
     unused = (queries,) * 4
@@ -183,9 +183,9 @@ def _rotate_and_store(
 
 
 def swiglu(gate_up: Tensor) -> Tensor:
-    """silu(gate) * up [N, F] of both side by side, [N, 2F]."""
+    """silu(gate) * up [N, F] of both concatenated, [N, 2F]."""
     rows, size = len(gate_up), gate_up.shape[1] // 2
-    assert gate_up.is_contiguous(), "rows must lie side by side"
+    assert gate_up.is_contiguous(), "rows must be contiguous"
     gated = gate_up.new_empty(rows, size)
     block = min(triton.next_power_of_2(size), 1024)
     _swiglu[(rows, triton.cdiv(size, block))](gate_up, gated, size, BLOCK=block, num_warps=4)
@@ -205,13 +205,13 @@ def _swiglu(gate_up, gated, size, BLOCK: tl.constexpr):
 def move_rows(kv: Tensor, moves: Tensor, count: Tensor) -> None:
     """Copy cache rows of kv [2, L, K, rows, D], as if all were read before any is written.
 
-    moves [M, 2] int32 are (source, target), of which the first count [1] hold; both are read from
-    the device.
+    moves [M, 2] int32 are (source, target), of which the first count [1] are valid; both are read
+    from the device.
     """
     _, layers, kv_heads, rows, size = kv.shape
-    assert len(moves) <= MOST_MOVES, f"at most {MOST_MOVES} rows can be moved at once"
-    assert kv.is_contiguous(), "the cache must lie in one piece"
-    assert moves.is_contiguous(), "moves must be pairs side by side"
+    assert len(moves) <= MAX_MOVES, f"at most {MAX_MOVES} rows can be moved at once"
+    assert kv.is_contiguous(), "the cache must be contiguous"
+    assert moves.is_contiguous(), "moves must be contiguous"
     _move_rows[(2 * layers * kv_heads,)](
         kv,
         moves,
@@ -242,13 +242,13 @@ def _move_rows(
 
 
 def argmax_rows(logits: Tensor) -> Tensor:
-    """Index [N] int64 of the largest number of each row of logits [N, V], the first of equals.
+    """Index [N] int64 of the maximum of each row of logits [N, V], ties to the first.
 
-    A row is shared out among programs, because one alone takes as long as a layer. As for torch,
-    NaN is larger than anything.
+    Several programs share a row, as one alone takes as long as a layer. NaN is the maximum, as in
+    torch.
     """
     rows, size = logits.shape
-    assert logits.is_contiguous(), "rows must lie side by side"
+    assert logits.is_contiguous(), "rows must be contiguous"
     parts = triton.cdiv(size, ARGMAX_BLOCK)
     best = torch.empty(rows, parts, dtype=torch.int64, device=logits.device)
     index = torch.empty(rows, dtype=torch.int64, device=logits.device)
@@ -274,8 +274,7 @@ def _best_of_row(best, index, parts, BLOCK: tl.constexpr):
 
 @triton.jit
 def candidate(x, place):
-    """Value and place in one integer: the larger value, then the smaller place, is larger. NaN is
-    larger than anything."""
+    """Value and index in one integer: ordered by value, then by smaller index. NaN is largest."""
     x = tl.where(x == 0.0, 0.0, x)  # -0 and 0 are equal
     bits = x.to(tl.int32, bitcast=True)
     ordered = tl.where(x != x, 0x7FFFFFFF, tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits))
@@ -284,5 +283,5 @@ def candidate(x, place):
 
 @triton.jit
 def place_of(key):
-    """The place of a candidate."""
+    """The index of a candidate."""
     return 0x7FFFFFFF - (key & 0x7FFFFFFF)

@@ -1,6 +1,6 @@
-"""Draws with noise in Triton: what torch does in some twenty passes over the logits, in one.
+"""Sampling with Gumbel noise in Triton: one pass over the logits instead of torch's twenty.
 
-The noise is `sampling.gumbel`'s, computed where it is needed, in float64 as there.
+The noise equals `sampling.gumbel`'s, computed in the kernel in float64.
 """
 
 import torch
@@ -8,18 +8,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-PART = 2048  # logits of a row that one program looks at
-# splitmix64's numbers, as int64 has them
+PART = 2048  # logits of a row per program
+# splitmix64's constants as int64
 GOLDEN = tl.constexpr(-0x61C8864680B583EB)
 FIRST = tl.constexpr(-0x40A7B892E31B1A47)
 SECOND = tl.constexpr(-0x6B2FB644ECCEEE15)
 
 
 def draw_rows(logits: Tensor, keys: Tensor, temperatures: Tensor) -> Tensor:
-    """Token [M] int64 of each row of logits [M, V]: the argmax of logits / temperature + noise, the
-    first of equals. `keys` [M] int64 are the rows' noise, `temperatures` [M] float64."""
+    """Token [M] int64 of each row of logits [M, V]: the argmax of logits / temperature + noise,
+    ties to the first. `keys` [M] int64 are the noise keys, `temperatures` [M] float64."""
     rows, size = logits.shape
-    assert logits.is_contiguous(), "rows must lie side by side"
+    assert logits.is_contiguous(), "rows must be contiguous"
     parts = triton.cdiv(size, PART)
     values = torch.empty(rows, parts, dtype=torch.float64, device=logits.device)
     places = torch.empty(rows, parts, dtype=torch.int64, device=logits.device)
@@ -44,7 +44,7 @@ def _gumbel(key, token):
 
 @triton.jit
 def _shifted(x, places: tl.constexpr):
-    """To the right, with zeros."""
+    """Logical shift to the right."""
     return (x >> places) & ((1 << (64 - places)) - 1)
 
 
@@ -56,7 +56,7 @@ def _draw_part(logits, keys, temperatures, values, places, size, PART: tl.conste
     x = tl.load(logits + row * size + column, inside, other=float("-inf")).to(tl.float32)
     scaled = tl.div_rn(x, tl.load(temperatures + row).to(tl.float32))
     noisy = scaled.to(tl.float64) + _gumbel(tl.load(keys + row), column.to(tl.int64))
-    noisy = tl.where(noisy != noisy, float("inf"), noisy)  # NaN is larger than anything, as torch's
+    noisy = tl.where(noisy != noisy, float("inf"), noisy)  # NaN is the maximum, as in torch
     noisy = tl.where(inside, noisy, float("-inf"))
     best = tl.max(noisy, 0)
     place = row * tl.num_programs(1) + part
@@ -76,11 +76,11 @@ def _draw_row(values, places, drawn, parts, PARTS: tl.constexpr):
 def noisy_rows(logits: Tensor, tokens: Tensor, keys: Tensor, heat: Tensor) -> Tensor:
     """[N, n] float32: logits [N, n] of these tokens, times heat[0], plus noise times heat[1].
 
-    `keys` [B] int64 and `heat` [2, B] float32 are those of B sequences with equally many rows.
+    `keys` [B] int64 and `heat` [2, B] float32 are per sequence; B sequences have equally many rows.
     """
     rows, size = logits.shape
-    assert logits.is_contiguous(), "rows must lie side by side"
-    assert heat.is_contiguous(), "both numbers must lie in order"
+    assert logits.is_contiguous(), "rows must be contiguous"
+    assert heat.is_contiguous(), "heat must be contiguous"
     noisy = torch.empty(rows, size, dtype=torch.float32, device=logits.device)
     batch = len(keys)
     _noisy_rows[(rows, triton.cdiv(size, PART))](
@@ -89,7 +89,7 @@ def noisy_rows(logits: Tensor, tokens: Tensor, keys: Tensor, heat: Tensor) -> Te
     return noisy
 
 
-# A batch of another size compiles nothing.
+# Another batch size does not recompile.
 @triton.jit(do_not_specialize=["width", "batch"], do_not_specialize_on_alignment=["keys", "heat"])
 def _noisy_rows(logits, tokens, keys, heat, noisy, size, width, batch, PART: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)

@@ -1,4 +1,4 @@
-"""The small functions between the matrix products of a decoder layer, for one row at a time."""
+"""The operations between the matrix products of a decoder layer, for one row at a time."""
 
 import numpy as np
 from numba import njit
@@ -6,7 +6,7 @@ from numba import njit
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)
 _LN2_LOW = np.float32(-2.12194440e-4)
-_MAGIC = np.float32(12582912.0)  # 1.5 * 2**23: adding and taking it away rounds to an integer
+_MAGIC = np.float32(12582912.0)  # 1.5 * 2**23: adding and subtracting it rounds to an integer
 _SMALLEST, _LARGEST = np.float32(-87.0), np.float32(88.0)
 _ZERO, _ONE, _HALF = np.float32(0), np.float32(1), np.float32(0.5)
 _C3, _C4, _C5, _C6 = (
@@ -19,7 +19,7 @@ _C3, _C4, _C5, _C6 = (
 
 @njit(inline="always", fastmath={"contract"})
 def fast_exp(x):
-    """exp(x) of a float32 within 3e-7, exactly 0 below -87, held at exp(88); LLVM vectorises it."""
+    """exp(x) of a float32 within 3e-7, exactly 0 below -87, at most exp(88); LLVM vectorises it."""
     bounded = min(max(x, _SMALLEST), _LARGEST)
     whole = bounded * _LOG2E + _MAGIC - _MAGIC
     f = bounded - whole * _LN2_HIGH - whole * _LN2_LOW
@@ -71,5 +71,5 @@ def gate(paired, first, last, out):
     """SwiGLU in columns first..last of one row: out [F] from gates and ups [2 F]."""
     half = out.shape[0]
     gates, ups, result = paired[first:last], paired[half + first : half + last], out[first:last]
-    for c in range(gates.shape[0]):  # counting from 0 spares a test for negative indices
+    for c in range(gates.shape[0]):  # a loop from 0 needs no test for negative indices
         result[c] = gates[c] / (_ONE + fast_exp(-gates[c])) * ups[c]

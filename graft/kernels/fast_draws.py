@@ -1,4 +1,4 @@
-"""Draws over rows of logits by our own kernels where a GPU and Triton are, else by torch."""
+"""Sampling over rows of logits: Triton kernels on GPUs, else torch."""
 
 from torch import Tensor
 
@@ -22,5 +22,5 @@ def sampled_rows(logits: Tensor, keys: Tensor, temperatures: Tensor) -> Tensor:
 
 
 def draws_fast(logits: Tensor) -> bool:
-    """Whether there are kernels for these rows."""
+    """Whether Triton kernels sample these rows."""
     return logits.is_cuda and has_triton()

@@ -1,38 +1,35 @@
-"""Products with int8 weights by the dot-product instructions of Arm, exact in integers.
+"""Products with int8 weights by Arm's dot-product instruction, exact in integers.
 
 Widening an int8 weight to float32 costs more instructions than multiplying it: on a Neoverse N1
-one row then takes longer than with bfloat16, twice the bytes. `sdot` instead multiplies and adds
-sixteen pairs of int8 at once. So every row of inputs is written in fixed point, 23 bits below its
-largest number, as three int8 digits; each digit's sum is an exact integer, and the three are put
-together at the end. Integers add up to the same in any order: rows are independent bit for bit.
-Inputs lose no more than float32 sums do.
+one row then takes longer than with bfloat16, twice the bytes. `sdot` multiplies and adds sixteen
+pairs of int8 at once. Every input row is therefore converted to fixed point, 23 bits below its
+largest value, as three int8 digits. Each digit's sum is an exact integer; the three are combined
+at the end. Integer sums do not depend on the order, so rows are independent bit for bit. The
+rounding error is no larger than that of float32 sums.
 
-Where the instruction is missing (x86) `panels.py` widens: there it keeps up with the memory.
+Without the instruction (x86) `panels.py` widens the weights, which is fast enough there.
 """
 
+import platform
 from collections.abc import Callable
 from functools import cache
 
-import llvmlite.binding as llvm
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
 
-from graft.kernels.llvm_loop import along_depth
-from graft.kernels.panels import LANES, address_of, pack_panels
+from graft.kernels.llvm_ir import I32, I64, address_of, declared, emits, load, loop_over_depth
+from graft.kernels.panels import LANES, pack_panels
 
 DIGITS = 3
 STEP = 16  # the depth of every product must be a multiple of this
-_QUAD = 4  # numbers whose products one lane of the instruction adds up
-_LARGEST = np.float32(127 * 65536)  # a little less than three digits can say: rounding adds to it
-_NOTHING = np.float32(1e-31)  # rows below this count as zeros; their inverse would overflow
+_QUAD = 4  # products that one lane of the instruction adds up
+_LARGEST = np.float32(127 * 65536)  # below the maximum of three digits, as rounding adds to it
+_TINY = np.float32(1e-31)  # rows below this are zero; their inverse would overflow
 _HIGH, _MIDDLE, _HALF, _ZERO = (np.float32(x) for x in (65536, 256, 0.5, 0))
 
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-_BYTES, _WORDS = ir.VectorType(ir.IntType(8), 16), ir.VectorType(_I32, 4)
+_BYTES, _WORDS = ir.VectorType(ir.IntType(8), 16), ir.VectorType(I32, 4)
 
 _PROBE = """
 define i32 @probe(<16 x i8> %a, <16 x i8> %b) {
@@ -48,17 +45,8 @@ declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
 
 @cache
 def has_dots() -> bool:
-    """Whether numba compiles for a CPU with `sdot`, found by looking at what LLVM makes of one."""
-    triple = llvm.get_process_triple()
-    if not triple.startswith(("aarch64", "arm64")):
-        return False
-    target = llvm.Target.from_triple(triple).create_target_machine(
-        cpu=numba.config.CPU_NAME or llvm.get_host_cpu_name(),
-        features=get_host_cpu_features()
-        if numba.config.CPU_FEATURES is None
-        else numba.config.CPU_FEATURES,
-    )
-    return "sdot" in target.emit_assembly(llvm.parse_assembly(_PROBE))
+    """Whether numba compiles for a CPU with `sdot`: LLVM then uses it for such a product."""
+    return platform.machine() in ("aarch64", "arm64") and emits(_PROBE, "sdot")
 
 
 def pack_quads(weight: np.ndarray) -> np.ndarray:
@@ -71,13 +59,6 @@ def pack_quads(weight: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(quads).reshape(panels.shape)
 
 
-def _dot(builder: ir.IRBuilder) -> ir.Function:
-    name = "llvm.aarch64.neon.sdot.v4i32.v16i8"
-    known = builder.module.globals.get(name)
-    kind = ir.FunctionType(_WORDS, [_WORDS, _BYTES, _BYTES])
-    return known or ir.Function(builder.module, kind, name)
-
-
 def _micro_kernel(rows: int) -> Callable:
     """An intrinsic for sums[r, 0:16] = digits[r, :] @ panel in int32, r < rows."""
 
@@ -85,19 +66,17 @@ def _micro_kernel(rows: int) -> Callable:
     def multiply(typing_context, digits, panel, sums, depth):
         def generate(context, builder, signature, arguments) -> ir.Value:
             digits, panel, sums, depth = arguments
-            starts = [builder.gep(digits, [builder.mul(depth, _I64(r))]) for r in range(rows)]
-            dot, groups = _dot(builder), LANES // _QUAD
+            starts = [builder.gep(digits, [builder.mul(depth, I64(r))]) for r in range(rows)]
+            name, groups = "llvm.aarch64.neon.sdot.v4i32.v16i8", LANES // _QUAD
+            dot = declared(builder, name, _WORDS, [_WORDS, _BYTES, _BYTES])
 
-            def load(start: ir.Value, offset: ir.Value) -> ir.Value:
-                pointer = builder.bitcast(builder.gep(start, [offset]), _BYTES.as_pointer())
-                loaded = builder.load(pointer)
-                loaded.align = 1
-                return loaded
+            def bytes_at(start: ir.Value, offset: ir.Value) -> ir.Value:
+                return load(builder, builder.gep(start, [offset]), _BYTES, 1)
 
-            def advance(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+            def accumulate(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
                 totals = list(totals)
-                inputs = [builder.bitcast(load(start, k), _WORDS) for start in starts]
-                place = builder.mul(k, _I64(LANES))
+                inputs = [builder.bitcast(bytes_at(start, k), _WORDS) for start in starts]
+                place = builder.mul(k, I64(LANES))
                 for quad in range(STEP // _QUAD):
                     lane = ir.Constant(_WORDS, [quad] * _QUAD)
                     values = [
@@ -109,15 +88,15 @@ def _micro_kernel(rows: int) -> Callable:
                     ]
                     for group in range(groups):
                         offset = (quad * groups + group) * STEP
-                        weights = load(panel, builder.add(place, _I64(offset)))
+                        weights = bytes_at(panel, builder.add(place, I64(offset)))
                         for r, value in enumerate(values):
                             i = r * groups + group
                             totals[i] = builder.call(dot, [totals[i], weights, value])
                 return totals
 
             zeros = [ir.Constant(_WORDS, [0] * _QUAD)] * (rows * groups)
-            for i, summed in enumerate(along_depth(builder, depth, STEP, zeros, advance)):
-                address = builder.gep(sums, [_I64(i * _QUAD)])
+            for i, summed in enumerate(loop_over_depth(builder, depth, STEP, zeros, accumulate)):
+                address = builder.gep(sums, [I64(i * _QUAD)])
                 builder.store(summed, builder.bitcast(address, _WORDS.as_pointer())).align = 4
             return context.get_dummy_value()
 
@@ -131,18 +110,18 @@ _one, _two = (_micro_kernel(rows * DIGITS) for rows in (1, 2))
 
 @njit(cache=True, boundscheck=False, error_model="numpy")
 def split_rows(x):
-    """x [M, K] as digits [M, 3, K] int8, the highest first, and the worth [M] of the lowest."""
+    """x [M, K] as digits [M, 3, K] int8, the highest first, and the unit [M] of the lowest."""
     rows, depth = x.shape
     digits = np.empty((rows, DIGITS, depth), np.int8)
-    worth = np.empty(rows, np.float32)
+    unit = np.empty(rows, np.float32)
     for m in range(rows):
         row, high, middle, low = x[m], digits[m, 0], digits[m, 1], digits[m, 2]
         best = _ZERO
         for k in range(depth):
             size = abs(row[k])
             best = size if size > best else best
-        worth[m] = best / _LARGEST
-        inverse = _LARGEST / best if best > _NOTHING else _ZERO
+        unit[m] = best / _LARGEST
+        inverse = _LARGEST / best if best > _TINY else _ZERO
         for k in range(depth):
             exact = row[k] * inverse
             whole = np.int32(exact + (_HALF if exact >= _ZERO else -_HALF))
@@ -150,12 +129,12 @@ def split_rows(x):
             whole = np.int32((whole - last) >> 8)
             second = np.int32(((whole + 128) & 255) - 128)
             low[k], middle[k], high[k] = last, second, (whole - second) >> 8
-    return digits, worth
+    return digits, unit
 
 
 @njit(cache=True, boundscheck=False)
-def multiply_digits(digits, worth, weight, scale, first, last, y):
-    """Columns of panels first..last of y [M, N] = x @ weight * scale, x as `split_rows` gave it."""
+def multiply_digits(digits, unit, weight, scale, first, last, y):
+    """Columns of panels first..last of y [M, N] = x @ weight * scale, x from `split_rows`."""
     rows, _, depth = digits.shape
     sums = np.empty((2, DIGITS, LANES), np.int32)
     for panel in range(first, last):
@@ -172,4 +151,4 @@ def multiply_digits(digits, worth, weight, scale, first, last, y):
                 high, middle, low = sums[r, 0], sums[r, 1], sums[r, 2]
                 for c in range(LANES):
                     total = np.float32(high[c]) * _HIGH + np.float32(middle[c]) * _MIDDLE
-                    target[c] = (total + np.float32(low[c])) * worth[m + r] * scales[c]
+                    target[c] = (total + np.float32(low[c])) * unit[m + r] * scales[c]

@@ -1,14 +1,13 @@
-"""Small matrix products at the speed of memory, on any CPU, bit for bit the same for any row count.
+"""Small matrix products at memory bandwidth, on any CPU, bit for bit the same for any row count.
 
-A weight matrix [N, K] is stored as panels of 16 output columns, [N / 16, K, 16], so that it is read
-front to back exactly once per product. The inner loop is written in LLVM's vector types: 16
-running sums per row stay in registers while k runs from 0 to K. Every output is therefore summed
-in one fixed order whatever the number of rows, which makes a step over a draft tree agree with
-plain decoding to the last bit; BLAS promises no such thing, and on some machines (OpenBLAS on
-Arm) costs three times as much for two rows as for one.
+A weight matrix [N, K] is stored as panels of 16 output columns, [N / 16, K, 16], so a product reads
+it sequentially, once. The inner loop is written in LLVM's vector types: 16 sums per row stay in
+registers while k runs from 0 to K. Every output is summed in one fixed order for any number of
+rows, so a step over a draft tree agrees with plain decoding to the last bit. BLAS does not
+guarantee this, and on some machines (OpenBLAS on Arm) two rows cost three times as much as one.
 
-The same product serves attention: 16 keys are a panel for the scores, 16 value columns are one
-for the weighted sum (`tree_attention_panels.py`).
+Attention uses the same product: 16 keys are a panel for the scores, 16 value columns are one for
+the weighted sum (`tree_attention_panels.py`).
 """
 
 from collections.abc import Callable
@@ -19,16 +18,16 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from graft.kernels.llvm_loop import along_depth
+from graft.kernels.llvm_ir import I32, I64, address_of, advance, declared, load, loop_over_depth
 
 LANES = 16
-# Other Python threads run during the compiled calls, but the plainest of numba's thread pools
-# ends the process if two of them compute at once.
+# The compiled calls release the GIL, but numba's workqueue thread pool aborts the process if two
+# threads use it at once.
 COMPUTING = Lock()
 UNROLL = 4  # the depth K of every product must be a multiple of this
-DIRECT_ROWS = 4  # up to here narrow weights are widened in registers; above, once per panel
+DIRECT_ROWS = 4  # up to this many rows weights are widened in registers; above, once per panel
 
-_F32, _I32, _I64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_F32 = ir.FloatType()
 _VECTOR = ir.VectorType(_F32, LANES)
 _STORED = {
     types.float32: (_F32, 4),
@@ -52,22 +51,16 @@ def pack_panels(weight: np.ndarray) -> np.ndarray:
 
 
 def _widen(builder: ir.IRBuilder, loaded: ir.Value, stored: types.Type) -> ir.Value:
-    """[16] stored numbers as float32."""
+    """[16] stored weights as float32."""
     if stored == types.uint16:
-        wide = ir.VectorType(_I32, LANES)
+        wide = ir.VectorType(I32, LANES)
         bits = builder.shl(builder.zext(loaded, wide), ir.Constant(wide, [16] * LANES))
         return builder.bitcast(bits, _VECTOR)
     if stored == types.int16:
         return builder.fpext(loaded, _VECTOR)
     if stored == types.int8:
-        return builder.sitofp(builder.sext(loaded, ir.VectorType(_I32, LANES)), _VECTOR)
+        return builder.sitofp(builder.sext(loaded, ir.VectorType(I32, LANES)), _VECTOR)
     return loaded
-
-
-def _fused_multiply_add(builder: ir.IRBuilder) -> ir.Function:
-    name = f"llvm.fmuladd.v{LANES}f32"
-    known = builder.module.globals.get(name)
-    return known or ir.Function(builder.module, ir.FunctionType(_VECTOR, [_VECTOR] * 3), name)
 
 
 def _micro_kernel(rows: int) -> Callable:
@@ -77,33 +70,29 @@ def _micro_kernel(rows: int) -> Callable:
     def multiply(typing_context, x, panel, y, depth, x_stride, y_stride):
         stored = panel.dtype
         element, size = _STORED[stored]
-        quad = ir.VectorType(_F32, UNROLL)
+        narrow, quad = ir.VectorType(element, LANES), ir.VectorType(_F32, UNROLL)
 
         def generate(context, builder, signature, arguments) -> ir.Value:
             x, panel, y, depth, x_stride, y_stride = arguments
-            panel = builder.bitcast(panel, ir.VectorType(element, LANES).as_pointer())
-            starts = [builder.gep(x, [builder.mul(x_stride, _I64(m))]) for m in range(rows)]
-            add = _fused_multiply_add(builder)
+            panel = builder.bitcast(panel, narrow.as_pointer())
+            starts = [builder.gep(x, [builder.mul(x_stride, I64(m))]) for m in range(rows)]
+            add = declared(builder, f"llvm.fmuladd.v{LANES}f32", _VECTOR, [_VECTOR] * 3)
 
-            def advance(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-                totals, inputs = list(totals), []
-                for start in starts:
-                    address = builder.bitcast(builder.gep(start, [k]), quad.as_pointer())
-                    inputs.append(builder.load(address))
-                    inputs[-1].align = 4
+            def accumulate(k: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+                totals = list(totals)
+                inputs = [load(builder, builder.gep(start, [k]), quad, 4) for start in starts]
                 for step in range(UNROLL):
-                    loaded = builder.load(builder.gep(panel, [builder.add(k, _I64(step))]))
-                    loaded.align = size
-                    weights = _widen(builder, loaded, stored)
-                    lane = ir.Constant(ir.VectorType(_I32, LANES), [step] * LANES)
+                    address = builder.gep(panel, [builder.add(k, I64(step))])
+                    weights = _widen(builder, load(builder, address, narrow, size), stored)
+                    lane = ir.Constant(ir.VectorType(I32, LANES), [step] * LANES)
                     for m, four in enumerate(inputs):
                         value = builder.shuffle_vector(four, ir.Constant(quad, ir.Undefined), lane)
                         totals[m] = builder.call(add, [value, weights, totals[m]])
                 return totals
 
             zeros = [ir.Constant(_VECTOR, [0.0] * LANES)] * rows
-            for m, summed in enumerate(along_depth(builder, depth, UNROLL, zeros, advance)):
-                address = builder.gep(y, [builder.mul(y_stride, _I64(m))])
+            for m, summed in enumerate(loop_over_depth(builder, depth, UNROLL, zeros, accumulate)):
+                address = builder.gep(y, [builder.mul(y_stride, I64(m))])
                 builder.store(summed, builder.bitcast(address, _VECTOR.as_pointer())).align = 4
             return context.get_dummy_value()
 
@@ -115,61 +104,51 @@ def _micro_kernel(rows: int) -> Callable:
 _one, _two, _three, _four, _five = (_micro_kernel(rows) for rows in range(1, 6))
 
 
-@intrinsic
-def address_of(typing_context, array, offset):
-    """Pointer to the element `offset` places behind the first of a C-contiguous array."""
-
-    def generate(context, builder, signature, arguments) -> ir.Value:
-        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        return builder.gep(data, [arguments[1]])
-
-    return types.CPointer(array.dtype)(array, types.int64), generate
-
-
 @njit(cache=True, boundscheck=False)
 def multiply_panel(x, panel, y, rows, depth, x_stride, y_stride):
-    """y[m, 0:16] = x[m, :] @ panel for all rows; x, panel and y are (array, offset) pairs."""
+    """y[m, 0:16] = x[m, :] @ panel for all rows; x, panel and y are pointers (`address_of`).
+
+    With pointers numba compiles this once per weight dtype, not once per rank of the arrays.
+    """
     m = 0
-    weights = address_of(panel[0], panel[1])
     while m < rows:
-        source = address_of(x[0], x[1] + m * x_stride)
-        target = address_of(y[0], y[1] + m * y_stride)
+        source, target = advance(x, m * x_stride), advance(y, m * y_stride)
         left = rows - m
         if left >= 8 or left == 5:
-            _five(source, weights, target, depth, x_stride, y_stride)
+            _five(source, panel, target, depth, x_stride, y_stride)
             m += 5
         elif left >= 4:
-            _four(source, weights, target, depth, x_stride, y_stride)
+            _four(source, panel, target, depth, x_stride, y_stride)
             m += 4
         elif left == 3:
-            _three(source, weights, target, depth, x_stride, y_stride)
+            _three(source, panel, target, depth, x_stride, y_stride)
             m += 3
         elif left == 2:
-            _two(source, weights, target, depth, x_stride, y_stride)
+            _two(source, panel, target, depth, x_stride, y_stride)
             m += 2
         else:
-            _one(source, weights, target, depth, x_stride, y_stride)
+            _one(source, panel, target, depth, x_stride, y_stride)
             m += 1
 
 
 @intrinsic
 def widen_panel(typing_context, source, target, depth):
-    """Copy a [depth, 16] panel of narrow numbers into one of float32."""
+    """Copy a [depth, 16] panel of narrow weights into one of float32."""
     stored = source.dtype
     element, size = _STORED[stored]
 
     def generate(context, builder, signature, arguments) -> ir.Value:
         source, target, depth = arguments
-        source = builder.bitcast(source, ir.VectorType(element, LANES).as_pointer())
+        narrow = ir.VectorType(element, LANES)
+        source = builder.bitcast(source, narrow.as_pointer())
         target = builder.bitcast(target, _VECTOR.as_pointer())
 
         def copy(k: ir.Value, nothing: list[ir.Value]) -> list[ir.Value]:
-            loaded = builder.load(builder.gep(source, [k]))
-            loaded.align = size
-            builder.store(_widen(builder, loaded, stored), builder.gep(target, [k])).align = 4
+            wide = _widen(builder, load(builder, builder.gep(source, [k]), narrow, size), stored)
+            builder.store(wide, builder.gep(target, [k])).align = 4
             return nothing
 
-        along_depth(builder, depth, 1, [], copy)
+        loop_over_depth(builder, depth, 1, [], copy)
         return context.get_dummy_value()
 
     return types.void(source, target, depth), generate
@@ -184,10 +163,11 @@ def multiply_panels(x, weight, first, last, y, wide):
     rows, depth = x.shape
     y_stride = y.shape[1]
     for panel in range(first, last):
-        place = panel * depth * LANES
-        result = (y, panel * LANES)
+        source, result = address_of(weight, panel * depth * LANES), address_of(y, panel * LANES)
         if rows <= DIRECT_ROWS or weight.itemsize == 4:
-            multiply_panel((x, 0), (weight, place), result, rows, depth, depth, y_stride)
+            multiply_panel(address_of(x, 0), source, result, rows, depth, depth, y_stride)
         else:
-            widen_panel(address_of(weight, place), address_of(wide, 0), depth)
-            multiply_panel((x, 0), (wide, 0), result, rows, depth, depth, y_stride)
+            widen_panel(source, address_of(wide, 0), depth)
+            multiply_panel(
+                address_of(x, 0), address_of(wide, 0), result, rows, depth, depth, y_stride
+            )

@@ -1,12 +1,12 @@
-"""Products of a few rows with a large matrix in Triton, with what stands around them fused in.
+"""Products of a few rows with a large matrix in Triton, fused with norm, bias, residual and gate.
 
-With few rows a product takes as long as reading its weights. Each program owns some outputs and
-streams their weights once; where that gives too few programs to fill the GPU, several share the
-inputs, leave partial sums behind, and the last to arrive adds them up in a fixed order. So the same
-call gives the same bits every time.
+With few rows a product takes as long as reading its weights. Each program computes some outputs and
+streams their weights once. Where that gives too few programs to fill the GPU, several split the
+inputs and write partial sums; the last to finish adds them in a fixed order. The same call gives
+the same bits every time.
 
-The fused norm costs no pass of its own: y = (x * gain) @ weight.T / rms(x), and the squares are
-summed up on the way. (In float16 x * gain must stay below 65504; bfloat16 and float32 have room.)
+The fused norm needs no extra pass: y = (x * gain) @ weight.T / rms(x), with the squares summed in
+the same loop. (In float16 x * gain must stay below 65504.)
 """
 
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-MOST_ROWS = 64
-MOST_BLOCKS = 8192  # of outputs whose inputs are shared
-FILLED = 256  # programs that keep a GPU busy
+MAX_ROWS = 64
+MAX_BLOCKS = 8192  # of outputs with split inputs
+MIN_PROGRAMS = 256  # that fill a GPU
 
 
 @dataclass(frozen=True, slots=True)
 class ProductPlan:
-    """How one product is shared out among programs."""
+    """How one product is divided among programs."""
 
-    outputs: int  # of a program
-    depth: int  # inputs it reads at a time
-    splits: int  # programs that share the inputs of the same outputs
+    outputs: int  # per program
+    depth: int  # inputs per iteration
+    splits: int  # programs that split the inputs of the same outputs
     warps: int
-    stages: int  # blocks of weights on their way
+    stages: int  # of the software pipeline
     dots: bool  # by matrix instructions (16 rows or more), else multiplied and summed
 
 
 def plan_product(
     rows: int, outputs: int, depth: int, *, gated: bool = False, itemsize: int = 2
 ) -> ProductPlan:
-    """A plan for weights [outputs, depth] of numbers of `itemsize` bytes; gated, twice as many.
+    """A plan for weights [outputs, depth] of `itemsize` bytes each; gated, twice as many outputs.
 
-    Measured on an H200 (benchmarks/decoder_kernels.py). A row or two are multiplied and summed,
-    four in small matrices too; more are the matrix units' business.
+    Measured on an H200 (benchmarks/decoder_kernels.py). One or two rows are multiplied and summed,
+    in small matrices up to four; more rows use tensor cores.
     """
     few = rows <= 2 or (rows <= 4 and outputs < 2048)
     if few:
@@ -61,11 +61,11 @@ def _plan_sums(rows: int, outputs: int, depth: int, itemsize: int, *, gated: boo
 
 
 def _plan_dots(outputs: int, depth: int, itemsize: int, *, gated: bool) -> ProductPlan:
-    """Inputs are shared out until the GPU is full, but none reads less than two blocks."""
+    """Inputs are split until the GPU is full; each split reads at least two blocks."""
     height, stages = (64, 4) if outputs >= 4096 and not gated else (32, 5)
     wide = (128 if depth % 128 == 0 else 64) * 2 // itemsize
     blocks, steps, splits = triton.cdiv(outputs, height), triton.cdiv(depth, wide), 1
-    while 2 * splits * blocks < FILLED and steps >= 4 * splits:
+    while 2 * splits * blocks < MIN_PROGRAMS and steps >= 4 * splits:
         splits *= 2
     return ProductPlan(height, wide, splits, 4, stages, dots=True)
 
@@ -84,13 +84,13 @@ def product(
 
     norm is (weight [I], epsilon) of an RMS norm of x. A residual [N, O] is added to in place and
     returned. With `gated`, weight is gates and ups [2F, I] and the result silu(gate) * up [N, F].
-    Calls on one device must follow each other, and the first must not be captured in a graph.
+    Calls on one device must not overlap, and the first must not be captured in a graph.
     """
     rows, depth = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
-    assert rows <= MOST_ROWS, f"at most {MOST_ROWS} rows; more are the business of a library"
-    assert x.is_contiguous(), "rows must lie side by side"
-    assert weight.is_contiguous(), "rows must lie side by side"
+    assert rows <= MAX_ROWS, f"at most {MAX_ROWS} rows"
+    assert x.is_contiguous(), "rows must be contiguous"
+    assert weight.is_contiguous(), "rows must be contiguous"
     assert residual is None or (residual.shape == (rows, outputs) and residual.is_contiguous())
     assert bias is None or not gated, "gates and ups have no bias"
     plan = plan or plan_product(rows, outputs, depth, gated=gated, itemsize=x.itemsize)
@@ -99,11 +99,11 @@ def product(
     y = x.new_empty(rows, outputs) if residual is None else residual
     sums = squares = arrived = y
     if plan.splits > 1:
-        assert blocks <= MOST_BLOCKS, "so many outputs need no splits"
+        assert blocks <= MAX_BLOCKS, f"at most {MAX_BLOCKS} blocks of outputs can be split"
         width, parts = blocks * plan.outputs, 2 if gated else 1
         sums = x.new_empty(parts, plan.splits, padded, width, dtype=torch.float32)
         squares = x.new_empty(plan.splits, padded, blocks, dtype=torch.float32)
-        arrived = _arrivals(x.device)
+        arrived = _counters(x.device)
     gain, epsilon = norm or (x, 0.0)
     _product[(blocks, plan.splits)](
         x,
@@ -136,11 +136,11 @@ def product(
 
 
 @cache
-def _arrivals(device: torch.device) -> Tensor:
-    """Programs that have left their sums, for each block of outputs; zero again after each call."""
+def _counters(device: torch.device) -> Tensor:
+    """Finished programs per block of outputs; zero again after each call."""
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    assert not capturing, "make a call before capturing a graph"
-    return torch.zeros(MOST_BLOCKS, dtype=torch.int32, device=device)
+    assert not capturing, "call `product` once before capturing a graph"
+    return torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -173,7 +173,7 @@ def _product(
     """A block of outputs, over all inputs or one split of them."""
     block, blocks, split = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
     row, output = tl.arange(0, ROWS), block * OUTPUTS + tl.arange(0, OUTPUTS)
-    # What lies beyond the last row or output reads the last one and is not stored.
+    # Rows and outputs beyond the last read the last one and are not stored.
     x_at = x + tl.minimum(row, rows - 1)[:, None] * depth
     weight_at = weight + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * depth
     first = split * STEPS * DEPTH
@@ -227,12 +227,12 @@ def _multiply(
     NORMED: tl.constexpr,
     GATED: tl.constexpr,
 ):
-    """Products with gates (or all there is) and ups [ROWS, OUTPUTS], sum of squares / depth."""
+    """Products with gates (or all weights) and ups [ROWS, OUTPUTS], sum of squares / depth."""
     column = tl.arange(0, DEPTH)[None, :]
     if DOTS:
         gate = tl.zeros([ROWS, OUTPUTS], tl.float32)
         square = tl.zeros([ROWS, DEPTH], tl.float32)
-    else:  # three axes from the start, so that all blocks are spread over the threads alike
+    else:  # three axes from the start give all blocks the same layout
         x_at, weight_at, column = x_at[:, None, :], weight_at[None, :, :], column[None, :, :]
         gate = tl.zeros([ROWS, OUTPUTS, DEPTH], tl.float32)
         square = tl.zeros([ROWS, 1, DEPTH], tl.float32)
@@ -263,7 +263,7 @@ def _read(place, inside, EVEN: tl.constexpr):
 
 @triton.jit
 def _accumulate(total, x, weight, DOTS: tl.constexpr):
-    """total + x times weight: dots, or single products to be summed later."""
+    """total + x times weight: dots, or elementwise products to be summed later."""
     if DOTS:
         return tl.dot(x, tl.trans(weight), total, input_precision="ieee")
     else:
@@ -272,7 +272,7 @@ def _accumulate(total, x, weight, DOTS: tl.constexpr):
 
 @triton.jit
 def _sum_splits(place, step, SPLITS: tl.constexpr):
-    """What all splits left, in their order; read past the nearest cache, which may be stale."""
+    """The sum over all splits, in order; bypasses the L1 cache, which may be stale."""
     total = tl.load(place, cache_modifier=".cg")
     for split in tl.static_range(1, SPLITS):
         total += tl.load(place + split * step, cache_modifier=".cg")

@@ -1,7 +1,7 @@
-"""y = x @ weight * scale over panels: the kernel that fits the weight's dtype, chosen by compiling.
+"""y = x @ weight * scale over panels, by the kernel for the weight's dtype, chosen at compile time.
 
-Weights of 16 and 32 bits have no scale (an empty one); int8 has one for each output column. Rows
-are prepared once and then multiplied with as many columns as a thread owns.
+Weights of 16 and 32 bits have no scale (an empty one); int8 has one for each output column. Each
+thread prepares the rows once and multiplies them with its columns.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from graft.kernels.panels import LANES, multiply_panels, pack_panels
 
 
 def pack_weight(weight: np.ndarray) -> np.ndarray:
-    """[N, K] -> [ceil(N / 16), K, 16] in the order this machine's kernel reads."""
+    """[N, K] -> [ceil(N / 16), K, 16] in the order of this machine's kernel."""
     return pack_quads(weight) if weight.dtype == np.int8 and has_dots() else pack_panels(weight)
 
 
@@ -22,7 +22,7 @@ def _by_dots(weight: types.Array) -> bool:
 
 
 def prepare_rows(x, weight):
-    """What `multiply_columns` takes of x [M, K]; only for compiled callers."""
+    """x [M, K] in the form for `multiply_columns`; only for compiled callers."""
     raise NotImplementedError
 
 
@@ -32,7 +32,7 @@ def _prepare_rows(x, weight):
         return split_rows(x)
 
     def keep(x, weight):
-        return x, np.empty((x.shape[1], LANES), np.float32)  # room for a widened panel
+        return x, np.empty((x.shape[1], LANES), np.float32)  # for a widened panel
 
     return split if _by_dots(weight) else keep
 

@@ -1,12 +1,12 @@
-"""Tree attention in PyTorch that gives a node the same bits whatever else is in the step.
+"""Batch-invariant tree attention in PyTorch: a node has the same bits in any step.
 
-Libraries choose another kernel, and so another order of summing, when a product has another
-shape. Here every operation always has the same shape: the keys a node sees are gathered in order
-of position, in groups of blocks of 256 positions; a block gives a partial softmax (maximum, sum,
-weighted values, all float32) and partials are merged in order of position. What lies beyond a
-node's own position, and groups that only its neighbours need, get weight zero and add nothing.
-Neither the tree's shape, nor the batch, nor where committed rows end is visible to the sums. Where
-positions are left out, blocks hold as many of the others.
+Libraries select the kernel, and so the order of summation, by the shape of a product. Here every
+operation always has the same shape. The keys visible to a node are gathered in order of position,
+in groups of blocks of 256 positions. A block gives a partial softmax (maximum, sum, weighted
+values, all float32), and partials are merged in order of position. Keys behind the node's own
+position, and groups that only other nodes need, get weight zero and add nothing. The sums do not
+depend on the tree's shape, the batch, or the number of committed rows. Where positions are left
+out, blocks still hold 256 keys.
 """
 
 from dataclasses import dataclass, field
@@ -22,20 +22,20 @@ BLOCK = 256  # positions that share a partial softmax
 
 @dataclass(frozen=True, slots=True)
 class SeenRows:
-    """Where the nodes of a step lie and, for each, the cache rows it sees in order of position."""
+    """The rows of a step's nodes and the visible cache rows of each, in order of position."""
 
     rows: np.ndarray  # [N] int64: where the keys and values of a node are written
     positions: np.ndarray  # [N] int64
-    seen: Tensor  # [N, P] int32 on the model's device: one row after the other; P is whole groups
-    places: Tensor  # [N, P] int32 there: their positions
-    last: Tensor  # [N, 1] int64 there: where in `seen` the nodes are; what follows is ignored
+    seen: Tensor  # [N, P] int32 on the model's device: visible rows; P is a multiple of the group
+    places: Tensor  # [N, P] int32 on the device: their positions
+    last: Tensor  # [N, 1] int64 on the device: index of the node in `seen`; the rest is padding
     group: int  # blocks computed at once
     _groups: dict[int | None, list[tuple[Tensor, Tensor]]] = field(default_factory=dict)
 
     def groups(self, window: int | None) -> list[tuple[Tensor, Tensor]]:
         """Rows [N, group, block] of each group, and [N, group, 1, block]: True = hidden.
 
-        The same for all layers with one window, so made once.
+        Computed once for all layers with the same window.
         """
         if window not in self._groups:
             starts = range(0, self.seen.shape[1], self.group * BLOCK)
@@ -53,7 +53,7 @@ class SeenRows:
 
 
 def see(layout: TreeLayout, nodes: np.ndarray, device: torch.device, group: int) -> SeenRows:
-    """What these nodes of a layout see."""
+    """The visible rows of these nodes of a layout."""
     sequences = np.searchsorted(layout.first_node, nodes, "right") - 1
     each = [_seen_by(layout, int(b), node) for b, node in zip(sequences, nodes, strict=True)]
     span = group * BLOCK
@@ -69,7 +69,7 @@ def see(layout: TreeLayout, nodes: np.ndarray, device: torch.device, group: int)
 
 
 def _seen_by(layout: TreeLayout, b: int, node: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that a node of a sequence sees, itself the last, and their positions."""
+    """The visible rows of a node, its own last, and their positions."""
     path = layout.first_node[b] + np.flatnonzero(layout.ancestors[node])
     segments, starts = layout.segments[b], layout.starts_of(b)
     rows = [row + np.arange(count) for row, count in segments]
@@ -125,5 +125,5 @@ def _gather(cached: Tensor, rows: Tensor) -> Tensor:
 
 
 def _finite(maximum: Tensor) -> Tensor:
-    """A maximum to subtract: 0 where nothing was seen, so that exp(-inf - it) is 0."""
+    """The maximum, or 0 where it is -inf, so that exp(-inf - maximum) is 0."""
     return maximum.masked_fill(maximum == float("-inf"), 0.0)

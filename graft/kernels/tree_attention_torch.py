@@ -1,4 +1,4 @@
-"""Hybrid tree attention in plain PyTorch: the definition every faster version is compared with.
+"""Hybrid tree attention in plain PyTorch: the reference for the faster kernels.
 
 A node attends without mask to its sequence's committed keys and with the ancestor mask to the
 nodes of its own tree (LongSpec, section 3.3); both parts share one softmax. Sliding windows count
@@ -45,7 +45,7 @@ def tree_attention(
 
 
 def _bias(layout: TreeLayout, b: int, like: Tensor, window: int | None) -> Tensor:
-    """[n, keys] fp32: 0 where sequence b's nodes may look, -inf elsewhere."""
+    """[n, keys] fp32: 0 at keys visible to sequence b's nodes, -inf elsewhere."""
     first, last = int(layout.first_node[b]), int(layout.first_node[b + 1])
     nodes = last - first
     committed = sum(count for _, count in layout.segments[b])

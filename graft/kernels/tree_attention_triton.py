@@ -1,10 +1,10 @@
 """Hybrid tree attention on a GPU (LongSpec, section 3.3), as `tree_attention_torch` defines it.
 
-A program takes one task of the plan for one key head: its keys are read once for all queries of
-the head's group. Committed keys need no mask. Nodes of the tree come last, behind the task's last
-committed key; who sees whom is a bit. A row's partial results are merged by their log-sum-exp in
-fp32. No mask over the context is ever made, and everything that changes between steps is read
-from device memory.
+A program computes one task of the plan for one key head and loads the keys once for all queries of
+the head's group. Committed keys need no mask. Tree nodes follow the task's last committed key; the
+ancestor mask is stored as bits. A row's partial results are merged by their log-sum-exp in fp32.
+There is no mask over the context, and everything that changes between steps is read from device
+memory.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,7 @@ _LOG2E = tl.constexpr(1.4426950408889634)
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """How a program works: keys at a time, warps, stages of the pipeline; and how many programs
-    a multiprocessor should get."""
+    """Launch parameters: keys per iteration, warps, stages, programs per multiprocessor."""
 
     keys: int
     warps: int
@@ -35,14 +34,14 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class PlacedPlan:
-    """A plan in device memory, filled up with empty tasks where a captured graph needs room."""
+    """A plan in device memory, padded with empty tasks for a captured graph."""
 
     tile: int
     tasks: Tensor  # [T, COLUMNS] int32
     parts: Tensor  # [N] int32
     bits: Tensor  # [N, W] int64
     positions: Tensor  # [N] int32 or int64
-    most_parts: int
+    max_parts: int
 
 
 def tree_attention(
@@ -68,7 +67,7 @@ _placed: "WeakKeyDictionary[TreeLayout, PlacedPlan]" = WeakKeyDictionary()
 
 
 def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedPlan:
-    """The plan of a layout, made once and copied to the device of the keys."""
+    """The plan of a layout, computed once and copied to the device of the keys."""
     if layout not in _placed:
         plan = plan_for(layout, group, keys)
         device = keys.device
@@ -84,7 +83,7 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedPlan:
 
 
 def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> TreePlan:
-    """The plan that suits this layout on the device of the keys [K, rows, D]."""
+    """The plan for this layout on the device of the keys [K, rows, D]."""
     tile = tile_of(layout, group, tiles_of(keys.dtype, keys.shape[2]))
     wanted = tasks_wanted(tile, keys.shape[0], keys.shape[2], keys.dtype, keys.device)
     return plan_tree(layout, group=group, tile=tile, tasks=wanted)
@@ -94,27 +93,27 @@ def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> TreePlan:
 def tasks_wanted(
     tile: int, kv_heads: int, size: int, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """How many tasks of so many query rows keep the device busy, for each of the key heads."""
+    """Tasks of `tile` query rows per key head that keep the device busy."""
     programs = tiles_for(tile, size, dtype).programs
     return max(1, programs * _multiprocessors(device) // kv_heads)
 
 
 def _multiprocessors(device: torch.device) -> int:
-    """How many the device has; a few where it is no GPU (the interpreter)."""
+    """The device's number; 4 for Triton's interpreter."""
     if device.type != "cuda":
         return 4
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def tiles_of(dtype: torch.dtype, size: int) -> tuple[int, ...]:
-    """Query rows of a task; between 16 and 64 the matrix units have nothing to offer."""
+    """Query rows of a task; sizes between 16 and 64 are no faster on tensor cores."""
     if dtype == torch.float32:
         return 16, 32
     return (16, 64) if size > 128 else (16, 64, 128)
 
 
 def tiles_for(rows: int, size: int, dtype: torch.dtype) -> Tiles:
-    """What is fast for tasks of so many query rows and heads of this size."""
+    """Launch parameters for tasks of so many query rows and heads of this size."""
     if dtype == torch.float32:
         return Tiles(keys=32, warps=4, stages=2, programs=2)
     if size > 128:
@@ -136,16 +135,16 @@ def attend(
     sinks: Tensor | None = None,
     tiles: Tiles | None = None,
 ) -> Tensor:
-    """[N, H, D] by a plan that is on the device; `tiles` overrides what is thought fast."""
+    """[N, H, D] by a plan on the device; `tiles` overrides the launch parameters."""
     nodes, heads, size = query.shape
     kv_heads = keys.shape[0]
-    assert query.is_contiguous(), "queries must lie in order"
-    assert keys.stride() == values.stride(), "keys and values must lie alike"
-    assert keys.stride()[1:] == (size, 1), "a cache row must lie in order"
+    assert query.is_contiguous(), "queries must be contiguous"
+    assert keys.stride() == values.stride(), "keys and values must have the same layout"
+    assert keys.stride()[1:] == (size, 1), "a cache row must be contiguous"
     tiles = tiles or tiles_for(plan.tile, size, query.dtype)
-    assert WORD % tiles.keys == 0, "keys of a turn must share a word of the tree's bits"
+    assert WORD % tiles.keys == 0, "keys of an iteration must share a word of the tree's bits"
     result = torch.empty_like(query)
-    parts = plan.most_parts if plan.most_parts > 1 else 0
+    parts = plan.max_parts if plan.max_parts > 1 else 0
     mixed = query.new_empty((parts, nodes, heads, size), dtype=torch.float32)
     sums = query.new_empty((parts, nodes, heads), dtype=torch.float32)
     options = dict(
@@ -166,7 +165,7 @@ def attend(
     return result
 
 
-# Parts of a step begin where those before them end (`device_step`): that compiles nothing anew.
+# The inputs of a step are packed (`device_step`): another alignment does not recompile.
 @triton.jit(
     do_not_specialize=["nodes", "words", "window"],
     do_not_specialize_on_alignment=["tasks", "bits", "positions"],
@@ -202,10 +201,10 @@ def _attend(
     first = tl.load(task + 6)
     is_chain = tl.load(task + 7) > 0
 
-    # A row sees `seen` keys from the first on: the committed ones and, in a chain, its own past.
+    # A row sees the first `seen` keys: the committed ones and, in a chain, its own ancestors.
     seen = count + tl.where((tree > 0) & is_chain & is_row, node - first + 1, 0)
-    most = tl.max(tl.where(is_row, seen, 0), 0)
-    free = tl.min(tl.where(is_row, seen, most), 0)  # these every row sees
+    last_seen = tl.max(tl.where(is_row, seen, 0), 0)
+    free = tl.min(tl.where(is_row, seen, last_seen), 0)  # every row sees these
     start = count * 0
     position = row * 0
     if HAS_WINDOW:
@@ -219,20 +218,20 @@ def _attend(
     mixed = tl.zeros((TILE, PADDED), tl.float32)
     offset = tl.arange(0, KEYS)
     for key in tl.range(start, free // KEYS * KEYS, KEYS):
-        best, total, mixed = _take_in_all(
+        best, total, mixed = _add_visible_keys(
             q, keys, values, key + offset, best, total, mixed, scale, softcap,
             SIZE, PADDED, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
-    for key in tl.range(tl.maximum(start, free // KEYS * KEYS), most, KEYS, num_stages=1):
+    for key in tl.range(tl.maximum(start, free // KEYS * KEYS), last_seen, KEYS, num_stages=1):
         index = key + offset
         visible = index[None, :] < seen[:, None]
         if HAS_WINDOW:
             visible &= position[:, None] - (first_position + index)[None, :] < window
-        best, total, mixed = _take_in_some(
-            q, keys, values, index, index < most, visible, best, total, mixed, scale, softcap,
+        best, total, mixed = _add_masked_keys(
+            q, keys, values, index, index < last_seen, visible, best, total, mixed, scale, softcap,
             SIZE, PADDED, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
-    # Later nodes are nobody's ancestors.
+    # Later nodes are not ancestors of these.
     last = tl.where((tree > 0) & ~is_chain, tl.max(tl.where(is_row, node, 0), 0) - first + 1, 0)
     for key in tl.range(0, last, KEYS, num_stages=1):
         index = key + offset
@@ -240,7 +239,7 @@ def _attend(
         if HAS_WINDOW:
             other = tl.load(positions + first + index, mask=index < last, other=0)
             visible &= position[:, None] - other.to(tl.int32)[None, :] < window
-        best, total, mixed = _take_in_some(
+        best, total, mixed = _add_masked_keys(
             q, keys, values, count + index, index < last, visible, best, total, mixed, scale,
             softcap, SIZE, PADDED, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
@@ -253,15 +252,15 @@ def _attend(
     else:
         place += tl.load(task + 8).to(tl.int64) * nodes * HEADS
         _store(mixed_parts, place, is_row, mixed, total, SIZE, PADDED)
-        tl.store(sum_parts + place, best + tl.log2(total), mask=is_row)  # -inf where nothing
+        tl.store(sum_parts + place, best + tl.log2(total), mask=is_row)  # -inf without keys
 
 
 @triton.jit
-def _take_in_all(
+def _add_visible_keys(
     q, keys, values, index, best, total, mixed, scale, softcap,
     SIZE: tl.constexpr, PADDED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Keys that every row sees."""
+    """Add keys that every row sees to the partial softmax."""
     column = tl.arange(0, PADDED)
     where = index[:, None] * SIZE + column[None, :]
     inside = None if SIZE == PADDED else (column < SIZE)[None, :]
@@ -274,18 +273,18 @@ def _take_in_all(
     else:
         newest = tl.maximum(best, tl.max(scores, 1) * (scale * _LOG2E))
         weights = tl.exp2(scores * (scale * _LOG2E) - newest[:, None])
-    faded = tl.exp2(best - newest)
+    decay = tl.exp2(best - newest)
     v = tl.load(values + where, mask=inside)
-    mixed = tl.dot(weights.to(v.dtype), v, mixed * faded[:, None], input_precision=PRECISION)
-    return newest, total * faded + tl.sum(weights, 1), mixed
+    mixed = tl.dot(weights.to(v.dtype), v, mixed * decay[:, None], input_precision=PRECISION)
+    return newest, total * decay + tl.sum(weights, 1), mixed
 
 
 @triton.jit
-def _take_in_some(
+def _add_masked_keys(
     q, keys, values, index, exists, visible, best, total, mixed, scale, softcap,
     SIZE: tl.constexpr, PADDED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Keys of which a row may see some, or none."""
+    """Add keys of which a row may see some, or none."""
     column = tl.arange(0, PADDED)
     where = index[:, None] * SIZE + column[None, :]
     inside = exists[:, None] & (column < SIZE)[None, :]
@@ -296,16 +295,16 @@ def _take_in_some(
     newest = tl.maximum(best, tl.max(scores, 1))
     finite = tl.where(newest == float("-inf"), 0.0, newest)
     weights = tl.exp2(scores - finite[:, None])
-    faded = tl.exp2(best - finite)
+    decay = tl.exp2(best - finite)
     v = tl.load(values + where, mask=inside, other=0.0)
-    mixed = tl.dot(weights.to(v.dtype), v, mixed * faded[:, None], input_precision=PRECISION)
-    return newest, total * faded + tl.sum(weights, 1), mixed
+    mixed = tl.dot(weights.to(v.dtype), v, mixed * decay[:, None], input_precision=PRECISION)
+    return newest, total * decay + tl.sum(weights, 1), mixed
 
 
 @triton.jit
 def _ancestors(bits, words, node, key, offset, is_row):
     """[TILE, KEYS] bool: whether tree node key + offset is an ancestor of a row's node, or itself.
-    Keys of a turn share a word of 64 bits: a row reads one."""
+    Keys of an iteration share a word of 64 bits, so a row loads one."""
     place = node.to(tl.int64) * words + key // 64
     word = tl.load(bits + place, mask=is_row, other=0)
     return ((word[:, None] >> (key % 64 + offset)[None, :]) & 1) != 0
@@ -313,7 +312,7 @@ def _ancestors(bits, words, node, key, offset, is_row):
 
 @triton.jit
 def _store(result, place, is_row, mixed, total, SIZE: tl.constexpr, PADDED: tl.constexpr):
-    """mixed / total; zeros where nothing was seen."""
+    """mixed / total; zeros where no key is visible."""
     column = tl.arange(0, PADDED)
     final = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(
@@ -331,11 +330,11 @@ def _cap(scores, scale, softcap):
 
 @triton.jit
 def _sink(sink, best, total, mixed):
-    """A weight that takes its share of the sum and gives no value."""
+    """A sink adds to the sum and has no value."""
     sink = sink.to(tl.float32) * _LOG2E
     newest = tl.maximum(best, sink)
-    faded = tl.exp2(best - newest)
-    return newest, total * faded + tl.exp2(sink - newest), mixed * faded[:, None]
+    decay = tl.exp2(best - newest)
+    return newest, total * decay + tl.exp2(sink - newest), mixed * decay[:, None]
 
 
 @triton.jit(do_not_specialize=["nodes"], do_not_specialize_on_alignment=["parts"])
@@ -344,7 +343,7 @@ def _merge(
     HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, PARTS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """The partial results of one node and head into one."""
+    """Merge the partial results of one node and head."""
     node = tl.program_id(0)
     head = tl.program_id(1)
     count = tl.load(parts + node)
@@ -367,9 +366,9 @@ def _merge(
         newest = tl.maximum(best, tl.max(sums, 0))
         finite = tl.where(newest == float("-inf"), 0.0, newest)
         weights = tl.exp2(sums - finite)
-        faded = tl.exp2(best - finite)
-        total = total * faded + tl.sum(weights, 0)
-        mixed = mixed * faded[:, None] + tl.sum(some * weights[:, None], 0)[None, :]
+        decay = tl.exp2(best - finite)
+        total = total * decay + tl.sum(weights, 0)
+        mixed = mixed * decay[:, None] + tl.sum(some * weights[:, None], 0)[None, :]
         best = newest
     if HAS_SINKS:
         best, total, mixed = _sink(tl.load(sinks + head), best, total, mixed)

@@ -1,10 +1,10 @@
-"""The work of one tree attention on a GPU, cut into tasks for a fixed grid of programs.
+"""The work of one tree attention on a GPU, divided into tasks for a fixed grid of programs.
 
-A task is a tile of query rows (nodes times the heads that share a key head) and a stretch of
-keys. Long contexts are cut so that all multiprocessors have work, and none has it much longer than
-others; what the tasks of a row find is merged afterwards. Sequences that stand side by side and
-build on the same rows read those once. Everything that changes from step to step is in these
-arrays: a captured graph reads them from device memory.
+A task is a tile of query rows (nodes times the heads that share a key head) and a range of keys.
+Long contexts are divided so that all multiprocessors are busy for about the same time; the partial
+results of a row are merged afterwards. Adjacent sequences with a common prefix load its rows once.
+Everything that changes from step to step is in these arrays: a captured graph reads them from
+device memory.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,27 @@ from numba import njit
 
 from graft.kernels.tree_layout import TreeLayout, are_chains
 
-# Columns of a task: its first query row (node * group + member) and their number; the cache row
-# of its first key, how many committed keys it sees, the position of the first; how many nodes of
-# the sequence's tree follow them (0: not its business) and the first of those; whether the tree
-# is a chain; which partial result it makes, and of how many (1: it makes the result itself).
+# Columns of a task: its first query row (node * group + member) and their number; the cache row of
+# its first key, the number of committed keys, the position of the first; the number of tree nodes
+# behind them (0: none in this task) and the first of those; whether the tree is a chain; the index
+# of its partial result, and whether there are several (1: it writes the result itself).
 ROW, ROWS, KEY, KEYS, POSITION, TREE, FIRST, CHAIN, PART, PARTS = range(10)
 COLUMNS = 10
-LEAST_KEYS = 256  # shorter stretches are not worth a merge
-KEY_STEP = 128  # stretches are cut at multiples of this
-FEW_ROWS = 16  # a task of no more query rows does little but read
-LONG = 3072  # keys of such a task from which two, of half as many, are better for each place
+MIN_KEYS = 256  # a merge costs more than a shorter range saves
+KEY_STEP = 128  # ranges are multiples of this
+FEW_ROWS = 16  # a task with at most so many query rows is limited by memory bandwidth
+LONG = 3072  # keys per program from which two shorter tasks are faster in such a case
 WORD = 64
-WITHOUT_GAPS = np.empty(0, np.int64)  # positions of segments that stand one behind the other
+WITHOUT_GAPS = np.empty(0, np.int64)  # positions of consecutive segments
 
 
 @dataclass(frozen=True, slots=True)
 class TreePlan:
-    """The tasks of a step, and what nodes see of their own tree."""
+    """The tasks of a step, and the visible nodes of its trees."""
 
     tile: int  # query rows of a task
     tasks: np.ndarray  # [T, COLUMNS] int32
-    parts: np.ndarray  # [N] int32: partial results of a node; 1 where a task makes the result
+    parts: np.ndarray  # [N] int32: partial results of a node; 1 where a task writes the result
     bits: np.ndarray  # [N, W] int64: ancestors of a node and itself; 0 where the tree is a chain
 
 
@@ -58,7 +58,7 @@ def plan_tree(layout: TreeLayout, *, group: int, tile: int, tasks: int) -> TreeP
     return TreePlan(tile, table, parts, bits)
 
 
-def plan_guesses(
+def plan_levels(
     segments: list[list[tuple[int, int]]],
     width: int,
     *,
@@ -66,9 +66,10 @@ def plan_guesses(
     tile: int,
     tasks: int,
 ) -> TreePlan:
-    """For `width` nodes of every sequence that see its committed rows (first row, rows) and, by
-    bits that only the device knows, their own rows behind the last segment. Tasks whose nodes see
-    rows of a tree above their own have a FIRST as many lower; those that see no tree a TREE of 0.
+    """The plan for `width` nodes of every sequence, whose tree bits only the device knows.
+
+    The nodes see their sequence's committed rows (first row, rows) and rows behind the last
+    segment. To see rows of earlier levels, lower FIRST by their number; to see none, set TREE to 0.
     """
     counts = np.array([len(each) for each in segments])
     rows = np.array([pair for each in segments for pair in each], np.int64)
@@ -122,12 +123,12 @@ def _cut(first_node, first_segment, segments, starts, chains, group, tile, wante
     parts = np.empty(first_node[-1], np.int32)
     for b in range(len(chains)):
         parts[first_node[b] : first_node[b + 1]] = made[b]
-    return _long_ones_first(tasks[:count], stretch), parts
+    return _long_first(tasks[:count], stretch), parts
 
 
 @njit(cache=True)
-def _long_ones_first(tasks, stretch):
-    """Short tasks find room beside the long ones, but not the other way round."""
+def _long_first(tasks, stretch):
+    """Long tasks start first; short ones fill the gaps."""
     ordered = np.empty_like(tasks)
     place = 0
     for short in (False, True):
@@ -140,8 +141,10 @@ def _long_ones_first(tasks, stretch):
 
 @njit(cache=True)
 def _last_use(first_segment, segments):
-    """[S] for every segment the last sequence that reads it with this one; -1 if one before this
-    one reads it too. Only leading segments are read together, and the last is never shared."""
+    """[S] for every segment the last sequence that shares its load; -1 if an earlier one loads it.
+
+    Only leading segments are shared, never the last.
+    """
     last = np.empty(len(segments), np.int64)
     for b in range(len(first_segment) - 1):
         for s in range(first_segment[b], first_segment[b + 1]):
@@ -151,7 +154,7 @@ def _last_use(first_segment, segments):
             if last[s] < b:
                 continue
             place, other = s - first_segment[b], b + 1
-            while other < len(first_segment) - 1 and _begin_alike(
+            while other < len(first_segment) - 1 and _share_prefix(
                 first_segment, segments, b, other, place
             ):
                 last[first_segment[other] + place] = -1
@@ -161,7 +164,7 @@ def _last_use(first_segment, segments):
 
 
 @njit(cache=True)
-def _begin_alike(first_segment, segments, b, other, place):
+def _share_prefix(first_segment, segments, b, other, place):
     """Whether two sequences share their segments up to `place`."""
     if first_segment[other] + place + 1 >= first_segment[other + 1]:
         return False
@@ -174,9 +177,10 @@ def _begin_alike(first_segment, segments, b, other, place):
 
 @njit(cache=True)
 def _stretch(first_node, first_segment, segments, last_use, group, tile, wanted):
-    """How many keys a task should see at most, and how many tasks there can be. Of long ones there
-    may be no more than are `wanted`, or twice as many: one more takes as long as all of them
-    again."""
+    """The maximum of keys per task, and the capacity for tasks.
+
+    There are at most `wanted` long tasks, or twice as many: one more would take another wave.
+    """
     tiles = np.zeros(len(segments), np.int64)
     for b in range(len(first_segment) - 1):
         for s in range(first_segment[b], first_segment[b + 1]):
@@ -185,7 +189,7 @@ def _stretch(first_node, first_segment, segments, last_use, group, tile, wanted)
     work, places = int((tiles * segments[:, 1]).sum()), max(wanted, 1)
     if tile <= FEW_ROWS and work > LONG * places:
         places *= 2
-    stretch = max(LEAST_KEYS, _up(work / places))
+    stretch = max(MIN_KEYS, _up(work / places))
     while _long_tasks(segments, tiles, stretch) > places:
         stretch = _up(1.02 * stretch + 1)
     return stretch, work // stretch + int(tiles.sum())
@@ -193,7 +197,7 @@ def _stretch(first_node, first_segment, segments, last_use, group, tile, wanted)
 
 @njit(cache=True)
 def _long_tasks(segments, tiles, stretch):
-    """How many tasks find no room beside others."""
+    """The number of tasks that are not short."""
     count = 0
     for s in range(len(segments)):
         keys = segments[s, 1]
@@ -204,13 +208,13 @@ def _long_tasks(segments, tiles, stretch):
 
 @njit(cache=True)
 def _is_short(keys, stretch):
-    """Whether a task finds room beside others."""
+    """Whether a task fits beside long ones."""
     return 2 * keys <= stretch
 
 
 @njit(cache=True)
 def _pieces(keys, own, stretch):
-    """How many even pieces to cut a segment into, and their size; its own one is never left out."""
+    """The number of even pieces of a segment, and their size; a sequence's own has at least one."""
     pieces = -(-keys // stretch)
     if pieces == 0:
         return (1 if own else 0), stretch

@@ -1,8 +1,7 @@
-"""A trie of what followed, counted place by place, and its most probable nodes.
+"""A trie of counted continuations, and its most probable nodes.
 
-One trie is filled again for every search, so its arrays are made once, and only what a search used
-is cleared. A child is found by hashing (parent, token): places may come in any order and from
-several texts, the counts are the same.
+The arrays are allocated once; every search clears the nodes it used. A child is found by hashing
+(parent, token), so the counts do not depend on the order of the places.
 """
 
 import numpy as np
@@ -10,11 +9,11 @@ import numpy as np
 from graft.match.hash_table import compiled, pair_slot
 from graft.match.matches import Matches
 
-UNSEEN = 0.05  # what continuations not seen yet count for
-MIN_SCORE = 0.01  # nodes less probable than this are never offered
-ELSEWHERE = -1  # the position of a token that does not stand in the running text
+UNSEEN = 0.05  # count of all continuations not seen yet
+MIN_SCORE = 0.01  # nodes less probable than this are not returned
+NOT_IN_TEXT = -1  # the position of a token that is not in the running text
 
-# Columns of a node; node 0 is the root, the end of the running text. SLOT: where its hash lies.
+# Columns of a node; node 0 is the root, the end of the running text. SLOT: of the hash table.
 TOKEN, PARENT, COUNT, TOTAL, DEPTH, SLOT = range(6)
 
 
@@ -28,7 +27,7 @@ def _clear(used: np.ndarray, nodes: np.ndarray, slots: np.ndarray) -> None:
 
 @compiled
 def _child(used: np.ndarray, nodes: np.ndarray, slots: np.ndarray, parent: int, token: int) -> int:
-    """The child of a node by a token, made if need be."""
+    """The child of a node by a token, created if missing."""
     mask = len(slots) - 1
     slot = pair_slot(parent, token, mask)
     while slots[slot] != 0:
@@ -47,7 +46,7 @@ def _child(used: np.ndarray, nodes: np.ndarray, slots: np.ndarray, parent: int, 
 
 @compiled
 def count_place(trie: tuple, text: np.ndarray, start: int, length: int, border: int) -> None:
-    """Count what stands from `start` on, up to `length` tokens, no further than the border."""
+    """Count the continuation at `start`: up to `length` tokens, ending before the border."""
     used, nodes, slots = trie
     node = 0
     for at in range(start, min(start + length, len(text))):
@@ -67,7 +66,7 @@ def _score(
     scores: np.ndarray,
     listed: np.ndarray,
 ) -> int:
-    """Score all nodes and list those worth offering; returns how many."""
+    """Score all nodes and list those of at least `MIN_SCORE`; returns how many."""
     scores[0] = 1.0
     count = 0
     for node in range(1, size):
@@ -85,9 +84,9 @@ def _score(
 def _best(
     trie: tuple, matched: int, confidence: np.ndarray, work: tuple, fields: np.ndarray
 ) -> int:
-    """Fill the columns of `fields` with the best nodes, by falling score; returns how many.
+    """Fill the columns of `fields` with the best nodes, best first; returns how many.
 
-    The nodes themselves are left at the beginning of the work array `listed`.
+    Their numbers are at the beginning of the work array `listed`.
     """
     used, nodes, _ = trie
     scores, listed, ranks = work
@@ -96,7 +95,7 @@ def _best(
     for at in range(found):
         best = at
         for other in range(at + 1, count):
-            # Of equals the node made first, so that parents come before their children.
+            # Ties go to the node created first, so parents come before their children.
             better = scores[listed[other]] - scores[listed[best]]
             if better > 0 or (better == 0 and listed[other] < listed[best]):
                 best = other
@@ -109,34 +108,34 @@ def _best(
         fields[2, at] = matched + nodes[parent, DEPTH]
         fields[3, at] = nodes[node, COUNT]
         fields[4, at] = nodes[parent, TOTAL]
-        fields[5, at] = ELSEWHERE
+        fields[5, at] = NOT_IN_TEXT
     return found
 
 
 class Continuations:
-    """Room for the continuations, up to `length` tokens each, of so many `places`."""
+    """Holds the continuations of `places` places, up to `length` tokens each."""
 
     def __init__(self, places: int, length: int) -> None:
-        room = 1 + places * length
+        capacity = 1 + places * length
         self.length = length
         self.arrays = (
             np.ones(1, dtype=np.int64),  # nodes used
-            np.zeros((room, 6), dtype=np.int32),
-            np.zeros(1 << (2 * room - 1).bit_length(), dtype=np.int32),  # 0: free
+            np.zeros((capacity, 6), dtype=np.int32),
+            np.zeros(1 << (2 * capacity - 1).bit_length(), dtype=np.int32),  # 0: free
         )
         self._work = (
-            np.empty(room, dtype=np.float64),
-            np.empty(room, dtype=np.int32),
-            np.empty(room, dtype=np.int32),
+            np.empty(capacity, dtype=np.float64),
+            np.empty(capacity, dtype=np.int32),
+            np.empty(capacity, dtype=np.int32),
         )
 
     @property
     def nodes(self) -> np.ndarray:
-        """[n, 6] the columns of the nodes there are, the root first."""
+        """[n, 6] the columns of all nodes, the root first."""
         return self.arrays[1][: self.arrays[0][0]]
 
     def clear(self) -> None:
-        """Forget all places."""
+        """Remove all places."""
         _clear(*self.arrays)
 
     def best(self, limit: int, matched: int, confidence: np.ndarray) -> Matches:

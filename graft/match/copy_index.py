@@ -1,9 +1,9 @@
-"""The copier of CASD: branches copied from where the end of the text stood before.
+"""CASD's lookup: branches copied from earlier occurrences of the end of the text.
 
-Of all places whose preceding tokens agree with the end of the text, CASD keeps those that agree
-over the most tokens, up to `max_match`, and offers what follows each. Left open by the paper and
-chosen here: at least `min_match` tokens must agree, the more recent of two equal places wins, and
-a continuation that only repeats the beginning of another one does not use up a branch.
+Of all places whose preceding tokens match the end of the text, CASD keeps the longest matches, up
+to `max_match` tokens, and proposes the continuation of each. The paper leaves open, and this index
+decides: at least `min_match` tokens must match, ties go to the more recent place, and a
+continuation that is a prefix of another one takes no branch of its own.
 
 Places with the same last `min_match` tokens form a chain, most recent first, of which at most
 `MAX_PLACES` are examined.
@@ -27,13 +27,13 @@ from graft.match.text_index import TextIndex
 
 MAX_PLACES = 1024
 
-# Columns of a branch, and rows of the trie: the integer fields of Matches and a number.
-_START, _LENGTH, _AGREED = range(3)
+# Columns of a branch, and rows of the trie: the integer fields of Matches and a rank.
+_START, _LENGTH, _MATCHED = range(3)
 _TOKEN, _PARENT, _MATCH, _COUNT, _TOTAL, _POSITION, _RANK = range(7)
 
 
 @compiled
-def _enter_places(
+def _insert_places(
     text: np.ndarray, start: int, stop: int, tables: tuple, previous: np.ndarray, length: int
 ) -> None:
     """Chain the places from `start` on to the last one with the same `length` tokens."""
@@ -52,17 +52,17 @@ def _enter_places(
 
 
 @compiled
-def _agreement(text: np.ndarray, place: int, end: np.ndarray, most: int) -> int:
-    """Over how many tokens the text up to `place` ends like `end`."""
-    run, most = 0, min(most, place + 1, len(end))
-    while run < most and text[place - run] == end[len(end) - 1 - run] != BORDER:
+def _match_length(text: np.ndarray, place: int, end: np.ndarray, max_match: int) -> int:
+    """The number of last tokens that the text up to `place` shares with `end`."""
+    run, limit = 0, min(max_match, place + 1, len(end))
+    while run < limit and text[place - run] == end[len(end) - 1 - run] != BORDER:
         run += 1
     return run
 
 
 @compiled
 def _latest_place(tables: tuple, end: np.ndarray, length: int) -> int:
-    """The latest place where the last `length` tokens of `end` stood, or -1."""
+    """The latest place of the last `length` tokens of `end`, or -1."""
     keys, latest = tables
     if run_before(end, len(end), length) < length:
         return -1
@@ -80,28 +80,28 @@ def _list_places(
     max_match: int,
     places: np.ndarray,
 ) -> int:
-    """Fill `places` with (place, agreement with `end`) from `place` on, most recent first; returns
-    how many."""
+    """Fill `places` with (place, match length) from `place` on, most recent first; returns how
+    many."""
     listed = 0
     while place >= 0 and listed < len(places):
         places[listed, 0] = place
-        places[listed, 1] = _agreement(text, place, end, max_match)
+        places[listed, 1] = _match_length(text, place, end, max_match)
         listed += 1
         place = previous[place]
     return listed
 
 
 @compiled
-def _common_prefix(text: np.ndarray, left: int, right: int, most: int) -> int:
+def _common_prefix(text: np.ndarray, left: int, right: int, limit: int) -> int:
     run = 0
-    while run < most and text[left + run] == text[right + run]:
+    while run < limit and text[left + run] == text[right + run]:
         run += 1
     return run
 
 
 @compiled
-def _offer(text: np.ndarray, branches: np.ndarray, used: int, start: int, length: int) -> int:
-    """The row a continuation belongs in: its own, or that of its beginning; -1 for none."""
+def _row_for(text: np.ndarray, branches: np.ndarray, used: int, start: int, length: int) -> int:
+    """The row of a continuation: a new one, or that of its prefix; -1 for none."""
     for row in range(used):
         shorter = min(length, branches[row, _LENGTH])
         if _common_prefix(text, branches[row, _START], start, shorter) == shorter:
@@ -121,20 +121,20 @@ def _all_full(branches: np.ndarray, length: int) -> bool:
 def _choose(
     text: np.ndarray, size: int, places: np.ndarray, length: int, branches: np.ndarray, span: tuple
 ) -> int:
-    """Fill `branches` from places of falling agreement, within `span`; returns how many."""
+    """Fill `branches` from the longest matches down, within `span`; returns how many."""
     used = 0
-    least, most = span
-    for agreed in range(most, least - 1, -1):
+    min_match, max_match = span
+    for matched in range(max_match, min_match - 1, -1):
         for at in range(len(places)):
-            if places[at, 1] != agreed:
+            if places[at, 1] != matched:
                 continue
             start = places[at, 0] + 1
             run = run_after(text, start, min(start + length, size))
-            row = _offer(text, branches, used, start, run) if run > 0 else -1
+            row = _row_for(text, branches, used, start, run) if run > 0 else -1
             if row >= 0:
                 branches[row, _START] = start
                 branches[row, _LENGTH] = run
-                branches[row, _AGREED] = agreed
+                branches[row, _MATCHED] = matched
                 used = max(used, row + 1)
         if used == len(branches) and _all_full(branches, length):
             break
@@ -155,7 +155,7 @@ def _merge(
         parent, score = -1, 1.0
         for step in range(branches[branch, _LENGTH]):
             place = branches[branch, _START] + step
-            matched = branches[branch, _AGREED] + step
+            matched = branches[branch, _MATCHED] + step
             node = 0
             while node < size and not (
                 fields[_PARENT, node] == parent and fields[_TOKEN, node] == text[place]
@@ -173,7 +173,7 @@ def _merge(
 
 @compiled
 def _copy_best(trie: np.ndarray, scores: np.ndarray, found: np.ndarray, best: np.ndarray) -> None:
-    """Move nodes to `found`, by falling score; parents stay first. Spends `scores`."""
+    """Move nodes to `found`, best first; parents stay before children. Overwrites `scores`."""
     for at in range(len(best)):
         node = 0
         for other in range(1, len(scores)):
@@ -207,7 +207,7 @@ def _lookup(
 
 
 class CopyIndex(TextIndex):
-    """Copies from the places most like the end of the text, merged into a trie."""
+    """Copies from the longest matches of the end of the text, merged into a trie."""
 
     def __init__(
         self, *, max_match: int = 10, min_match: int = 2, branches: int = 2, length: int = 10
@@ -228,12 +228,12 @@ class CopyIndex(TextIndex):
         return self._lookup(self._text.tokens[:size], latest, limit, confidence)
 
     def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """The same as if `tokens` stood at the end of the text."""
+        """`lookup` as if `tokens` followed the text."""
         if not len(tokens):
             return self.lookup(limit, confidence)
-        size, most = self._text.size, self._options[1]
+        size, max_match = self._text.size, self._options[1]
         after = np.array(tokens, dtype=np.int32)
-        end = np.concatenate([self._text.tokens[max(0, size - most) : size], after])
+        end = np.concatenate([self._text.tokens[max(0, size - max_match) : size], after])
         latest = _latest_place(self._tables, end, self._options[0])
         return self._lookup(end, latest, limit, confidence)
 
@@ -245,12 +245,12 @@ class CopyIndex(TextIndex):
         size = _lookup(chained, self._options, trust, self._work, (fields, scores))
         return Matches(fields, scores[:size])
 
-    def _make_tables(self, room: int) -> None:
-        slots = slots_for(room)
+    def _make_tables(self, capacity: int) -> None:
+        slots = slots_for(capacity)
         self._tables = (np.zeros(slots, dtype=np.int64), np.empty(slots, dtype=np.int32))
-        self._previous = np.empty(room, dtype=np.int32)
+        self._previous = np.empty(capacity, dtype=np.int32)
 
-    def _enter(self, first: int, last: int) -> None:
-        _enter_places(
+    def _insert(self, first: int, last: int) -> None:
+        _insert_places(
             self._text.tokens, first, last, self._tables, self._previous, self._options[0]
         )

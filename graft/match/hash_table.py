@@ -1,4 +1,4 @@
-"""The flat arrays under the compiled indexes: hashing, probing, and a text that grows.
+"""Hashing, probing and a growing text: the flat arrays under the compiled indexes.
 
 Tables have a power of two of slots, are at most three quarters full and are probed linearly.
 """
@@ -8,15 +8,16 @@ from numba import njit
 
 from graft.errors import InputError
 
-# What is compiled here creates no array, so Numba need not count references to arrays; without
-# the counting an append takes a third of the time. Other threads run meanwhile: a search of a
-# store may wait for the disk.
+# `_nrt` is private to numba: it turns reference counting off. These functions create no array, and
+# with counting a lookup of the suffix automaton takes 26 us instead of 9 (`forceinline`: 22). It is
+# used here alone; tests/match/test_hash_table.py names the version of numba if it changes.
+# Other threads run meanwhile: a datastore search may wait for the disk.
 compiled = njit(cache=True, nogil=True, _nrt=False)
 
-BORDER = -1  # stands in the text between two documents
+BORDER = -1  # separates two documents in the text
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-_ODD_TOO = np.uint64(0xC2B2AE3D27D4EB4F)
+_ODD_2 = np.uint64(0xC2B2AE3D27D4EB4F)
 _HALF = np.uint64(32)
 
 
@@ -27,17 +28,17 @@ def slots_for(entries: int) -> int:
 
 @compiled
 def mix(state: int, token: int) -> int:
-    """A 64-bit hash (never 0) of what `state` stands for followed by `token`."""
+    """A 64-bit hash (never 0) of the tokens hashed in `state`, followed by `token`."""
     mixed = (np.uint64(state) ^ np.uint64(token + 1)) * _ODD
-    mixed = (mixed ^ (mixed >> _HALF)) * _ODD_TOO
-    return np.int64(mixed ^ (mixed >> _HALF)) | 1
+    mixed = (mixed ^ (mixed >> _HALF)) * _ODD_2
+    return np.int64(mixed ^ (mixed >> _HALF)) | 1  # type: ignore[return-value]
 
 
 @compiled
 def pair_slot(left: int, right: int, mask: int) -> int:
-    """Where probing for a pair of small numbers starts."""
-    mixed = np.uint64(left) * _ODD + np.uint64(right) * _ODD_TOO
-    return np.int64(mixed >> _HALF) & mask
+    """The first slot to probe for a pair of small numbers."""
+    mixed = np.uint64(left) * _ODD + np.uint64(right) * _ODD_2
+    return np.int64(mixed >> _HALF) & mask  # type: ignore[return-value]
 
 
 @compiled
@@ -60,17 +61,17 @@ def hash_before(text: np.ndarray, stop: int, length: int) -> int:
 
 
 @compiled
-def run_before(text: np.ndarray, stop: int, most: int) -> int:
-    """How many tokens, at most `most`, stand before `stop` without a border among them."""
+def run_before(text: np.ndarray, stop: int, limit: int) -> int:
+    """The number of tokens between the last border and `stop`, at most `limit`."""
     run = 0
-    while run < min(most, stop) and text[stop - 1 - run] != BORDER:
+    while run < min(limit, stop) and text[stop - 1 - run] != BORDER:
         run += 1
     return run
 
 
 @compiled
 def run_after(text: np.ndarray, start: int, stop: int) -> int:
-    """How many tokens from `start` on, up to `stop`, come before a border."""
+    """The number of tokens from `start` to the next border, or to `stop`."""
     run = 0
     while start + run < stop and text[start + run] != BORDER:
         run += 1
@@ -95,26 +96,26 @@ class Text:
         self.size = 0
 
     @property
-    def room(self) -> int:
-        """How long the text may become before the array is replaced by a larger one."""
+    def capacity(self) -> int:
+        """The length up to which the array is not replaced by a larger one."""
         return len(self.tokens)
 
     def reserve(self, length: int) -> None:
-        """Make room for `length` tokens and some to come, if it is not there."""
-        if length <= self.room:
+        """Allocate memory for `length` tokens and a quarter more, if needed."""
+        if length <= self.capacity:
             return
-        grown = np.empty(max(length + length // 4, 2 * self.room, 1024), dtype=np.int32)
+        grown = np.empty(max(length + length // 4, 2 * self.capacity, 1024), dtype=np.int32)
         grown[: self.size] = self.tokens[: self.size]
         self.tokens = grown
 
     def append(self, tokens: list[int] | np.ndarray) -> None:
-        """Copy tokens to the end. An array takes longer to make than a list of few to look at."""
+        """Copy tokens to the end."""
         stop = self.size + len(tokens)
         self.reserve(stop)
         self.tokens[self.size : stop] = tokens
-        few = isinstance(tokens, list)
+        few = isinstance(tokens, list)  # a short list is checked faster in Python
         if min(tokens, default=0) < 0 if few else _has_negative(self.tokens, self.size, stop):
-            raise InputError(f"token {min(tokens)} is negative; an index takes ids from 0 up")
+            raise InputError(f"token {min(tokens)} is negative; token ids start at 0")
         self.size = stop
 
     def append_border(self) -> None:

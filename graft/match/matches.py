@@ -1,6 +1,5 @@
-"""What an index answers to "what followed this before?": a trie of continuations with evidence."""
+"""The result of an index lookup: a trie of continuations with their counts."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,11 +8,11 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Continuations of the text so far, as parallel rows; parents come before their children.
+    """Continuations of the text as parallel rows, parents before their children.
 
-    A node says: after `match_lengths` tokens of context (its own branch included) that stood in
-    the index before, `counts` of the `totals` known continuations were this token.
-    `scores` is the estimated probability that the whole path down to the node comes true.
+    After `match_lengths` matching tokens of context (the node's own branch included), `counts` of
+    the `totals` known continuations were this token. `scores` estimates the probability that the
+    target accepts the whole path to the node.
     """
 
     fields: np.ndarray  # [6, M or more] int32: the rows below, in order
@@ -21,32 +20,32 @@ class Matches:
 
     @property
     def tokens(self) -> np.ndarray:
-        """[M] what may come."""
+        """[M] proposed tokens."""
         return self.fields[0, : len(self.scores)]
 
     @property
     def parents(self) -> np.ndarray:
-        """[M] -1 hangs under the last token of the text."""
+        """[M] row of the parent; -1: the last token of the text."""
         return self.fields[1, : len(self.scores)]
 
     @property
     def match_lengths(self) -> np.ndarray:
-        """[M] tokens of context that stood in the index before."""
+        """[M] matching tokens of context."""
         return self.fields[2, : len(self.scores)]
 
     @property
     def counts(self) -> np.ndarray:
-        """[M] how often this token came then."""
+        """[M] how often this token followed the match."""
         return self.fields[3, : len(self.scores)]
 
     @property
     def totals(self) -> np.ndarray:
-        """[M] how often any did."""
+        """[M] how often any token followed the match."""
         return self.fields[4, : len(self.scores)]
 
     @property
     def positions(self) -> np.ndarray:
-        """[M] where in the indexed text the token stands; -1: elsewhere."""
+        """[M] position of the token in the indexed text; -1: not in it."""
         return self.fields[5, : len(self.scores)]
 
     def __len__(self) -> int:
@@ -54,7 +53,7 @@ class Matches:
 
 
 class TokenIndex(Protocol):
-    """A growing text of tokens that can be asked what followed its own end before."""
+    """A growing text of tokens that finds earlier continuations of its own end."""
 
     def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens; the end of the text is what `lookup` matches."""
@@ -65,12 +64,5 @@ class TokenIndex(Protocol):
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
         """At most `limit` continuation nodes of the text's end, most probable first.
 
-        `confidence[min(m, len - 1)]` is how often a guess made on m matching tokens comes true.
+        `confidence[min(m, len - 1)]` is the acceptance rate of drafts with m matching tokens.
         """
-
-
-class FarSighted(TokenIndex, Protocol):
-    """One that can also be asked what would follow if the text went on in some way."""
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """As `lookup`, as if `tokens` stood at the end of the text; they are not kept."""

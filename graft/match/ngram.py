@@ -1,12 +1,11 @@
 """Drafts from n-grams: prompt lookup (PLD) and n-gram counts (IGPG), without rescanning the text.
 
 `NgramIndex` is prompt lookup decoding (Saxena, 2023): the earliest place of the last n tokens, n
-from `max_ngram` down to 1, whose whole continuation is there. `NgramCounts` is IGPG, the n-gram
-model of IDR2 (after ANPD): the most frequent continuation of the longest known context, token
-after token. `CopyIndex`, the third of the kind, has a file of its own.
+from `max_ngram` down to 1, with a complete continuation. `NgramCounts` is IGPG, the n-gram model
+of IDR2 (after ANPD): the most frequent continuation of the longest known context, token by token.
 
-A token is entered into hash tables once, when it arrives. Two n-grams are taken for one only if
-their 64-bit hashes agree, which costs a wrong guess at worst.
+A token is inserted into hash tables once, when it arrives. N-grams with equal 64-bit hashes count
+as equal; a collision costs a rejected draft at worst.
 """
 
 from collections.abc import Sequence
@@ -49,10 +48,10 @@ def _add_link(
 
 
 @compiled
-def _enter_places(
+def _insert_places(
     text: np.ndarray, start: int, stop: int, tables: tuple, max_ngram: int, length: int
 ) -> None:
-    """Enter the n-grams whose continuation became complete with the tokens from `start` on."""
+    """Insert the n-grams whose continuation became complete with the tokens from `start` on."""
     keys, places = tables
     run = run_before(text, start, length + max_ngram)
     for at in range(start, stop):
@@ -91,10 +90,10 @@ def _copy_first_place(
 
 
 class NgramIndex(TextIndex):
-    """Prompt lookup: one chain, copied from the first place where the last tokens stood.
+    """Prompt lookup: one chain, copied from the first occurrence of the last tokens.
 
-    An n-gram is entered when its whole continuation is there, so the end of the text never
-    matches itself, and a place too close to a border gives way to the next one.
+    An n-gram is inserted when its continuation is complete, so the end of the text never matches
+    itself, and a place too close to a border is skipped.
     """
 
     def __init__(self, *, max_ngram: int = 3, length: int = 10) -> None:
@@ -103,11 +102,11 @@ class NgramIndex(TextIndex):
         super().__init__()
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """The first `limit` tokens of the chain; the score of each is n's confidence per step."""
+        """The first `limit` tokens of the chain; a score multiplies n's confidence per token."""
         return self._copy(self._text.tokens[: self._text.size], limit, confidence)
 
     def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """The same as if `tokens` stood at the end of the text."""
+        """`lookup` as if `tokens` followed the text."""
         size = self._text.size
         last = self._text.tokens[max(0, size - self.max_ngram) : size]
         end = np.concatenate([last, np.array(tokens, dtype=np.int32)])
@@ -126,22 +125,22 @@ class NgramIndex(TextIndex):
         )
         return Matches(fields, scores[:size])
 
-    def _make_tables(self, room: int) -> None:
-        slots = slots_for(self.max_ngram * room)
+    def _make_tables(self, capacity: int) -> None:
+        slots = slots_for(self.max_ngram * capacity)
         self._tables = (np.zeros(slots, dtype=np.int64), np.empty(slots, dtype=np.int32))
 
-    def _enter(self, first: int, last: int) -> None:
-        _enter_places(self._text.tokens, first, last, self._tables, self.max_ngram, self.length)
+    def _insert(self, first: int, last: int) -> None:
+        _insert_places(self._text.tokens, first, last, self._tables, self.max_ngram, self.length)
 
 
 @compiled
-def _count(text: np.ndarray, start: int, stop: int, tables: tuple, longest: int) -> None:
+def _count(text: np.ndarray, start: int, stop: int, tables: tuple, max_context: int) -> None:
     """Count the tokens from `start` on after each of their contexts."""
     contexts, best, pairs, counts = tables
-    run = run_before(text, start, longest)
+    run = run_before(text, start, max_context)
     for at in range(start, stop):
         key = 0
-        for n in range(1, 0 if text[at] == BORDER else min(longest, run) + 1):
+        for n in range(1, 0 if text[at] == BORDER else min(max_context, run) + 1):
             key = mix(key, text[at - n])
             context = key_slot(contexts, key)
             pair_key = mix(key, text[at])
@@ -157,9 +156,11 @@ def _count(text: np.ndarray, start: int, stop: int, tables: tuple, longest: int)
 
 
 @compiled
-def _longest_context(contexts: np.ndarray, window: np.ndarray, stop: int, longest: int) -> tuple:
+def _longest_context(
+    contexts: np.ndarray, window: np.ndarray, stop: int, max_context: int
+) -> tuple:
     """The slot of the longest known context that ends before `stop`, and its length or 0."""
-    for n in range(min(longest, stop), 0, -1):
+    for n in range(min(max_context, stop), 0, -1):
         key = hash_before(window, stop, n)
         slot = key_slot(contexts, key)
         if contexts[slot] == key:
@@ -173,13 +174,13 @@ def _continue(
 ) -> int:
     """Fill `found` with the chain that continues the text up to `stop`; returns its length."""
     contexts, best, _, _ = tables
-    recent, longest = window
+    recent, max_context = window
     fields, scores = found
-    known = run_before(text, stop, longest)
+    known = run_before(text, stop, max_context)
     for at in range(known):
         recent[at] = text[stop - known + at]
     for at in range(len(scores)):
-        slot, n = _longest_context(contexts, recent, known, longest)
+        slot, n = _longest_context(contexts, recent, known, max_context)
         if n == 0:
             return at
         place, evidence = best[slot, 0], (best[slot, 1], best[slot, 2])
@@ -192,8 +193,7 @@ def _continue(
 class NgramCounts(TextIndex):
     """A back-off n-gram model of the text: one chain, the most frequent token at each step.
 
-    Of continuations seen equally often, the one seen last is taken. The chain ends where no
-    context, however short, is known.
+    Ties go to the continuation seen last. The chain ends where no context is known.
     """
 
     def __init__(self, *, order: int = 5, length: int = 7) -> None:
@@ -216,8 +216,8 @@ class NgramCounts(TextIndex):
         )
         return Matches(fields, scores[:size])
 
-    def _make_tables(self, room: int) -> None:
-        slots = slots_for((self.order - 1) * room)
+    def _make_tables(self, capacity: int) -> None:
+        slots = slots_for((self.order - 1) * capacity)
         self._tables = (
             np.zeros(slots, dtype=np.int64),  # contexts
             np.zeros((slots, 3), dtype=np.int32),  # latest place of the best, its count, total
@@ -225,5 +225,5 @@ class NgramCounts(TextIndex):
             np.zeros(slots, dtype=np.int32),  # their counts
         )
 
-    def _enter(self, first: int, last: int) -> None:
+    def _insert(self, first: int, last: int) -> None:
         _count(self._text.tokens, first, last, self._tables, self.order - 1)

@@ -1,16 +1,16 @@
-"""REST's choice of continuations (He et al., 2023), for comparison with its published figures.
+"""REST's selection of continuations (He et al., 2023), for comparison with its published figures.
 
-The first 5,000 places of the longest match, in the order of the suffix array; all prefixes of
-their next 10 tokens counted; the 64 most frequent kept; then those with the most distinct tokens
-dropped until the numbers of distinct tokens add up to at most 64. Unlike REST, nothing continues
-across documents, equal counts go to the prefix met first, and no match gives no draft.
+REST takes the first 5,000 places of the longest match, in suffix array order, counts all prefixes
+of their next 10 tokens and keeps the 64 most frequent. It then drops those with the most distinct
+tokens until the numbers of distinct tokens add up to at most 64. Unlike REST, nothing continues
+across documents, ties go to the prefix found first, and no match gives no draft.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from graft.match.continuations import COUNT, DEPTH, ELSEWHERE, PARENT, TOKEN, TOTAL, Continuations
+from graft.match.continuations import COUNT, DEPTH, NOT_IN_TEXT, PARENT, TOKEN, TOTAL, Continuations
 from graft.match.hash_table import compiled
 from graft.match.matches import Matches
 from graft.match.suffix_array import RecentTokens, Store
@@ -29,16 +29,16 @@ class RestIndex(RecentTokens):
         self._work = (np.empty(CHOICES, dtype=np.int32), np.empty(CHOICES, dtype=np.int32))
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` of REST's choices, most frequent first; trust plays no part."""
+        """At most `limit` of REST's choices, most frequent first; `confidence` is not used."""
         return self._lookup(self.tokens, limit)
 
     def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """The same as if `tokens` stood at the end of the text."""
-        return self._lookup(self.tokens_and(tokens), limit)
+        """`lookup` as if `tokens` followed the text."""
+        return self._lookup(self.tokens_followed_by(tokens), limit)
 
     def _lookup(self, end: np.ndarray, limit: int) -> Matches:
         hits = self._store.search(end)
-        self._store.count_first(hits, self._trie, most=PLACES)
+        self._store.count_first(hits, self._trie, max_places=PLACES)
         fields = np.empty((6, min(limit, CHOICES)), dtype=np.int32)
         scores = np.empty(min(limit, CHOICES), dtype=np.float32)
         size = _choose(self._trie.arrays, hits.length, self._work, fields, scores)
@@ -60,16 +60,16 @@ def _choose(trie: tuple, matched: int, work: tuple, fields: np.ndarray, scores: 
         fields[2, at] = matched + nodes[parent, DEPTH]
         fields[3, at] = nodes[node, COUNT]
         fields[4, at] = nodes[parent, TOTAL]
-        fields[5, at] = ELSEWHERE
+        fields[5, at] = NOT_IN_TEXT
         scores[at] = nodes[node, COUNT] / nodes[0, TOTAL]
     return count
 
 
 @compiled
 def _most_frequent(nodes: np.ndarray, size: int, chosen: np.ndarray) -> int:
-    """Fill `chosen` with the nodes of the highest counts, of equals those made first; how many.
+    """Fill `chosen` with the most frequent nodes, ties to the first; returns how many.
 
-    A node is made after its parent and counted no more often, so parents come first.
+    A node is created after its parent and counted no more often, so parents come first.
     """
     count = 0
     for node in range(1, size):
@@ -87,13 +87,13 @@ def _most_frequent(nodes: np.ndarray, size: int, chosen: np.ndarray) -> int:
 
 @compiled
 def _cut(nodes: np.ndarray, chosen: np.ndarray, distinct: np.ndarray, count: int) -> int:
-    """Drop nodes until the numbers of their distinct tokens add up to `CHOICES`; how many stay."""
+    """Drop nodes until their distinct tokens add up to `CHOICES`; returns how many remain."""
     total = 0
     for at in range(count):
         distinct[at] = _distinct_tokens(nodes, chosen[at])
         total += distinct[at]
     while total > CHOICES:
-        # The deepest among equals, so that no node outlives its parent; of those the last.
+        # Ties go to the deepest, so that children are dropped before parents; then to the last.
         worst = 0
         for at in range(1, count):
             more = distinct[at] - distinct[worst]
@@ -109,7 +109,7 @@ def _cut(nodes: np.ndarray, chosen: np.ndarray, distinct: np.ndarray, count: int
 
 @compiled
 def _distinct_tokens(nodes: np.ndarray, node: int) -> int:
-    """How many different tokens the continuation down to a node has."""
+    """The number of distinct tokens on the path to a node."""
     count = 0
     while node:
         above = nodes[node, PARENT]
@@ -122,7 +122,7 @@ def _distinct_tokens(nodes: np.ndarray, node: int) -> int:
 
 @compiled
 def _place(chosen: np.ndarray, stop: int, node: int) -> int:
-    """Where a node stands among those chosen before `stop`; -1 for the root."""
+    """The index of a node among those chosen before `stop`; -1 for the root."""
     for at in range(stop):
         if chosen[at] == node:
             return at

@@ -1,10 +1,9 @@
-"""Building a datastore: documents in, shards out, safe to interrupt anywhere.
+"""Build a datastore: documents in, shards out, safe to interrupt anywhere.
 
-A long text is stored in parts, cut where a line ends. Each part is known by a digest of its
-characters: one that is in the store already is not stored again, and this is also how interrupted
-work goes on, since the same command skips all that its predecessor finished. Text is turned into
-tokens in batches, on all cores. Every `PIECE` tokens a shard is written; at the end small shards
-are merged into larger ones, for a search visits them all.
+A long text is stored in parts, cut at line ends. A part whose digest is already in the store is
+skipped, so an interrupted command resumes when it is run again. Text is tokenized in batches, on
+all cores. A shard is written every `SHARD_TOKENS` tokens; at the end small shards are merged, as a
+search visits them all.
 """
 
 import hashlib
@@ -35,16 +34,16 @@ from graft.match.suffix_sort import suffix_array
 
 PART = 1 << 18  # characters of a document that are stored together
 BATCH = 1 << 22  # characters that are tokenized at a time, or as many as a shard has tokens
-PIECE = 1 << 23  # tokens after which work is safe
-MOST_TOKENS = 1 << 26  # of a merged shard: some 800 MB of memory to sort
-MOST_SHARDS = 8  # that additions leave behind
+SHARD_TOKENS = 1 << 23  # tokens after which a shard is written
+MAX_TOKENS = 1 << 26  # of a merged shard: sorting it takes 800 MB of memory
+MAX_SHARDS = 8  # after additions
 
 Encode = Callable[[list[str]], list[np.ndarray]]  # texts to ids, without special tokens
 
 
 @dataclass(slots=True)
 class Progress:
-    """What a command has done so far."""
+    """Counts of a running command."""
 
     documents: int = 0
     duplicates: int = 0
@@ -52,35 +51,36 @@ class Progress:
 
 
 class StoreWriter:
-    """Adds to a store on behalf of whoever holds its lock (`store_files.writing`)."""
+    """Adds to a store; the caller holds its lock (`store_files.writing`)."""
 
-    def __init__(self, folder: Path, manifest: Manifest, *, most_tokens: int = MOST_TOKENS) -> None:
+    def __init__(self, folder: Path, manifest: Manifest, *, max_tokens: int = MAX_TOKENS) -> None:
         self.folder, self.manifest = folder, manifest
         self.progress = Progress()
-        self._most, self._piece = most_tokens, min(PIECE, most_tokens)
+        self._max_tokens, self._shard_tokens = max_tokens, min(SHARD_TOKENS, max_tokens)
         self._known = open_digests(folder, manifest)
         self._texts: list[np.ndarray] = []
         self._digests: list[bytes] = []
-        self._waiting = 0
+        self._pending = 0
 
     def add(self, texts: Iterable[str], encode: Encode, report: Callable[[Progress], None]) -> None:
-        """Add documents, but for those the store has; told of progress after every batch."""
-        for batch in _batches(self._new_parts(texts), min(BATCH, self._piece)):
+        """Add documents that the store does not have; calls `report` after every batch."""
+        for batch in _batches(self._new_parts(texts), min(BATCH, self._shard_tokens)):
             ids = encode([part for part, _ in batch])
             for tokens, (_, digest) in zip(ids, batch, strict=True):
-                self._take(tokens, digest)
+                self._add_tokens(tokens, digest)
             report(self.progress)
         self._write()
         report(self.progress)
 
     def finish(self) -> None:
-        """Say that all documents of the command that began the store are in it."""
+        """Mark the store as complete."""
         self._replace_manifest(replace(self.manifest, complete=True))
 
     def merge(self, *, beyond: int = 1) -> int:
-        """Merge shards, where there are more than `beyond`, as far as fits; how many are gone."""
+        """Merge shards up to the maximum size if there are more than `beyond`; returns how many
+        fewer there are."""
         before = len(self.manifest.shards)
-        groups = _merges(self.manifest.shards, self._most) if before > beyond else []
+        groups = _merges(self.manifest.shards, self._max_tokens) if before > beyond else []
         for group in groups:
             texts = [map_shard(self.folder, self.manifest, shard).text for shard in group]
             digests = b"".join(read_digests(self.folder, shard) for shard in group)
@@ -98,26 +98,26 @@ class StoreWriter:
                     self._known.add(digest.digest())
                     yield part, digest.digest()
 
-    def _take(self, tokens: np.ndarray, digest: bytes) -> None:
-        """Keep a document for the next shard; one without tokens has nothing to say."""
+    def _add_tokens(self, tokens: np.ndarray, digest: bytes) -> None:
+        """Keep a document for the next shard; one without tokens is skipped."""
         if len(tokens) == 0:
             return
         if tokens.max() >= self.manifest.vocabulary:
             raise InputError(f"token {tokens.max()} is not in the datastore's vocabulary")
         self._texts += [tokens.astype(self.manifest.dtype), self._border()]
         self._digests.append(digest)
-        self._waiting += len(tokens) + 1
+        self._pending += len(tokens) + 1
         self.progress.documents += 1
         self.progress.tokens += len(tokens)
-        if self._waiting >= self._piece:
+        if self._pending >= self._shard_tokens:
             self._write()
 
     def _write(self) -> None:
-        """Make a shard of what waits."""
+        """Write the pending documents as a shard."""
         if self._digests:
             shard = self._make_shard(self._texts, b"".join(self._digests))
             self._replace_manifest(with_shards(self.manifest, shard))
-        self._texts, self._digests, self._waiting = [], [], 0
+        self._texts, self._digests, self._pending = [], [], 0
 
     def _make_shard(self, texts: list[np.ndarray], digests: bytes) -> Shard:
         text = np.concatenate(texts)
@@ -150,7 +150,7 @@ def begin_store(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def _parts(text: str) -> Iterator[str]:
-    """The text, cut behind the last line end within `PART` characters, or there if it has none."""
+    """The text, cut behind the last line end within `PART` characters, or after `PART`."""
     start = 0
     while len(text) - start > PART:
         stop = text.rfind("\n", start, start + PART) + 1 or start + PART
@@ -160,26 +160,26 @@ def _parts(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _batches(parts: Iterator[tuple[str, bytes]], most: int) -> Iterator[list[tuple[str, bytes]]]:
-    """Lists of parts of about `most` characters together."""
+def _batches(parts: Iterator[tuple[str, bytes]], limit: int) -> Iterator[list[tuple[str, bytes]]]:
+    """Lists of parts with about `limit` characters in total."""
     while True:
         batch, size = [], 0
         for part in parts:
             batch.append(part)
             size += len(part[0])
-            if size >= most:
+            if size >= limit:
                 break
         if not batch:
             return
         yield batch
 
 
-def _merges(shards: Iterable[Shard], most: int) -> list[tuple[Shard, ...]]:
-    """Groups of shards, the smallest together, of at most `most` tokens each."""
+def _merges(shards: Iterable[Shard], max_tokens: int) -> list[tuple[Shard, ...]]:
+    """Groups of shards, the smallest together, of at most `max_tokens` tokens each."""
     left, groups = iter(sorted(shards, key=lambda shard: shard.tokens)), []
     group: list[Shard] = list(islice(left, 1))
     for shard in left:
-        if sum(each.tokens for each in group) + shard.tokens > most:
+        if sum(each.tokens for each in group) + shard.tokens > max_tokens:
             groups.append(tuple(group))
             group = []
         group.append(shard)

@@ -2,9 +2,9 @@
 
 A shard is three files: its text (u16 or u32 ids, each document ended by the border), its suffix
 array (u32) and a digest of every document. They are written whole before the manifest that names
-them replaces the old one, so whoever is killed leaves the store as it was, and readers never wait.
-Files that no manifest names are deleted by the next writer. Sizes are checked when a store is
-opened, checksums when that is asked for.
+them replaces the old one, so a killed process leaves the store unchanged, and readers never wait.
+The next writer deletes files that no manifest names. Sizes are checked when a store is opened,
+checksums by `check_files`.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a store is made of. `complete` is false while the command that builds it runs."""
+    """The contents of a store. `complete` is false while the command that builds it runs."""
 
     tokenizer: str
     model: str
@@ -68,7 +68,7 @@ class Manifest:
 
     @property
     def documents(self) -> int:
-        """How many there are, a long one counted once for each of its parts."""
+        """The number of documents; a long one counts once for each of its parts."""
         return sum(shard.documents for shard in self.shards)
 
     @property
@@ -80,19 +80,19 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class ShardArrays:
-    """A shard's text and suffix array, mapped."""
+    """A shard's text and suffix array, memory-mapped."""
 
     text: np.ndarray
     suffixes: np.ndarray
 
 
 def is_store(folder: Path) -> bool:
-    """Whether there is a store, finished or not."""
+    """Whether the folder has a store, complete or not."""
     return (folder / MANIFEST).is_file()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """What the store is made of, or one line that says why it cannot be known."""
+    """The manifest; InputError where it is missing or damaged."""
     file = folder / MANIFEST
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -115,7 +115,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """From now on the store is this."""
+    """Replace the manifest of a store."""
     content = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=1)
     with atomic_file(folder / MANIFEST) as temporary:
         temporary.write_text(content, encoding="utf-8")
@@ -131,7 +131,7 @@ def check_tokenizer(folder: Path, manifest: Manifest, fingerprint: str | None) -
 
 
 def open_arrays(folder: Path, fingerprint: str | None) -> tuple[Manifest, list[ShardArrays]]:
-    """Map a store's shards; should they be merged by another process just now, the new ones."""
+    """Map a store's shards; the new ones if another process merges them meanwhile."""
     while True:
         manifest = read_manifest(folder)
         check_tokenizer(folder, manifest, fingerprint)
@@ -145,7 +145,7 @@ def open_arrays(folder: Path, fingerprint: str | None) -> tuple[Manifest, list[S
 
 
 def map_shard(folder: Path, manifest: Manifest, shard: Shard) -> ShardArrays:
-    """Map a shard's files once their sizes are right."""
+    """Map a shard's files after checking their sizes."""
     for ending, size in shard.sizes(manifest.dtype.itemsize).items():
         file = folder / f"{shard.name}{ending}"
         found = file.stat().st_size
@@ -175,7 +175,7 @@ def write_shard(folder: Path, text: np.ndarray, suffixes: np.ndarray, digests: b
 
 
 def check_files(folder: Path, manifest: Manifest) -> Iterator[Shard]:
-    """Compare every file with its checksum, yielding the shards that are sound as they come."""
+    """Compare every file with its checksum; yields each shard that is intact."""
     for shard in manifest.shards:
         map_shard(folder, manifest, shard)
         for ending, checksum in shard.checksums.items():
@@ -190,7 +190,7 @@ def check_files(folder: Path, manifest: Manifest) -> Iterator[Shard]:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Held by one writer at a time; it first deletes what killed writers left behind."""
+    """Hold the lock of the only writer; deletes files that killed writers left."""
     from filelock import FileLock, Timeout
 
     try:
@@ -235,7 +235,7 @@ def open_digests(folder: Path, manifest: Manifest) -> set[bytes]:
 
 
 def describe(manifest: Manifest) -> dict[str, Any]:
-    """For people and scripts: what is in the store."""
+    """The contents of the store, for people and scripts."""
     return {
         "format": FORMAT,
         "model": manifest.model,

@@ -1,4 +1,4 @@
-"""Compile what datastores are built and asked with, or load it from the cache, ahead of time."""
+"""Compile the kernels of datastores, or load them from numba's cache, ahead of time."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from graft.match.suffix_sort import suffix_array
 
 
 def warm_up(vocabulary: int) -> None:
-    """What searches a store whose tokenizer has so many ids."""
+    """Compile the searches of a store with this vocabulary size."""
     manifest = Manifest("", "", vocabulary)
     text = np.array([0, 0, 0, 0, vocabulary], dtype=manifest.dtype)
     suffixes = np.arange(4, dtype=np.uint32)
@@ -23,7 +23,7 @@ def warm_up(vocabulary: int) -> None:
 
 
 def compile_all() -> None:
-    """Everything, for ids of two bytes and of four."""
+    """Compile searching and building, for ids of two bytes and of four."""
     for vocabulary in (LARGEST_U16, LARGEST_U16 + 1):
         warm_up(vocabulary)
         suffix_array(np.zeros(4, dtype=Manifest("", "", vocabulary).dtype), vocabulary, threads=1)

@@ -1,20 +1,20 @@
-"""A datastore: "what followed this before?" over texts on disk, any number and size of them.
+"""A datastore: continuations of the running text, found in suffix arrays on disk.
 
-Texts and their suffix arrays are mapped, not read: opening takes milliseconds, and what a search
-does not touch stays on disk. The longest end of the running text, up to `LONGEST` tokens, that
-stands in the store with something after it is found by binary search; a border, greater than every
-token, stands between documents, so nothing matches or continues across them.
+Texts and suffix arrays are memory-mapped: opening takes milliseconds, and a search reads only the
+pages it needs. Binary search finds the longest suffix of the running text, up to `MAX_MATCH`
+tokens, that has a continuation in the store. A border, greater than every token, separates
+documents, so nothing matches or continues across them.
 
-In a store of foreign texts the longest match is often a chance one: what followed a few tokens in
-one place says less than what followed one token fewer in many. So a match of less than `SURE`
-tokens in less than `ENOUGH` places is shortened until it has them (measured in docs/log.md).
+In a store of unrelated texts the longest match is often accidental: one token less of context with
+many places predicts better than a long match in one place. A match of less than `RELIABLE_MATCH`
+tokens in less than `MIN_PLACES` places is therefore shortened until it has them (docs/log.md has
+the measurement).
 
-A frequent match has more places than can be looked at. `SAMPLE` of them are taken, evenly spaced
-over the suffix array. Those are not random places: they are in the order of what follows. But just
-therefore every continuation, of any length up to the depth of the sort, is a contiguous stretch of
-each shard's and is met in proportion, wrong by less than one place a shard (random samples of 256
-are wrong by 8 where half of them goes on alike). REST takes the first places instead, which are the
-continuations with small token ids.
+A frequent match has too many places to count. `SAMPLE` of them are taken, evenly spaced over the
+suffix array. The array is ordered by continuation, so each continuation is a contiguous range and
+is sampled in proportion, with an error of less than one place per shard (random samples of 256 have
+an error of 8 for a continuation of probability one half). REST takes the first places instead,
+which are the continuations with small token ids.
 """
 
 from collections.abc import Sequence
@@ -28,10 +28,10 @@ from graft.match.hash_table import compiled
 from graft.match.matches import Matches
 from graft.match.store_files import Manifest, ShardArrays, open_arrays
 
-LONGEST = 16
-SHORTEST = 2
-SURE = 7
-ENOUGH = 16
+MAX_MATCH = 16
+MIN_MATCH = 2
+RELIABLE_MATCH = 7
+MIN_PLACES = 16
 SAMPLE = 256
 LENGTH = 16
 
@@ -65,16 +65,16 @@ def _first_place(text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, fi
 def _after_last(
     text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, first: int, bounds: tuple
 ) -> int:
-    """The rank behind the last suffix with that beginning and, before a border, more."""
+    """The rank behind the last suffix that starts with the pattern's end and has a continuation."""
     low, border = bounds
     step, size = 1, len(pattern) - first
     high = low
-    while high < len(suffixes) and _goes_on(text, suffixes[high], pattern, first, size, border):
+    while high < len(suffixes) and _continues(text, suffixes[high], pattern, first, size, border):
         low, high, step = high + 1, high + step, 2 * step
     high = min(high, len(suffixes))
     while low < high:
         middle = (low + high) >> 1
-        if _goes_on(text, suffixes[middle], pattern, first, size, border):
+        if _continues(text, suffixes[middle], pattern, first, size, border):
             low = middle + 1
         else:
             high = middle
@@ -82,7 +82,7 @@ def _after_last(
 
 
 @compiled
-def _goes_on(
+def _continues(
     text: np.ndarray, start: int, pattern: np.ndarray, first: int, size: int, border: int
 ) -> bool:
     after = start + size
@@ -95,18 +95,20 @@ def _goes_on(
 def _longest(
     text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, bounds: tuple, found: np.ndarray
 ) -> int:
-    """The longest end of the pattern, `least` or more, with a continuation; 0 if there is none.
+    """Length of the longest end of the pattern, at least `min_match`, with a continuation; or 0.
 
-    A shorter end stands wherever a longer one does, so lengths are searched by halving too.
-    `found` gets the first rank and that behind the last.
+    A shorter end occurs wherever a longer one does, so binary search finds the length too. `found`
+    gets the first rank and that behind the last.
     """
-    least, border = bounds
-    length, low, high = 0, least, len(pattern)
+    min_match, border = bounds
+    length, low, high = 0, min_match, len(pattern)
     while low <= high:
         middle = (low + high + 1) >> 1 if length else low
         first = len(pattern) - middle
         rank = _first_place(text, suffixes, pattern, first)
-        if rank < len(suffixes) and _goes_on(text, suffixes[rank], pattern, first, middle, border):
+        if rank < len(suffixes) and _continues(
+            text, suffixes[rank], pattern, first, middle, border
+        ):
             length, low = middle, middle + 1
             found[0] = rank
         else:
@@ -118,15 +120,15 @@ def _longest(
 
 
 @compiled
-def _well_known(
+def _reliable(
     text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, bounds: tuple, found: np.ndarray
 ) -> int:
-    """The same for the longest end that is `SURE` by its length or stands in `ENOUGH` places; where
-    there is none, for that in the most places."""
-    least, border = bounds
+    """The same for the longest end with `RELIABLE_MATCH` tokens or `MIN_PLACES` places, else for
+    the one with the most places."""
+    min_match, border = bounds
     length = _longest(text, suffixes, pattern, bounds, found)
-    for shorter in range(min(length, SURE) - 1, least - 1, -1):
-        if length >= SURE or found[1] - found[0] >= ENOUGH:
+    for shorter in range(min(length, RELIABLE_MATCH) - 1, min_match - 1, -1):
+        if length >= RELIABLE_MATCH or found[1] - found[0] >= MIN_PLACES:
             break
         first = len(pattern) - shorter
         rank = _first_place(text, suffixes, pattern, first)
@@ -138,17 +140,16 @@ def _well_known(
 
 
 @compiled
-def _count_sample(trie: tuple, arrays: tuple, ranks: tuple, sample: tuple, reading: tuple) -> None:
-    """Count the continuations of those of a shard's places that the sample takes.
+def _count_sample(trie: tuple, arrays: tuple, ranks: tuple, sample: tuple, lengths: tuple) -> None:
+    """Count the continuations of the sampled places of a shard.
 
-    The sample takes place (2 i + 1) hits / (2 taken) of all hits; the shard has those from `before`
-    on.
+    Sample i is hit (2 i + 1) hits / (2 taken); the shard has the hits from `before` on.
     """
     text, suffixes = arrays
     first, last = ranks
     hits, taken, before = sample
-    matched, length, border = reading
-    # The least i whose place is not before the shard's.
+    matched, length, border = lengths
+    # The first i whose place is in the shard.
     i = max(0, (2 * taken * before // hits - 1) // 2)
     while (2 * i + 1) * hits // (2 * taken) < before:
         i += 1
@@ -162,19 +163,19 @@ def _count_sample(trie: tuple, arrays: tuple, ranks: tuple, sample: tuple, readi
 
 @dataclass(frozen=True, slots=True)
 class Hits:
-    """Where the longest match stands: per shard the first rank and that behind the last."""
+    """Places of the longest match: per shard the first rank and that behind the last."""
 
     length: int = 0
     ranks: tuple[tuple[int, int], ...] = ()
 
     @property
     def count(self) -> int:
-        """In how many places."""
+        """The number of places."""
         return sum(last - first for first, last in self.ranks)
 
 
 class Store:
-    """An opened datastore; it stays what it was when opened, whatever is added meanwhile."""
+    """An open datastore; documents added after opening are not seen."""
 
     def __init__(self, manifest: Manifest, shards: list[ShardArrays]) -> None:
         self.manifest = manifest
@@ -182,69 +183,70 @@ class Store:
 
     @property
     def border(self) -> int:
-        """The id between documents; all tokens are less."""
+        """The id that separates documents, greater than all tokens."""
         return self.manifest.vocabulary
 
     def index(self) -> "StoreIndex":
-        """A TokenIndex that answers from the store, for one running text."""
+        """A TokenIndex over the store for one running text."""
         return StoreIndex(self)
 
-    def search(self, pattern: np.ndarray, *, shortest: int = SHORTEST) -> Hits:
-        """Where the longest end of the pattern (int32 ids, up to `LONGEST`) stands."""
-        best, ranks, found = 0, [], np.zeros(2, dtype=np.int64)
+    def search(self, pattern: np.ndarray, *, min_match: int = MIN_MATCH) -> Hits:
+        """Find the longest end of the pattern (int32 ids, up to `MAX_MATCH`)."""
+        best, found = 0, np.zeros(2, dtype=np.int64)
+        ranks: list[tuple[int, int]] = []
         for text, suffixes in self._shards:
-            bounds = (max(best, shortest), self.border)
+            bounds = (max(best, min_match), self.border)
             length = _longest(text, suffixes, pattern, bounds, found)
             if length > best:
                 best, ranks = length, [(0, 0)] * len(ranks)
-            ranks.append(tuple(found.tolist()) if length else (0, 0))
+            ranks.append((int(found[0]), int(found[1])) if length else (0, 0))
         return Hits(best, tuple(ranks))
 
-    def search_well_known(self, pattern: np.ndarray) -> Hits:
-        """The same for the longest end that is `SURE` by its length or stands in `ENOUGH` places;
-        where there is none, for that in the most places."""
-        if len(self._shards) == 1:  # most stores: one compiled call
+    def search_reliable(self, pattern: np.ndarray) -> Hits:
+        """The same for the longest end with `RELIABLE_MATCH` tokens or `MIN_PLACES` places, else
+        for the one with the most places."""
+        if len(self._shards) == 1:  # one compiled call is enough
             found = np.zeros(2, dtype=np.int64)
-            length = _well_known(*self._shards[0], pattern, (SHORTEST, self.border), found)
-            return Hits(length, (tuple(found.tolist()) if length else (0, 0),))
+            length = _reliable(*self._shards[0], pattern, (MIN_MATCH, self.border), found)
+            return Hits(length, ((int(found[0]), int(found[1])) if length else (0, 0),))
         best = self.search(pattern)
-        for length in range(min(best.length, SURE) - 1, SHORTEST - 1, -1):
-            if best.length >= SURE or best.count >= ENOUGH:
+        for length in range(min(best.length, RELIABLE_MATCH) - 1, MIN_MATCH - 1, -1):
+            if best.length >= RELIABLE_MATCH or best.count >= MIN_PLACES:
                 break
-            shorter = self.search(pattern[-length:], shortest=length)
+            shorter = self.search(pattern[-length:], min_match=length)
             if shorter.count > best.count:
                 best = shorter
         return best
 
     def count(self, hits: Hits, trie: Continuations, *, sample: int) -> int:
-        """Fill the trie with what follows the hits, or an even sample of them; how many."""
+        """Fill the trie with the continuations of an even sample of the hits; returns how many."""
         trie.clear()
         total = hits.count
         taken, before = min(total, sample), 0
-        reading = (hits.length, trie.length, self.border)
+        lengths = (hits.length, trie.length, self.border)
         for arrays, ranks in zip(self._shards, hits.ranks, strict=True):
             if ranks[0] < ranks[1]:
-                _count_sample(trie.arrays, arrays, ranks, (total, taken, before), reading)
+                _count_sample(trie.arrays, arrays, ranks, (total, taken, before), lengths)
                 before += ranks[1] - ranks[0]
         return taken
 
-    def count_first(self, hits: Hits, trie: Continuations, *, most: int) -> None:
-        """Fill the trie with what follows the first `most` hits of every shard, as REST does."""
+    def count_first(self, hits: Hits, trie: Continuations, *, max_places: int) -> None:
+        """Fill the trie with the continuations of the first hits of every shard, as REST does."""
         trie.clear()
-        reading = (hits.length, trie.length, self.border)
+        lengths = (hits.length, trie.length, self.border)
         for arrays, (first, last) in zip(self._shards, hits.ranks, strict=True):
-            if taken := min(last - first, most):
+            if taken := min(last - first, max_places):
                 ranks = (first, first + taken)
-                _count_sample(trie.arrays, arrays, ranks, (taken, taken, 0), reading)
+                _count_sample(trie.arrays, arrays, ranks, (taken, taken, 0), lengths)
 
 
 def open_store(path: str | Path, tokenizer_fingerprint: str | None) -> Store:
-    """Open a datastore that was made with this tokenizer (None: whichever it was)."""
+    """Open a datastore that was made with this tokenizer (None: with any)."""
     return Store(*open_arrays(Path(path).expanduser(), tokenizer_fingerprint))
 
 
 class RecentTokens:
-    """The end of a running text since the last border: all that a store is asked about."""
+    """The last tokens of a running text since its last border: the search pattern."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -252,31 +254,31 @@ class RecentTokens:
 
     @property
     def tokens(self) -> np.ndarray:
-        """The last tokens, at most `LONGEST`."""
+        """The last tokens, at most `MAX_MATCH`."""
         return np.array(self._recent, dtype=np.int32)
 
-    def tokens_and(self, more: Sequence[int]) -> np.ndarray:
-        """The last tokens as if these, which are not kept, had come too."""
-        return np.array(self._and(more), dtype=np.int32)
+    def tokens_followed_by(self, more: Sequence[int]) -> np.ndarray:
+        """The last tokens of the text followed by `more`, which are not kept."""
+        return np.array(self._joined(more), dtype=np.int32)
 
     def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens; an id that the store's tokenizer does not have is a border."""
-        self._recent = self._and([int(token) for token in tokens[-LONGEST:]])
+        self._recent = self._joined([int(token) for token in tokens[-MAX_MATCH:]])
 
     def border(self) -> None:
         """End a document."""
         self._recent.clear()
 
-    def _and(self, more: Sequence[int]) -> list[int]:
+    def _joined(self, more: Sequence[int]) -> list[int]:
         tokens = [*self._recent, *more]
         known = [0 <= token < self._store.border for token in more]
         if not all(known):
             tokens = tokens[len(tokens) - known[::-1].index(False) :]
-        return tokens[-LONGEST:]
+        return tokens[-MAX_MATCH:]
 
 
 class StoreIndex(RecentTokens):
-    """A TokenIndex over a store: continuations of the longest well-known match as a trie."""
+    """A TokenIndex over a store: continuations of the longest reliable match as a trie."""
 
     def __init__(self, store: Store, *, sample: int = SAMPLE, length: int = LENGTH) -> None:
         super().__init__(store)
@@ -284,14 +286,14 @@ class StoreIndex(RecentTokens):
         self._trie = Continuations(sample, length)
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` nodes; the positions are -1, outside the running text."""
+        """At most `limit` nodes; positions are -1: not in the running text."""
         return self._lookup(self.tokens, limit, confidence)
 
     def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """The same as if `tokens` stood at the end of the text."""
-        return self._lookup(self.tokens_and(tokens), limit, confidence)
+        """`lookup` as if `tokens` followed the text."""
+        return self._lookup(self.tokens_followed_by(tokens), limit, confidence)
 
     def _lookup(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
-        hits = self._store.search_well_known(end)
+        hits = self._store.search_reliable(end)
         self._store.count(hits, self._trie, sample=self._sample)
         return self._trie.best(limit, hits.length, confidence)

@@ -1,10 +1,10 @@
-"""What followed the longest repeated end of a growing text, as a trie, most probable node first.
+"""Continuations of the longest repeated end of a growing text, as a trie, best node first.
 
 In a suffix automaton the suffix link of the newest state is the longest end of the text that
-occurred before: the match is always at hand, nothing is searched. SAM-Decoding (Hu et al., 2024)
-drafts one chain from it. Here the continuations of the match, then those of its shorter ends
-(further suffix links), each weighed by how far matches of that length can be trusted, grow into a
-trie by best-first search. What a longer context did not claim is left to the shorter ones.
+occurred before, so the match needs no search. SAM-Decoding (Hu et al., 2024) drafts one chain from
+it. This index builds a trie by best-first search: continuations of the match, then those of its
+shorter suffixes (further suffix links), weighted by the acceptance rate of matches of that length.
+Shorter contexts share the probability that longer ones leave over.
 """
 
 from collections.abc import Sequence
@@ -38,9 +38,9 @@ from graft.match.suffix_states import (
     target_of,
 )
 
-FEW = 32  # new tokens that the next lookup enters: one call of compiled code, not two
-LISTED_EDGES = 32  # of one state; the oldest, among which a frequent continuation most likely is
-UNSEEN = 0.05  # what the continuations not seen yet count for
+LAZY_TOKENS = 32  # new tokens that the next lookup inserts: one compiled call, not two
+LISTED_EDGES = 32  # per state: the oldest, which most likely include the frequent continuations
+UNSEEN = 0.05  # count of all continuations not seen yet
 
 # Columns of a trie node; the first six are the integer fields of Matches.
 _NODE_TOKEN, _PARENT, _MATCH, _SEEN, _TOTAL, _POSITION, _STATE, _DEPTH = range(8)
@@ -67,7 +67,7 @@ class _Context(NamedTuple):
     total: int
     share: float  # score of a continuation, per time it was seen
     min_score: float
-    longest: int  # the state of the node itself, from which suffix links led here
+    longest: int  # the state of the node itself, where the suffix links start
     parent: int
     depth: int
 
@@ -104,7 +104,7 @@ def _pop(frontier: _Frontier) -> int:
 
 
 @compiled
-def _is_known_to_longer(automaton: Automaton, context: _Context, token: int) -> bool:
+def _has_longer_context(automaton: Automaton, context: _Context, token: int) -> bool:
     state = context.longest
     while state != context.state:
         if target_of(automaton.states, automaton.edges, state, token) != NONE:
@@ -117,12 +117,12 @@ def _is_known_to_longer(automaton: Automaton, context: _Context, token: int) -> 
 def _add_child(
     automaton: Automaton, frontier: _Frontier, context: _Context, token: int, target: int
 ) -> None:
-    """Add a continuation, unless it is below the least score or a longer context judged it."""
+    """Add a continuation, unless its score is too low or a longer context has added it."""
     states, nodes = automaton.states, frontier.nodes
-    # Only where the counting was cut short can a part exceed the whole.
+    # Counts stop at COUNTED_LINKS, so a part can exceed the whole.
     count = min(states[target, COUNT], context.total)
     score = context.share * count
-    if score < context.min_score or _is_known_to_longer(automaton, context, token):
+    if score < context.min_score or _has_longer_context(automaton, context, token):
         return
     node = frontier.used[0]
     frontier.used[0] += 1
@@ -162,30 +162,30 @@ def _expand(
     node: int,
     parent: int,
 ) -> None:
-    """Add the continuations of a node, which is number `parent` of those found."""
+    """Add the continuations of a node, which is row `parent` of the result."""
     states = automaton.states
     longest = state = frontier.nodes[node, _STATE]
     matched = frontier.nodes[node, _MATCH] + 1
     depth = frontier.nodes[node, _DEPTH] + 1
-    rest = frontier.scores[node]
+    remaining = frontier.scores[node]
     for _ in range(limits.max_backoff):
-        if state == ROOT or rest < limits.min_score:
+        if state == ROOT or remaining < limits.min_score:
             return
         total = continued(automaton, state)
-        share = rest * confidence[min(matched, len(confidence) - 1)] / (total + UNSEEN)
+        share = remaining * confidence[min(matched, len(confidence) - 1)] / (total + UNSEEN)
         if total > 0 and share * total >= limits.min_score:
             context = _Context(
                 state, matched, total, share, limits.min_score, longest, parent, depth
             )
             _add_children(automaton, frontier, context)
-        rest -= share * total
+        remaining -= share * total
         state = states[state, LINK]
         matched = states[state, LENGTH]
 
 
 @compiled
 def _walk(automaton: Automaton, after: np.ndarray) -> tuple[int, int]:
-    """The longest end of the text and `after` that occurred before: its state and length."""
+    """State and length of the longest repeated end of the text followed by `after`."""
     states = automaton.states
     state = max(states[automaton.used[2], LINK], ROOT)
     matched = states[state, LENGTH]
@@ -209,8 +209,11 @@ def _lookup(
     bounds: tuple[int, int, float],
     found: tuple[np.ndarray, np.ndarray],
 ) -> int:
-    """Enter `text` = (tokens, how many, what would follow them), the last for this time alone; fill
-    the columns of `found` = (fields, scores), best first; returns how many."""
+    """Insert the new tokens, then fill the columns of `found` = (fields, scores), best first.
+
+    `text` is (tokens, their number, tokens assumed to follow this time); returns how many are
+    found.
+    """
     tokens, stop, after = text
     extend(arrays, tokens, stop)
     fields, scores = found
@@ -236,19 +239,19 @@ def _lookup(
     return size
 
 
-NOTHING = np.empty(0, np.int32)
+NO_TOKENS = np.empty(0, np.int32)
 
 
 class SuffixAutomaton:
-    """The index of choice: exact longest match, branches by evidence, microseconds a step."""
+    """The default index: exact longest match, branches by counts, microseconds per step."""
 
     def __init__(
         self, *, max_backoff: int = 4, max_depth: int = 32, min_score: float = 0.02
     ) -> None:
         self._limits = (max_backoff, max_depth, float(min_score))
         self._text = Text()
-        self._room = 0
-        self._arrays = make_arrays(self._room)
+        self._capacity = 0
+        self._arrays = make_arrays(self._capacity)
         self._frontier = self._make_frontier(32)
 
     def __len__(self) -> int:
@@ -256,9 +259,9 @@ class SuffixAutomaton:
 
     @property
     def arrays(self) -> Arrays:
-        """What compiled code reads, until the next token."""
+        """The arrays for compiled code, valid until the next token."""
         if self._arrays[0][0] < self._text.size:
-            self._enter()
+            self._insert()
         return self._arrays
 
     @property
@@ -268,7 +271,7 @@ class SuffixAutomaton:
 
     @property
     def match_length(self) -> int:
-        """How many tokens at the end of the text stood there before."""
+        """Length of the longest end of the text that occurred before."""
         used, states, _ = self.arrays
         return int(states[states[used[2], LINK], LENGTH])
 
@@ -277,57 +280,57 @@ class SuffixAutomaton:
         return self._text[position]
 
     def reserve(self, length: int) -> None:
-        """Make room for a text of so many tokens at once instead of by doubling."""
+        """Allocate memory for a text of `length` tokens at once instead of by doubling."""
         self._text.reserve(length)
-        self._follow_room()
+        self._grow_arrays()
 
     def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens to the text."""
         self._text.append(tokens)
-        self._follow_room()
-        if len(tokens) > FEW:
-            self._enter()
+        self._grow_arrays()
+        if len(tokens) > LAZY_TOKENS:
+            self._insert()
 
     def border(self) -> None:
         """End a document: nothing matches or continues across this point."""
-        self._enter()
+        self._insert()
         self._text.append_border()
-        self._follow_room()
+        self._grow_arrays()
         border(self._arrays)
 
     def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` continuation nodes of the text's end, by falling score."""
+        """At most `limit` continuation nodes of the text's end, best score first."""
         return self.lookup_after((), limit, confidence)
 
     def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """The same as if `tokens` stood at the end of the text."""
+        """`lookup` as if `tokens` followed the text."""
         if len(self._frontier[-1]) < self._frontier_size(limit):
             self._frontier = self._make_frontier(limit)
         fields = np.empty((6, limit), dtype=np.int32)
         scores = np.empty(limit, dtype=np.float32)
         trust = np.asarray(confidence, dtype=np.float64)
-        after = np.array(tokens, dtype=np.int32) if len(tokens) else NOTHING
+        after = np.array(tokens, dtype=np.int32) if len(tokens) else NO_TOKENS
         text, found = (self._text.tokens, self._text.size, after), (fields, scores)
         size = _lookup(self._arrays, text, self._frontier, trust, self._limits, found)
         return Matches(fields, scores[:size])
 
     @classmethod
     def warm_up(cls) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
+        """Compile the index, or load it from numba's cache, before the first request."""
         index = cls()
         index.extend(np.zeros(4, dtype=np.int32))
         index.border()
         index.reserve(2048)
         index.lookup(4, np.ones(2))
 
-    def _enter(self) -> None:
-        """What is not in the automaton yet."""
+    def _insert(self) -> None:
+        """Insert the tokens that are not in the automaton yet."""
         extend(self._arrays, self._text.tokens, self._text.size)
 
-    def _follow_room(self) -> None:
-        if self._room != self._text.room:
-            self._room = self._text.room
-            self._arrays = grow(self._arrays, self._room)
+    def _grow_arrays(self) -> None:
+        if self._capacity != self._text.capacity:
+            self._capacity = self._text.capacity
+            self._arrays = grow(self._arrays, self._capacity)
 
     def _frontier_size(self, limit: int) -> int:
         return 1 + limit * LISTED_EDGES * self._limits[0]

@@ -1,12 +1,12 @@
-"""Suffix arrays of token texts, sorted as deep as a search looks and no deeper.
+"""Suffix arrays of token texts, sorted only as deep as a search compares.
 
 Suffixes are ordered by their first `DEPTH` tokens, ties by position: a search compares up to 16
-tokens and a draft reads up to 16 more, so what stands behind them may lie in any order. That makes
-texts that repeat at length (licences, logs) no harder than others. Suffixes are dealt out by their
-first token; then each group of equal beginnings is sorted by the next few tokens, packed into a
-64-bit key, until all groups are single or `DEPTH` is reached. Spans of groups are shared among
-threads. It takes some 11 bytes of memory a token. (pydivsufsort, the package that is kept up, sorts
-the suffixes that begin at every byte: two or four times as many, whole, on one core.)
+tokens and a draft copies up to 16 more, so the order behind them does not matter. Texts with long
+repetitions (licences, logs) therefore take no longer than others. Suffixes are bucketed by their
+first token; then each group of equal prefixes is sorted by the next few tokens, packed into a
+64-bit key, until all groups are single or `DEPTH` is reached. Threads share the groups. Sorting
+takes 11 bytes of memory per token. (pydivsufsort sorts the suffixes of every byte: two or four
+times as many, completely, on one core.)
 """
 
 import os
@@ -16,29 +16,29 @@ import numpy as np
 from numba import njit
 
 DEPTH = 32
-SPAN = 1 << 20  # suffixes that a thread sorts at a time, or one first token's, if there are more
+SPAN = 1 << 20  # suffixes that a thread sorts at a time, or one bucket if it is larger
 _RUN = 12  # keys that are sorted by insertion before they are merged
 
-_sorting = njit(cache=True, nogil=True, _nrt=False)
+_sorting = njit(cache=True, nogil=True)
 
 
 def suffix_array(text: np.ndarray, border: int, *, threads: int | None = None) -> np.ndarray:
-    """Where the suffixes of the text begin, in order, as uint32; none begins with the border.
+    """Starts of the sorted suffixes as uint32; suffixes that begin with the border are left out.
 
-    Ids are at most `border`. Beyond the end of the text there are borders without end.
+    Ids are at most `border`. The text counts as followed by borders.
     """
     starts = np.zeros(border + 2, dtype=np.int64)
     _count_tokens(text, starts)
     np.cumsum(starts, out=starts)
     suffixes = np.empty(starts[border], dtype=np.uint32)
-    _deal_out(text, border, starts.copy(), suffixes)
+    _bucket(text, border, starts.copy(), suffixes)
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         list(pool.map(lambda span: _sort_span(text, border, suffixes, span), _spans(starts)))
     return suffixes
 
 
 def _spans(starts: np.ndarray) -> list[np.ndarray]:
-    """Where the first tokens' groups begin, in consecutive spans of about `SPAN` suffixes."""
+    """Starts of the buckets, in consecutive spans of about `SPAN` suffixes."""
     edges = np.unique(starts[:-1])
     if len(edges) < 2:
         return []
@@ -70,8 +70,8 @@ def _count_tokens(text: np.ndarray, starts: np.ndarray) -> None:
 
 
 @_sorting
-def _deal_out(text: np.ndarray, border: int, heads: np.ndarray, suffixes: np.ndarray) -> None:
-    """Put every suffix behind those with the same first token that begin earlier."""
+def _bucket(text: np.ndarray, border: int, heads: np.ndarray, suffixes: np.ndarray) -> None:
+    """Put every suffix behind earlier ones with the same first token."""
     for at in range(len(text)):
         token = text[at]
         if token != border:
@@ -83,7 +83,7 @@ def _deal_out(text: np.ndarray, border: int, heads: np.ndarray, suffixes: np.nda
 def _sort_groups(
     text: np.ndarray, suffixes: np.ndarray, same: np.ndarray, work: tuple, packing: tuple
 ) -> None:
-    """Sort by all tokens but the first; `same`: begins like the suffix before, as far as known."""
+    """Sort by all tokens but the first; `same`: equal to the suffix before, as far as compared."""
     keys, spare_keys, spare = work
     depth = 1
     while depth < DEPTH:
@@ -108,11 +108,11 @@ def _pack_keys(
     text: np.ndarray, group: np.ndarray, depth: int, packing: tuple, keys: np.ndarray
 ) -> None:
     """The tokens of each suffix from `depth` on, as many as a key holds, none beyond `DEPTH`."""
-    border, bits, most = packing
-    most = min(most, DEPTH - depth)
+    border, bits, packed = packing
+    count = min(packed, DEPTH - depth)
     for at in range(len(group)):
         key = np.uint64(0)
-        for place in range(group[at] + depth, group[at] + depth + most):
+        for place in range(group[at] + depth, group[at] + depth + count):
             token = text[place] if place < len(text) else border
             key = (key << np.uint64(bits)) | np.uint64(token)
         keys[at] = key
@@ -157,7 +157,7 @@ def _merge_pairs(
     to_values: np.ndarray,
     bounds: tuple,
 ) -> None:
-    """Merge start..middle and middle..stop, both sorted, into the same places elsewhere."""
+    """Merge the sorted start..middle and middle..stop into start..stop of the other arrays."""
     start, middle, stop = bounds
     left, right = start, middle
     for at in range(start, stop):

@@ -46,19 +46,19 @@ def named(arrays: Arrays) -> Automaton:
     return Automaton(arrays[0], arrays[1], arrays[2])
 
 
-def make_arrays(room: int) -> Arrays:
-    """An automaton of the empty text with room for so many tokens."""
-    states = np.empty((2 * room + 2, 8), dtype=np.int32)
+def make_arrays(capacity: int) -> Arrays:
+    """The automaton of an empty text with memory for `capacity` tokens."""
+    states = np.empty((2 * capacity + 2, 8), dtype=np.int32)
     states[: ROOT + 1] = 0
     states[ROOT, MORE] = -1
-    edges = np.zeros((slots_for(room), 4), dtype=np.int32)
+    edges = np.zeros((slots_for(capacity), 4), dtype=np.int32)
     return np.array([0, ROOT + 1, ROOT]), states, edges
 
 
-def grow(arrays: Arrays, room: int) -> Arrays:
-    """The same automaton with room for so many tokens; the old arrays are spent."""
+def grow(arrays: Arrays, capacity: int) -> Arrays:
+    """The same automaton with memory for `capacity` tokens; the old arrays must not be used."""
     used, states, edges = arrays
-    _, new_states, new_edges = make_arrays(room)
+    _, new_states, new_edges = make_arrays(capacity)
     new_states[: used[1]] = states[: used[1]]
     _rehash(new_states, used[1], edges, new_edges)
     return used, new_states, new_edges

@@ -1,16 +1,17 @@
-"""What the hash-table indexes share: a text that grows and is entered as it arrives."""
+"""The base of the hash-table indexes: a growing text whose tokens are indexed on arrival."""
 
 import numpy as np
 
 from graft.match.hash_table import Text
+from graft.match.matches import Matches
 
 
 class TextIndex:
-    """The text part of a TokenIndex; a subclass makes tables for its room and enters tokens."""
+    """The text of a TokenIndex; a subclass makes its hash tables and indexes tokens."""
 
     def __init__(self) -> None:
         self._text = Text()
-        self._begin()
+        self._reset()
 
     def __len__(self) -> int:
         return self._text.size
@@ -22,35 +23,39 @@ class TextIndex:
     def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens to the text."""
         self._text.append(tokens)
-        self._follow()
+        self._index_new()
 
     def border(self) -> None:
         """End a document: nothing matches or continues across this point."""
         self._text.append_border()
-        self._follow()
+        self._index_new()
 
     @classmethod
     def warm_up(cls) -> None:
-        """Compile all of it, or load it from the cache, so that the first request need not."""
+        """Compile the index, or load it from numba's cache, before the first request."""
         index = cls()
         index.extend(np.zeros(16, dtype=np.int32))
         index.lookup(4, np.ones(2))
 
-    def _begin(self) -> None:
-        self._entered, self._room = 0, self._text.room
-        self._make_tables(self._room)
-
-    def _follow(self) -> None:
-        """Enter what is new; all of it, into larger tables, when the text has outgrown them."""
-        if self._room != self._text.room:
-            self._begin()
-        start, self._entered = self._entered, self._text.size
-        self._enter(start, self._entered)
-
-    def _make_tables(self, room: int) -> None:
-        """Empty tables for a text of up to `room` tokens."""
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """See TokenIndex."""
         raise NotImplementedError
 
-    def _enter(self, first: int, last: int) -> None:
-        """Enter the tokens first..last of the text into the tables."""
+    def _reset(self) -> None:
+        self._indexed, self._capacity = 0, self._text.capacity
+        self._make_tables(self._capacity)
+
+    def _index_new(self) -> None:
+        """Index new tokens; the whole text into larger tables where it no longer fits."""
+        if self._capacity != self._text.capacity:
+            self._reset()
+        start, self._indexed = self._indexed, self._text.size
+        self._insert(start, self._indexed)
+
+    def _make_tables(self, capacity: int) -> None:
+        """Make empty tables for a text of up to `capacity` tokens."""
+        raise NotImplementedError
+
+    def _insert(self, first: int, last: int) -> None:
+        """Insert the tokens first..last of the text into the tables."""
         raise NotImplementedError

@@ -12,7 +12,7 @@ import torch
 from numba import njit
 from torch import Tensor
 
-from graft.kernels.decoder_triton import MOST_MOVES
+from graft.kernels.decoder_triton import MAX_MOVES
 from graft.kernels.tree_attention_triton import PlacedPlan
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import COLUMNS, TreePlan
@@ -35,7 +35,7 @@ class StepShape:
         return {
             **dict.fromkeys(("tokens", "positions", "rows"), self.nodes),
             "bits": self.nodes * self.words,
-            "moves": 2 * MOST_MOVES,
+            "moves": 2 * MAX_MOVES,
             "moved": 1,
             **{name: -(-size // 2) for name, size in halves.items()},
         }
@@ -62,7 +62,7 @@ class DeviceStep:
         self.tokens, self.positions, self.rows = (
             parts[name] for name in ("tokens", "positions", "rows")
         )
-        self.moves, self.moved = parts["moves"].view(MOST_MOVES, 2), parts["moved"]
+        self.moves, self.moved = parts["moves"].view(MAX_MOVES, 2), parts["moved"]
         tasks = parts["tasks"].view(torch.int32)[: shape.tasks * COLUMNS]
         self.plan = PlacedPlan(
             shape.tile,
@@ -135,7 +135,7 @@ def _write(whole, halves, content, nodes, words):  # noqa: ANN001, ANN202  (numb
     whole[place : place + bits.size] = bits.ravel()
     place += nodes * words
     whole[place : place + moves.size] = moves.ravel()
-    place += 2 * MOST_MOVES
+    place += 2 * MAX_MOVES
     whole[place] = len(moves)
     place = 2 * (place + 1)
     halves[place : place + count] = parts

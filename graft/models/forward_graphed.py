@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graft.kernels.decoder_triton import MOST_MOVES
+from graft.kernels.decoder_triton import MAX_MOVES
 from graft.kernels.tree_attention_triton import plan_for, tasks_wanted
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import TreePlan
@@ -74,7 +74,7 @@ class GraphedForward:
             self._features = self.layers.features(self._filled(tokens, layout, plan))
             return self.layers.logits(self._features[wanted])
         prepared = self._prepared.get(shape) or self._prepare(shape)
-        prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
+        prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
         self._features, logits = self._compute(prepared)
         return self.layers.logits(self._features[wanted]) if logits is None else logits[wanted]
 
@@ -106,7 +106,7 @@ class GraphedForward:
         self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: TreePlan
     ) -> DeviceStep:
         step = DeviceStep(fit(plan, len(tokens)), self.device)
-        step.fill(tokens, layout, plan, self.storage.take_moves(MOST_MOVES))
+        step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
         return step
 
     @torch.inference_mode()

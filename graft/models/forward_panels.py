@@ -255,7 +255,7 @@ def run_layers(hidden, weights, cache, where, plan, constants, scratch, threads)
             multiply_share(normed, qkv_weight[layer], qkv_scale[layer], t, threads, qkv)
         for i in prange(nodes):
             place_heads(
-                i, qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
+                np.int64(i), qkv[i], qkv_bias[layer], head_norms[layer], sizes, epsilon,
                 where, query, cache, layer,
             )  # fmt: skip
         for t in prange(threads):  # interleaved: the long tasks of a prefill are neighbours

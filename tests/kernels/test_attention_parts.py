@@ -24,7 +24,7 @@ def plain(query, keys, values, mask=None):
 
 
 @pytest.mark.parametrize("cuts", [[], [5], [0, 9], [3, 4, 17]])
-def test_parts_are_one_attention(cuts):
+def test_merged_parts_equal_one_attention(cuts):
     query, keys, values = (
         drawn(HEADS, 3, SIZE),
         drawn(KV_HEADS, 20, SIZE),
@@ -40,7 +40,7 @@ def test_parts_are_one_attention(cuts):
     torch.testing.assert_close(merge_parts(parts)[0], expected.float(), atol=1e-5, rtol=1e-5)
 
 
-def test_sequences_side_by_side_have_masks_of_their_own():
+def test_sequences_of_a_batch_have_their_own_masks():
     query = drawn(4, HEADS, 3, SIZE)
     keys, values = drawn(4, KV_HEADS, 9, SIZE), drawn(4, KV_HEADS, 9, SIZE)
     mask = torch.rand(4, 3, 9, generator=generator) < 0.5
@@ -51,7 +51,7 @@ def test_sequences_side_by_side_have_masks_of_their_own():
     )
 
 
-def test_who_sees_nothing_gets_nothing_and_changes_nothing():
+def test_fully_masked_query_gets_zeros_and_changes_nothing():
     query, keys, values = drawn(HEADS, 2, SIZE), drawn(KV_HEADS, 4, SIZE), drawn(KV_HEADS, 4, SIZE)
     nothing = attend_rows(query, keys, values, SCALE, torch.zeros(2, 4, dtype=torch.bool))
     empty = attend_rows(query, keys[:, :0], values[:, :0], SCALE)
@@ -64,7 +64,7 @@ def test_who_sees_nothing_gets_nothing_and_changes_nothing():
     "segments", [[(0, 5)], [(16, 32)], [(48, 20), (0, 17), (80, 1)], [(37, 11), (3, 2)]]
 )
 @pytest.mark.parametrize("layers", [1, 2])
-def test_every_storage_attends_alike(segments, layers):
+def test_all_storages_give_the_same_attention(segments, layers):
     """To its last layer or layers, each with heads of its own."""
     rows = RowStorage(3, KV_HEADS, SIZE, torch.float32, torch.device("cpu"))
     panels = PanelStorage(3, KV_HEADS, SIZE)

@@ -25,7 +25,7 @@ def level(batch, width, random):
 @pytest.mark.parametrize("vocabulary", [40, PART, 2 * PART + 100])
 @pytest.mark.parametrize(("width", "children", "size"), [(1, 16, 4), (4, 16, 16), (10, 10, 7)])
 @pytest.mark.parametrize("keeps_all", [True, False])
-def test_a_level_is_torchs(vocabulary, width, children, size, keeps_all):
+def test_level_equals_torch(vocabulary, width, children, size, keeps_all):
     random = torch.Generator().manual_seed(vocabulary + width)
     batch, first, above = 2, 11, 5
     logits = (3 * torch.randn(batch * width, vocabulary, generator=random)).to(DEVICE)
@@ -67,7 +67,7 @@ def test_a_level_is_torchs(vocabulary, width, children, size, keeps_all):
     assert (pool[:, :, first - 1 + added :] == -1).all()
 
 
-def test_equal_values_go_in_order():
+def test_ties_are_resolved_in_order():
     logits = torch.zeros(1, 2 * PART, device=DEVICE)
     nodes = Nodes.roots(torch.tensor([3], device=DEVICE))
     pool = torch.zeros(3, 1, 8, dtype=torch.int32, device=DEVICE)
@@ -79,7 +79,7 @@ def test_equal_values_go_in_order():
 
 
 @pytest.mark.parametrize("size", [48, 1100])
-def test_pairs_are_joined(size):
+def test_pairs_are_concatenated(size):
     left, right = torch.randn(5, size, device=DEVICE), torch.randn(3, size, device=DEVICE)
     places = torch.tensor([2, 0, 1, 1, 2], device=DEVICE)
     assert torch.equal(joined_pairs(left, right, places), torch.cat([left, right[places]], 1))

@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.kernels.decoder_triton import (
     ARGMAX_BLOCK,
-    MOST_MOVES,
+    MAX_MOVES,
     add_norm,
     argmax_rows,
     move_rows,
@@ -49,7 +49,7 @@ def normed(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 @dtypes
 @pytest.mark.parametrize("size", [48, 64, 576])
-def test_norm_alone_leaves_the_hidden_states(size, dtype):
+def test_norm_alone_does_not_change_hidden_states(size, dtype):
     hidden, weight = randoms(3, size, dtype=dtype) * 5, randoms(size, dtype=dtype)
     before = hidden.clone()
     assert_near(add_norm(hidden, None, weight, EPSILON), normed(hidden, weight))
@@ -57,7 +57,7 @@ def test_norm_alone_leaves_the_hidden_states(size, dtype):
 
 
 @dtypes
-def test_the_sum_is_rounded_as_torch_does_before_it_is_normed(dtype):
+def test_sum_is_rounded_before_the_norm_as_in_torch(dtype):
     hidden, change, weight = (randoms(3, 96, dtype=dtype) for _ in range(3))
     expected = hidden + change
     result = add_norm(hidden, change, weight[0], EPSILON)
@@ -80,7 +80,7 @@ def rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.
 @dtypes
 @pytest.mark.parametrize("head_normed", [False, True], ids=["plain", "head norms"])
 @pytest.mark.parametrize("size", [16, 64, 80, 96])
-def test_heads_are_normed_turned_and_stored(size, head_normed, dtype):
+def test_heads_are_normed_rotated_and_stored(size, head_normed, dtype):
     heads, kv_heads, nodes = 4, 2, 3
     qkv = randoms(nodes, (heads + 2 * kv_heads) * size, dtype=dtype)
     cosine, sine = randoms(50, size // 2), randoms(50, size // 2)
@@ -123,7 +123,7 @@ MOVES = {
 
 @dtypes
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
-@pytest.mark.parametrize("capacity", [5, MOST_MOVES])
+@pytest.mark.parametrize("capacity", [5, MAX_MOVES])
 def test_rows_are_read_before_any_is_written(moves, capacity, dtype):
     kv = randoms(2, 2, 3, 13, 80, dtype=dtype)
     expected = kv.clone()
@@ -141,13 +141,13 @@ SIZES = [1, 100, ARGMAX_BLOCK, 2 * ARGMAX_BLOCK + 77]
 
 @dtypes
 @pytest.mark.parametrize("size", SIZES)
-def test_argmax_is_torchs(size, dtype):
+def test_argmax_equals_torch(size, dtype):
     logits = randoms(5, size, dtype=dtype)
     logits[1] -= 100  # all negative
     assert torch.equal(argmax_rows(logits), logits.argmax(-1))
 
 
-def test_the_first_of_equal_numbers_is_the_largest():
+def test_argmax_of_ties_is_the_first():
     logits = torch.zeros(6, 3 * ARGMAX_BLOCK)
     logits[1] = float("-inf")
     logits[2, [10, 20, ARGMAX_BLOCK + 10]] = 5.0

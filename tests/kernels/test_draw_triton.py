@@ -18,7 +18,7 @@ def keys_of(count):
 
 
 @pytest.mark.parametrize("vocabulary", [50, PART, 2 * PART + 77])
-def test_draws_are_the_argmax_of_scaled_logits_and_noise(vocabulary):
+def test_sample_is_the_argmax_of_scaled_logits_and_noise(vocabulary):
     random = torch.Generator().manual_seed(vocabulary)
     logits = (3 * torch.randn(6, vocabulary, generator=random)).to(DEVICE)
     logits[2, 3], logits[3] = -torch.inf, 0.0
@@ -29,7 +29,7 @@ def test_draws_are_the_argmax_of_scaled_logits_and_noise(vocabulary):
     assert torch.equal(draw_rows(logits, keys, temperatures), expected.argmax(-1))
 
 
-def test_a_number_that_is_none_is_drawn_first():
+def test_nan_is_sampled_first():
     logits = torch.zeros(1, PART + 5, device=DEVICE)
     logits[0, [7, PART + 1]] = torch.nan
     one = torch.ones(1, dtype=torch.float64, device=DEVICE)
@@ -37,7 +37,7 @@ def test_a_number_that_is_none_is_drawn_first():
 
 
 @pytest.mark.parametrize("vocabulary", [40, PART + 9])
-def test_noise_is_the_samplers(vocabulary):
+def test_noise_equals_the_samplers(vocabulary):
     random = torch.Generator().manual_seed(vocabulary)
     logits = torch.randn(6, vocabulary, generator=random).to(DEVICE)
     tokens = torch.randperm(9 * vocabulary, generator=random)[:vocabulary].to(DEVICE)

@@ -22,7 +22,7 @@ def test_exp_is_within_three_tenmillionths():
     assert np.abs(exponentials(x) / expected - 1).max() < 3e-7
 
 
-def test_exp_of_zero_is_exactly_one_and_its_ends_are_held():
+def test_exp_of_zero_is_one_and_its_range_is_clamped():
     x = np.array([0, -0.0, -np.inf, -87.1, -1e30, 88, 89, 1e30], np.float32)
     result = exponentials(x)
     assert (result[:2] == 1).all()
@@ -50,7 +50,7 @@ def test_rms_norm_may_write_over_its_input():
     np.testing.assert_array_equal(x, apart)
 
 
-def test_rotation_turns_the_pairs_as_complex_numbers():
+def test_rotation_equals_complex_multiplication():
     x, angle = randoms(16), randoms(8)
     result = np.empty_like(x)
     rotate(x, np.cos(angle), np.sin(angle), result)
@@ -59,7 +59,7 @@ def test_rotation_turns_the_pairs_as_complex_numbers():
 
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 33, 64])
-def test_a_number_has_the_same_exponential_wherever_it_stands(count):
+def test_exp_does_not_depend_on_the_position(count):
     x = randoms(count) * np.float32(9)
     alone = np.concatenate([exponentials(x[i : i + 1]) for i in range(count)])
     np.testing.assert_array_equal(exponentials(x), alone)

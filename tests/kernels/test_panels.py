@@ -41,7 +41,7 @@ def test_product_equals_float64_for_any_number_of_rows(columns, depth, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("depth", [4, 8, 252, 576])
-def test_a_row_has_the_same_bits_whatever_rows_stand_beside_it(depth, dtype):
+def test_row_has_the_same_bits_in_any_batch(depth, dtype):
     panels = pack_panels(random_weight(33, depth, dtype))
     x = np.random.default_rng(1).standard_normal((20, depth)).astype(np.float32)
     alone = np.concatenate([product(row[None], panels) for row in x])
@@ -50,7 +50,7 @@ def test_a_row_has_the_same_bits_whatever_rows_stand_beside_it(depth, dtype):
         np.testing.assert_array_equal(product(x[20 - rows :], panels), alone[20 - rows :])
 
 
-def test_only_the_columns_asked_for_are_written():
+def test_only_the_requested_columns_are_written():
     weight = random_weight(64, 8, torch.float32)
     x, wide = np.ones((3, 8), np.float32), np.empty((8, LANES), np.float32)
     result = np.full((3, 64), 7, np.float32)
@@ -62,7 +62,7 @@ def test_only_the_columns_asked_for_are_written():
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [1, 15, 16, 17, 32, 50])
-def test_packing_keeps_every_number_at_its_place(columns, dtype):
+def test_packing_keeps_every_weight(columns, dtype):
     weight = random_weight(columns, 8, dtype)
     panels = pack_panels(weight)
     assert panels.dtype == weight.dtype
@@ -72,13 +72,13 @@ def test_packing_keeps_every_number_at_its_place(columns, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_widening_gives_back_what_torch_stores(dtype):
+def test_widened_weights_equal_torch(dtype):
     weight = (10 * torch.randn(5, 7, generator=torch.Generator().manual_seed(3))).to(dtype)
     np.testing.assert_array_equal(widen(bits(weight)), weight.float().numpy())
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 7, 18])
-def test_a_depth_the_kernel_cannot_step_through_is_refused(depth):
+def test_depth_that_is_no_multiple_is_refused(depth):
     assert depth % UNROLL
     with pytest.raises(ValueError, match=f"depth {depth} is not a multiple of 4"):
         pack_panels(np.zeros((16, depth), np.float32))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from graft.kernels.product_triton import MOST_ROWS, ProductPlan, plan_product, product
+from graft.kernels.product_triton import MAX_ROWS, ProductPlan, plan_product, product
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
@@ -48,7 +48,7 @@ def test_few_rows(rows, outputs, depth, plan, dtype):
 
 
 @dtypes
-@pytest.mark.parametrize("rows", [5, 16, 17, 40, MOST_ROWS])
+@pytest.mark.parametrize("rows", [5, 16, 17, 40, MAX_ROWS])
 def test_more_rows_by_dots(rows, dtype):
     x, weight = randoms(rows, 96, dtype=dtype), randoms(40, 96, dtype=dtype)
     for plan in (PLANS["dots"], PLANS["dots in splits"]):
@@ -87,7 +87,7 @@ def test_residual_is_added_to_in_place(plan, dtype):
 @dtypes
 @plans
 @pytest.mark.parametrize("normed", [False, True], ids=["plain", "normed"])
-def test_gates_and_ups_are_joined(normed, plan, dtype):
+def test_gates_and_ups_are_fused(normed, plan, dtype):
     x, weight = randoms(3, 64, dtype=dtype), randoms(2 * 24, 64, dtype=dtype)
     norm = (randoms(64, dtype=dtype), EPSILON) if normed else None
     wide = F.rms_norm(x.double(), (64,), norm[0].double(), EPSILON) if norm else x.double()
@@ -106,7 +106,7 @@ def test_the_same_call_gives_the_same_bits(plan):
 
 
 @pytest.mark.parametrize("rows", [1, 4, 5, 20])
-def test_it_plans_for_itself(rows):
+def test_default_plan_works(rows):
     x, weight = randoms(rows, 576, dtype=torch.float32), randoms(72, 576, dtype=torch.float32)
     assert_near(product(x, weight), x.double() @ weight.double().T, 576)
 
@@ -116,7 +116,7 @@ def test_it_plans_for_itself(rows):
 @pytest.mark.parametrize(
     ("outputs", "depth"), [(6144, 4096), (4096, 14336), (576, 576), (960, 576), (151936, 896)]
 )
-def test_plans_are_sound(rows, outputs, depth, gated):
+def test_plans_are_valid(rows, outputs, depth, gated):
     plan = plan_product(rows, outputs, depth, gated=gated)
     sizes = (plan.outputs, plan.depth, plan.warps)
     assert all(size & (size - 1) == 0 for size in sizes), "powers of two"

@@ -73,7 +73,7 @@ def test_int8_product_is_as_exact_as_float32(columns, depth, product):
 
 
 @kernels
-def test_a_row_has_the_same_bits_whatever_rows_stand_beside_it(product):
+def test_row_has_the_same_bits_in_any_batch(product):
     codes, scale = random_weight(33, 576)
     x = random_rows(20, 576)
     alone = np.concatenate([product(row[None], codes, scale) for row in x])
@@ -83,7 +83,7 @@ def test_a_row_has_the_same_bits_whatever_rows_stand_beside_it(product):
 
 
 @kernels
-def test_a_number_far_above_the_others_leaves_them_their_digits(product):
+def test_outlier_does_not_cost_precision(product):
     codes, scale = random_weight(16, 64)
     x = random_rows(1, 64)
     x[0, 5] = 1000
@@ -100,7 +100,7 @@ def test_rows_of_zeros_and_of_one_number(product):
         np.testing.assert_allclose(product(x, codes, scale)[0], expected, rtol=1e-5, atol=1e-38)
 
 
-def test_only_the_columns_asked_for_are_written():
+def test_only_the_requested_columns_are_written():
     codes, scale = random_weight(64, 32)
     x, result = random_rows(3, 32), np.full((3, 64), 7, np.float32)
     some_columns(x, pack_weight(codes), scale, 1, 3, result)
@@ -119,7 +119,7 @@ def test_other_weights_have_no_scale(dtype):
     np.testing.assert_array_equal(result, expected)
 
 
-def test_digits_give_back_the_numbers():
+def test_digits_reproduce_the_inputs():
     x = random_rows(5, 64) * np.array([[1], [1e-20], [1e20], [0], [3]], np.float32)
     digits, worth = split_rows(x)
     back = (digits.astype(np.float64) * np.array([65536, 256, 1])[:, None]).sum(1) * worth[:, None]
@@ -127,7 +127,7 @@ def test_digits_give_back_the_numbers():
     assert (np.abs(back - x) <= 2.0**-22 * largest).all()
 
 
-def test_the_largest_number_of_a_row_never_overflows_its_digits():
+def test_largest_input_never_overflows_its_digits():
     x = np.exp(np.random.default_rng(0).uniform(-30, 30, (500, 16))).astype(np.float32)
     x[::2] *= -1
     digits, worth = split_rows(x)
@@ -147,6 +147,6 @@ def test_both_kernels_agree():
 
 
 @pytest.mark.parametrize("depth", [4, 8, 24])
-def test_a_depth_the_dots_cannot_step_through_is_refused(depth):
+def test_depth_that_is_no_multiple_is_refused(depth):
     with pytest.raises(ValueError, match=f"depth {depth} is not a multiple of {STEP}"):
         pack_quads(np.zeros((16, depth), np.int8))

@@ -50,13 +50,13 @@ def by_panels(step: Step, *, scale=0.3, window=None) -> np.ndarray:
     lead = (int(plan.blocks[:, 3].max()), kv_heads, nodes * groups)
     partial = [np.full(shape, np.nan, np.float32) for shape in (lead, lead, (*lead, SIZE))]
     result = np.empty((nodes, heads, SIZE), np.float32)
-    sight = (step.layout.ancestors, step.layout.positions, np.int64(window or 0))
+    mask = (step.layout.ancestors, step.layout.positions, np.int64(window or 0))
     for head in range(kv_heads):
         for block in plan.blocks:
             for split in range(block[3]):
                 attend_split(
                     0, head, plan.tasks[block[2] + split], query, (storage.keys, storage.values),
-                    sight, np.float32(scale), tuple(x[split] for x in partial),
+                    mask, np.float32(scale), tuple(x[split] for x in partial),
                 )  # fmt: skip
             merge_splits(head, block, tuple(partial), result)
     return result
@@ -70,7 +70,7 @@ def assert_agrees(step: Step, window: int | None = None) -> None:
 
 
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_a_tree_at_every_kind_of_border(context):
+def test_tree_at_every_split_boundary(context):
     rng = np.random.default_rng(context)
     layout = lay_out([([context], random_tree(13, rng))])
     assert_agrees(random_step(layout, 2, 1, rng))
@@ -98,7 +98,7 @@ def test_a_chain_across_splits_is_plain_causal_attention(context):
 
 @pytest.mark.parametrize("prefix", [1, 15, 16, 100, 255, 256, 257, 300])
 @pytest.mark.parametrize("own", [0, 1, 200, 400])
-def test_shared_prefixes_are_seen_by_all_who_build_on_them(prefix, own):
+def test_shared_prefixes_are_visible_to_all_their_sequences(prefix, own):
     rng = np.random.default_rng(prefix + own)
     trees = [random_tree(n, rng) for n in (7, 1, 12)]
     sequences = [([prefix, 5, own + b], tree) for b, tree in enumerate(trees)]
@@ -109,7 +109,7 @@ def test_shared_prefixes_are_seen_by_all_who_build_on_them(prefix, own):
 
 @pytest.mark.parametrize("window", [None, 6, 60, 290])
 @pytest.mark.parametrize("lengths", [[4, 50, 0], [16, 241, 3], [5, 30, 256, 1]])
-def test_parts_of_a_text_are_seen_at_their_own_positions(lengths, window):
+def test_selected_rows_keep_their_positions(lengths, window):
     """Sinks, the latest rows and rows behind them, with positions left out between them."""
     rng = np.random.default_rng(len(lengths))
     trees = [random_tree(7, rng), chain(range(3))]
@@ -140,7 +140,7 @@ def test_windows_count_positions_not_rows(context, window):
 @pytest.mark.parametrize("window", [None, 30])
 @pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("with_sinks", [False, True])
-def test_softcap_and_sinks_of_the_torch_versions(window, softcap, with_sinks):
+def test_softcap_and_sinks_of_the_torch_kernels(window, softcap, with_sinks):
     rng = np.random.default_rng(5)
     sinks = rng.standard_normal(4) if with_sinks else None
     layout = lay_out([([50], random_tree(10, rng)), ([0], random_tree(3, rng))])
@@ -152,7 +152,7 @@ def test_softcap_and_sinks_of_the_torch_versions(window, softcap, with_sinks):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.bfloat16, 0.05)])
-def test_the_torch_version_in_the_models_own_dtype(dtype, tolerance):
+def test_torch_kernels_in_the_models_dtype(dtype, tolerance):
     rng = np.random.default_rng(6)
     step = random_step(lay_out([([90], random_tree(10, rng))]), 4, 2, rng)
     tensors = [torch.from_numpy(x).to(dtype) for x in (step.query, step.keys, step.values)]
@@ -196,7 +196,7 @@ def decoded_alone(step: Step, context: int, node: int, window: int | None) -> np
 
 @pytest.mark.parametrize("window", [None, 5, 256])
 @pytest.mark.parametrize("context", [*CONTEXTS, 250, 251, 252, 253, 505])
-def test_a_node_has_the_bits_of_its_path_decoded_alone(context, window):
+def test_node_has_the_bits_of_its_path_decoded_alone(context, window):
     rng = np.random.default_rng(context)
     step = random_step(lay_out([([context], random_tree(24, rng))]), 3, 1, rng)
     together = by_panels(step, window=window)
@@ -206,7 +206,7 @@ def test_a_node_has_the_bits_of_its_path_decoded_alone(context, window):
 
 
 @pytest.mark.parametrize("context", [0, 200, 255])
-def test_a_long_prefill_has_the_bits_of_single_tokens(context):
+def test_long_prefill_has_the_bits_of_single_tokens(context):
     rng = np.random.default_rng(context)
     step = random_step(lay_out([([context], chain(range(300)))]), 2, 1, rng)
     together = by_panels(step)

@@ -16,7 +16,7 @@ from graft.kernels.tree_plan import (
     FEW_ROWS,
     KEY,
     KEYS,
-    LEAST_KEYS,
+    MIN_KEYS,
     PART,
     ROW,
     ROWS,
@@ -59,17 +59,17 @@ def assert_agrees(step: Step, tolerance: float = 3e-6, dtype=torch.float32, **op
 
 
 @pytest.mark.parametrize("context", [0, 1, 31, 32, 33, 255, 256, 257, 600, 1100])
-def test_a_tree_at_every_kind_of_border(context):
+def test_tree_at_every_split_boundary(context):
     rng = np.random.default_rng(context)
     layout = lay_out([([context], random_tree(13, rng))])
     assert_agrees(random_step(layout, 2, 1, rng))
 
 
-def test_a_long_context_is_split_and_merged():
+def test_long_context_is_split_and_merged():
     rng = np.random.default_rng(1)
     step = random_step(lay_out([([1100], random_tree(5, rng))]), 2, 1, rng)
     plan = place(step.layout, 2, torch.zeros(1, 1, SIZE))
-    assert plan.most_parts > 2
+    assert plan.max_parts > 2
     assert_agrees(step)
 
 
@@ -89,7 +89,7 @@ def test_any_head_size(size, dtype):
 
 
 @pytest.mark.parametrize("nodes", [63, 64, 65, 130])
-def test_trees_of_more_than_one_word(nodes):
+def test_trees_of_more_than_64_nodes(nodes):
     rng = np.random.default_rng(nodes)
     layout = lay_out([([100], random_tree(nodes, rng)), ([3], chain(range(70)))])
     assert_agrees(random_step(layout, 1, 1, rng))
@@ -130,7 +130,7 @@ def test_softcap_and_sinks(window, softcap, context):
     assert_agrees(step, window=window, softcap=softcap, sinks=rng.standard_normal(4))
 
 
-def test_a_shared_prefix_is_read_once_for_all():
+def test_shared_prefix_is_loaded_once():
     rng = np.random.default_rng(3)
     trees = [random_tree(n, rng) for n in (7, 1, 12)]
     layout = lay_out([([600, 5, 10 + b], tree) for b, tree in enumerate(trees)], shared=2)
@@ -147,7 +147,7 @@ def test_a_shared_prefix_is_read_once_for_all():
     ("lengths", "window"),
     daily(product([[4, 50, 0], [16, 600, 3]], [None, 60]), ([4, 50, 0], None), ([16, 600, 3], 60)),
 )
-def test_parts_of_a_text_are_seen_at_their_own_positions(lengths, window):
+def test_selected_rows_keep_their_positions(lengths, window):
     rng = np.random.default_rng(len(lengths))
     layout = lay_out(
         [(lengths, random_tree(7, rng)), (lengths, chain(range(3)))], gaps=[0, 1000, 0]
@@ -155,7 +155,7 @@ def test_parts_of_a_text_are_seen_at_their_own_positions(lengths, window):
     assert_agrees(random_step(layout, 4, 2, rng), window=window)
 
 
-def test_padding_changes_nothing_and_is_left_alone():
+def test_padding_changes_nothing_and_is_not_written():
     rng = np.random.default_rng(4)
     step = random_step(lay_out([([500], random_tree(5, rng))]), 2, 1, rng)
     plan = place(step.layout, 2, torch.zeros(1, 1, SIZE))
@@ -165,7 +165,7 @@ def test_padding_changes_nothing_and_is_left_alone():
         torch.cat([plan.parts, torch.zeros(3, dtype=torch.int32)]),
         torch.cat([plan.bits, torch.zeros(3, 1, dtype=torch.int64)]),
         torch.cat([plan.positions, torch.zeros(3, dtype=torch.int64)]),
-        plan.most_parts + 4,
+        plan.max_parts + 4,
     )
     query, keys, values = (torch.from_numpy(x) for x in (step.query, step.keys, step.values))
     more = torch.cat([query, torch.full((3, 2, SIZE), float("nan"))])
@@ -174,7 +174,7 @@ def test_padding_changes_nothing_and_is_left_alone():
 
 
 @pytest.mark.parametrize("tiles", [Tiles(16, 4, 2, 1), Tiles(64, 4, 2, 1)])
-def test_the_tiling_is_a_matter_of_speed_only(tiles):
+def test_tiling_does_not_change_results(tiles):
     rng = np.random.default_rng(6)
     step = random_step(lay_out([([450], random_tree(9, rng))]), 2, 1, rng)
     query, keys, values = (torch.from_numpy(x) for x in (step.query, step.keys, step.values))
@@ -196,7 +196,7 @@ def test_the_tiling_is_a_matter_of_speed_only(tiles):
     seed=st.integers(0, 1000),
 )
 def test_every_row_sees_every_key_once(sequences, shared, group, tasks, tiles, seed):
-    """The plan, by brute force: who reads which keys as which part."""
+    """The plan, by brute force: which row loads which keys as which part."""
     rng = np.random.default_rng(seed)
     shared = min(shared, min(len(lengths) for lengths, _ in sequences) - 1)
     common = sequences[0][0][:shared]
@@ -220,14 +220,14 @@ def test_every_row_sees_every_key_once(sequences, shared, group, tasks, tiles, s
     )
 
 
-BESIDES = 128  # keys that could be read in the time that a task takes besides reading
+OVERHEAD = 128  # keys that could be read in the time that a task takes besides reading
 
 
 def time_taken(plan, places):
     """In keys, if so many tasks run at a time and the next begins where one ends."""
     free = [0] * places
     for task in plan.tasks:
-        heapq.heappushpop(free, free[0] + int(task[KEYS]) + BESIDES)
+        heapq.heappushpop(free, free[0] + int(task[KEYS]) + OVERHEAD)
     return max(free)
 
 
@@ -238,21 +238,19 @@ def time_taken(plan, places):
     ),
     places=st.sampled_from([16, 44, 66, 132]),
 )
-def test_no_program_works_much_longer_than_others(lengths, places):
+def test_tasks_are_balanced(lengths, places):
     """A task too many would double it."""
     layout = lay_out([(each, chain([5])) for each in lengths])
     plan = plan_tree(layout, group=6, tile=16, tasks=places)
     even = sum(map(sum, lengths)) / places
-    assert time_taken(plan, places) <= 1.5 * even + 2 * (LEAST_KEYS + BESIDES)
+    assert time_taken(plan, places) <= 1.5 * even + 2 * (MIN_KEYS + OVERHEAD)
 
 
 @pytest.mark.parametrize("own", [0, 300])
 @pytest.mark.parametrize(
     ("context", "tile", "pieces"), [(32_768, 64, 4), (32_768, 16, 8), (12_288, 16, 4)]
 )
-def test_sixteen_contexts_are_done_in_one_turn_and_very_long_ones_in_two(
-    context, own, tile, pieces
-):
+def test_sixteen_contexts_take_one_wave_and_very_long_ones_two(context, own, tile, pieces):
     """Two where tasks do little but read. What was written behind a cached prompt, besides."""
     lengths = [context, own] if own else [context]
     plan = plan_tree(lay_out([(lengths, chain([5]))] * 16), group=6, tile=tile, tasks=66)
@@ -262,10 +260,10 @@ def test_sixteen_contexts_are_done_in_one_turn_and_very_long_ones_in_two(
 
 @settings(max_examples=40, deadline=None)
 @given(nodes=st.integers(257, 2048), context=st.integers(0, 40_000), places=st.integers(16, 132))
-def test_pieces_of_prompts_have_few_partial_results(nodes, context, places):
-    """Never more than an even share of keys would give: graphs have room for few."""
+def test_prefill_chunks_have_few_partial_results(nodes, context, places):
+    """At most as many as an even share of keys gives: graphs have memory for few."""
     layout = lay_out([([context], chain([5] * nodes))])
     plan = plan_tree(layout, group=6, tile=128, tasks=places)
     tiles = -(-nodes * 6 // 128)
-    even = max(LEAST_KEYS, tiles * context / places)
+    even = max(MIN_KEYS, tiles * context / places)
     assert plan.parts.max() <= max(1, -(-context // even))

@@ -63,7 +63,7 @@ def naive_prompt_lookup(text, max_ngram, length, after=()):
 
 @given(texts, afters, st.integers(1, 4), st.integers(1, 5), st.integers(0, 6))
 @settings(deadline=None, max_examples=200)
-def test_prompt_lookup_finds_the_first_place_with_a_whole_continuation(
+def test_prompt_lookup_finds_the_first_place_with_a_complete_continuation(
     text, after, n, length, limit
 ):
     index = feed(NgramIndex(max_ngram=n, length=length), text)
@@ -78,9 +78,9 @@ def test_prompt_lookup_finds_the_first_place_with_a_whole_continuation(
     assert found.scores == pytest.approx([trust(matched) ** (i + 1) for i in range(size)])
 
 
-def agreement(text, place, end, most):
-    run, most = 0, min(most, place + 1, len(end))
-    while run < most and text[place - run] == end[-1 - run] != BORDER:
+def match_length(text, place, end, max_match):
+    run, limit = 0, min(max_match, place + 1, len(end))
+    while run < limit and text[place - run] == end[-1 - run] != BORDER:
         run += 1
     return run
 
@@ -92,7 +92,7 @@ def is_prefix(left, right):
 def naive_branches(text, max_match, min_match, branches, length, after=()):
     """(agreement, start, run) of the branches, the best first."""
     end = [*text, *after]
-    places = [(agreement(text, place, end, max_match), place) for place in range(len(text) - 1)]
+    places = [(match_length(text, place, end, max_match), place) for place in range(len(text) - 1)]
     chosen = []
     for matched, place in sorted(places, reverse=True):
         run = text[place + 1 : place + 1 + length]
@@ -127,12 +127,12 @@ def path_to(found, node):
 
 @given(texts, afters, st.integers(1, 3), st.integers(0, 4), st.integers(1, 3), st.integers(1, 5))
 @settings(deadline=None, max_examples=200)
-def test_copying_takes_the_places_that_agree_the_longest(  # noqa: PLR0913
-    text, after, least, more, branches, length
+def test_copy_index_takes_the_longest_matches(  # noqa: PLR0913
+    text, after, min_match, more, branches, length
 ):
     options = {
-        "max_match": least + more,
-        "min_match": least,
+        "max_match": min_match + more,
+        "min_match": min_match,
         "branches": branches,
         "length": length,
     }
@@ -148,7 +148,7 @@ def test_copying_takes_the_places_that_agree_the_longest(  # noqa: PLR0913
 
 @given(texts, st.integers(0, 20))
 @settings(deadline=None, max_examples=60)
-def test_copied_nodes_are_cut_at_the_limit_best_first(text, limit):
+def test_limit_keeps_the_best_copied_nodes(text, limit):
     index = feed(CopyIndex(), text)
     whole, cut = index.lookup(20, TRUST), index.lookup(limit, TRUST)
     assert all(np.diff(whole.scores) <= 0)
@@ -157,7 +157,7 @@ def test_copied_nodes_are_cut_at_the_limit_best_first(text, limit):
         assert np.array_equal(getattr(whole, field)[:limit], getattr(cut, field))
 
 
-def test_a_continuation_cut_short_gives_way_to_the_longer_one_it_begins():
+def test_longer_continuation_replaces_its_prefix():
     found = feed(CopyIndex(length=4), [5, 6, 7, 8, 9, BORDER, 5, 6, 7, BORDER, 5, 6]).lookup(
         9, TRUST
     )
@@ -197,7 +197,7 @@ def naive_chain(text, longest, length):
 
 @given(texts, st.integers(2, 5), st.integers(1, 6), st.integers(0, 7))
 @settings(deadline=None, max_examples=200)
-def test_counts_follow_the_longest_known_context(text, order, length, limit):
+def test_counts_use_the_longest_known_context(text, order, length, limit):
     found = feed(NgramCounts(order=order, length=length), text).lookup(limit, TRUST)
     chain = naive_chain(text, order - 1, min(length, limit))
     columns = (found.tokens, found.match_lengths, found.counts, found.totals, found.positions)
@@ -209,12 +209,12 @@ def test_counts_follow_the_longest_known_context(text, order, length, limit):
 @pytest.mark.parametrize("kind", ALL)
 @given(texts, st.integers(1, 5))
 @settings(deadline=None, max_examples=40)
-def test_growing_in_pieces_gives_the_same_index(kind, text, step):
+def test_growing_in_chunks_gives_the_same_index(kind, text, step):
     assert is_same(feed(kind(), text).lookup(9, TRUST), feed(kind(), text, step).lookup(9, TRUST))
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_a_text_that_outgrows_its_tables_matches_one_made_at_once(kind):
+def test_growing_beyond_the_tables_gives_the_same_index(kind):
     text = np.random.default_rng(0).zipf(1.3, 6000).astype(np.int32) % 50
     whole, grown = kind(), kind()
     whole.extend(text)
@@ -228,7 +228,7 @@ def test_a_text_that_outgrows_its_tables_matches_one_made_at_once(kind):
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("text", [[], [1], [BORDER], [BORDER] * 3, [1, BORDER], [1, BORDER, 1]])
-def test_a_text_without_repetition_proposes_nothing(kind, text):
+def test_text_without_repetition_gives_no_matches(kind, text):
     index = feed(kind(), text)
     assert len(index) == len(text)
     assert len(index.lookup(8, TRUST)) == 0
@@ -241,7 +241,7 @@ def test_one_repeated_token_continues_with_itself(kind):
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_tokens_are_read_back_and_negative_ones_refused(kind):
+def test_tokens_can_be_read_and_negative_ones_are_refused(kind):
     index = feed(kind(), [4, BORDER, 6])
     assert [index.token_at(position) for position in range(3)] == [4, BORDER, 6]
     with pytest.raises(InputError, match="token -5 is negative"):

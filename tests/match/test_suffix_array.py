@@ -23,10 +23,10 @@ from graft.match.store_files import (
 )
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import (
-    ENOUGH,
-    LONGEST,
-    SHORTEST,
-    SURE,
+    MAX_MATCH,
+    MIN_MATCH,
+    MIN_PLACES,
+    RELIABLE_MATCH,
     Store,
     StoreIndex,
     open_store,
@@ -71,7 +71,7 @@ def write(folder, documents, vocabulary=SMALL, shard=None):
 
 
 def places(documents, end):
-    """Everywhere the end stands with something after it."""
+    """All places of the end that have a continuation."""
     found = []
     for document in documents:
         for at in range(len(document) - len(end)):
@@ -83,8 +83,8 @@ def places(documents, end):
 def well_known(documents, end):
     """The longest match, shortened where it is neither long nor frequent."""
     best = longest(documents, end)
-    for length in range(best[0] - 1, SHORTEST - 1, -1):
-        if best[0] >= SURE or len(best[1]) >= ENOUGH:
+    for length in range(best[0] - 1, MIN_MATCH - 1, -1):
+        if best[0] >= RELIABLE_MATCH or len(best[1]) >= MIN_PLACES:
             break
         found = places(documents, end[-length:])
         best = (length, found) if len(found) > len(best[1]) else best
@@ -92,7 +92,7 @@ def well_known(documents, end):
 
 
 def longest(documents, end):
-    for length in range(min(LONGEST, len(end)), SHORTEST - 1, -1):
+    for length in range(min(MAX_MATCH, len(end)), MIN_MATCH - 1, -1):
         if found := places(documents, end[-length:]):
             return length, found
     return 0, []
@@ -111,7 +111,7 @@ def paths_of(matches):
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=200), st.integers(1, 40))
-def test_suffixes_are_ordered_by_their_first_tokens_then_by_place(text, repeats):
+def test_suffixes_are_sorted_by_their_first_tokens_then_by_position(text, repeats):
     text = text * repeats if len(text) < 10 else text
     border = max(text)
     beyond = [border] * DEPTH
@@ -124,34 +124,34 @@ def test_suffixes_are_ordered_by_their_first_tokens_then_by_place(text, repeats)
 
 
 @given(documents, ends, st.sampled_from([SMALL, WIDE]))
-def test_the_longest_end_with_a_continuation_is_found(texts, end, vocabulary):
+def test_search_finds_the_longest_end_with_a_continuation(texts, end, vocabulary):
     scale = vocabulary // SMALL
     texts = [[token * scale for token in text] for text in texts]
     end = [token * scale for token in end]
     store = made(texts, vocabulary)
-    hits = store.search(np.array(end[-LONGEST:], np.int32))
+    hits = store.search(np.array(end[-MAX_MATCH:], np.int32))
     length, followers = longest(texts, end)
     assert (hits.length, hits.count) == (length, len(followers))
     assert store.manifest.dtype.itemsize == (2 if vocabulary == SMALL else 4)
 
 
 @given(documents, ends, st.integers(1, 8))
-def test_a_rare_short_match_gives_way_to_a_frequent_shorter_one(texts, end, shard):
+def test_rare_short_match_is_shortened_to_a_frequent_one(texts, end, shard):
     for store in (made(texts), made(texts, shard=shard)):
-        hits = store.search_well_known(np.array(end[-LONGEST:], np.int32))
+        hits = store.search_reliable(np.array(end[-MAX_MATCH:], np.int32))
         length, followers = well_known(texts, end)
         assert (hits.length, hits.count) == (length, len(followers))
 
 
-def test_a_long_match_needs_one_place_only():
+def test_reliable_match_needs_one_place_only():
     """And a short one keeps its length where shorter ones have no more places."""
-    often = [[5, 6, 9]] * ENOUGH
-    for length, used in ((SURE, SURE), (SURE - 1, 2), (2, 2)):
+    often = [[5, 6, 9]] * MIN_PLACES
+    for length, used in ((RELIABLE_MATCH, RELIABLE_MATCH), (RELIABLE_MATCH - 1, 2), (2, 2)):
         once = list(range(20, 18 + length)) + [5, 6]
         store = made([[*once, 3], *often], vocabulary=99)
-        assert store.search_well_known(np.array(once, np.int32)).length == used
+        assert store.search_reliable(np.array(once, np.int32)).length == used
         alone = made([[*once, 3]], vocabulary=99)
-        assert alone.search_well_known(np.array(once, np.int32)).length == length
+        assert alone.search_reliable(np.array(once, np.int32)).length == length
 
 
 @given(documents, ends, st.integers(1, 6))
@@ -177,7 +177,7 @@ def test_continuations_are_counted_and_never_cross_documents(texts, end, length)
 
 
 @given(documents, ends, st.integers(1, 3))
-def test_several_shards_answer_as_one(texts, end, shard):
+def test_several_shards_give_the_matches_of_one(texts, end, shard):
     one, several = made(texts), made(texts, shard=shard)
     assert len(several.manifest.shards) == -(-len(texts) // shard)
     found = []
@@ -196,7 +196,7 @@ def test_several_shards_answer_as_one(texts, end, shard):
 
 
 @given(st.lists(st.integers(1, 60), min_size=2, max_size=12), st.integers(3, 40), st.integers(1, 4))
-def test_a_sample_meets_every_continuation_in_proportion(sizes, sample, shard):
+def test_sample_has_every_continuation_in_proportion(sizes, sample, shard):
     texts = [[0, 0, 1 + kind] for kind, size in enumerate(sizes) for _ in range(size)]
     store = made(texts, vocabulary=99, shard=-(-len(texts) // shard))
     index = StoreIndex(store, sample=sample, length=2)
@@ -212,7 +212,7 @@ def test_a_sample_meets_every_continuation_in_proportion(sizes, sample, shard):
 
 
 @given(documents, ends)
-def test_rest_keeps_the_most_frequent_within_its_count_of_distinct_tokens(texts, end):
+def test_rest_keeps_the_most_frequent_within_its_limit_of_distinct_tokens(texts, end):
     index = RestIndex(made(texts))
     index.extend(np.array(end, np.int32))
     found = index.lookup(64, TRUST)
@@ -246,7 +246,7 @@ def rest_choices(nodes):
     st.lists(st.integers(0, 5), min_size=2, max_size=3),
     st.integers(1, 64),
 )
-def test_rest_chooses_as_its_description_does(texts, end, limit):
+def test_rest_equals_its_plain_description(texts, end, limit):
     index = RestIndex(made(texts, vocabulary=6))
     for _ in range(2):  # the second time with a used trie
         index.extend(np.array(end, np.int32))
@@ -267,7 +267,7 @@ def test_rest_has_the_tree_sizes_of_the_original():
 
 @pytest.mark.parametrize("kind", [StoreIndex, RestIndex])
 @given(documents, ends, st.lists(st.integers(0, SMALL), max_size=20))
-def test_what_would_follow_is_what_follows_once_it_is_there(kind, texts, end, more):
+def test_lookup_after_equals_lookup_of_the_extended_text(kind, texts, end, more):
     """Ids beyond the vocabulary among them."""
     store = made(texts)
     ahead, there = kind(store), kind(store)
@@ -289,19 +289,19 @@ def test_what_would_follow_is_what_follows_once_it_is_there(kind, texts, end, mo
 
 
 @given(st.lists(st.tuples(documents, ends), min_size=2, max_size=4))
-def test_a_used_trie_is_as_good_as_a_new_one(searches):
+def test_cleared_trie_equals_a_new_one(searches):
     """Cleared by what was used, not slot by slot."""
     trie = Continuations(50, 4)
     for texts, end in searches:
         fresh, store = Continuations(50, 4), made(texts)
-        hits = store.search(np.array(end[-LONGEST:], np.int32))
+        hits = store.search(np.array(end[-MAX_MATCH:], np.int32))
         for each in (trie, fresh):
             store.count(hits, each, sample=50)
         np.testing.assert_array_equal(trie.nodes, fresh.nodes)
         np.testing.assert_array_equal(trie.arrays[2], fresh.arrays[2])
 
 
-def test_the_running_text_starts_anew_at_borders_and_at_unknown_ids():
+def test_running_text_restarts_at_borders_and_at_unknown_ids():
     store = made([[1, 2, 3, 0], [2, 1, 1]])
     index = store.index()
     for text, border, follows in (
@@ -316,7 +316,7 @@ def test_the_running_text_starts_anew_at_borders_and_at_unknown_ids():
         assert index.lookup(4, np.ones(2)).tokens.tolist() == follows
 
 
-def test_an_empty_store_answers_nothing(tmp_path):
+def test_empty_store_gives_no_matches(tmp_path):
     folder = tmp_path / "store"
     with writing(folder):
         StoreWriter(folder, begin_store(folder, Manifest("tok", "m", 9))).finish()
@@ -327,7 +327,7 @@ def test_an_empty_store_answers_nothing(tmp_path):
     assert len(index.lookup(4, TRUST)) == 0
 
 
-def test_what_is_there_is_not_added_again_and_long_texts_are_cut_at_lines(tmp_path, monkeypatch):
+def test_duplicates_are_skipped_and_long_texts_are_cut_at_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(store_build, "PART", 12)
     folder, seen = tmp_path / "store", []
 
@@ -346,12 +346,12 @@ def test_what_is_there_is_not_added_again_and_long_texts_are_cut_at_lines(tmp_pa
     assert read_manifest(folder).documents == 6
 
 
-def test_merging_keeps_answers_and_leaves_no_files_behind(tmp_path):
+def test_merging_keeps_matches_and_deletes_old_files(tmp_path):
     texts = [[1, 2, 3, at % 4] for at in range(10)]
     folder = tmp_path / "store"
     before = write(folder, texts, shard=1)
     with writing(folder):
-        writer = StoreWriter(folder, read_manifest(folder), most_tokens=25)
+        writer = StoreWriter(folder, read_manifest(folder), max_tokens=25)
         assert writer.merge(beyond=10) == 0
         assert writer.merge() == 8
         assert [shard.tokens for shard in writer.manifest.shards] == [25, 25]
@@ -365,7 +365,7 @@ def test_merging_keeps_answers_and_leaves_no_files_behind(tmp_path):
     assert before.search(pattern).count == after.search(pattern).count == 10
 
 
-def test_a_merge_cut_short_leaves_the_store_as_it_was(tmp_path, monkeypatch):
+def test_interrupted_merge_leaves_the_store_unchanged(tmp_path, monkeypatch):
     folder = tmp_path / "store"
     write(folder, [[1, 2, 3], [1, 2, 0]], shard=1)
     before = read_manifest(folder)
@@ -384,7 +384,7 @@ def test_a_merge_cut_short_leaves_the_store_as_it_was(tmp_path, monkeypatch):
         assert len(list(folder.glob("*.tokens"))) == 2
 
 
-def test_writers_take_turns(tmp_path):
+def test_second_writer_is_refused(tmp_path):
     folder = tmp_path / "store"
     with (
         writing(folder),
@@ -394,7 +394,7 @@ def test_writers_take_turns(tmp_path):
         pass
 
 
-def test_files_of_a_killed_writer_are_deleted_by_the_next(tmp_path):
+def test_next_writer_deletes_the_files_of_a_killed_one(tmp_path):
     folder = tmp_path / "store"
     write(folder, [[1, 2, 3]])
     left = [folder / "0123.tokens", folder / ".tmp-0123.suffixes-x"]
@@ -406,7 +406,7 @@ def test_files_of_a_killed_writer_are_deleted_by_the_next(tmp_path):
     assert isinstance(open_store(folder, "tok"), Store)
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path):
+def test_folder_with_other_files_is_refused(tmp_path):
     folder = tmp_path
     (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="other files"), writing(folder):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from graft.errors import InputError
 from graft.match.matches import Matches
-from graft.match.suffix_automaton import FEW, LISTED_EDGES, UNSEEN, SuffixAutomaton
+from graft.match.suffix_automaton import LAZY_TOKENS, LISTED_EDGES, UNSEEN, SuffixAutomaton
 
 FIELDS = ("tokens", "parents", "match_lengths", "counts", "totals", "scores", "positions")
 
@@ -77,7 +77,7 @@ def path_to(matches: Matches, node: int) -> list[int]:
     return path
 
 
-def contexts_of(text: list[int], whole: list[int], matched: int, most: int) -> list[int]:
+def contexts_of(text: list[int], whole: list[int], matched: int, limit: int) -> list[int]:
     """Lengths of the contexts to ask: the match, then each shorter end seen at more places."""
     lengths, before = [], None
     for n in range(matched, 0, -1):
@@ -85,7 +85,7 @@ def contexts_of(text: list[int], whole: list[int], matched: int, most: int) -> l
         if ends != before:
             lengths.append(n)
         before = ends
-    return lengths[:most]
+    return lengths[:limit]
 
 
 def naive_children(text, whole, matched, score, backoff) -> dict[int, tuple[int, int, int, float]]:
@@ -103,13 +103,13 @@ def naive_children(text, whole, matched, score, backoff) -> dict[int, tuple[int,
 
 @given(texts)
 @settings(deadline=None, max_examples=150)
-def test_match_is_the_longest_end_that_stood_in_the_text_before(text):
+def test_match_is_the_longest_end_that_occurred_before(text):
     assert indexed(text).match_length == longest_match(text)
 
 
 @given(texts, st.lists(st.integers(0, 3), max_size=3), st.integers(1, 5))
 @settings(deadline=None, max_examples=150)
-def test_the_trie_is_what_counting_gives(text, after, backoff):
+def test_trie_equals_counting(text, after, backoff):
     index = indexed(text, min_score=0.0, max_depth=3, max_backoff=backoff)
     limit = 4 + 16 + 64
     found = index.lookup_after(after, limit, TRUST) if after else index.lookup(limit, TRUST)
@@ -135,7 +135,7 @@ def test_the_trie_is_what_counting_gives(text, after, backoff):
 
 @given(texts, st.integers(0, 12))
 @settings(deadline=None, max_examples=100)
-def test_every_branch_stands_in_the_text_after_the_matched_context(text, limit):
+def test_every_branch_occurs_in_the_text_after_the_match(text, limit):
     found = indexed(text).lookup(limit, TRUST)
     assert len(found) <= limit
     for node in range(len(found)):
@@ -147,7 +147,7 @@ def test_every_branch_stands_in_the_text_after_the_matched_context(text, limit):
 
 @given(texts)
 @settings(deadline=None, max_examples=100)
-def test_parents_come_first_scores_fall_and_siblings_differ(text):
+def test_parents_come_first_scores_descend_and_siblings_differ(text):
     found = indexed(text, min_score=0.001).lookup(64, TRUST)
     assert all(parent < node for node, parent in enumerate(found.parents))
     assert all(np.diff(found.scores) <= 0)
@@ -157,7 +157,7 @@ def test_parents_come_first_scores_fall_and_siblings_differ(text):
 
 @given(texts, texts, st.integers(1, 4))
 @settings(deadline=None, max_examples=60)
-def test_growing_in_pieces_gives_the_same_index(text, more, step):
+def test_growing_in_chunks_gives_the_same_index(text, more, step):
     whole = indexed(text + more)
     grown = indexed(text)
     grown.reserve(5000)
@@ -173,7 +173,7 @@ def test_growing_in_pieces_gives_the_same_index(text, more, step):
         assert np.array_equal(getattr(left, field), getattr(right, field))
 
 
-def test_a_long_text_that_outgrows_its_arrays_many_times_matches_one_made_at_once():
+def test_growing_beyond_the_arrays_gives_the_same_index():
     rng = np.random.default_rng(0)
     text = rng.zipf(1.3, 9000).astype(np.int32) % 300
     whole, grown = SuffixAutomaton(), SuffixAutomaton()
@@ -191,14 +191,14 @@ def test_a_long_text_that_outgrows_its_arrays_many_times_matches_one_made_at_onc
 @pytest.mark.parametrize(
     "text", [[], [1], [1, 2, 3], [BORDER], [BORDER] * 3, [1, BORDER], [1, BORDER, 2]]
 )
-def test_a_text_without_repetition_proposes_nothing(text):
+def test_text_without_repetition_gives_no_matches(text):
     index = indexed(text)
     assert len(index) == len(text)
     assert index.match_length == 0
     assert len(index.lookup(8, TRUST)) == 0
 
 
-def test_the_longer_context_speaks_first_and_the_shorter_fills_the_rest():
+def test_longer_context_comes_first_and_shorter_ones_fill_up():
     found = indexed([1, 2, 3, BORDER, 9, 2, 4, BORDER, 1, 2]).lookup(2, TRUST)
     assert found.tokens.tolist() == [3, 4]
     assert found.match_lengths.tolist() == [2, 1]
@@ -216,15 +216,15 @@ def test_one_repeated_token_continues_to_the_full_depth():
     assert found.parents.tolist() == list(range(-1, 19))
 
 
-def test_a_state_with_many_continuations_lists_its_oldest():
+def test_state_with_many_continuations_lists_its_oldest():
     text = [token for other in range(2 * LISTED_EDGES) for token in (0, 1 + other)]
     found = indexed([*text, 0], min_score=0.0, max_depth=1).lookup(100, TRUST)
     assert sorted(found.tokens) == list(range(1, LISTED_EDGES + 1))
     assert set(found.totals) == {2 * LISTED_EDGES}
 
 
-@pytest.mark.parametrize("count", [1, FEW, FEW + 1])
-def test_tokens_are_entered_by_whoever_asks_first(count):
+@pytest.mark.parametrize("count", [1, LAZY_TOKENS, LAZY_TOKENS + 1])
+def test_every_query_inserts_pending_tokens(count):
     """Few are only noted when they come."""
     text = [7, *range(1, count), 7]
     for ask in (lambda index: index.arrays, lambda index: index.lookup(4, TRUST), lambda _: None):
@@ -240,7 +240,7 @@ def test_tokens_are_entered_by_whoever_asks_first(count):
     assert index.match_length == 0
 
 
-def test_tokens_are_read_back_and_negative_ones_refused():
+def test_tokens_can_be_read_and_negative_ones_are_refused():
     index = indexed([4, BORDER, 6])
     assert [index.token_at(position) for position in range(3)] == [4, BORDER, 6]
     with pytest.raises(IndexError, match="outside a text of 3 tokens"):

@@ -14,7 +14,7 @@ from torch import Tensor
 from graft.draft.heads.growth import Beam, DraftInput
 from graft.kernels.draw_triton import noisy_rows
 from graft.kernels.tree_attention_triton import tasks_wanted, tiles_of
-from graft.kernels.tree_plan import COLUMNS, FIRST, TREE, TreePlan, plan_guesses
+from graft.kernels.tree_plan import COLUMNS, FIRST, TREE, TreePlan, plan_levels
 from graft.models.heads.fused import Looking
 from graft.models.heads.runner import HeadRunner
 from graft.sampling import DRAW, Sampler, as_signed
@@ -89,7 +89,7 @@ class Plans:
             tile = next((each for each in tiles if each >= width * group), tiles[-1])
             heads = layers * config.kv_heads
             tasks = tasks_wanted(tile, heads, config.head_size, dtype, self._runner.device)
-            plan = plan_guesses(segments, width, group=group, tile=tile, tasks=tasks)
+            plan = plan_levels(segments, width, group=group, tile=tile, tasks=tasks)
             self._made[key] = plan, AttentionShape.of(plan)
         return self._made[key]
 

@@ -29,7 +29,7 @@ class Looking:
     tile: int
     tasks: Tensor  # [T, COLUMNS] int32
     parts: Tensor  # [N] int32
-    most_parts: int
+    max_parts: int
 
 
 class GraphInputs(Protocol):
@@ -167,7 +167,7 @@ class FusedRound:
         looking = self._inputs.looking(whose, self._depth)
         return PlacedPlan(
             looking.tile, looking.tasks, looking.parts, nodes.bits.view(-1, 1), nodes.positions,
-            looking.most_parts,
+            looking.max_parts,
         )  # fmt: skip
 
 
