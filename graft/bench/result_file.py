@@ -47,11 +47,11 @@ SELECTING = frozenset(
 )  # fmt: skip
 # Fields that identify a row, by kind; other kinds have none: no row replaces another.
 KEYS = {
-    "decode": ("prompts", "variant", "temperature", "batch", "context", "repeat"),
+    "decode": ("suite", "prompts", "variant", "temperature", "batch", "context", "repeat"),
     "rag": ("set", "question", "policy", "variant", "repeat"),
     "kernels": ("part", "variant", "context", "nodes"),
     "serve": ("concurrency",),
-    "index": ("variant", "tokens"),
+    "index": ("index", "tokens"),
 }
 Row = dict[str, Any]
 

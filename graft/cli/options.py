@@ -153,7 +153,7 @@ class ModelOptions:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         import graft
         from graft.assemble import check_draft, check_verifier
-        from graft.bench.asked import context_tokens
+        from graft.bench.sizes import context_tokens
         from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
         from graft.models.heads.load import may_have_head, named_head
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graft.cli.bench import split
+
 if TYPE_CHECKING:
     from graft.bench.simulate.run import Simulated
 
@@ -14,7 +16,7 @@ WIDTH = 100  # of the tables, where there is no terminal
 
 
 def simulate(  # noqa: PLR0913 (one parameter is one option)
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench --out.")],
     *,
     draft: Annotated[
         str,
@@ -43,7 +45,9 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
     ] = None,
     traces: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="From graft bench trace: what networks guessed."),
+        typer.Option(
+            metavar="FILE", help="From python -m benchmarks trace: the drafts of a network."
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")] = (
         False
@@ -56,21 +60,26 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
 
     Example: graft simulate results.jsonl --draft auto,copy --costs recorded,llama-8b@h200
     """
-    from graft.bench.asked import listed
     from graft.bench.simulate.roofline import read_place
     from graft.bench.simulate.run import Simulation, simulate
-    from graft.bench.sizes import size
 
     asked = Simulation(
         files=files,
-        drafts=listed(draft),
-        costs=listed(costs),
-        batches=listed(batch, int, "--batch takes whole numbers"),
-        contexts=listed(context, size, "--context takes whole numbers such as 4k") or (None,),
+        drafts=split(draft),
+        costs=split(costs),
+        batches=split(batch, int, "--batch takes whole numbers"),
+        contexts=_contexts(context),
         like=read_place(like) if like else None,
         traces=traces or (),
     )
     _show(simulate(asked), markdown=markdown, json=json)
+
+
+def _contexts(text: str | None) -> tuple[int | None, ...]:
+    from graft.bench.sizes import size
+
+    rule = "--context takes whole numbers such as 4k"
+    return split(text, size, rule) if text else (None,)
 
 
 def _show(simulated: "Simulated", *, markdown: bool, json: bool) -> None:

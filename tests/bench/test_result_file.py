@@ -87,8 +87,8 @@ def test_unknown_format_is_refused(tmp_path):
 def test_results_without_a_path_stay_in_memory():
     file = ResultFile()
     file.begin(new_header("index", {}))
-    file.row({"variant": "ngram", "tokens": 4, "lookup_us": 1.5})
-    assert file.results.has({"variant": "ngram", "tokens": 4})
+    file.row({"index": "ngram", "tokens": 4, "lookup_us": 1.5})
+    assert file.results.has({"index": "ngram", "tokens": 4})
 
 
 def test_packed_tokens_are_unpacked():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.bench.records import Results
+from graft.bench.result_file import ENGINE, Results
 from graft.bench.simulate.roofline import SPELLED, Place, read_place, roofline, scaled
 from graft.errors import InputError
 from graft.models.step_costs import REFERENCE, StepCosts
@@ -56,6 +56,6 @@ def _recorded(results: Results) -> Priced:
 
 
 def graft_settings(results: Results) -> dict[str, Any]:
-    """How Graft itself was run, as its worker told."""
-    told = (about["settings"] for about in results.workers.values() if "graft" in about["versions"])
-    return next(told, {})
+    """The settings of Graft's engine in a result file."""
+    lines = (line for line in results.records[ENGINE] if line["engine"] == "graft")
+    return next((line["settings"] for line in lines), {})

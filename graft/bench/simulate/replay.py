@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from graft.bench.metrics import Run
+from graft.bench.decoding import DecodeRow
 from graft.bench.simulate.recorded_model import RecordedForward, Retelling, SimulatedClock
 from graft.bench.simulate.recordings import Recording, groups
 from graft.decode.engine import Engine
@@ -48,7 +48,7 @@ class Machine:
 class Replayed:
     """A run for every group of recordings, and what the simulation took itself."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[DecodeRow] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -82,7 +82,7 @@ def _engine(
     clock: SimulatedClock,
 ) -> Engine:
     vocabulary = 1 + max(max(*each.prompt, *each.output) for each in recordings)
-    longest = max(len(each.prompt) + each.room for each in recordings)
+    longest = max(len(each.prompt) + each.max_tokens for each in recordings)
     model = LanguageModel(
         RecordedForward(vocabulary, machine.costs, clock, machine.context),
         vocabulary=vocabulary,
@@ -102,13 +102,13 @@ def _engine(
 
 def _replayed(
     engine: Engine, group: dict[int, Recording], retelling: Retelling, clock: SimulatedClock
-) -> Run:
+) -> DecodeRow:
     start = clock.now
     retelling.begin(group)
     requests = [
         Request(
             each.prompt,
-            SamplingParams(max_tokens=each.room, stop_token_ids=each.end_tokens, seed=place),
+            SamplingParams(max_tokens=each.max_tokens, stop_token_ids=each.end_tokens, seed=place),
             process=retelling.first(place),
         )
         for place, each in group.items()
@@ -121,23 +121,21 @@ def _replayed(
 
 def _run(
     results: list[Result], group: list[Recording], retelling: Retelling, start: float, end: float
-) -> Run:
+) -> DecodeRow:
     counts = Stats.together(result.stats for result in results)
     categories = {each.category for each in group}
-    return Run(
+    return DecodeRow(
+        prompts=[each.number for each in group],
+        variant=DRAFT,
         category=categories.pop() if len(categories) == 1 else "mixed",
-        session=0,
-        output="",
-        prompts=len(group),
+        batch=len(group),
         tokens=sum(len(each.output) for each in group),
         first_tokens=retelling.first_tokens,
         steps=counts.steps,
         drafted=counts.num_draft_tokens,
-        drafted_by=counts.drafted_by_source,
-        accepted=counts.accepted_by_source,
-        positions=counts.accepted_by_position,
-        prefill=retelling.begun_at - start,
-        decode=end - retelling.begun_at,
-        total=end - start,
-        keeps="text",
+        drafted_by_source=dict(counts.drafted_by_source),
+        accepted_by_source=dict(counts.accepted_by_source),
+        prefill_seconds=retelling.begun_at - start,
+        decode_seconds=end - retelling.begun_at,
+        total_seconds=end - start,
     )

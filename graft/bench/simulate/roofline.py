@@ -11,7 +11,7 @@ layer has something that depends on neither (launches, waits):
 W weights of w bytes each (an input embedding of its own left out), K key-value heads, H heads of
 size D, keys and values of k bytes. `bytes` and `flops` per second are what programs reach, not what
 data sheets say; attention reaches a share `a` of them. It is 0.74 to 1.0 of what was measured of a
-Llama-8B on an H200 (`graft bench kernels`), and 0.8 to 1.2 of smollm2 on two cores.
+Llama-8B on an H200 (`python -m benchmarks kernels`), and 0.8 to 1.2 of smollm2 on two cores.
 
 A floor is not a measurement. Where there is one, of another size or machine (`like`), it is scaled
 by how the two floors compare, entry by entry, so that what is lost to them is lost here too.
@@ -20,9 +20,8 @@ by how the two floors compare, entry by entry, so that what is lost to them is l
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from graft.bench.kernels.floor import Ceilings, attention_floor
-from graft.bench.kernels.shapes import KNOWN as SHAPES
-from graft.bench.kernels.shapes import Shape, read_shape
+from graft.bench.simulate.shapes import KNOWN as SHAPES
+from graft.bench.simulate.shapes import Ceilings, Shape, attention_floor, read_shape
 from graft.errors import InputError
 from graft.models.step_costs import GPU_LENGTHS, GPU_NODES, StepCosts
 

@@ -9,15 +9,23 @@ from statistics import geometric_mean
 from typing import Any
 
 from graft.assemble import PRESETS, Drafters, DraftResources
-from graft.bench.metrics import Ratio, Run, decode_ratio, decode_speed, drafting, tokens_per_step
-from graft.bench.records import Results, read_results
-from graft.bench.report import ALL, PLAIN, report
+from graft.bench.decoding import (
+    PLAIN,
+    DecodeRow,
+    decode_ratio,
+    decode_speed,
+    drafting,
+    tokens_per_step,
+)
+from graft.bench.result_file import Results, read_results
 from graft.bench.simulate.costs import RECORDED, find_costs, graft_settings
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Cell, Recording, recordings_of
 from graft.bench.simulate.replay import Machine, Replayed, replay
 from graft.bench.simulate.roofline import Place
 from graft.bench.simulate.traces import GUIDED, Traces, read_traces
+from graft.bench.statistics import Estimate
+from graft.bench.summary import ALL, summarize
 from graft.draft.drafter import Drafter
 from graft.errors import InputError
 from graft.models.language_model import CHUNKS
@@ -63,7 +71,7 @@ class Outcome:
     tokens_per_step: float
     nodes_per_step: float
     tokens_per_second: float
-    speedup: Ratio
+    speedup: Estimate
     measured_tokens_per_step: float | None = None
     measured_speedup: float | None = None
 
@@ -98,7 +106,7 @@ def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
             raise InputError(
                 f"draft {part!r} cannot be replayed: choose of {', '.join(known)}, "
                 f"{', '.join(f'{name}:FOLDER' for name in stores)}, joined by +; "
-                "what a network guesses must be traced before (graft bench trace, --traces)"
+                "drafts of a network are traced first (python -m benchmarks trace, --traces)"
             )
 
 
@@ -178,14 +186,14 @@ def _tokenizer(results: Results) -> Any:  # noqa: ANN401
 
     from graft.models.checkpoints.pretrained import locate
 
-    return AutoTokenizer.from_pretrained(locate(results.sessions[0]["fixed"]["model"]).folder)
+    return AutoTokenizer.from_pretrained(locate(results.header.settings["model"]).folder)
 
 
 Where = tuple[str, int, int | None, Cell]
-Known = dict[tuple[int, int, float, str, str], tuple[float | None, float | None]]
+Known = dict[tuple[Cell, int, str, str], tuple[float | None, float | None]]
 
 
-def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iterator[Outcome]:
+def _outcomes(where: Where, runs: dict[str, list[DecodeRow]], measured: Known) -> Iterator[Outcome]:
     """Category by category, and all together."""
     name, batch, context, cell = where
     plain = runs[PLAIN]
@@ -197,7 +205,7 @@ def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iter
             ratio = decode_ratio([(plain[i], all_runs[i]) for i in chosen])
             if ratio is None:
                 continue
-            key = (cell.context, batch, cell.temperature, category, draft)
+            key = (cell, batch, category, draft)
             yield Outcome(
                 name, batch, context, cell, category, draft,
                 len(chosen) * batch,
@@ -212,20 +220,20 @@ def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iter
 def _measured(results: Results) -> Known:
     """Tokens per step and speed-up over plain decoding, of what was measured besides it. Where
     there was a network, `auto` used it: that is another `auto` than the one replayed."""
-    if not any(answer.system == PLAIN for answer in results.answers.values()):
+    if not any(row["variant"] == PLAIN for row in results.measured):
         return {}
     settings = graft_settings(results)
     networks = bool(settings.get("heads") or settings.get("draft_model"))
-    rows = report(results, PLAIN).rows
-    several = {(row.context, row.batch, row.temperature) for row in rows if row.category == ALL}
+    _, rows = summarize(results, PLAIN)
+    several = {row.cell for row in rows if row.category == ALL}
     found: Known = {}
     for row in rows:
-        if networks and AUTO in row.system.split("+"):
+        if networks and AUTO in row.variant.split("+"):
             continue
-        cell = row.context, row.batch, row.temperature
-        category = row.category if cell in several else ALL
+        category = row.category if row.cell in several else ALL
         speedup = row.decode.mean if row.decode else None
-        found[*cell, category, row.system] = row.tokens_per_step, speedup
+        key = Cell(row.suite, row.temperature, row.context), row.batch, category, row.variant
+        found[key] = row.tokens_per_step, speedup
     return found
 
 

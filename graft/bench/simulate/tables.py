@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from graft.bench.report import ALL, PLAIN
+from graft.bench.decoding import PLAIN
 from graft.bench.simulate.recordings import Cell
 from graft.bench.simulate.run import Outcome, Simulated, ranking
 from graft.bench.sizes import short
+from graft.bench.summary import ALL
 
 DETAILS = "speed-up, tokens/step, nodes/step"
 ROOMY = 2  # cells beside each other that have room for them all

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.assemble import Drafters
-from graft.bench.records import output_hash
+from graft.bench.result_file import output_hash
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.decode.engine import Engine
 from graft.draft.pacing.budget import Choose, as_many_as_fit, as_many_as_pay
@@ -85,7 +85,7 @@ def trace(
 def _answer_again(engine: Engine, cell: Cell, recording: Recording) -> None:
     params = SamplingParams(
         temperature=cell.temperature,
-        max_tokens=recording.room,
+        max_tokens=recording.max_tokens,
         stop_token_ids=recording.end_tokens,
         seed=recording.number,
     )
@@ -150,5 +150,7 @@ def read_traces(path: Path, cells: dict[Cell, list[Recording]]) -> Traces:
                 trees = [_unpacked(each) for each in line["trees"]]
                 traces.by_cell.setdefault(cell, {})[key_of(recording.prompt)] = trees
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError):
-        raise InputError(f"{path} is no file of traces; make one with graft bench trace") from None
+        raise InputError(
+            f"{path} is no file of traces; make one with python -m benchmarks trace"
+        ) from None
     return traces

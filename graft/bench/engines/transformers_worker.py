@@ -1,16 +1,16 @@
-"""transformers worker: `generate`, plain, with prompt lookup (`pld`), with a smaller model
-(`assisted`) or compiled (`compile`).
+"""transformers worker: `generate`, plain, with prompt lookup (`lookup`), with a smaller model
+(`assisted`) or compiled (`compiled`).
 
-A compiled model has a process of its own (`--method compile`); the others are chosen per request.
+A compiled model has a process of its own (`--method compiled`); the others are chosen per request.
 """
 
 import argparse
 import time
 
-import hf_compile
 import protocol
+import transformers_compiled
 
-DRAFTING = ("pld", "assisted")
+DRAFTING = ("lookup", "assisted")
 
 
 def main() -> None:
@@ -18,14 +18,14 @@ def main() -> None:
     options = protocol.parser(__doc__)
     options.add_argument("--attention", default="sdpa")
     options.add_argument("--lookup-tokens", type=int, default=10)
-    options.add_argument("--draft-model", help="folder of the model that assists")
-    options.add_argument("--assistant-tokens", type=int, help="at most; transformers' own default")
-    options.add_argument("--method", choices=("compile",), help="compile the decoding steps")
+    options.add_argument("--draft-model", help="folder of the draft model")
+    options.add_argument("--assistant-tokens", type=int, help="max.; default of transformers")
+    options.add_argument("--method", choices=("compiled",), help="compile the decoding steps")
     options.add_argument("--compile-mode", default="reduce-overhead", help="of torch.compile")
     chosen = options.parse_args()
     channel = protocol.private_stdout()
     if chosen.method:
-        hf_compile.refuse_without_compiler(chosen.device)
+        transformers_compiled.require_compiler(chosen.device)
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -42,13 +42,13 @@ def main() -> None:
     chosen.assistant = load(chosen.draft_model) if chosen.draft_model else None
     if chosen.assistant is not None:
         set_assistant(chosen.assistant, chosen.assistant_tokens, settings)
-    compiled = hf_compile.Compiled(model, chosen.compile_mode) if chosen.method else None
+    compiled = transformers_compiled.Compiled(model, chosen.compile_mode) if chosen.method else None
     ready = protocol.about(("transformers", "torch"), settings)
     protocol.serve(lambda request: answer(model, request, chosen, compiled), channel, ready)
 
 
 def set_assistant(assistant: object, tokens: int | None, settings: dict) -> None:
-    """How many tokens the smaller model drafts, and what is written down of it."""
+    """Set how many tokens the draft model proposes; adds its options to `settings`."""
     config = assistant.generation_config
     config.num_assistant_tokens = tokens or config.num_assistant_tokens
     for name in ("num_assistant_tokens", "num_assistant_tokens_schedule"):
@@ -57,7 +57,7 @@ def set_assistant(assistant: object, tokens: int | None, settings: dict) -> None
 
 
 class Clock:
-    """A streamer that notes when tokens come; `generate` hands it the prompt first."""
+    """A streamer that records when tokens arrive; `generate` passes it the prompt first."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -77,7 +77,7 @@ def answer(
     model: object,
     request: dict,
     chosen: argparse.Namespace,
-    compiled: hf_compile.Compiled | None = None,
+    compiled: transformers_compiled.Compiled | None = None,
 ) -> dict:
     """Generate; prompts of different lengths are padded on the left."""
     import torch
@@ -111,7 +111,7 @@ def answer(
 
 
 def generation_options(request: dict, chosen: argparse.Namespace) -> dict:
-    """Nothing of the model's generation config but what is asked for; pure sampling above 0."""
+    """Only the options of the request; above temperature 0 plain sampling."""
     ends = request["end_tokens"]
     options = {
         "max_new_tokens": request["max_tokens"],
@@ -122,7 +122,7 @@ def generation_options(request: dict, chosen: argparse.Namespace) -> dict:
     }
     if request["temperature"] > 0:
         options |= {"temperature": request["temperature"], "top_k": 0, "top_p": 1.0}
-    if request["method"] == "pld":
+    if request["method"] == "lookup":
         options["prompt_lookup_num_tokens"] = chosen.lookup_tokens
     if request["method"] == "assisted":
         options["assistant_model"] = chosen.assistant
@@ -136,7 +136,7 @@ def until_end(row: list[int], ends: list[int]) -> list[int]:
 
 
 def steps(token_ids: list[list[int]], clock: Clock, *, plain: bool) -> int:
-    """Steps after the first: one per token, or, with a drafter, as many as handed over tokens."""
+    """Steps after the first: one per token, or, with a drafter, one per call of the streamer."""
     return sum(len(ids) - 1 for ids in token_ids) if plain else max(len(clock.times) - 2, 0)
 
 

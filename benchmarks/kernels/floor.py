@@ -4,24 +4,14 @@ The copy counts what it reads and what it writes. A kernel that only reads may c
 such a floor where reading is faster than writing, as on many CPUs.
 """
 
-from dataclasses import dataclass
-
 import torch
 
 from graft.bench.kernels.settings import KernelSettings
-from graft.bench.kernels.shapes import Shape
+from graft.bench.simulate.shapes import Ceilings
 from graft.bench.kernels.timing import seconds
 
 COPIED = {"cuda": 1 << 30, "cpu": 1 << 28}  # bytes
 SQUARE = {"cuda": 8192, "cpu": 512}
-
-
-@dataclass(frozen=True, slots=True)
-class Ceilings:
-    """Of memory and of the matrix units, per second."""
-
-    bytes: float
-    flops: float
 
 
 def measure_ceilings(settings: KernelSettings) -> Ceilings:
@@ -39,16 +29,6 @@ def measure_ceilings(settings: KernelSettings) -> Ceilings:
     product = torch.empty_like(left)
     multiplying = seconds([lambda: torch.mm(left, right, out=product)], **how)
     return Ceilings(2 * size / copying, 2 * side**3 / multiplying)
-
-
-def attention_floor(
-    shape: Shape, context: int, nodes: int, itemsize: int, ceilings: Ceilings
-) -> float:
-    """Seconds to read the keys and values of one layer once, or to multiply by them all."""
-    rows = context + nodes
-    flops = 4 * nodes * shape.heads * shape.head_size * rows
-    read = shape.kv_numbers(rows) * itemsize
-    return max(read / ceilings.bytes, flops / ceilings.flops)
 
 
 def step_floor(weight_bytes: int, kv_bytes: int, ceilings: Ceilings) -> float:

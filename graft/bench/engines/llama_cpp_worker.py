@@ -1,7 +1,7 @@
 """llama.cpp worker through llama-cpp-python. One process per method, as the drafter is fixed.
 
 `--model` is a GGUF file; one whose weights have another precision than `--dtype` is refused. With
-`pld` the library keeps the logits of every prompt token, so its prefill is slower than `plain`'s.
+`lookup` the library keeps the logits of every prompt token, so its prefill is slower.
 """
 
 import argparse
@@ -17,19 +17,20 @@ FILE_TYPES = {"float32": "0", "float16": "1", "bfloat16": "32"}  # general.file_
 def main() -> None:
     """Load the GGUF file and answer until stdin closes."""
     options = protocol.parser(__doc__)
-    options.add_argument("--method", choices=("plain", "pld", "draft"), default="plain")
+    options.add_argument("--method", choices=("plain", "lookup", "draft"), default="plain")
     options.add_argument("--draft-model", help="a smaller model's GGUF file, for draft")
     options.add_argument("--num-pred-tokens", type=int, default=2)
     options.add_argument("--max-ngram-size", type=int, default=2)
     options.add_argument("--flash-attention", action="store_true")
-    options.add_argument("--any-precision", action="store_true", help="take the GGUF as it is")
+    options.add_argument(
+        "--any-precision", action="store_true", help="accept any precision of the GGUF"
+    )
     chosen = options.parse_args()
     channel = protocol.private_stdout()
     llm = load(chosen)
     kind = llm.metadata.get("general.file_type")
     if kind != FILE_TYPES.get(chosen.dtype) and not chosen.any_precision:
-        tool = Path(__file__).with_name("llama_convert.py")
-        raise SystemExit(f"the GGUF's type is {kind}, not {chosen.dtype}; convert it with {tool}")
+        raise SystemExit(f"the GGUF's type is {kind}, not {chosen.dtype}; convert it first")
     ready = protocol.about(("llama_cpp_python",), settings(llm, chosen))
     protocol.serve(lambda request: answer(llm, request), channel, ready)
 
@@ -49,7 +50,7 @@ def load(chosen: argparse.Namespace) -> object:
             super().eval(tokens)
 
     drafter = None
-    if chosen.method == "pld":
+    if chosen.method == "lookup":
         drafter = LlamaPromptLookupDecoding(
             max_ngram_size=chosen.max_ngram_size, num_pred_tokens=chosen.num_pred_tokens
         )
@@ -69,13 +70,13 @@ def load(chosen: argparse.Namespace) -> object:
 
 
 def smaller_model(chosen: argparse.Namespace) -> object:
-    """Drafts greedily with another model, which keeps what it has read; the library has none."""
+    """A drafter that decodes greedily with a smaller model; the library has none."""
     import numpy as np
     from llama_cpp import Llama
     from llama_cpp.llama_speculative import LlamaDraftModel
 
     class SmallerModel(LlamaDraftModel):
-        """A chain of the smaller model's own."""
+        """Drafts one chain; its KV cache is reused between calls."""
 
         def __init__(self) -> None:
             self.llm = Llama(
@@ -88,23 +89,22 @@ def smaller_model(chosen: argparse.Namespace) -> object:
             )
 
         def __call__(self, input_ids: object, /, **_: object) -> object:
-            room = chosen.max_model_len - len(input_ids) - 1
-            drafted = islice(self.llm.generate(input_ids.tolist(), temp=0.0), min(room, most))
+            tokens = min(chosen.max_model_len - len(input_ids) - 1, chosen.num_pred_tokens)
+            drafted = islice(self.llm.generate(input_ids.tolist(), temp=0.0), tokens)
             return np.array(list(drafted), dtype=np.intc)
 
-    most = chosen.num_pred_tokens
     return SmallerModel()
 
 
 def settings(llm: object, chosen: argparse.Namespace) -> dict:
-    """What a reader needs to repeat the run; 32 bits are file type 0, 16 bits 1, Q4_1 is 3."""
+    """What is needed to repeat the run."""
     found = {
         "gguf_file_type": llm.metadata.get("general.file_type"),
         "threads": chosen.threads,
         "flash_attention": chosen.flash_attention,
         "max_model_len": chosen.max_model_len,
     }
-    if chosen.method == "pld":
+    if chosen.method == "lookup":
         found |= {name: getattr(chosen, name) for name in ("num_pred_tokens", "max_ngram_size")}
     elif chosen.method == "draft":
         found["draft_model"] = Path(chosen.draft_model).name
@@ -113,7 +113,7 @@ def settings(llm: object, chosen: argparse.Namespace) -> dict:
 
 
 def answer(llm: object, request: dict) -> dict:
-    """One prompt. Forgetting the last one keeps the library from reusing a common prefix."""
+    """One prompt, without reusing a common prefix of the last one."""
     llm.reset()
     llm.passes = 0
     llm.set_seed(request["seeds"][0] % (1 << 32))
@@ -122,7 +122,7 @@ def answer(llm: object, request: dict) -> dict:
 
 
 def tokens(llm: object, request: dict) -> Iterator[dict[int, list[int]]]:
-    """New tokens one by one, up to an end token; the model's own distribution above 0."""
+    """New tokens one by one, up to an end token; above temperature 0 plain sampling."""
     generated = llm.generate(
         request["prompts"][0],
         temp=request["temperature"],

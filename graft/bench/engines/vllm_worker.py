@@ -1,7 +1,7 @@
 """vLLM worker (offline engine). One process per method: speculation is fixed when it starts.
 
-The engine is stepped by hand, so the first token is timed when it comes out. The prefix cache is
-off: every request pays for its prompt, as with the other systems.
+The engine is stepped directly, so the first token is timed when it is generated. The prefix cache
+is off: every request prefills its prompt, as with the other engines.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import protocol
 
 TOKENS = {"ngram": 5, "suffix": 24, "graft": 16}  # drafted at most; suffix: vLLM's own default
 PROPOSER = "graft.integrations.vllm.Proposer"
-ONE_PROCESS = "scheduler and model in this process; else vLLM keeps three, which wait by spinning"
+ONE_PROCESS = "scheduler and model in this process; else vLLM starts three that busy-wait"
 
 
 def main() -> None:
@@ -42,9 +42,9 @@ def main() -> None:
 
 
 def preload_openmp() -> None:
-    """Start again with torch's OpenMP loaded first, as vLLM does for its own children.
+    """Restart with torch's OpenMP loaded first, as vLLM does for its own child processes.
 
-    Else vLLM's kernels and torch each bring a pool of threads, and these get in each other's way.
+    Else vLLM's kernels and torch each start a thread pool, and the two compete for the cores.
     """
     torch_folder = Path(importlib.util.find_spec("torch").origin).parent
     found = sorted(torch_folder.glob("lib/libgomp*.so*"))
@@ -54,9 +54,9 @@ def preload_openmp() -> None:
 
 
 def set_environment(chosen: argparse.Namespace) -> None:
-    """What vLLM reads from the environment; before vLLM is imported.
+    """Set what vLLM reads from the environment when it is imported.
 
-    Left alone, vLLM keeps one core for its scheduler and computes on the others.
+    By default vLLM reserves one core for its scheduler.
     """
     if hasattr(os, "sched_getaffinity"):  # not on macOS, where vLLM binds no threads
         cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
@@ -69,7 +69,7 @@ def set_environment(chosen: argparse.Namespace) -> None:
 
 
 def settings(chosen: argparse.Namespace) -> dict:
-    """What a reader needs to repeat the run."""
+    """What is needed to repeat the run."""
     names = ["dtype", "device", "threads", "batch", "max_model_len", "eager", "one_process"]
     names += ["gpu_memory" if chosen.device.startswith("cuda") else "kv_cache_gib"]
     found = {name: getattr(chosen, name) for name in names}
@@ -119,7 +119,7 @@ def steps(engine: object, request: dict) -> Iterator[dict[int, list[int]]]:
 
 
 def sampling(request: dict, seed: int) -> object:
-    """Only the tokens are wanted; text would cost time."""
+    """Tokens without text: detokenizing takes time."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 

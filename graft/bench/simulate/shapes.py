@@ -1,4 +1,4 @@
-"""Sizes of decoders to measure: known ones by name, others spelled out."""
+"""Sizes of decoders, known by name or spelled out, and the lower bounds of their steps."""
 
 from dataclasses import dataclass, replace
 
@@ -9,10 +9,10 @@ SPELLED = "HEADS/KV_HEADS/HEAD_SIZE or HEADS/KV_HEADS/HEAD_SIZE/LAYERS/HIDDEN/IN
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Llama-shaped decoder; one that is spelled out by its heads alone has no layers.
+    """A Llama-shaped decoder; one given by its heads alone has no layers.
 
-    `tied`: the head is the input embedding. `of_layers` is what the decoder really has, where
-    fewer layers are measured.
+    `tied`: the output layer is the input embedding. `of_layers` is the full depth, where fewer
+    layers are measured.
     """
 
     name: str
@@ -28,12 +28,12 @@ class Shape:
 
     @property
     def scale(self) -> float:
-        """What scores are multiplied by."""
+        """The factor of attention scores."""
         return self.head_size**-0.5
 
     @property
     def read_weights(self) -> int:
-        """Numbers a step reads: all weights but an input embedding of its own."""
+        """Numbers that a step reads: all weights but an untied input embedding."""
         attention = self.hidden * self.head_size * (2 * self.heads + 2 * self.kv_heads)
         layer = attention + 3 * self.hidden * self.inner + 2 * self.hidden
         return self.layers * layer + self.hidden + self.vocabulary * self.hidden
@@ -44,11 +44,11 @@ class Shape:
         return self.read_weights + (0 if self.tied else self.vocabulary * self.hidden)
 
     def kv_numbers(self, rows: int) -> int:
-        """Numbers in so many keys and values of one layer."""
+        """Numbers in the keys and values of one layer."""
         return 2 * self.kv_heads * self.head_size * rows
 
     def with_layers(self, layers: int | None) -> "Shape":
-        """The same with fewer layers; None leaves it as it is."""
+        """The same with fewer layers; None changes nothing."""
         if layers is None:
             return self
         if not self.layers:
@@ -73,7 +73,7 @@ KNOWN: dict[str, Shape] = {
 
 
 def read_shape(text: str) -> Shape:
-    """A known name, or the sizes themselves."""
+    """By a known name, or by its sizes."""
     if text in KNOWN:
         return KNOWN[text]
     try:
@@ -88,3 +88,21 @@ def read_shape(text: str) -> Shape:
     if head_size % 2:
         raise InputError(f"--shape {text}: the head size must be even, not {head_size}")
     return Shape(text, *sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Throughput of memory and of matrix products, per second."""
+
+    bytes: float
+    flops: float
+
+
+def attention_floor(
+    shape: Shape, context: int, nodes: int, itemsize: int, ceilings: Ceilings
+) -> float:
+    """Seconds to read the keys and values of one layer once, or to multiply by all of them."""
+    rows = context + nodes
+    flops = 4 * nodes * shape.heads * shape.head_size * rows
+    read = shape.kv_numbers(rows) * itemsize
+    return max(read / ceilings.bytes, flops / ceilings.flops)
