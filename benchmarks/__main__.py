@@ -1,65 +1,114 @@
-"""`python -m graft.bench`: the same as `graft bench`, needing neither typer nor rich nor
-matplotlib nor scipy, for machines that have little more than torch and transformers."""
+"""`python -m benchmarks`: one command per kind of measurement, and the reports of their files.
+
+decode      presets and engines on a suite      kernels   attention kernels, whole steps
+rag         adaptive retrieval                   serve     load on an OpenAI server
+index       lookup indexes                       trace     drafts of a network, for simulation
+report FILE...              tables as Markdown
+page FILE... --out HTML     one page with tables and figures
+remeasure FILE --out FILE   run the command of a file again
+"""
 
 import argparse
+import signal
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
-from graft.bench.asked import Asked, check_baseline, default_file
-from graft.bench.bare import add_fields, exit_code
-from graft.bench.lines import Lines
-from graft.bench.records import read_results
-from graft.bench.report import report
-from graft.bench.runner import run
-from graft.bench.suites import suite_names
-from graft.bench.tables import as_markdown
+from benchmarks.options import parse
+from benchmarks.progress import Lines
+from benchmarks.report import report, report_of
+from graft.bench.result_file import open_results, read_results
+from graft.errors import GraftError, InputError
 
-HELP = {
-    "suite": f"of {', '.join(suite_names())}",
-    "data": "the suite's folder or file",
-    "draft": "presets, such as plain,pld,auto; PRESET@VERIFIER:ETA; rag: a shortened prompt",
-    "context": "lengths that long documents are cut to, in tokens, such as 1k,2k,4k",
-    "context_length": "of the models, such as 32k; more than their own by YaRN",
-    "rehearsals": "of every answer before it is measured: prompts are known then, drafters' too",
-    "ignore_eos": "every answer is --max-tokens long, so that batches stay full",
-    "quality": "where there is gold: answers (the default), or likelihood too",
-    "load_options": "JSON: more of graft.load's",
-    "split": "report, tune or all",
-}
+KINDS = ("decode", "kernels", "rag", "serve", "index")
+FAILED, INTERRUPTED = 1, 130
 
 
-def main() -> int:
-    """Measure, print the tables as Markdown; the exit code."""
-    chosen = vars(_options().parse_args())
-    out, source, baseline = (chosen.pop(name) for name in ("out", "source", "baseline"))
-    run_code = chosen.pop("run_code")
-    file = source or out
-
-    def measured() -> bool:
-        nonlocal file
-        complete = True
-        if source is None:
-            settings = Asked(**chosen).settings()
-            check_baseline(settings, baseline)
-            file = out or default_file(settings)
-            complete = run(settings, file, Lines())
-        told = report(read_results(file), baseline, run_code=run_code)
-        sys.stdout.write(f"{as_markdown(told)}\n")
-        sys.stderr.write(f"answers: {file}\n")
-        return complete
-
-    return exit_code(measured, lambda: file)
+def main(arguments: Sequence[str]) -> int:
+    """Run a command; the exit code."""
+    commands = {"report": _report, "page": _page, "remeasure": _remeasure, "trace": _trace}
+    name, *rest = arguments or ["--help"]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers end, files stay whole
+    try:
+        if name in KINDS:
+            return measure(name, rest)
+        if name in commands:
+            return commands[name](rest)
+    except GraftError as error:
+        sys.stderr.write(f"error: {' '.join(str(error).split())}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; run it again to resume\n")
+        return INTERRUPTED
+    sys.stdout.write(__doc__)
+    return 0 if name in ("-h", "--help") else FAILED
 
 
-def _options() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="python -m graft.bench", description=__doc__)
-    add_fields(options, Asked, HELP)
-    options.add_argument("--out", type=Path, help="JSON lines; the same command goes on with them")
-    options.add_argument("--from", type=Path, dest="source", help="print these, measure nothing")
-    options.add_argument("--run-code", action="store_true", help="run written programs: pass@1")
-    options.add_argument("--baseline", help="ratios are against it; plain if measured")
-    return options
+def measure(kind: str, arguments: Sequence[str]) -> int:
+    """Measure what the file of the options does not have yet, then print its report."""
+    module = import_module(f"benchmarks.{kind}.run")
+    settings = parse(module.SETTINGS, arguments, f"python -m benchmarks {kind}")
+    with open_results(settings.out) as file:
+        complete = module.run(settings, file, Lines())
+        if file.results.rows:
+            sys.stdout.write(f"{report_of(file.results).as_markdown()}\n")
+    return 0 if complete else FAILED
+
+
+def _files(arguments: Sequence[str], *, out: bool) -> tuple[list[Path], Path | None]:
+    parser = argparse.ArgumentParser(description="Reports of result files.")
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=out)
+    chosen = parser.parse_args(arguments)
+    return chosen.files, chosen.out
+
+
+def _report(arguments: Sequence[str]) -> int:
+    files, _ = _files(arguments, out=False)
+    for path in files:
+        found = report(path)
+        sys.stdout.write(f"## {found.title}\n\n{found.as_markdown()}\n\n")
+    return 0
+
+
+def _page(arguments: Sequence[str]) -> int:
+    from benchmarks.page import write_page
+
+    files, out = _files(arguments, out=True)
+    write_page([report(path) for path in files], out)
+    return 0
+
+
+def _remeasure(arguments: Sequence[str]) -> int:
+    """Run the commands of a file's headers again, into another file."""
+    [path], out = _files(arguments, out=True)
+    if out.exists():
+        raise InputError(f"{out} exists; choose another --out")
+    codes = []
+    for header in read_results(path).headers:
+        if not header.command or header.command[0] not in KINDS:
+            raise InputError(f"{path} has no command of python -m benchmarks in its header")
+        kind, *given = header.command
+        codes.append(measure(kind, [*without_out(given), "--out", str(out)]))
+    return max(codes)
+
+
+def without_out(arguments: Sequence[str]) -> list[str]:
+    """A command line without its --out."""
+    found = list(arguments)
+    if "--out" in found:
+        at = found.index("--out")
+        del found[at : at + 2]
+    return [each for each in found if not each.startswith("--out=")]
+
+
+def _trace(arguments: Sequence[str]) -> int:
+    from benchmarks.decode.trace import TraceSettings, trace
+
+    trace(parse(TraceSettings, arguments, "python -m benchmarks trace"))
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -1,23 +1,23 @@
-"""Progress as lines, where there is no bar: `python -m graft.bench` and its kernels."""
+"""Progress as lines on stderr; tables go to stdout."""
 
 import sys
 
 
 class Lines:
-    """A watch that writes a line for everything that happens."""
+    """Writes a line for everything that happens."""
 
     def begin(self, total: int, done: int) -> None:
-        """Say how much there is to do."""
-        self.say(f"{total - done} measurements")
+        """The number of measurements."""
+        self.say(f"{total - done} of {total} measurements")
 
-    def turn(self, text: str) -> None:
-        """What happens now."""
+    def show(self, text: str) -> None:
+        """The current activity."""
         self.say(text)
 
     def advance(self) -> None:
-        """The next turn says enough."""
+        """Nothing: the next activity follows."""
 
     def say(self, line: str) -> None:
-        """To stderr: tables go to stdout."""
+        """A message."""
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()

@@ -1,14 +1,13 @@
-"""Prompts of a wanted length: their document is shortened until the whole of them fits.
+"""Prompts of a given length: their document is shortened until the prompt fits.
 
-The middle of a document is left out, as LongBench does: its beginning says what it is about, its
-end mostly concludes, and the question that follows it is never touched.
+The middle of a document is left out, as in LongBench; the question is never changed.
 """
 
 from typing import Any
 
 import numpy as np
 
-from graft.bench.task import Planted, Prompt
+from benchmarks.suites.task import Planted, Prompt
 from graft.decode.text import Encoder
 from graft.errors import InputError
 
@@ -31,7 +30,7 @@ class Cutter:
         return self._tokenizer.eos_token_id
 
     def tokens(self, content: Content) -> list[int]:
-        """As the engine reads it: text as it is, chat messages through the template."""
+        """Text as it is, chat messages through the template."""
         if not isinstance(content, str) and not self._tokenizer.chat_template:
             raise InputError(
                 "the model has no chat template, which this suite needs; take a chat model"
@@ -39,33 +38,33 @@ class Cutter:
         return self._encoder.prompt(content).tokens
 
     def text(self, tokens: list[int]) -> str:
-        """What an answer says, without the tokens that end it."""
+        """The text of an output, without special tokens."""
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
     def gold(self, text: str) -> list[int]:
-        """The tokens of a text that might have been answered."""
+        """The tokens of a gold answer."""
         return self._encoder.text(text)
 
     def bounds(self, prompt: Prompt) -> tuple[int, int]:
         """Its tokens with nothing and with all of its document, give or take one at the seams."""
-        fewest = len(self.tokens(_with_document(prompt, GAP)))
+        shortest = len(self.tokens(_with_document(prompt, GAP)))
         if not prompt.document:
-            return fewest, fewest
-        return fewest, fewest + len(self._spans(prompt.document)) - len(self._spans(GAP))
+            return shortest, shortest
+        return shortest, shortest + len(self._spans(prompt.document)) - len(self._spans(GAP))
 
-    def fit(self, prompt: Prompt, most: int) -> list[int] | None:
-        """Its token ids, `most` or a few less if it was longer; None if it cannot be so short."""
-        fewest, whole = self.bounds(prompt)
-        if whole <= most:
+    def fit(self, prompt: Prompt, max_tokens: int) -> list[int] | None:
+        """Its token ids, at most `max_tokens`; None if it cannot be so short."""
+        shortest, whole = self.bounds(prompt)
+        if whole <= max_tokens:
             tokens = self.tokens(_with_document(prompt, prompt.document))
-            if len(tokens) <= most:
+            if len(tokens) <= max_tokens:
                 return tokens
-        kept = min(most - fewest, len(self._spans(prompt.document)) - 1)
+        kept = min(max_tokens - shortest, len(self._spans(prompt.document)) - 1)
         while kept > 0:
             tokens = self.tokens(self._shortened(prompt, kept))
-            if len(tokens) <= most:
+            if len(tokens) <= max_tokens:
                 return tokens
-            kept -= len(tokens) - most
+            kept -= len(tokens) - max_tokens
         return None
 
     def _shortened(self, prompt: Prompt, kept: int) -> Content:

@@ -1,247 +1,147 @@
-"""What a result file says: a row per system, category by category, cell by cell."""
+"""Tables and figures of decode results: speed, drafting, contexts, quality."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from statistics import median
-from typing import Any
+from collections import Counter, defaultdict
+from itertools import groupby
 
-from graft.bench.metrics import (
-    Drafting,
-    Ratio,
-    Run,
-    as_run,
-    decode_ratio,
-    decode_speed,
-    drafting,
-    first_difference,
-    kept_by_position,
-    mean_prefill,
-    prefill_ratio,
-    shares,
-    step_seconds,
-    tokens_per_step,
-    total_ratio,
-    total_speed,
-)
-from graft.bench.quality.report import Quality, qualities
-from graft.bench.records import Answer, Results
-from graft.bench.systems import NOTHING_KEPT, PEERS
-from graft.errors import InputError
+from benchmarks.quality.report import Quality, qualities
+from benchmarks.report import Figure, Points, Table
+from graft.bench.decoding import PLAIN, decode_rows
+from graft.bench.result_file import ENGINE, Results
+from graft.bench.sizes import short
+from graft.bench.statistics import Estimate
+from graft.bench.summary import Summary, cell_name, overall, summarize
+from graft.bench.summary import notes as summary_notes
+from graft.bench.table import COLUMNS, MISSING, cells, number
 
-ALL = "all"
-PLAIN = "plain"
-Runs = dict[tuple[int, ...], Run]  # by the numbers of the prompts
-Cell = tuple[int, int, float]  # context, batch, temperature
+POSITIONS = 16  # of a draft; deeper ones are rare
+MORE = ("accepted from", "differ at")
+DRAFTING = ("category", "variant", "tok/step", "nodes/step", "accepted", "by source")
+QUALITY = ("category", "variant", "measure", "prompts", "score", "difference", "detectable")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One system in one category of one cell, over the prompts it shares with the baseline.
-
-    `same` of `compared` answers equal the reference's; None where nothing can be said, as when
-    two engines draw with different noise. `parted_at` is the median place of the others.
-    `out_of_turn` pairs were measured in different sessions.
-    """
-
-    context: int
-    batch: int
-    temperature: float
-    category: str
-    system: str
-    prompts: int
-    tokens_per_second: float | None
-    total_tokens_per_second: float | None
-    decode: Ratio | None
-    prefill: Ratio | None
-    total: Ratio | None
-    tokens_per_step: float | None
-    drafting: Drafting | None
-    shares: dict[str, float]
-    same: int | None
-    compared: int | None
-    parted_at: float | None
-    out_of_turn: int
-    prefill_seconds: float | None = None  # until every prompt of a batch has its first token
-    step_seconds: float | None = None
-    kept_by_position: list[float] = field(default_factory=list)  # share of steps; see metrics
-    keeps: str = ""  # what answers have in common with the model's own: see System
-
-    @property
-    def cell(self) -> Cell:
-        """What was measured apart from everything else."""
-        return self.context, self.batch, self.temperature
+def tables(results: Results) -> list[Table]:
+    """Speed and drafting cell by cell, then tokens per step by context, quality, settings."""
+    baseline, summaries = summarize(results)
+    found = []
+    for title, group in groupby(summaries, key=cell_name):
+        rows = list(group)
+        speed = [[*cells(each), *_more(each)] for each in rows]
+        found.append(Table(title, (*COLUMNS, *MORE), speed, left=2))
+        drafted = [_drafting(each) for each in rows if each.drafting and each.variant != PLAIN]
+        if drafted:
+            found.append(Table(f"{title}: drafting", DRAFTING, drafted, left=2))
+    found += _by_context(summaries)
+    lines, _ = qualities(results, baseline)
+    if lines:
+        found.append(Table("quality", QUALITY, [_quality(line) for line in lines], left=3))
+    return [*found, *_engines(results)]
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """All rows of a file, against one baseline."""
-
-    baseline: str
-    session: dict[str, Any]
-    workers: dict[str, dict[str, Any]]  # versions and settings by system
-    rows: list[Row]
-    notes: list[str]
-    quality: list[Quality] = field(default_factory=list)  # where the suite has gold
-
-    def as_dict(self) -> dict[str, Any]:
-        """For --json."""
-        return asdict(self)
+def _more(each: Summary) -> list[str]:
+    sources = " ".join(f"{name} {share:.0%}" for name, share in each.shares.items())
+    return [sources or MISSING, number(each.differ_at, 0)]
 
 
-def report(results: Results, baseline: str | None = None, *, run_code: bool = False) -> Report:
-    """Everything the tables show; without a name the baseline is `plain`, or the first system.
+def _drafting(each: Summary) -> list[str]:
+    drafting = each.drafting
+    sources = ", ".join(
+        f"{name} {found.rate:.0%} of {found.drafted}"
+        for name, found in drafting.by_source.items()
+        if found.drafted
+    )
+    rate = MISSING if drafting.all.rate is None else f"{drafting.all.rate:.0%}"
+    steps = [number(each.tokens_per_step, 2), number(drafting.nodes_per_step, 2)]
+    return [each.category, each.variant, *steps, rate, sources or MISSING]
 
-    `run_code` lets programs that a model wrote be run, for pass@1.
-    """
-    cells = runs_by_cell(results)
-    systems = list(dict.fromkeys(system for cell in cells.values() for system in cell))
-    if not systems:
-        raise InputError("the file holds no answers yet; run graft bench first")
-    if baseline is None:
-        baseline = usual_baseline(systems)
-    if baseline not in systems:
-        raise InputError(f"no answers of {baseline!r}; the baseline can be {', '.join(systems)}")
+
+def _by_context(summaries: list[Summary]) -> list[Table]:
+    """Tokens per step of every variant at every context, where there are several."""
+    contexts = sorted({each.context for each in summaries if each.context})
+    if len(contexts) < 2:
+        return []
+    lines: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for each in summaries:
+        lines[each.category, each.variant][each.context] = number(each.tokens_per_step, 2)
+    rows = [[*names, *(by.get(c, MISSING) for c in contexts)] for names, by in lines.items()]
+    columns = ("category", "variant", *map(short, contexts))
+    return [Table("tokens per step by context", columns, rows, left=2)]
+
+
+def _quality(line: Quality) -> list[str]:
+    change = MISSING if line.difference is None else estimate(line.difference, sign="+")
+    names = [line.category, line.variant, line.measure]
+    count, least = str(line.value.count), number(line.detectable, 3)
+    return [*names, count, estimate(line.value), change, least]
+
+
+def estimate(found: Estimate, sign: str = "") -> str:
+    """A mean and its interval."""
+    bounds = "" if found.low is None else f" ({found.low:{sign}.3f}, {found.high:{sign}.3f})"
+    return f"{found.mean:{sign}.3f}{bounds}"
+
+
+def _engines(results: Results) -> list[Table]:
+    """Versions and settings of the engines, where there are several."""
+    lines = {line["process"]: line for line in results.records[ENGINE]}
+    if len(lines) < 2:
+        return []
     rows = [
-        row
-        for cell, by_system in sorted(cells.items())
-        for category in _categories(by_system)
-        for row in _rows(results, cell, by_system, baseline, category)
+        [name, _listed(line["versions"]), _listed(line["settings"])] for name, line in lines.items()
     ]
-    quality, missing = qualities(results, baseline, run_code=run_code)
-    notes = [*_notes(results, rows), *missing]
-    return Report(baseline, results.sessions[-1], results.workers, rows, notes, quality)
+    return [Table("engines", ("engine", "versions", "settings"), rows, left=3)]
 
 
-def usual_baseline(systems: Sequence[str]) -> str:
-    """What others are held against where nobody says."""
-    return PLAIN if PLAIN in systems else systems[0]
+def _listed(values: dict[str, object]) -> str:
+    known = {name: v for name, v in values.items() if isinstance(v, str | int | float) and v != ""}
+    return ", ".join(f"{name} {value}" for name, value in known.items()) or MISSING
 
 
-def runs_by_cell(results: Results) -> dict[Cell, dict[str, Runs]]:
-    """What every system did with every group of prompts, cell by cell."""
-    repeats: dict[tuple[Cell, str, tuple[int, ...]], list[Answer]] = defaultdict(list)
-    for (numbers, system, temperature, batch, context, _), answer in results.answers.items():
-        if answer.error is None:
-            repeats[(context, batch, temperature), system, numbers].append(answer)
-    cells: dict[Cell, dict[str, Runs]] = defaultdict(lambda: defaultdict(dict))
-    order = _order(results)
-    for (cell, system, numbers), answers in sorted(repeats.items(), key=lambda i: order[i[0][1]]):
-        cells[cell][system][numbers] = as_run(answers)
-    return cells
+def notes(results: Results) -> list[str]:
+    """What a reader must know besides."""
+    baseline, summaries = summarize(results)
+    return [*summary_notes(results, baseline, summaries), *qualities(results, baseline)[1]]
 
 
-def _order(results: Results) -> dict[str, int]:
-    """Systems as they were named, not as they took turns."""
-    named = [
-        name
-        for session in results.sessions
-        for name in (*session["options"]["draft"], *session["options"]["peers"])
-    ]
-    return {name: place for place, name in enumerate(dict.fromkeys(named))}
+def figures(results: Results) -> list[Figure]:
+    """Speed-up by category, throughput by batch, tokens per step by context, acceptance."""
+    baseline, summaries = summarize(results)
+    found = []
+    for title, group in groupby(summaries, key=cell_name):
+        lines: dict[str, Points] = defaultdict(list)
+        for each in group:
+            if each.decode and each.variant != baseline:
+                lines[each.variant].append((each.category or "all", each.decode.mean))
+        found.append(Figure(f"decoding speed-up, {title}", "category", f"x {baseline}", lines))
+    whole = overall(summaries)
+    batches: dict[str, Points] = defaultdict(list)
+    contexts: dict[str, Points] = defaultdict(list)
+    for each in whole:
+        label = f"{each.variant}, T {each.temperature:g}" if each.temperature else each.variant
+        if each.total_tokens_per_second:
+            batches[label].append((each.batch, each.total_tokens_per_second))
+        if each.context and each.tokens_per_step:
+            contexts[label].append((each.context, each.tokens_per_step))
+    if len({each.batch for each in whole}) > 1:
+        found.append(Figure("throughput by batch size", "batch", "tokens/s", batches))
+    if len({each.context for each in whole}) > 1:
+        title = "tokens per step by context"
+        found.append(Figure(title, "context", "tokens per step", contexts, log_x=True))
+    found.append(
+        Figure("acceptance by position", "position in the draft", "share of steps", _kept(results))
+    )
+    return [each for each in found if each.lines]
 
 
-def _categories(by_system: dict[str, Runs]) -> list[str]:
-    found = sorted({run.category for runs in by_system.values() for run in runs.values()})
-    return [*found, ALL] if len(found) > 1 else found
-
-
-def _rows(
-    results: Results, cell: Cell, by_system: dict[str, Runs], baseline: str, category: str
-) -> Iterator[Row]:
-    context, batch, temperature = cell
-    base = by_system.get(baseline, {})
-    for system, runs in by_system.items():
-        mine = {n: run for n, run in runs.items() if category in (ALL, run.category)}
-        shared = [numbers for numbers in mine if numbers in base]
-        pairs = [(base[numbers], mine[numbers]) for numbers in shared]
-        measured = [mine[numbers] for numbers in shared or mine]
-        if not measured:
-            continue
-        keeps = measured[0].keeps
-        reference = by_system.get(_reference(system, list(by_system), baseline, temperature), {})
-        if temperature > 0 and keeps not in ("", "text"):
-            reference = {}  # it draws with another noise, or from another distribution
-        parted = _parted(results, mine, reference)
-        places = [place for place in parted if place is not None]
-        yield Row(
-            context=context,
-            batch=batch,
-            temperature=temperature,
-            category=category,
-            system=system,
-            prompts=len(measured) * batch,
-            tokens_per_second=decode_speed(measured),
-            total_tokens_per_second=total_speed(measured),
-            decode=decode_ratio(pairs),
-            prefill=prefill_ratio(pairs),
-            total=total_ratio(pairs),
-            tokens_per_step=tokens_per_step(measured),
-            drafting=drafting(measured),
-            shares=shares(measured),
-            same=len(parted) - len(places) if parted else None,
-            compared=len(parted) or None,
-            parted_at=median(places) if places else None,
-            out_of_turn=sum(one.session != other.session for one, other in pairs),
-            prefill_seconds=mean_prefill(measured),
-            step_seconds=step_seconds(measured),
-            kept_by_position=kept_by_position(measured),
-            keeps=keeps,
-        )
-
-
-def _reference(system: str, systems: list[str], baseline: str, temperature: float) -> str:
-    """Whose answers a system's must equal, or "": sampled, only Graft draws with Graft's noise."""
-    if temperature == 0:
-        return baseline
-    ours = [name for name in systems if name not in PEERS]
-    if system in PEERS or not ours:
-        return ""
-    return baseline if baseline in ours else ours[0]
-
-
-def _parted(results: Results, mine: Runs, reference: Runs) -> list[int | None]:
-    """For every answer both gave the token at which it parts from the reference's."""
-    ids = results.token_ids
-    return [
-        first_difference(expected, found)
-        for numbers, run in mine.items()
-        if numbers in reference
-        for expected, found in zip(ids[reference[numbers].output], ids[run.output], strict=True)
-    ]
-
-
-def _notes(results: Results, rows: Sequence[Row]) -> list[str]:
-    """What a reader of the table must know besides."""
-    notes = list(dict.fromkeys(n for each in results.sessions for n in each.get("notes", ())))
-    dtype = results.sessions[-1]["fixed"]["dtype"]
-    for row in overall(rows):
-        if row.keeps == NOTHING_KEPT:
-            continue
-        if row.system not in PEERS and row.compared and row.same != row.compared:
-            wrong = "in fp32 this must not happen: please report it"
-            why = wrong if dtype == "fp32" else f"{dtype} may round differently in larger steps"
-            notes.append(
-                f"{row.system}: {row.compared - row.same} of {row.compared} answers differ from "
-                f"the reference (temperature {row.temperature:g}, batch {row.batch}"
-                f"{f', context {row.context}' if row.context else ''}); {why}"
-            )
-    for system in dict.fromkeys(row.system for row in rows if row.keeps == NOTHING_KEPT):
-        notes.append(f"{system} does not keep the model's own output: compare quality too")
-    for system in dict.fromkeys(row.system for row in rows if row.out_of_turn):
-        notes.append(f"{system} was partly measured in another session than the baseline")
-    ratios = [ratio for row in rows for ratio in (row.decode, row.total) if ratio]
-    if any(ratio.pairs > 1 and ratio.low is None for ratio in ratios):
-        notes.append(
-            "no intervals: they need scipy; pip install 'graftlm[bench]', then graft bench report"
-        )
-    failed = [answer.system for answer in results.answers.values() if answer.error]
-    for system in dict.fromkeys(failed):
-        notes.append(f"{system}: {failed.count(system)} measurements failed")
-    return notes
-
-
-def overall(rows: Sequence[Row]) -> list[Row]:
-    """The rows that are about all prompts of their cell."""
-    last = {row.cell: row.category for row in rows}
-    return [row for row in rows if last[row.cell] == row.category]
+def _kept(results: Results) -> dict[str, Points]:
+    """Share of steps that accepted the first, second, ... token of their draft, by variant."""
+    accepted: dict[str, Counter[int]] = defaultdict(Counter)
+    steps: Counter[str] = Counter()
+    for row in decode_rows(results):
+        if row.accepted_by_position and row.steps:
+            steps[row.variant] += row.steps
+            for position, count in row.accepted_by_position.items():
+                accepted[row.variant][int(position)] += count
+    return {
+        variant: [(at, counts[at] / steps[variant]) for at in range(1, POSITIONS + 1) if counts[at]]
+        for variant, counts in accepted.items()
+    }

@@ -1,63 +1,52 @@
-"""`graft bench trace`: what a network would have guessed at every token of recorded answers."""
+"""Drafts of a network at every token of recorded outputs, for `graft simulate --traces`."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from benchmarks.settings import option
+from graft.assemble import check_draft, load
+from graft.bench.result_file import read_results
+from graft.bench.simulate.recordings import recordings_of
+from graft.bench.simulate.traces import trace as traced
+from graft.bench.simulate.traces import write_traces
+from graft.models.heads.load import may_have_head
 
 
-def trace(  # noqa: PLR0913 (one parameter is one option)
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="From graft bench.")],
-    *,
-    draft: Annotated[str, typer.Option(metavar="NAME", help="Such as eagle2, longspec, sd.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Gzipped JSON lines; beside FILE if not given."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="If it has another name than when it was measured.")
-    ] = None,
-    draft_model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="For sd, sd-tree.")
-    ] = None,
-    head: Annotated[str, typer.Option(metavar="FOLDER", help="A draft head.")] = "auto",
-    gamma: Annotated[int | None, typer.Option(help="Tokens of a draft model's chain.")] = None,
-) -> None:
-    """Answer a result file's prompts again and keep a network's guesses, for graft simulate.
+@dataclass(frozen=True, kw_only=True)
+class TraceSettings:
+    """Generate the outputs of a result file again and keep a network's drafts."""
 
-    Example: graft bench trace results.jsonl --draft eagle2
-    """
-    from graft.assemble import check_draft, load
-    from graft.bench.records import read_results
-    from graft.bench.simulate.recordings import recordings_of
-    from graft.bench.simulate.traces import trace as traced
-    from graft.bench.simulate.traces import write_traces
-    from graft.models.heads.load import may_have_head
+    file: Path = option(Path(), "result file of kind decode, with prompts")
+    draft: str = option("eagle2", "such as eagle2, longspec, sd")
+    out: Path | None = option(None, "gzipped JSON lines; beside the file by default")
+    model: str | None = option(None, "if it has another name than in the file")
+    draft_model: str | None = option(None, "for sd, sd-tree")
+    head: str = option("auto", "folder of a draft head, auto or none")
+    gamma: int | None = option(None, "tokens of a draft model's chain")
 
-    results = read_results(file)
-    cells = recordings_of(results, file)
-    chosen = None if head == "none" else head
-    check_draft(draft, draft_model=draft_model is not None, head=may_have_head(chosen))
-    fixed = results.sessions[0]["fixed"]
-    length = fixed["context length"]
+
+def trace(settings: TraceSettings) -> None:
+    """Write the traces."""
+    results = read_results(settings.file)
+    cells = recordings_of(results, settings.file)
+    head = None if settings.head == "none" else settings.head
+    has_model = settings.draft_model is not None
+    check_draft(settings.draft, draft_model=has_model, head=may_have_head(head))
+    measured = results.headers[0].settings
     engine = load(
-        model or fixed["model"],
-        draft_model=draft_model,
-        head=chosen,
-        dtype=fixed["dtype"],
-        device=fixed["device"],
-        context_length=length if isinstance(length, int) else None,
-        draft=draft,
-        gamma=gamma,
+        settings.model or measured["model"],
+        draft_model=settings.draft_model,
+        head=head,
+        dtype=measured["dtype"],
+        device=measured["device"],
+        context_length=measured.get("context_length"),
+        draft=settings.draft,
+        gamma=settings.gamma,
         max_batch=1,
         prefix_cache=0,
     )
-    _, lines = traced(engine, draft, cells, _say if sys.stderr.isatty() else lambda _: None)
-    path = out or file.with_suffix(f".{draft}.jsonl.gz")
+    _, lines = traced(engine, settings.draft, cells, lambda line: sys.stderr.write(f"{line}\n"))
+    path = settings.out or settings.file.with_suffix(f".{settings.draft}.jsonl.gz")
     write_traces(path, lines)
-    _say(f"traces: {path}")
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    sys.stderr.write(f"traces: {path}\n")

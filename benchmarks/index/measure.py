@@ -1,7 +1,7 @@
-"""How long the indexes of `graft.match` take to build and to answer, by the length of the text.
+"""Time to build the indexes of `graft.match` and to look up drafts, by the length of the text.
 
-A step is what decoding does: append the tokens just accepted, then ask for a draft. The datastore
-is built on disk in a folder of its own and asked about a text that it does not hold.
+A step is that of decoding: append the accepted tokens, then look up a draft. The datastore is built
+on disk and queried with a text that it does not contain.
 """
 
 import gzip
@@ -30,7 +30,7 @@ ACCEPTED = 4  # tokens appended in a step
 STEPS = 500
 LIMIT = 32
 CONFIDENCE = np.linspace(0.0, 0.95, 16)
-CHUNK = 1 << 16  # tokens that a store is given at a time
+CHUNK = 1 << 16  # tokens that are added to a store at once
 STORE = "store"
 LIVE = {"automaton": SuffixAutomaton, "ngram": NgramIndex, "copy": CopyIndex, "counts": NgramCounts}
 INDEXES = (*LIVE, STORE)
@@ -71,7 +71,7 @@ def measure(name: str, text: np.ndarray, size: int, repeats: int) -> dict[str, A
 
 
 def built(kind: type[TokenIndex], text: np.ndarray) -> TokenIndex:
-    """An index over the text, from nothing."""
+    """A new index over the text."""
     index = kind()
     index.extend(text)
     return index
@@ -87,8 +87,8 @@ def timed(work: Callable[[], object]) -> float:
 def _steps(index: TokenIndex, text: np.ndarray, size: int) -> dict[str, float]:
     extends, lookups, nodes = [], [], []
     for start in range(size, size + STEPS * ACCEPTED, ACCEPTED):
-        piece = text[start : start + ACCEPTED]
-        extends.append(timed(lambda piece=piece: index.extend(piece)))
+        chunk = text[start : start + ACCEPTED]
+        extends.append(timed(lambda chunk=chunk: index.extend(chunk)))
         lookups.append(timed(lambda: index.lookup(LIMIT, CONFIDENCE)))
         nodes.append(len(index.lookup(LIMIT, CONFIDENCE)))
     return {
@@ -100,23 +100,23 @@ def _steps(index: TokenIndex, text: np.ndarray, size: int) -> dict[str, float]:
 
 
 def _store(text: np.ndarray, size: int, repeats: int) -> dict[str, Any]:
-    """Suffix arrays on disk; what is asked comes after what they hold."""
-    with tempfile.TemporaryDirectory(prefix="graft-index-") as folder:  # kernels are compiled here
+    """Suffix arrays on disk; the queries are the text that follows theirs."""
+    with tempfile.TemporaryDirectory(prefix="graft-index-") as folder:  # compiles the kernels
         _build_store(Path(folder) / STORE, text[:LIMIT])
     with tempfile.TemporaryDirectory(prefix="graft-index-") as folder:
         paths = [Path(folder) / f"{STORE}-{number}" for number in range(repeats)]
         builds = [timed(partial(_build_store, path, text[:size])) for path in paths]
         opens = [timed(partial(open_store, path, None)) for path in paths]
-        asked = _steps(open_store(paths[0], None).index(), text, size)
+        steps = _steps(open_store(paths[0], None).index(), text, size)
     build, opening = statistics.median(builds), statistics.median(opens)
-    return {"build_ms": build * 1e3, "open_ms": opening * 1e3, **asked}
+    return {"build_ms": build * 1e3, "open_ms": opening * 1e3, **steps}
 
 
 def _build_store(folder: Path, tokens: np.ndarray) -> None:
-    pieces = {str(start): tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK)}
+    chunks = {str(start): tokens[start : start + CHUNK] for start in range(0, len(tokens), CHUNK)}
     with writing(folder):
         manifest = begin_store(folder, Manifest("made up", "made up", VOCABULARY))
         writer = StoreWriter(folder, manifest)
-        writer.add(pieces, lambda names: [pieces[name] for name in names], lambda _: None)
+        writer.add(chunks, lambda names: [chunks[name] for name in names], lambda _: None)
         writer.merge()
         writer.finish()

@@ -1,63 +1,44 @@
-"""Figures of indexes as a table and panels."""
+"""Index measurements as a table and figures."""
 
 from collections import defaultdict
 
-from graft.bench.index.measure import ACCEPTED, LIMIT
-from graft.bench.journal import Journal, heading
-from graft.bench.panels import Panel, draw_lines, spoken
-from graft.bench.sizes import short
-from graft.bench.tables import NOTHING, markdown_table
+from benchmarks.index.measure import ACCEPTED, LIMIT
+from benchmarks.report import Figure, Points, Table
+from graft.bench.result_file import Results
+from graft.bench.table import number
 
 COLUMNS = {
-    "index": "", "tokens": "", "build ms": "build_ms", "open ms": "open_ms",
-    "append µs": "extend_us", "lookup µs": "lookup_us", "p99 µs": "lookup_p99_us",
-    "nodes": "nodes",
+    "build ms": "build_ms", "open ms": "open_ms", "append µs": "extend_us",
+    "lookup µs": "lookup_us", "p99 µs": "lookup_p99_us", "nodes": "nodes",
 }  # fmt: skip
-TITLE = f"indexes: append {ACCEPTED} tokens, look up {LIMIT} nodes"
-LEGEND = (
-    "Medians of a step as decoding makes it, from Python. automaton: all earlier matches; ngram, "
-    "copy, counts: those of pld, copy and igpg; store: suffix arrays on disk, asked about a text "
-    "that follows theirs."
+NOTE = (
+    "Medians of a decoding step, called from Python. automaton: all earlier matches; ngram, copy, "
+    "counts: those of pld, copy and igpg; store: suffix arrays on disk, queried with another text"
 )
 
 
-def table(found: Journal) -> list[list[str]]:
-    """Cells ready to show."""
-    return [
+def tables(results: Results) -> list[Table]:
+    """One line per index and size."""
+    rows = [
         [row["index"], f"{row['tokens']:,}"]
-        + [_number(row.get(name)) for name in COLUMNS.values() if name]
-        for row in found.rows
+        + [number(row.get(name), 1) for name in COLUMNS.values()]
+        for row in results.rows
     ]
+    title = f"indexes: append {ACCEPTED} tokens, look up {LIMIT} nodes"
+    return [Table(title, ("index", "tokens", *COLUMNS), rows)]
 
 
-def as_markdown(found: Journal) -> str:
-    """For a document."""
-    shown = markdown_table(TITLE, list(COLUMNS), table(found))
-    return "\n\n".join([f"{heading(found)}.", LEGEND, shown])
+def figures(results: Results) -> list[Figure]:
+    """Building and looking up by the length of the text."""
+    found = []
+    for name, title, unit in (("build_ms", "build", "ms"), ("lookup_us", "lookup", "µs")):
+        lines: dict[str, Points] = defaultdict(list)
+        for row in sorted(results.rows, key=lambda row: row["tokens"]):
+            lines[row["index"]].append((row["tokens"], row[name]))
+        found.append(Figure(title, "tokens", unit, lines, log_x=True, log_y=True))
+    return found
 
 
-def index_panels(found: Journal) -> list[Panel]:
-    """Building and asking by the length of the text."""
-    made = []
-    for field, title, unit in (
-        ("build_ms", "building", "ms"),
-        ("lookup_us", "a lookup", "µs"),
-    ):
-        points: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for row in sorted(found.rows, key=lambda row: row["tokens"]):
-            points[row["index"]].append((row["tokens"], row[field]))
-
-        def draw(axes: object, points: dict = points, unit: str = unit) -> None:
-            draw_lines(axes, points, ("tokens", unit))
-            axes.set_xscale("log", base=2)
-            axes.set_yscale("log")
-            sizes = sorted({size for mine in points.values() for size, _ in mine})
-            axes.set_xticks(sizes, [short(size) for size in sizes])
-            axes.minorticks_off()
-
-        made.append(Panel(f"{title}, by tokens", f"{title} in {unit}. {spoken(points)}", draw))
-    return made
-
-
-def _number(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:,.1f}"
+def notes(results: Results) -> list[str]:
+    """How to read the table."""
+    return [NOTE]

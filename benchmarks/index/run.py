@@ -2,64 +2,56 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
-from graft.bench.index.measure import ACCEPTED, INDEXES, STEPS, made_up_text, measure, words_of
-from graft.bench.journal import Journal
-from graft.bench.runner import Watch
-from graft.bench.sizes import size as tokens_of
+from benchmarks.index.measure import ACCEPTED, INDEXES, STEPS, made_up_text, measure, words_of
+from benchmarks.settings import Settings, option
+from graft.bench.measure import Progress
+from graft.bench.result_file import ResultFile, new_header
 from graft.errors import InputError
 
-INDEX = "index"
-KEY = ("index", "tokens")
-SIZES = (8192, 32768, 131072)
 
+@dataclass(frozen=True, kw_only=True)
+class IndexSettings(Settings):
+    """Build and look up the indexes of graft.match, by the length of the text."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IndexSettings:
-    """What is measured; InputError for what cannot be."""
+    kind: ClassVar[str] = "index"
 
-    sizes: tuple[int, ...] = SIZES
-    indexes: tuple[str, ...] = INDEXES
-    text: Path | None = None
-    repeats: int = 5
+    sizes: tuple[int, ...] = option((8192, 32768, 131072), "tokens of the text")
+    indexes: tuple[str, ...] = option(INDEXES, f"of {', '.join(INDEXES)}")
+    text: Path | None = option(None, "a text file, .gz too; made up by default")
+    repeats: int = option(5, "builds")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if unknown := [name for name in self.indexes if name not in INDEXES]:
             raise InputError(f"unknown index {unknown[0]!r}; choose from {', '.join(INDEXES)}")
-        if self.repeats < 1 or not self.sizes or min(self.sizes) < 1:
-            raise InputError("--sizes and --repeats take whole numbers from 1 on")
+        if not self.sizes or min(self.sizes) < 1:
+            raise InputError("--sizes takes whole numbers from 1 on, such as 8k")
 
 
-def index_settings(
-    sizes: str | None, indexes: str | None, text: Path | None, repeats: int | None
-) -> IndexSettings:
-    """As they are typed; what is left out (None) is the default."""
-    try:
-        lengths = None if sizes is None else tuple(tokens_of(each) for each in sizes.split(","))
-    except ValueError:
-        raise InputError(f"--sizes takes numbers of tokens such as 8k, not {sizes!r}") from None
-    names = None if indexes is None else tuple(each.strip() for each in indexes.split(","))
-    given = {"sizes": lengths, "indexes": names, "text": text, "repeats": repeats}
-    return IndexSettings(**{name: value for name, value in given.items() if value is not None})
+SETTINGS = IndexSettings
 
 
-def run(settings: IndexSettings, journal: Journal, watch: Watch) -> None:
-    """Every index at every size, the small ones first."""
-    asked = [(name, size) for size in sorted(settings.sizes) for name in settings.indexes]
-    left = [each for each in asked if not journal.done(*each)]
-    watch.begin(len(asked), len(asked) - len(left))
+def run(settings: IndexSettings, file: ResultFile, progress: Progress) -> bool:
+    """Every index at every size, small ones first."""
+    rows = [
+        {"index": name, "tokens": size}
+        for size in sorted(settings.sizes)
+        for name in settings.indexes
+    ]
+    left = [row for row in rows if not file.results.has(row)]
+    progress.begin(len(rows), len(rows) - len(left))
     if not left:
-        return
-    needed = max(size for _, size in asked) + STEPS * ACCEPTED
+        return True
+    needed = max(settings.sizes) + STEPS * ACCEPTED
     tokens = made_up_text(needed) if settings.text is None else words_of(settings.text)
     if len(tokens) < needed:
-        raise InputError(
-            f"{settings.text} has {len(tokens)} words, but the largest of --sizes needs {needed}"
-        )
-    name = "made up" if settings.text is None else settings.text.name
-    journal.begin({"text": name, "repeats": settings.repeats})
-    for index, size in left:
-        watch.turn(f"{index}, {size:,} tokens")
-        figures = measure(index, tokens, size, settings.repeats)
-        journal.add({"index": index, "tokens": size, **figures})
-        watch.advance()
+        raise InputError(f"{settings.text} has {len(tokens)} words, but --sizes needs {needed}")
+    text = "made up" if settings.text is None else settings.text.name
+    file.begin(new_header(settings.kind, {"text": text, "repeats": settings.repeats}))
+    for row in left:
+        progress.show(f"{row['index']}, {row['tokens']:,} tokens")
+        file.row(row | measure(row["index"], tokens, row["tokens"], settings.repeats))
+        progress.advance()
+    return True

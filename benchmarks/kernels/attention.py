@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.problem import Problem, input_sets, make_problem
+from benchmarks.kernels.rivals import Kernel, Prepare, memory_needed, refusal, scores_needed
+from benchmarks.kernels.settings import KernelPlan
+from benchmarks.kernels.timing import seconds
 from graft import machine
-from graft.bench.kernels.problem import Problem, input_sets, make_problem
-from graft.bench.kernels.rivals import Kernel, Prepare, memory_needed, refusal, scores_needed
-from graft.bench.kernels.settings import KernelSettings
-from graft.bench.kernels.timing import seconds
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.models.probe import TOLERANCE
 
@@ -21,14 +21,15 @@ FRESH = 1_000_003  # seed of what is checked; nothing that is timed has it
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds, or a note why there are none; else the note is the form that was fastest.
+    """Seconds and the fastest form, or why there are none.
 
-    `error`: the largest difference from the definition over its largest number.
+    `max_error`: the largest difference from the definition over its largest number.
     """
 
     seconds: float | None = None
-    error: float | None = None
-    note: str | None = None
+    max_error: float | None = None
+    form: str | None = None
+    error: str | None = None
 
 
 Checks = list[tuple[Problem, Tensor]]  # with what they should give
@@ -36,28 +37,28 @@ Checks = list[tuple[Problem, Tensor]]  # with what they should give
 
 @torch.inference_mode()
 def measure_point(
-    wanted: Iterable[Kernel], settings: KernelSettings, context: int, nodes: int
+    wanted: Iterable[Kernel], plan: KernelPlan, context: int, nodes: int
 ) -> Iterator[tuple[Kernel, Timed]]:
     """Every kernel on the same numbers."""
-    problems = [make_problem(settings, context, nodes, seed=0)]
-    for seed in range(1, input_sets(settings.shape, context + nodes, settings)):
-        more = make_problem(settings, context, nodes, seed)
+    problems = [make_problem(plan, context, nodes, seed=0)]
+    for seed in range(1, input_sets(plan.shape, context + nodes, plan)):
+        more = make_problem(plan, context, nodes, seed)
         problems.append(replace(more, layout=problems[0].layout))
-    checks = _checks(settings, problems[0])
+    checks = _checks(plan, problems[0])
     for kernel in wanted:
-        if memory_needed(kernel, problems[0]) > free_memory(settings.device):
-            yield kernel, Timed(note="its scores do not fit the memory that is free")
+        if memory_needed(kernel, problems[0]) > free_memory(plan.device):
+            yield kernel, Timed(error="its scores do not fit the free memory")
             continue
-        forms = [_try(kernel, form, problems, checks, settings) for form in kernel.forms]
+        forms = [_try(kernel, form, problems, checks, plan) for form in kernel.forms]
         yield kernel, min(forms, key=lambda each: each.seconds or torch.inf)
 
 
-def _checks(settings: KernelSettings, problem: Problem) -> Checks:
+def _checks(plan: KernelPlan, problem: Problem) -> Checks:
     """A short context, where the tree weighs much, and the whole one if its scores fit."""
     nodes, rows = len(problem.query), problem.keys.shape[1]
     short = min(rows - nodes, CHECKED)
-    checked = [make_problem(settings, short, nodes, FRESH, nodes_matter=True)]
-    if scores_needed(problem) < free_memory(settings.device):
+    checked = [make_problem(plan, short, nodes, FRESH, nodes_matter=True)]
+    if scores_needed(problem) < free_memory(plan.device):
         checked.append(problem)
     return [(each, _definition(each)) for each in checked]
 
@@ -69,25 +70,26 @@ def _definition(problem: Problem) -> Tensor:
 
 
 def _try(
-    kernel: Kernel, form: str, problems: list[Problem], checks: Checks, settings: KernelSettings
+    kernel: Kernel, form: str, problems: list[Problem], checks: Checks, plan: KernelPlan
 ) -> Timed:
     """One form; SDPA refuses what it cannot do by raising."""
     prepare = kernel.forms[form]
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            error = max(_error(prepare, *check) for check in checks) if kernel.masked else None
-            if error is not None and not error <= TOLERANCE[settings.torch_dtype]:
-                return Timed(error=error, note=f"wrong: differs from the definition by {error:.2g}")
+            wrong = max(_error(prepare, *check) for check in checks) if kernel.masked else None
+            if wrong is not None and not wrong <= TOLERANCE[plan.torch_dtype]:
+                message = f"wrong: differs from the definition by {wrong:.2g}"
+                return Timed(max_error=wrong, error=message)
             taken = seconds(
                 [prepare(problem) for problem in problems],
-                repeats=settings.repeats,
-                device=settings.device,
+                repeats=plan.repeats,
+                device=plan.device,
                 captured=kernel.captured,
             )
         except Exception as refused:  # a compiler's errors have no common type
-            return Timed(note=refusal(refused, told))
-    return Timed(taken, error, form or None)
+            return Timed(error=refusal(refused, caught))
+    return Timed(taken, wrong, form or None)
 
 
 def _error(prepare: Prepare, checked: Problem, expected: Tensor) -> float:

@@ -6,22 +6,22 @@ such a floor where reading is faster than writing, as on many CPUs.
 
 import torch
 
-from graft.bench.kernels.settings import KernelSettings
+from benchmarks.kernels.settings import KernelPlan
+from benchmarks.kernels.timing import seconds
 from graft.bench.simulate.shapes import Ceilings
-from graft.bench.kernels.timing import seconds
 
 COPIED = {"cuda": 1 << 30, "cpu": 1 << 28}  # bytes
 SQUARE = {"cuda": 8192, "cpu": 512}
 
 
-def measure_ceilings(settings: KernelSettings) -> Ceilings:
+def measure_ceilings(plan: KernelPlan) -> Ceilings:
     """A large copy on the device, by the driver or by a kernel, whichever is faster, and a large
     square product in the dtype."""
-    device, dtype = settings.device, settings.torch_dtype
+    device, dtype = plan.device, plan.torch_dtype
     size = COPIED[device.type]
     source = torch.randn(size // 4, device=device)
     target = torch.empty_like(source)
-    how = {"repeats": settings.repeats, "device": device}
+    how = {"repeats": plan.repeats, "device": device}
     ways = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
     copying = min(seconds([way], **how) for way in ways)
     side = SQUARE[device.type]

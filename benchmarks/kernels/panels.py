@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from numba import njit, prange
 
-from graft.bench.kernels.problem import Problem
-from graft.bench.kernels.timing import Call
+from benchmarks.kernels.problem import Problem
+from benchmarks.kernels.timing import Call
 from graft.kernels.panels import COMPUTING, LANES
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.models.forward_panels import use_threads

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.bench.kernels.settings import KernelSettings
-from graft.bench.kernels.shapes import Shape
+from benchmarks.kernels.settings import KernelPlan
+from graft.bench.simulate.shapes import Shape
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.arena import Extent
 from graft.models.language_model import lay_out
@@ -45,13 +45,13 @@ def random_tree(nodes: int, vocabulary: int, seed: int) -> DraftTree:
 
 
 def make_problem(
-    settings: KernelSettings, context: int, nodes: int, seed: int, *, nodes_matter: bool = False
+    plan: KernelPlan, context: int, nodes: int, seed: int, *, nodes_matter: bool = False
 ) -> Problem:
     """Fresh random numbers; no zeros, which a GPU multiplies faster.
 
     `nodes_matter`: the tree's keys are drawn wider, so that attending to a wrong one shows.
     """
-    shape, device, dtype = settings.shape, settings.device, settings.torch_dtype
+    shape, device, dtype = plan.shape, plan.device, plan.torch_dtype
     draw = torch.Generator(device).manual_seed(seed)
     rows = context + nodes
     query = torch.randn(nodes, shape.heads, shape.head_size, generator=draw, device=device)
@@ -64,9 +64,9 @@ def make_problem(
     return Problem(query.to(dtype), keys, values, layout, shape.scale)
 
 
-def input_sets(shape: Shape, rows: int, settings: KernelSettings) -> int:
+def input_sets(shape: Shape, rows: int, plan: KernelPlan) -> int:
     """How many sets of keys must take turns so that the GPU's cache holds none of them."""
-    if settings.device.type != "cuda":
+    if plan.device.type != "cuda":
         return 2
-    cache = torch.cuda.get_device_properties(settings.device).L2_cache_size
-    return min(MOST_SETS, max(2, -(-2 * cache // (shape.kv_numbers(rows) * settings.itemsize))))
+    cache = torch.cuda.get_device_properties(plan.device).L2_cache_size
+    return min(MOST_SETS, max(2, -(-2 * cache // (shape.kv_numbers(rows) * plan.itemsize))))

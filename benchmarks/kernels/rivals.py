@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from graft.bench.kernels.problem import Problem
-from graft.bench.kernels.settings import KernelSettings
-from graft.bench.kernels.timing import Call
+from benchmarks.kernels.problem import Problem
+from benchmarks.kernels.settings import KernelPlan
+from benchmarks.kernels.timing import Call
 from graft.kernels.tree_attention_torch import tree_attention as torch_attention
 
 Prepare = Callable[[Problem], Call]
@@ -38,10 +38,10 @@ class Kernel:
     scores: bool = False
 
 
-def kernels(settings: KernelSettings) -> list[Kernel]:
+def kernels(plan: KernelPlan) -> list[Kernel]:
     """All that can run on the device, our own first."""
-    on_gpu = settings.device.type == "cuda"
-    return [*(_ours_on_gpu() if on_gpu else _ours_on_cpu(settings)), *_sdpa(on_gpu=on_gpu)]
+    on_gpu = plan.device.type == "cuda"
+    return [*(_ours_on_gpu() if on_gpu else _ours_on_cpu(plan)), *_sdpa(on_gpu=on_gpu)]
 
 
 def _ours_on_gpu() -> list[Kernel]:
@@ -52,10 +52,10 @@ def _ours_on_gpu() -> list[Kernel]:
     return [Kernel("triton", {"": partial(_attend, tree_attention)}, ours=True)]
 
 
-def _ours_on_cpu(settings: KernelSettings) -> list[Kernel]:
-    if settings.dtype != "fp32" or settings.shape.head_size % 16:  # what panels are made of
+def _ours_on_cpu(plan: KernelPlan) -> list[Kernel]:
+    if plan.dtype != "fp32" or plan.shape.head_size % 16:  # what panels are made of
         return [_plain_torch(ours=True)]
-    from graft.bench.kernels.panels import panel_attention
+    from benchmarks.kernels.panels import panel_attention
 
     return [Kernel("panels", {"": panel_attention}, ours=True), _plain_torch(ours=False)]
 

@@ -1,165 +1,165 @@
-"""Measure what is asked for, point by point, and write every figure down at once."""
+"""Measure attention kernels and whole steps, point by point; every row is written at once."""
 
-import datetime
-import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 import torch
 
-from graft.bench import about
-from graft.bench.kernels.attention import measure_point
-from graft.bench.kernels.floor import Ceilings, attention_floor, measure_ceilings, step_floor
-from graft.bench.kernels.plan import OURS, Point, attention_left, steps_left
-from graft.bench.kernels.records import Figure, Journal, MemoryUse
-from graft.bench.kernels.rivals import Kernel
-from graft.bench.kernels.settings import KernelSettings
-from graft.bench.kernels.steps import Stepper, eager, fastest, refuse_too_large
-from graft.bench.runner import Watch, refuse_mixing
+from benchmarks.kernels.attention import measure_point
+from benchmarks.kernels.floor import measure_ceilings, step_floor
+from benchmarks.kernels.rivals import Kernel, kernels
+from benchmarks.kernels.settings import KernelOptions, KernelPlan
+from benchmarks.kernels.steps import Stepper, eager, fastest, refuse_too_large
+from graft.bench.measure import Progress
+from graft.bench.result_file import ResultFile, Row, new_header
+from graft.bench.simulate.shapes import Ceilings, attention_floor
 
+SETTINGS = KernelOptions
 LOGIT = 4  # bytes
+GRAFT, EAGER = "graft", "eager"  # forwards
+Point = tuple[int, int]  # context, nodes
 
 
-def run(settings: KernelSettings, journal: Journal, watch: Watch) -> None:
-    """Everything that the journal does not hold yet."""
-    header = _header(settings)
-    refuse_mixing(journal.path, journal.figures.sessions, header["fixed"])
-    points, steps = attention_left(settings, journal.figures), steps_left(settings, journal.figures)
+def run(options: KernelOptions, file: ResultFile, progress: Progress) -> bool:
+    """Everything that the file does not have yet."""
+    plan = options.plan()
+    points, steps = attention_left(plan, file), steps_left(plan, file)
     left = sum(map(len, [*points.values(), *steps.values()]))
+    progress.begin(left, 0)
     if not left:
-        watch.say(f"all of it stands in {journal.path}; name another --out to measure again")
-        return
+        return True
     if steps:
-        refuse_too_large(settings)
-    _say_what_is_missing(settings, points, watch)
-    watch.begin(left, 0)
-    on_gpu = settings.device.type == "cuda"
-    with torch.cuda.device(settings.device) if on_gpu else nullcontext():
-        watch.turn("copy and matrix product: the ceilings")
-        ceilings = measure_ceilings(settings)
-        session = Session(settings, journal, watch, ceilings, len(journal.figures.sessions))
-        journal.header({**header, "ceilings": asdict(ceilings)})
-        session.attention(points)
+        refuse_too_large(plan)
+    _say_what_is_missing(plan, points, progress)
+    with torch.cuda.device(plan.device) if plan.device.type == "cuda" else nullcontext():
+        progress.show("copy and matrix product: the ceilings")
+        ceilings = measure_ceilings(plan)
+        file.begin(new_header(options.kind, _about(plan, ceilings)))
+        measuring = _Measuring(plan, file, progress, ceilings)
+        measuring.attention(points)
         for forward, wanted in steps.items():
-            session.steps(forward, wanted)
+            measuring.steps(forward, wanted)
+    return True
+
+
+def attention_left(plan: KernelPlan, file: ResultFile) -> dict[Point, list[Kernel]]:
+    """The kernels that each point lacks."""
+    if "attention" not in plan.parts:
+        return {}
+    lacking = {
+        (context, nodes): [
+            each
+            for each in kernels(plan)
+            if not file.results.has(_point("attention", each.name, context, nodes))
+        ]
+        for context in plan.contexts
+        for nodes in plan.nodes
+    }
+    return {point: some for point, some in lacking.items() if some}
+
+
+def steps_left(plan: KernelPlan, file: ResultFile) -> dict[str, list[Point]]:
+    """The points that Graft's forward and the eager one lack."""
+    if "step" not in plan.parts or not plan.shape.layers:
+        return {}
+    done = {
+        (row["ours"], row["context"], row["nodes"])
+        for row in file.results.rows
+        if row["part"] == "step" and "seconds" in row
+    }
+    every = [(c, n) for c in plan.contexts for n in sorted({1, *plan.nodes})]
+    lacking = {
+        GRAFT: [point for point in every if (True, *point) not in done],
+        EAGER: [point for point in eager_points(plan) if (False, *point) not in done],
+    }
+    return {forward: some for forward, some in lacking.items() if some}
+
+
+def eager_points(plan: KernelPlan) -> list[Point]:
+    """A few: one, some and the most nodes at the shortest and the longest context."""
+    contexts, nodes = plan.contexts, plan.nodes
+    some = sorted({1, nodes[len(nodes) // 2], nodes[-1]})
+    return [(c, n) for c in sorted({contexts[0], contexts[-1]}) for n in some]
+
+
+def _point(part: str, variant: str, context: int, nodes: int) -> Row:
+    return {"part": part, "variant": variant, "context": context, "nodes": nodes}
 
 
 def _say_what_is_missing(
-    settings: KernelSettings, points: dict[Point, list[Kernel]], watch: Watch
+    plan: KernelPlan, points: dict[Point, list[Kernel]], progress: Progress
 ) -> None:
     ours = {kernel.name for lacking in points.values() for kernel in lacking if kernel.ours}
     if ours == {"torch"}:
-        watch.say("no faster kernel runs here: ours is the plain torch version")
-    if "steps" in settings.parts and not settings.shape.layers:
-        watch.say(f"no whole steps: {settings.shape.name} names heads alone")
+        progress.say("no fast kernel runs here: Graft uses the plain torch version")
+    if "step" in plan.parts and not plan.shape.layers:
+        progress.say(f"no whole steps: {plan.shape.name} has heads alone")
 
 
-def _header(settings: KernelSettings) -> dict[str, Any]:
-    """`fixed` must be the same for all lines of a file, or they could not be compared."""
-    machine, versions = about.hardware(), about.versions()
-    try:
-        versions["triton"] = version("triton")
-    except PackageNotFoundError:
-        pass
-    fixed = {
-        "shape": asdict(settings.shape),
-        "dtype": settings.dtype,
-        "device": settings.device.type,
-        "threads": torch.get_num_threads(),
-        "cpu": machine["cpu"],
-        "gpus": machine["gpus"],
-        **versions,
-    }
+def _about(plan: KernelPlan, ceilings: Ceilings) -> dict[str, object]:
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": about.commit(),
-        "command": sys.argv[1:],
-        "versions": versions,
-        "hardware": machine,
-        "fixed": fixed,
-        "repeats": settings.repeats,
+        "shape": plan.shape.name,
+        "dtype": plan.dtype,
+        "device": plan.device.type,
+        "threads": torch.get_num_threads(),
+        "layers": plan.shape.layers,
+        "of_layers": plan.shape.of_layers,
         "weights": "random",
+        "repeats": plan.repeats,
+        "copy_gb_per_second": round(ceilings.bytes / 1e9),
+        "tflops": round(ceilings.flops / 1e12, 4),
     }
 
 
 @dataclass(slots=True)
-class Session:
-    """One run of the command; a file may hold several."""
-
-    settings: KernelSettings
-    journal: Journal
-    watch: Watch
+class _Measuring:
+    plan: KernelPlan
+    file: ResultFile
+    progress: Progress
     ceilings: Ceilings
-    number: int
 
     def attention(self, left: dict[Point, list[Kernel]]) -> None:
         """One layer alone."""
-        shape, itemsize = self.settings.shape, self.settings.itemsize
+        shape, itemsize = self.plan.shape, self.plan.itemsize
         for (context, nodes), lacking in left.items():
-            self.watch.turn(f"attention: context {context}, nodes {nodes}")
+            self.progress.show(f"attention: context {context}, nodes {nodes}")
             floor = attention_floor(shape, context, nodes, itemsize, self.ceilings)
-            for kernel, timed in measure_point(lacking, self.settings, context, nodes):
-                self.journal.figure(
-                    Figure(
-                        part="attention",
-                        what=kernel.name,
-                        context=context,
-                        nodes=nodes,
-                        floor=floor,
-                        session=self.number,
-                        ours=kernel.ours,
-                        **asdict(timed),
-                    )
-                )
-                self.watch.advance()
+            for kernel, timed in measure_point(lacking, self.plan, context, nodes):
+                row = _point("attention", kernel.name, context, nodes)
+                about = {"ours": kernel.ours, "floor_seconds": floor}
+                self.file.row(row | about | asdict(timed))
+                self.progress.advance()
 
     def steps(self, forward: str, points: list[Point]) -> None:
-        """Whole steps of one forward, which is gone before the next is made."""
-        self.watch.turn(f"{forward} steps: random weights")
-        stepper = Stepper.open(self.settings, fastest if forward == OURS else eager)
-        if forward == OURS:
+        """Whole steps of one forward, which is freed before the next is loaded."""
+        self.progress.show(f"{forward} steps: random weights")
+        stepper = Stepper.open(self.plan, fastest if forward == GRAFT else eager)
+        if forward == GRAFT:
             self._memory(stepper)
         for context, nodes in points:
-            self.watch.turn(f"{stepper.name} step: context {context}, nodes {nodes}")
-            self.journal.figure(
-                Figure(
-                    part="step",
-                    what=stepper.name,
-                    context=context,
-                    nodes=nodes,
-                    floor=step_floor(*stepper.read_bytes(context, nodes), self.ceilings),
-                    session=self.number,
-                    ours=forward == OURS,
-                    **_timed(stepper, context, nodes),
-                )
-            )
-            self.watch.advance()
+            self.progress.show(f"{stepper.name} step: context {context}, nodes {nodes}")
+            floor = step_floor(*stepper.read_bytes(context, nodes), self.ceilings)
+            row = _point("step", stepper.name, context, nodes)
+            about = {"ours": forward == GRAFT, "floor_seconds": floor}
+            self.file.row(row | about | _timed(stepper, context, nodes))
+            self.progress.advance()
 
     def _memory(self, stepper: Stepper) -> None:
-        settings, used = self.settings, stepper.memory()
-        nodes = max(settings.nodes)
-        logits = nodes * settings.shape.vocabulary * LOGIT
+        plan, used = self.plan, stepper.memory()
+        nodes = max(plan.nodes)
+        logits = nodes * plan.shape.vocabulary * LOGIT
         rest = None if used.peak is None else used.peak - used.weights - used.cache - logits
-        self.journal.memory(
-            MemoryUse(
-                context=max(settings.contexts),
-                nodes=nodes,
-                weights=used.weights,
-                cache=used.cache,
-                logits=logits,
-                session=self.number,
-                rest=rest,
-                reserved=used.reserved,
-            )
-        )
+        sizes = {"weights": used.weights, "cache": used.cache, "logits": logits}
+        sizes |= {"rest": rest, "reserved": used.reserved}
+        named = {f"{name}_bytes": size for name, size in sizes.items()}
+        row = _point("memory", stepper.name, max(plan.contexts), nodes)
+        self.file.row(row | {"ours": True} | named)
 
 
-def _timed(stepper: Stepper, context: int, nodes: int) -> dict[str, Any]:
-    """A step's times, or why there are none."""
+def _timed(stepper: Stepper, context: int, nodes: int) -> Row:
+    """The times of a step, or why there are none."""
     try:
-        taken, worked = stepper.time(context, nodes)
+        seconds, device_seconds = stepper.time(context, nodes)
     except torch.OutOfMemoryError:
-        return {"note": "out of memory"}
-    return {"seconds": taken, "device_seconds": worked}
+        return {"error": "out of memory"}
+    return {"seconds": seconds, "device_seconds": device_seconds}

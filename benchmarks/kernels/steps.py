@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from graft.bench.kernels.attention import free_memory
-from graft.bench.kernels.problem import random_tree
-from graft.bench.kernels.settings import KernelSettings
-from graft.bench.kernels.timing import latency
+from benchmarks.kernels.attention import free_memory
+from benchmarks.kernels.problem import random_tree
+from benchmarks.kernels.settings import KernelPlan
+from benchmarks.kernels.timing import latency
 from graft.errors import InputError
 from graft.models.arena import Extent
 from graft.models.forward import LeanForward
@@ -27,13 +27,13 @@ FILLED = 256  # rows of random keys and values written at a time
 GIB = 1 << 30
 
 
-def refuse_too_large(settings: KernelSettings) -> None:
+def refuse_too_large(plan: KernelPlan) -> None:
     """Before minutes are spent: weights (twice, while they are laid out) and the cache."""
-    shape = settings.shape
-    cache = shape.layers * shape.kv_numbers(settings.rows) * settings.itemsize
-    size = settings.itemsize if settings.device.type == "cuda" else 4  # a CPU reads them in fp32
+    shape = plan.shape
+    cache = shape.layers * shape.kv_numbers(plan.rows) * plan.itemsize
+    size = plan.itemsize if plan.device.type == "cuda" else 4  # a CPU reads them in fp32
     needed = 2 * shape.weights * size + cache
-    free = free_memory(settings.device)
+    free = free_memory(plan.device)
     if needed > free:
         raise InputError(
             f"steps of {shape.name} need about {needed / GIB:.1f} GiB and {free / GIB:.1f} are "
@@ -41,11 +41,11 @@ def refuse_too_large(settings: KernelSettings) -> None:
         )
 
 
-def random_network(settings: KernelSettings) -> "Any":  # noqa: ANN401
+def random_network(plan: KernelPlan) -> "Any":  # noqa: ANN401
     """A Llama of that shape, its weights drawn on the device with a spread of 0.02."""
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    shape = settings.shape
+    shape = plan.shape
     config = LlamaConfig(
         vocab_size=shape.vocabulary,
         hidden_size=shape.hidden,
@@ -54,30 +54,30 @@ def random_network(settings: KernelSettings) -> "Any":  # noqa: ANN401
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
         head_dim=shape.head_size,
-        max_position_embeddings=settings.rows + 1,
+        max_position_embeddings=plan.rows + 1,
         tie_word_embeddings=shape.tied,
     )
-    on_gpu = settings.device.type == "cuda"
+    on_gpu = plan.device.type == "cuda"
     torch.manual_seed(0)
-    with settings.device:
+    with plan.device:
         network = AutoModelForCausalLM.from_config(
             config,
-            dtype=settings.torch_dtype if on_gpu else torch.float32,
+            dtype=plan.torch_dtype if on_gpu else torch.float32,
             attn_implementation="eager",
         )
     return network.eval()
 
 
-def fastest(settings: KernelSettings) -> tuple[Forward, str]:
+def fastest(plan: KernelPlan) -> tuple[Forward, str]:
     """The forward Graft would take, and its name."""
-    network = random_network(settings)
-    return build_forward(network, name=settings.shape.name, dtype=settings.torch_dtype)
+    network = random_network(plan)
+    return build_forward(network, name=plan.shape.name, dtype=plan.torch_dtype)
 
 
-def eager(settings: KernelSettings) -> tuple[Forward, str]:
+def eager(plan: KernelPlan) -> tuple[Forward, str]:
     """The lean forward operation by operation, over the same attention."""
-    network = random_network(settings).to(settings.torch_dtype)
-    return LeanForward(*read_llama(network), fastest_attention(settings.device)), "eager"
+    network = random_network(plan).to(plan.torch_dtype)
+    return LeanForward(*read_llama(network), fastest_attention(plan.device)), "eager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Bytes:
 class Stepper:
     """A model with one sequence whose rows hold random keys and values."""
 
-    settings: KernelSettings
+    plan: KernelPlan
     name: str
     model: LanguageModel
     extent: Extent
@@ -102,29 +102,27 @@ class Stepper:
     opening: int  # bytes at the peak of making the cache, those of others included
 
     @classmethod
-    def open(
-        cls, settings: KernelSettings, make: Callable[[KernelSettings], tuple[Forward, str]]
-    ) -> "Stepper":
+    def open(cls, plan: KernelPlan, make: Callable[[KernelPlan], tuple[Forward, str]]) -> "Stepper":
         """Build the network, make room for the largest point, fill it."""
-        device = settings.device
+        device = plan.device
         _clear(device)
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
-        forward, name = make(settings)
+        forward, name = make(plan)
         _clear(device)  # of the network, whose weights alone the forward keeps
         model = LanguageModel(
             forward,
-            vocabulary=settings.shape.vocabulary,
-            context_length=settings.rows + 1,
+            vocabulary=plan.shape.vocabulary,
+            context_length=plan.rows + 1,
         )
         _forget_peak(device)
-        extent = model.open(settings.rows)
+        extent = model.open(plan.rows)
         opening = _peak(device)
-        _fill(model, extent, settings)
-        return cls(settings, name, model, extent, before, opening)
+        _fill(model, extent, plan)
+        return cls(plan, name, model, extent, before, opening)
 
     def call(self, context: int, nodes: int) -> Callable[[], object]:
         """One step: a random tree of so many nodes on top of so many tokens."""
-        tree = random_tree(nodes, self.settings.shape.vocabulary, seed=nodes)
+        tree = random_tree(nodes, self.plan.shape.vocabulary, seed=nodes)
 
         def step() -> object:
             self.extent.length = context
@@ -134,38 +132,38 @@ class Stepper:
 
     def time(self, context: int, nodes: int) -> tuple[float, float | None]:
         """Seconds of a step, and those of the device alone."""
-        settings = self.settings
-        return latency(self.call(context, nodes), repeats=settings.repeats, device=settings.device)
+        plan = self.plan
+        return latency(self.call(context, nodes), repeats=plan.repeats, device=plan.device)
 
     def read_bytes(self, context: int, nodes: int) -> tuple[int, int]:
         """Of weights and of keys and values that a step cannot but read."""
-        shape = self.settings.shape
+        shape = self.plan.shape
         kv = self.model.arena.storage.row_bytes * (context + nodes)
-        return shape.read_weights * self.settings.itemsize, kv
+        return shape.read_weights * self.plan.itemsize, kv
 
     def memory(self) -> Bytes:
         """At the largest point; what is captured on the way counts."""
-        settings, storage = self.settings, self.model.arena.storage
-        weights = settings.shape.weights * settings.itemsize
+        plan, storage = self.plan, self.model.arena.storage
+        weights = plan.shape.weights * plan.itemsize
         cache = storage.rows * storage.row_bytes
-        if settings.device.type != "cuda":
+        if plan.device.type != "cuda":
             return Bytes(weights, cache, None, None)
-        _forget_peak(settings.device)
-        step = self.call(max(settings.contexts), max(settings.nodes))
+        _forget_peak(plan.device)
+        step = self.call(max(plan.contexts), max(plan.nodes))
         for _ in range(3):
             step()
-        torch.cuda.synchronize(settings.device)
-        peak = max(_peak(settings.device), self.opening) - self.before
-        return Bytes(weights, cache, peak, torch.cuda.max_memory_reserved(settings.device))
+        torch.cuda.synchronize(plan.device)
+        peak = max(_peak(plan.device), self.opening) - self.before
+        return Bytes(weights, cache, peak, torch.cuda.max_memory_reserved(plan.device))
 
 
-def _fill(model: LanguageModel, extent: Extent, settings: KernelSettings) -> None:
+def _fill(model: LanguageModel, extent: Extent, plan: KernelPlan) -> None:
     """Random numbers in every row, a piece at a time."""
-    shape, storage = settings.shape, model.arena.storage
-    for first in range(0, settings.rows, FILLED):
-        rows = extent.start + np.arange(first, min(first + FILLED, settings.rows))
+    shape, storage = plan.shape, model.arena.storage
+    for first in range(0, plan.rows, FILLED):
+        rows = extent.start + np.arange(first, min(first + FILLED, plan.rows))
         size = (2, shape.layers, shape.kv_heads, len(rows), shape.head_size)
-        storage.write(rows, torch.randn(size, device=settings.device))
+        storage.write(rows, torch.randn(size, device=plan.device))
 
 
 def _clear(device: torch.device) -> None:

@@ -1,13 +1,12 @@
-"""Sections as one HTML page that needs nothing else: no scripts, no addresses, light and dark."""
+"""Reports as one HTML page without scripts or external files, light and dark."""
 
 import re
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from graft.bench.page.pictures import svg
-from graft.bench.page.sections import Section
-from graft.bench.panels import Panel
+from benchmarks.page.figures import is_wide, svg
+from benchmarks.report import Figure, Report
 from graft.errors import CheckpointError, InputError
 from graft.home import atomic_file
 
@@ -27,7 +26,7 @@ h1 { font-size: 1.6rem; line-height: 1.25; }
 h2 { font-size: 1.3rem; margin-top: 3rem; padding-top: .75rem; border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; margin: 1.75rem 0 .5rem; }
 p, li { max-width: 60rem; }
-.told p { color: var(--faint); font-size: .9rem; }
+.tables p { color: var(--faint); font-size: .9rem; }
 a { color: var(--link); }
 .scroll { overflow-x: auto; border: 1px solid var(--line); border-radius: .4rem; }
 .scroll:focus-visible { outline: 2px solid var(--link); }
@@ -49,15 +48,9 @@ details { font-size: .85rem; color: var(--faint); margin-top: .4rem; }
 """
 
 
-def write_page(sections: list[Section], path: Path) -> None:
-    """Whole or not at all."""
-    _write(page(sections), path)
-
-
-def write_markdown(sections: list[Section], path: Path) -> None:
-    """The tables alone, for a document."""
-    parts = [f"## {each.title}\n\n{each.markdown}" for each in sections]
-    _write("\n\n".join([f"# {TITLE}", *parts]) + "\n", path)
+def write_page(reports: list[Report], path: Path) -> None:
+    """Write the page atomically."""
+    _write(page(reports), path)
 
 
 def _write(text: str, path: Path) -> None:
@@ -65,58 +58,58 @@ def _write(text: str, path: Path) -> None:
         with atomic_file(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
     except CheckpointError as error:
-        raise InputError(f"{path} cannot be written; name another --out") from error
+        raise InputError(f"{path} cannot be written; choose another --out") from error
 
 
-def page(sections: list[Section]) -> str:
-    """All of them, with a table of contents where there are several."""
-    body = "\n".join(_section(place, each) for place, each in enumerate(sections, 1))
+def page(reports: list[Report]) -> str:
+    """All reports, with a table of contents where there are several."""
+    body = "\n".join(_section(place, each) for place, each in enumerate(reports, 1))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{TITLE}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>\n"
-        f"<h1>{TITLE}</h1>\n{_contents(sections)}{body}\n</main>\n</body>\n</html>\n"
+        f"<h1>{TITLE}</h1>\n{_contents(reports)}{body}\n</main>\n</body>\n</html>\n"
     )
 
 
-def _contents(sections: list[Section]) -> str:
-    if len(sections) < 2:
+def _contents(reports: list[Report]) -> str:
+    if len(reports) < 2:
         return ""
     links = "".join(
         f'<li><a href="#part-{place}">{escape(each.title)}</a></li>'
-        for place, each in enumerate(sections, 1)
+        for place, each in enumerate(reports, 1)
     )
     return f'<nav aria-label="Contents"><ul>{links}</ul></nav>\n'
 
 
-def _section(place: int, each: Section) -> str:
+def _section(place: int, each: Report) -> str:
     name = f"part-{place}"
     figures = "\n".join(
-        _figure(f"{name}-figure-{number}", panel, svg(panel, f"p{place}f{number}"))
-        for number, panel in enumerate(each.panels, 1)
+        _figure(f"{name}-figure-{number}", figure, svg(figure, f"p{place}f{number}"))
+        for number, figure in enumerate(each.figures, 1)
     )
     drawn = f'<div class="figures">\n{figures}\n</div>\n' if figures else ""
     return (
         f'<section aria-labelledby="{name}">\n<h2 id="{name}">{escape(each.title)}</h2>\n'
-        f'{drawn}<div class="told">\n{_told(each.markdown, name)}</div>\n</section>'
+        f'{drawn}<div class="tables">\n{_tables(each.as_markdown(), name)}</div>\n</section>'
     )
 
 
-def _figure(name: str, panel: Panel, drawn: str) -> str:
-    """Its words are open to everybody, not to screen readers alone."""
-    wide = ' class="wide"' if panel.wide else ""
-    said = f'<p id="{name}-said">{escape(panel.said)}</p>'
+def _figure(name: str, figure: Figure, drawn: str) -> str:
+    """With its values in words, for screen readers and others."""
+    wide = ' class="wide"' if is_wide(figure) else ""
+    words = f'<p id="{name}-words">{escape(figure.in_words())}</p>'
     return (
-        f'<figure{wide} aria-labelledby="{name}" aria-describedby="{name}-said">\n'
-        f'<figcaption id="{name}">{escape(panel.title)}</figcaption>\n'
-        f'<div role="img" aria-labelledby="{name} {name}-said">{drawn}</div>\n'
-        f"<details><summary>In words</summary>{said}</details>\n"
+        f'<figure{wide} aria-labelledby="{name}" aria-describedby="{name}-words">\n'
+        f'<figcaption id="{name}">{escape(figure.title)}</figcaption>\n'
+        f'<div role="img" aria-labelledby="{name} {name}-words">{drawn}</div>\n'
+        f"<details><summary>In words</summary>{words}</details>\n"
         "</figure>"
     )
 
 
-def _told(markdown: str, name: str) -> str:
-    """Markdown as HTML: a bold line above a table is its heading and names it."""
+def _tables(markdown: str, name: str) -> str:
+    """Markdown as HTML: a bold line above a table becomes its heading."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")

@@ -1,118 +1,116 @@
-"""How good the answers of a result file are: a row per system and measure, against the baseline.
+"""Quality of the answers of a result file: a line per variant and measure, against the baseline.
 
-Items are prompts; of repeats the first answer counts. Likelihoods of gold belong to whoever keeps
-the model's distribution on the prompt it read, and to nobody else.
+Items are prompts; of repeats the first counts. The likelihood of gold holds for every variant that
+keeps the model's distribution on the prompt that was prefilled.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from graft.bench.quality.bootstrap import Estimate, detectable, difference, mean_of
-from graft.bench.quality.scores import SCORES
-from graft.bench.records import Answer, Results
-from graft.bench.systems import NOTHING_KEPT, graft_system
-from graft.bench.task import Gold
+from benchmarks.decode.graft_variants import shortens
+from benchmarks.quality.power import detectable
+from benchmarks.quality.scores import SCORES
+from graft.bench.decoding import INEXACT, OTHER_ENGINE, DecodeRow, decode_rows
+from graft.bench.result_file import GOLD, LIKELIHOOD, Results, Row
+from graft.bench.statistics import Estimate, difference, mean
+from graft.bench.summary import ALL, Cell
 from graft.errors import InputError
 
-ALL = "all"
-LIKELIHOOD = "gold log p"
-CODE = "code"
-NOT_RUN = "no pass@1: it runs the programs that the model wrote; --run-code allows that"
-Cell = tuple[int, int, float]  # context, batch, temperature
-Values = dict[int, float]  # by a prompt's number
+GOLD_LOG_P = "gold log p"
+RUN_CODE = "GRAFT_RUN_CODE"  # =1 allows pass@1, which runs programs that a model wrote
+NOT_RUN = f"no pass@1: it runs the programs that the model wrote; {RUN_CODE}=1 allows that"
+Values = dict[int, float]  # by prompt
+ByMeasure = dict[tuple[Cell, str, str], dict[str, Values]]  # cell, category, measure; variant
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """One measure of one system; `difference` is to the baseline on the items both answered, and
-    `detectable` the one that so many items show four times in five."""
+    """One measure of one variant; `difference` is to the baseline on the prompts of both."""
 
-    context: int
-    batch: int
-    temperature: float
+    cell: Cell
     category: str
-    system: str
+    variant: str
     measure: str
     value: Estimate
     difference: Estimate | None
     detectable: float | None
 
-    @property
-    def cell(self) -> Cell:
-        """As of report.Row."""
-        return self.context, self.batch, self.temperature
 
-
-def qualities(
-    results: Results, baseline: str, *, run_code: bool = False
-) -> tuple[list[Quality], list[str]]:
-    """All of a file, and what could not be scored; programs are run only if that is allowed."""
-    values, notes = _values(results, run_code=run_code)
-    rows = []
-    for (cell, category, measure), by_system in values.items():
-        base = by_system.get(baseline, {})
-        for system, mine in by_system.items():
-            shared = [number for number in mine if number in base and system != baseline]
-            pairs = [base[number] for number in shared], [mine[number] for number in shared]
-            rows.append(
-                Quality(
-                    *cell,
-                    category,
-                    system,
-                    measure,
-                    mean_of(list(mine.values())),
-                    difference(*pairs) if shared else None,
-                    detectable(*pairs) if shared else None,
-                )
-            )
-    return sorted(rows, key=lambda row: (row.cell, row.category == ALL)), notes
-
-
-def _values(
-    results: Results, *, run_code: bool
-) -> tuple[dict[tuple[Cell, str, str], dict[str, Values]], list[str]]:
-    """Every item's values by cell, category and measure, then by system."""
-    found: dict = defaultdict(lambda: defaultdict(dict))
+def qualities(results: Results, baseline: str) -> tuple[list[Quality], list[str]]:
+    """All lines, and notes on what is not scored."""
     notes: dict[str, None] = {}
-    if not run_code and any(gold.kind == CODE for gold in results.gold.values()):
-        notes[NOT_RUN] = None
-        results = replace(results, gold=_not_code(results.gold))
-    for answer in results.answers.values():
-        if answer.error is None and answer.repeat == 0:
-            cell = answer.context, answer.batch, answer.temperature
-            for number, measure, value in _scored(results, answer, notes):
-                found[cell, answer.category, measure][answer.system][number] = value
-    categories: dict = defaultdict(set)
+    found: ByMeasure = defaultdict(lambda: defaultdict(dict))
+    for row in decode_rows(results):
+        if row.repeat == 0:
+            cell = row.suite, row.context, row.batch, row.temperature
+            for prompt, measure, value in _scored(results, row, notes):
+                found[cell, row.category, measure][row.variant][prompt] = value
+    _add_all(found)
+    lines = []
+    for (cell, category, measure), by_variant in found.items():
+        base = by_variant.get(baseline, {})
+        for variant, mine in by_variant.items():
+            shared = [prompt for prompt in mine if prompt in base and variant != baseline]
+            pairs = [base[prompt] for prompt in shared], [mine[prompt] for prompt in shared]
+            change = (difference(*pairs), detectable(*pairs)) if shared else (None, None)
+            lines.append(
+                Quality(cell, category, variant, measure, mean(list(mine.values())), *change)
+            )
+    return sorted(lines, key=lambda line: (line.cell, line.category == ALL)), list(notes)
+
+
+def _add_all(found: ByMeasure) -> None:
+    """Values over all categories, where there are several."""
+    categories: dict[tuple[Cell, str], list[str]] = defaultdict(list)
     for cell, category, measure in found:
-        categories[cell, measure].add(category)
+        categories[cell, measure].append(category)
     for (cell, measure), names in categories.items():
-        if len(names) > 1:
-            for name in sorted(names):
-                for system, values in found[cell, name, measure].items():
-                    found[cell, ALL, measure][system] |= values
-    return found, list(notes)
-
-
-def _not_code(gold: dict[int, Gold]) -> dict[int, Gold]:
-    return {number: each for number, each in gold.items() if each.kind != CODE}
+        for name in sorted(names) if len(names) > 1 else ():
+            for variant, values in found[cell, name, measure].items():
+                found[cell, ALL, measure][variant] |= values
 
 
 def _scored(
-    results: Results, answer: Answer, notes: dict[str, None]
+    results: Results, row: DecodeRow, notes: dict[str, None]
 ) -> Iterator[tuple[int, str, float]]:
-    """number, measure, value."""
-    texts = answer.replies or results.texts.get(answer.output)
-    shortened = graft_system(answer.system).shortens
-    for place, number in enumerate(answer.question_ids):
-        gold = results.gold.get(number)
-        if gold is None:
+    """prompt, measure, value."""
+    gold = {line["prompt"]: line for line in results.records[GOLD]}
+    texts = row.replies or _texts(results).get(row.output)
+    for place, prompt in enumerate(row.prompts):
+        if prompt not in gold:
             continue
-        for measure, score in SCORES[gold.kind].items() if texts else ():
-            try:
-                yield number, measure, score(texts[place], gold.references)
-            except InputError as error:  # a package is missing
-                notes[f"no {measure}: {error}"] = None
-        known = results.likelihoods.get((number, answer.context, shortened))
-        if known and answer.keeps and (shortened or answer.keeps != NOTHING_KEPT):
-            yield number, LIKELIHOOD, known.per_token
+        if texts:
+            yield from _scores(prompt, gold[prompt], texts[place], notes)
+        shortened = shortens(row.variant)
+        known = _likelihoods(results).get((prompt, row.context, shortened))
+        lossless = row.exactness not in (INEXACT, OTHER_ENGINE)
+        if known is not None and (lossless or shortened):
+            yield prompt, GOLD_LOG_P, known
+
+
+def _scores(
+    prompt: int, gold: Row, text: str, notes: dict[str, None]
+) -> Iterator[tuple[int, str, float]]:
+    if gold["kind"] == "code" and os.environ.get(RUN_CODE) != "1":
+        notes[NOT_RUN] = None
+        return
+    for measure, score in SCORES[gold["kind"]].items():
+        try:
+            yield prompt, measure, score(text, gold["references"])
+        except InputError as error:  # a package is missing
+            notes[f"no {measure}: {error}"] = None
+
+
+def _texts(results: Results) -> dict[str, list[str]]:
+    return {row["output"]: row["texts"] for row in results.rows if "texts" in row}
+
+
+def _likelihoods(results: Results) -> dict[tuple[int, int, bool], float]:
+    """Mean log p of a token, by prompt, context and whether the prompt is shortened."""
+    return {
+        (line["prompt"], line["context"], line["shortened"]): line["log_likelihood"]
+        / line["tokens"]
+        for line in results.records[LIKELIHOOD]
+    }

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from graft.bench.quality.code import passed
+from benchmarks.quality.code import passed
 from graft.errors import InputError
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -1,214 +1,178 @@
-"""What a result file over questions says: quality, rounds and seconds, a row per policy and way.
+"""Adaptive retrieval as tables: quality and rounds, then time; one line per policy and variant.
 
-A way is compared with the baseline on the questions both answered. Two averages of a speed-up are
-given, as papers use either: the ratio of mean times, and the mean of each question's ratio (mostly
-larger). The change of F1 is paired by question, with Student's 95 % interval.
+A variant is compared with the first one on the questions of both. Two averages of a speed-up are
+given, as papers use either: the ratio of mean times, and the mean of the ratios by question. The
+change of F1 is paired by question, with its bootstrap interval.
 """
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from statistics import fmean, median, stdev
-from typing import Any
+from dataclasses import dataclass
+from statistics import fmean, median
 
-from graft.bench.metrics import t_quantile
-from graft.bench.rag.records import Asked, RagResults
-from graft.errors import InputError
+from benchmarks.report import Figure, Table
+from graft.bench.result_file import Results, Row
+from graft.bench.statistics import difference
+from graft.bench.table import MISSING, number
 
-PARTS = ("prefill", "decode", "total")
-ALL_SECONDS = ("retrieval", "prefill", "decode", "judging", "total", "demonstration")
-Answers = dict[int, Asked]  # by question
-
-
-@dataclass(frozen=True, slots=True)
-class Speedup:
-    """Of one part of the time; above 1 is faster than the baseline."""
-
-    ratio_of_means: float
-    mean_of_ratios: float
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A mean difference and its 95 % interval, where there is one."""
-
-    mean: float
-    low: float | None
-    high: float | None
+TIMES = ("retrieval", "prefill", "decode", "judging", "total")
+QUALITY = (
+    "set", "policy", "variant", "n", "EM", "F1", "acc", "F1 change", "rounds", "overlap", "same",
+)  # fmt: skip
+TIME = (
+    "set", "policy", "variant", *TIMES, "tok/step", "reused", "~reused", "hits", "cache MB",
+    "prefill x", "decode x", "total x",
+)  # fmt: skip
+NOTE = (
+    "Seconds per question, demonstrations apart. x: speed-up over {baseline}, ratio of means / "
+    "mean of ratios. rounds: retrievals per question; overlap: share of their passages that an "
+    "earlier round had. reused: share of prompt tokens whose KV cache is exact; ~reused: "
+    "approximate; hits: share of passages that the document cache had. same: outputs equal to "
+    "those of {baseline}, where the prompts are the same"
+)
+ByQuestion = dict[int, Row]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One way with one policy on one set. `seconds` are means by part; `same` of `compared` answers
-    have the baseline's tokens, None where the prompts differ."""
+class Group:
+    """The rows of one set, policy and variant, and those of the baseline."""
 
     set: str
     policy: str
-    way: str
-    questions: int
-    exact: float
-    f1: float
-    accuracy: float | None
-    retrievals: float
-    calls: float
-    overlap: float | None
-    reused: float  # share of all prompt tokens, known exactly
-    nearly: float  # the same, known nearly
-    hit_rate: float | None  # of the passages in prompts; None: no document cache
-    cache_bytes: int  # at most
-    tokens_per_step: float | None
-    seconds: dict[str, float]
-    speedups: dict[str, Speedup | None]
-    f1_change: Change | None
-    same: int | None
-    compared: int | None
-    approximate: bool
+    variant: str
+    mine: ByQuestion
+    base: ByQuestion
+
+    @property
+    def rows(self) -> list[Row]:
+        """One per question."""
+        return list(self.mine.values())
+
+    @property
+    def pairs(self) -> list[tuple[Row, Row]]:
+        """(baseline, variant) of the questions of both."""
+        return [(self.base[n], row) for n, row in self.mine.items() if n in self.base]
+
+    @property
+    def same(self) -> tuple[int, int]:
+        """Equal outputs of those with the same prompts."""
+        comparable = [pair for pair in self.pairs if _same_prompts(*pair)]
+        return sum(one["output"] == two["output"] for one, two in comparable), len(comparable)
 
 
-@dataclass(frozen=True, slots=True)
-class RagReport:
-    """All rows of a file, against one way."""
-
-    baseline: str
-    session: dict[str, Any]
-    rows: list[Row]
-    notes: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For --json."""
-        return asdict(self)
+def baseline_of(results: Results) -> str:
+    """The first variant."""
+    names = results.headers[0].settings.get("variants") or [results.measured[0]["variant"]]
+    return str(names[0])
 
 
-def report(results: RagResults, baseline: str | None = None) -> RagReport:
-    """Everything the tables show; without a name the baseline is the first way."""
-    groups = _groups(results)
-    ways = list(dict.fromkeys(way for _, _, way in groups))
-    if not ways:
-        raise InputError("the file holds no answers yet; run graft bench first")
-    order = [way for session in results.sessions for way in session["options"]["ways"]]
-    ways.sort(key=order.index)
-    baseline = baseline or ways[0]
-    if baseline not in ways:
-        raise InputError(f"no answers of {baseline!r}; the baseline can be {', '.join(ways)}")
-    cells = sorted({(name, policy) for name, policy, _ in groups})
-    rows = [
-        _row(groups[name, policy, way], groups.get((name, policy, baseline), {}))
-        for name, policy in cells
-        for way in ways
-        if (name, policy, way) in groups
+def groups(results: Results) -> list[Group]:
+    """By set, policy and variant; of repeats the median of each time."""
+    repeats: dict[tuple[str, str, str, int], list[Row]] = defaultdict(list)
+    for row in results.measured:
+        repeats[row["set"], row["policy"], row["variant"], row["question"]].append(row)
+    found: dict[tuple[str, str, str], ByQuestion] = defaultdict(dict)
+    for (name, policy, variant, question), rows in repeats.items():
+        times = {key for key in rows[0] if key.endswith("_seconds")}
+        middle = {key: median(row[key] for row in rows) for key in times}
+        found[name, policy, variant][question] = rows[0] | middle
+    baseline = baseline_of(results)
+    return [Group(*key, mine, found.get((*key[:2], baseline), {})) for key, mine in found.items()]
+
+
+def _same_prompts(one: Row, two: Row) -> bool:
+    reordered = one.get("reordered") or two.get("reordered")
+    return one.get("guided", False) == two.get("guided", False) and not reordered
+
+
+def tables(results: Results) -> list[Table]:
+    """Quality, then time."""
+    found = groups(results)
+    return [
+        Table("quality", QUALITY, [_quality(each) for each in found], left=3),
+        Table("time", TIME, [_time(each) for each in found], left=3),
     ]
-    return RagReport(baseline, results.sessions[-1], rows, _notes(results, rows))
 
 
-def _groups(results: RagResults) -> dict[tuple[str, str, str], Answers]:
-    """Of several repeats the median of each time counts."""
-    repeats: dict[tuple[str, str, str, int], list[Asked]] = defaultdict(list)
-    for each in results.answers.values():
-        if each.error is None:
-            repeats[each.set, each.policy, each.way, each.question].append(each)
-    groups: dict[tuple[str, str, str], Answers] = defaultdict(dict)
-    for (name, policy, way, question), answers in repeats.items():
-        groups[name, policy, way][question] = _median(answers)
-    return groups
+def _quality(group: Group) -> list[str]:
+    rows, change = group.rows, MISSING
+    if group.pairs:
+        found = difference(*zip(*((one["f1"], two["f1"]) for one, two in group.pairs), strict=True))
+        bounds = (
+            f" ({100 * found.low:+.1f}, {100 * found.high:+.1f})" if found.low is not None else ""
+        )
+        change = f"{100 * found.mean:+.1f}{bounds}"
+    same, compared = group.same
+    return [
+        *(group.set, group.policy, group.variant, str(len(rows))),
+        *(_percent(_mean(rows, name)) for name in ("exact", "f1", "accuracy")),
+        *(change, number(_mean(rows, "retrievals"), 2), _percent(_mean(rows, "overlap"))),
+        f"{same}/{compared}" if compared else MISSING,
+    ]
 
 
-def _median(answers: Sequence[Asked]) -> Asked:
-    fields = asdict(answers[0])
-    times = {f"{part}_seconds" for part in ALL_SECONDS}
-    middle = {name: median(getattr(each, name) for each in answers) for name in times}
-    return Asked(**(fields | middle))
+def _time(group: Group) -> list[str]:
+    rows = group.rows
+    steps = sum(row.get("steps", 0) for row in rows)
+    decoded = sum(row["tokens"] - row["calls"] for row in rows)
+    cached = any(row.get("passages") for row in rows)
+    megabytes = max(row.get("cache_bytes", 0) for row in rows) / 1e6
+    return [
+        *(group.set, group.policy, group.variant),
+        *(number(_mean(rows, f"{name}_seconds"), 2) for name in TIMES),
+        number(decoded / steps if steps else None, 2),
+        _percent(_share(rows, "reused_tokens", "prompt_tokens")),
+        _percent(_share(rows, "approximate_tokens", "prompt_tokens")),
+        _percent(_share(rows, "passage_hits", "passages")) if cached else MISSING,
+        number(megabytes, 0) if cached else MISSING,
+        *(_speedup(group.pairs, f"{name}_seconds") for name in ("prefill", "decode", "total")),
+    ]
 
 
-def _row(mine: Answers, base: Answers) -> Row:
-    answers = list(mine.values())
-    first = answers[0]
-    pairs = [(base[number], mine[number]) for number in mine if number in base]
-    comparable = [pair for pair in pairs if _same_prompts(*pair)]
-    same = sum(one.output == other.output for one, other in comparable)
-    steps = sum(each.steps for each in answers)
-    return Row(
-        set=first.set,
-        policy=first.policy,
-        way=first.way,
-        questions=len(answers),
-        exact=_mean(answers, "exact"),
-        f1=_mean(answers, "f1"),
-        accuracy=None if first.accuracy is None else _mean(answers, "accuracy"),
-        retrievals=_mean(answers, "retrievals"),
-        calls=_mean(answers, "calls"),
-        overlap=_overlap(answers),
-        reused=_share(answers, "reused_tokens", "prompt_tokens"),
-        nearly=_share(answers, "approximate_tokens", "prompt_tokens"),
-        hit_rate=_share(answers, "passage_hits", "passages")
-        if any(each.passages for each in answers)
-        else None,
-        cache_bytes=max(each.cache_bytes for each in answers),
-        tokens_per_step=sum(each.tokens - each.calls for each in answers) / steps
-        if steps
-        else None,
-        seconds={part: _mean(answers, f"{part}_seconds") for part in ALL_SECONDS},
-        speedups={part: _speedup(pairs, f"{part}_seconds") for part in PARTS},
-        f1_change=_change([other.f1 - one.f1 for one, other in pairs]),
-        same=same if comparable else None,
-        compared=len(comparable) or None,
-        approximate=first.approximate,
-    )
-
-
-def _same_prompts(one: Asked, other: Asked) -> bool:
-    return one.guided == other.guided and not (one.reordered or other.reordered)
-
-
-def _mean(answers: Sequence[Asked], name: str) -> float:
-    return fmean(getattr(each, name) for each in answers)
-
-
-def _share(answers: Sequence[Asked], part: str, whole: str) -> float:
-    total = sum(getattr(each, whole) for each in answers)
-    return sum(getattr(each, part) for each in answers) / total if total else 0.0
-
-
-def _overlap(answers: Sequence[Asked]) -> float | None:
-    known = [each.overlap for each in answers if each.overlap is not None]
+def _mean(rows: Sequence[Row], name: str) -> float | None:
+    known = [row[name] for row in rows if row.get(name) is not None]
     return fmean(known) if known else None
 
 
-def _speedup(pairs: Sequence[tuple[Asked, Asked]], name: str) -> Speedup | None:
-    times = [(getattr(one, name), getattr(other, name)) for one, other in pairs]
-    known = [(one, other) for one, other in times if one > 0 and other > 0]
+def _share(rows: Sequence[Row], part: str, whole: str) -> float:
+    total = sum(row.get(whole, 0) for row in rows)
+    return sum(row.get(part, 0) for row in rows) / total if total else 0.0
+
+
+def _speedup(pairs: Sequence[tuple[Row, Row]], name: str) -> str:
+    times = [(one.get(name, 0), two.get(name, 0)) for one, two in pairs]
+    known = [(one, two) for one, two in times if one > 0 and two > 0]
     if not known:
-        return None
-    of_means = sum(one for one, _ in known) / sum(other for _, other in known)
-    return Speedup(of_means, fmean(one / other for one, other in known))
+        return MISSING
+    of_means = sum(one for one, _ in known) / sum(two for _, two in known)
+    return f"{of_means:.2f} / {fmean(one / two for one, two in known):.2f}"
 
 
-def _change(differences: Sequence[float]) -> Change | None:
-    if not differences:
-        return None
-    mean, count = fmean(differences), len(differences)
-    if count == 1 or (quantile := t_quantile(count - 1)) is None:
-        return Change(mean, None, None)
-    half = quantile * stdev(differences) / count**0.5
-    return Change(mean, mean - half, mean + half)
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.1f}"
 
 
-def _notes(results: RagResults, rows: Sequence[Row]) -> list[str]:
-    """What a reader of the table must know besides."""
-    session = results.sessions[-1]
-    corpora = ", ".join(f"{name} {count:,}" for name, count in session["corpora"].items())
-    notes = [f"passages searched, gold and distractors of the sets themselves: {corpora}"]
-    languages = {each.language for each in results.answers.values() if each.error is None}
-    notes.append(f"sentences by {', '.join(sorted(languages))}")
-    reordering = {each.way for each in results.answers.values() if each.reordered}
-    notes += [f"{way} changes prompts: it reorders passages" for way in sorted(reordering)]
-    for row in rows:
-        if row.approximate:
-            notes.append(f"{row.policy} {row.way} is approximate: its answers may differ")
-        elif row.compared and row.same != row.compared and session["fixed"]["dtype"] == "fp32":
-            notes.append(
-                f"{row.set}: {row.policy} {row.way} differs from the baseline in "
-                f"{row.compared - row.same} of {row.compared} answers; in fp32 this must not happen"
+def figures(results: Results) -> list[Figure]:
+    """None."""
+    return []
+
+
+def notes(results: Results) -> list[str]:
+    """What a reader must know besides."""
+    settings = results.header.settings
+    sizes = {k.removeprefix("passages of "): v for k, v in settings.items() if "passages of" in k}
+    corpora = ", ".join(f"{name} {count:,}" for name, count in sizes.items())
+    found = [NOTE.format(baseline=baseline_of(results))]
+    found += [f"passages (gold and distractors of the sets): {corpora}"] if corpora else []
+    for group in groups(results):
+        same, compared = group.same
+        if any(row.get("approximate") for row in group.rows):
+            found.append(f"{group.policy} {group.variant} is approximate: outputs may differ")
+        elif same != compared and settings.get("dtype") == "fp32":
+            found.append(
+                f"{group.set}: {group.policy} {group.variant} differs from the baseline in "
+                f"{compared - same} of {compared} outputs; in fp32 this is a bug"
             )
-    if failed := sum(each.error is not None for each in results.answers.values()):
-        notes.append(f"{failed} measurements failed")
-    return list(dict.fromkeys(notes))
+    if failed := sum(bool(row.get("error")) for row in results.rows):
+        found.append(f"{failed} measurements failed")
+    return list(dict.fromkeys(found))

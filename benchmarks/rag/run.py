@@ -1,25 +1,21 @@
-"""Ask every question every way, by turns, and write down every answer at once.
+"""Answer every question with every policy and variant in turn; every row is written at once.
 
-Between two turns the engine forgets what it read, so that no way profits from another's prompts;
-what a way may know beforehand, the demonstrations, it reads again, apart from its time.
+The prefix cache is cleared between two measurements, so that no variant profits from another's
+prompts; demonstrations are prefilled again and timed apart.
 """
 
-import datetime
 import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import product
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from graft.bench import about
-from graft.bench.rag.records import FORMAT, Asked, Key, RagResults, read_rag_results
-from graft.bench.rag.scores import predicted, score
-from graft.bench.rag.sets import Question, QuestionSet, choose, find_sets
-from graft.bench.rag.settings import SUITE, RagSettings, Way
-from graft.bench.records import held, output_hash, write_row
-from graft.bench.runner import Watch, refuse_mixing
+from benchmarks.rag.scores import predicted, score
+from benchmarks.rag.sets import Question, QuestionSet, choose, find_sets
+from benchmarks.rag.settings import RagSettings, RagVariant, as_variant
+from graft.bench.measure import Progress
+from graft.bench.result_file import ResultFile, Row, new_header, now, output_hash
 from graft.decode.engine import Engine
 from graft.errors import GraftError
 from graft.machine import usable_cores
@@ -34,49 +30,54 @@ from graft.sampling import SamplingParams
 WARM_UP = 4  # tokens
 
 
+SETTINGS = RagSettings
+
+
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One measurement to make."""
+class Measurement:
+    """One question with one policy and variant."""
 
     set: QuestionSet
     question: Question
     policy: str
-    way: Way
+    variant: RagVariant
     repeat: int
 
     @property
-    def key(self) -> Key:
-        """The same as that of the answer it yields."""
-        return self.set.name, self.question.number, self.policy, self.way.name, self.repeat
+    def row(self) -> Row:
+        """The fields that describe it in the file."""
+        return {
+            "set": self.set.name,
+            "question": self.question.number,
+            "policy": self.policy,
+            "variant": self.variant.name,
+            "repeat": self.repeat,
+        }
 
 
-def run(settings: RagSettings, out: Path, watch: Watch) -> bool:
-    """Measure what is not in `out` yet; whether everything could be."""
-    sets = find_sets(settings.data, tuple(settings.sets))
-    todo = list(turns(settings, sets))
-    with held(out) as file:
-        results = read_rag_results(out)
-        left = [turn for turn in todo if turn.key not in results.done()]
-        watch.begin(len(todo), len(todo) - len(left))
-        if not left:
-            return True
-        watch.turn(f"loading {settings.model}")
-        engine = _load(settings)
-        header = _header(settings, engine, sets)
-        refuse_mixing(out, results.sessions, header["fixed"])
-        write_row(file, out, {"record": "header", "format": FORMAT, **header})
-        return _Measuring(settings, engine, results, (file, out), watch).all(left)
+def run(settings: RagSettings, file: ResultFile, progress: Progress) -> bool:
+    """Measure what the file does not have yet; False if something failed."""
+    sets = find_sets(settings.data, settings.sets)
+    measurements = list(plan(settings, sets))
+    left = [each for each in measurements if not file.results.has(each.row)]
+    progress.begin(len(measurements), len(measurements) - len(left))
+    if not left:
+        return True
+    progress.show(f"loading {settings.model}")
+    engine = _load(settings)
+    file.begin(new_header(settings.kind, _about(settings, engine, sets)))
+    return _Measuring(settings, engine, file, progress).all(left)
 
 
-def turns(settings: RagSettings, sets: list[QuestionSet]) -> Iterator[Turn]:
-    """Question by question all ways; who begins changes with every question and repeat."""
+def plan(settings: RagSettings, sets: list[QuestionSet]) -> Iterator[Measurement]:
+    """Question by question all variants; the first one changes with every question and repeat."""
     questions = choose(sets, limit=settings.limit, split=settings.split)
-    pairs = list(product(settings.policies, settings.ways))
+    pairs = list(product(settings.policies, map(as_variant, settings.variants)))
     for repeat in range(settings.repeats):
         for place, chosen in enumerate(questions):
             shift = (place + repeat) % len(pairs)
-            for policy, way in pairs[shift:] + pairs[:shift]:
-                yield Turn(*chosen, policy, way, repeat)
+            for policy, variant in pairs[shift:] + pairs[:shift]:
+                yield Measurement(*chosen, policy, variant, repeat)
 
 
 def _load(settings: RagSettings) -> Engine:
@@ -100,109 +101,90 @@ def _load(settings: RagSettings) -> Engine:
 
 @dataclass(slots=True)
 class _Measuring:
-    """One run of the command."""
-
     settings: RagSettings
     engine: Engine
-    results: RagResults
-    out: tuple[IO[str], Path]
-    watch: Watch
+    file: ResultFile
+    progress: Progress
     corpora: dict[str, Bm25Corpus] = field(default_factory=dict)
     warm: set[tuple[str, str]] = field(default_factory=set)
     reuses: dict[tuple[str, str, str], RoundReuse] = field(default_factory=dict)
 
-    def all(self, left: list[Turn]) -> bool:
-        """Every turn; whether none failed."""
-        whole = True
-        for turn in left:
-            self.watch.turn(
-                f"{turn.set.name} {turn.question.number}: {turn.policy} {turn.way.name}"
-            )
+    def all(self, left: list[Measurement]) -> bool:
+        """Every measurement; False if one failed."""
+        complete = True
+        for each in left:
+            name = f"{each.set.name} {each.question.number}: {each.policy} {each.variant.name}"
+            self.progress.show(name)
             try:
-                asked = self._measure(turn)
+                row = self._measure(each)
             except GraftError as error:
-                whole = False
-                self.watch.say(f"{turn.set.name}, question {turn.question.number}: {error}")
-                asked = Asked(**self._described(turn), error=str(error))
-            row = {name: value for name, value in asdict(asked).items() if value is not None}
-            write_row(*self.out, {"record": "answer", **row})
-            self.watch.advance()
-        return whole
+                complete = False
+                self.progress.say(f"{name}: {error}")
+                row = {"error": str(error)}
+            golds = list(each.question.golds)
+            self.file.row({**each.row, **row, "golds": golds, "date": now()})
+            self.progress.advance()
+        return complete
 
-    def _measure(self, turn: Turn) -> Asked:
-        if (turn.policy, turn.way.name) not in self.warm:
-            self._warm_up(turn)
-        session = self._session(turn, self._reuse(turn))
-        most = self.settings.max_tokens or session.family.max_tokens
+    def _measure(self, each: Measurement) -> Row:
+        if (each.policy, each.variant.name) not in self.warm:
+            self._warm_up(each)
+        session = self._session(each, self._reuse(each))
+        max_tokens = self.settings.max_tokens or session.family.max_tokens
         before = _passages(session.reuse)
         load = round(os.getloadavg()[0], 2)
         self.engine.step_lock.exclusive(self.engine.model.prefixes.clear)
-        answer = session.ask(
-            turn.question.text, SamplingParams(max_tokens=most, seed=turn.question.number)
-        )
-        return Asked(
-            **self._described(turn),
-            **_measured(turn, answer),
-            **_cached(session.reuse, before),
-            load_before=load,
-        )
+        params = SamplingParams(max_tokens=max_tokens, seed=each.question.number)
+        answer = session.ask(each.question.text, params)
+        return {**_measured(each, answer), **_cached(session.reuse, before), "load": load}
 
-    def _reuse(self, turn: Turn) -> RoundReuse:
-        """Of this question alone, unless the way itself reaches over questions."""
-        chosen, place = as_reuse(turn.way.reuse), (turn.set.name, turn.policy, turn.way.name)
+    def _reuse(self, each: Measurement) -> RoundReuse:
+        """Of this question alone, unless the variant reuses over questions."""
+        chosen, place = (
+            as_reuse(each.variant.reuse),
+            (each.set.name, each.policy, each.variant.name),
+        )
         if not (chosen.approximate and chosen.scope == "all"):
             return reuse_for(self.engine, chosen)
         if place not in self.reuses:
             self.reuses[place] = reuse_for(self.engine, chosen)
         return self.reuses[place]
 
-    def _session(self, turn: Turn, reuse: RoundReuse) -> Session:
-        name = turn.set.name
+    def _session(self, each: Measurement, reuse: RoundReuse) -> Session:
+        name = each.set.name
         if name not in self.corpora:
-            self.corpora[name] = Bm25Corpus(turn.set.passages)
+            self.corpora[name] = Bm25Corpus(each.set.passages)
         return Session(
             self.engine,
             self.corpora[name],
-            policy=turn.policy,
+            policy=each.policy,
             reuse=reuse,
-            draft=turn.way.draft,
-            guided=turn.way.guided,
+            draft=each.variant.draft,
+            guided=each.variant.guided,
             family=name,
         )
 
-    def _warm_up(self, turn: Turn) -> None:
-        """Once for each policy and way: whatever is made when it is first used."""
-        self.warm.add((turn.policy, turn.way.name))
-        session = self._session(turn, reuse_for(self.engine, as_reuse(turn.way.reuse)))
-        session.ask(turn.question.text, SamplingParams(max_tokens=WARM_UP, seed=0))
-
-    def _described(self, turn: Turn) -> dict[str, Any]:
-        return {
-            "set": turn.set.name,
-            "question": turn.question.number,
-            "policy": turn.policy,
-            "way": turn.way.name,
-            "repeat": turn.repeat,
-            "session": len(self.results.sessions),
-            "golds": list(turn.question.golds),
-            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        }
+    def _warm_up(self, each: Measurement) -> None:
+        """Once per policy and variant."""
+        self.warm.add((each.policy, each.variant.name))
+        session = self._session(each, reuse_for(self.engine, as_reuse(each.variant.reuse)))
+        session.ask(each.question.text, SamplingParams(max_tokens=WARM_UP, seed=0))
 
 
-def _measured(turn: Turn, answer: Answer) -> dict[str, Any]:
-    prediction = predicted(turn.set.name, answer.text)
+def _measured(each: Measurement, answer: Answer) -> dict[str, Any]:
+    prediction = predicted(each.set.name, answer.text)
     totals = asdict(answer.totals)
     totals.pop("demonstration_tokens")
     made = answer.made
     return {
         **totals,
-        **asdict(score(turn.set.name, prediction, turn.question.golds)),
+        **asdict(score(each.set.name, prediction, each.question.golds)),
         "prediction": prediction,
         "text": answer.text,
         "output": output_hash([list(answer.token_ids)]),
         "approximate": made.approximate,
         "guided": made.guided,
-        "reordered": any(each.reordered for each in answer.rounds),
+        "reordered": any(one.reordered for one in answer.rounds),
         "language": made.language,
         "forced": answer.forced,
         "overlap": overlap(answer.rounds),
@@ -239,39 +221,16 @@ def overlap(rounds: list[Round]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def _header(settings: RagSettings, engine: Engine, sets: list[QuestionSet]) -> dict[str, Any]:
-    """`fixed` must be the same for all lines of a file, or they could not be compared."""
-    machine = about.hardware()
+def _about(settings: RagSettings, engine: Engine, sets: list[QuestionSet]) -> dict[str, Any]:
+    """The settings in the header, with digests of the questions."""
     digests = {each.name: hashlib.sha256(repr(each).encode()).hexdigest()[:16] for each in sets}
-    fixed = {
-        "suite": SUITE,
-        **{f"data of {name}": digest for name, digest in digests.items()},
+    return settings.as_json() | {
         "model": engine.model_name,
         "weights": engine.loaded.checkpoint.fingerprint[:16],
         "dtype": engine.dtype,
         "device": engine.device,
-        "context length": settings.context_length or "the model's own",
-        "max_tokens": settings.max_tokens or "of the set",
-        "load options": dict(settings.load_options),
         "threads": settings.threads or usable_cores(),
-        "cpu": machine["cpu"],
-        "cores": machine["cores"],
-        "gpus": machine["gpus"],
-        **about.versions(),
-    }
-    return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": about.commit(),
-        "versions": about.versions(),
-        "hardware": machine,
-        "fixed": fixed,
-        "corpora": {each.name: len(each.passages) for each in sets},
-        "options": {
-            "sets": [each.name for each in sets],
-            "policies": list(settings.policies),
-            "ways": [way.name for way in settings.ways],
-            "limit": settings.limit,
-            "split": settings.split,
-            "repeats": settings.repeats,
-        },
+        "sets": [each.name for each in sets],
+        **{f"questions of {name}": digest for name, digest in digests.items()},
+        **{f"passages of {each.name}": len(each.passages) for each in sets},
     }

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.bench.settings import Split
-from graft.bench.source import Source, text
-from graft.bench.task import Prompt, select
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Prompt, select
 from graft.errors import InputError
 from graft.rag.corpus import Passage
 
@@ -135,7 +134,7 @@ _READERS: dict[str, Callable[[dict[str, Any]], _Row]] = {
 
 
 def choose(
-    sets: list[QuestionSet], *, limit: int | None, split: Split
+    sets: list[QuestionSet], *, limit: int | None, split: str
 ) -> list[tuple[QuestionSet, Question]]:
     """At most `limit` questions of each set, each with its set; the sets take turns."""
     known = {(each.name, one.number): (each, one) for each in sets for one in each.questions}

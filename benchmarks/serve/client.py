@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 PATH = "/v1/chat/completions"
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
-PATIENCE = 600.0  # seconds
+TIMEOUT = 600.0  # seconds
 TOO_MANY = 429
 REFUSED = (400, 404, 422)
 
 
 @dataclass(slots=True)
 class Streamed:
-    """What came: its text, when its pieces came (in seconds from the request on), its tokens."""
+    """Text and tokens of an answer, and the seconds from the request to each of its events."""
 
     text: str = ""
     pieces: list[float] = field(default_factory=list)
     seconds: float = 0.0
-    tokens: int = 0  # as the server counts, else the pieces
-    left: bool = False
+    tokens: int = 0  # as the server counts, else the events
+    disconnected: bool = False
     busy: float | None = None  # seconds to wait, where the server is full
     error: str | None = None
 
@@ -47,56 +47,56 @@ def http_client(url: str, api_key: str | None) -> "httpx.AsyncClient":
     return httpx.AsyncClient(
         base_url=url.rstrip("/").removesuffix("/v1"),
         headers=headers,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
         limits=limits,
     )
 
 
 async def stream(
-    client: "httpx.AsyncClient", body: dict[str, Any], leave_after: int | None = None
+    client: "httpx.AsyncClient", body: dict[str, Any], disconnect_after: int | None = None
 ) -> Streamed:
-    """Ask and read to the end, or leave after so many pieces."""
+    """Stream an answer to its end, or disconnect after so many events."""
     import httpx
 
-    told, began = Streamed(), time.perf_counter()
+    found, began = Streamed(), time.perf_counter()
     try:
         async with client.stream("POST", PATH, json=body | STREAMED) as answer:
             if answer.status_code == TOO_MANY:
-                told.busy = float(answer.headers.get("retry-after", 1))
-                return told
+                found.busy = float(answer.headers.get("retry-after", 1))
+                return found
             if answer.status_code != 200:
-                told.error = f"{answer.status_code}: {(await answer.aread())[:200]!r}"
-                return told
+                found.error = f"{answer.status_code}: {(await answer.aread())[:200]!r}"
+                return found
             async for line in answer.aiter_lines():
-                _take(told, line, time.perf_counter() - began)
-                if leave_after is not None and len(told.pieces) >= leave_after:
-                    told.left = True
-                    return told
+                _take(found, line, time.perf_counter() - began)
+                if disconnect_after is not None and len(found.pieces) >= disconnect_after:
+                    found.disconnected = True
+                    return found
     except httpx.HTTPError as error:
-        told.error = f"{type(error).__name__}: {error}"
-    told.seconds = time.perf_counter() - began
-    told.tokens = told.tokens or len(told.pieces)
-    return told
+        found.error = f"{type(error).__name__}: {error}"
+    found.seconds = time.perf_counter() - began
+    found.tokens = found.tokens or len(found.pieces)
+    return found
 
 
-def _take(told: Streamed, line: str, now: float) -> None:
+def _take(found: Streamed, line: str, now: float) -> None:
     """One line of the stream."""
     if not line.startswith("data: {"):
         return
     event = json.loads(line.removeprefix("data: "))
     if "error" in event:
-        told.error = str(event["error"].get("message", event["error"]))
+        found.error = str(event["error"].get("message", event["error"]))
         return
-    told.tokens = (event.get("usage") or {}).get("completion_tokens", told.tokens)
+    found.tokens = (event.get("usage") or {}).get("completion_tokens", found.tokens)
     choices = event.get("choices")
     piece = choices[0]["delta"].get("content") if choices else None
     if piece:
-        told.pieces.append(now)
-        told.text += piece
+        found.pieces.append(now)
+        found.text += piece
 
 
 async def is_refused(client: "httpx.AsyncClient", body: dict[str, Any]) -> bool | None:
-    """Whether a request that makes no sense is refused; None where the server is full."""
+    """Whether an invalid request is refused; None where the server is full."""
     answer = await client.post(PATH, json=body)
     return None if answer.status_code == TOO_MANY else answer.status_code in REFUSED
 

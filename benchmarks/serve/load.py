@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from graft.bench.serve.client import Streamed, is_refused, stream
-from graft.bench.serve.prompts import INVALID
-from graft.bench.serve.settings import ServeSettings
+from benchmarks.serve.client import Streamed, is_refused, stream
+from benchmarks.serve.prompts import INVALID
+from benchmarks.serve.settings import ServeSettings
 
 if TYPE_CHECKING:
     import httpx
@@ -27,9 +27,9 @@ class Tally:
 
     answers: list[Streamed] = field(default_factory=list)
     different: int = 0
-    left: int = 0
+    disconnected: int = 0
     refused: int = 0
-    wrongly_answered: int = 0  # requests without sense that were not refused
+    wrongly_answered: int = 0  # invalid requests that were not refused
     full: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -57,12 +57,12 @@ class Load:
         """One client."""
         draw = random.Random(seed)
         while self._more(number := next(numbers), began, clients):
-            place, fate = number % len(self.bodies), draw.random()
-            if fate < self.settings.invalid:
-                await self._nonsense(tally, place, draw)
-            elif fate < self.settings.invalid + self.settings.leaving:
-                told = await stream(self.client, self.bodies[place], draw.randrange(1, 6))
-                await self._count(tally, place, told)
+            place, draw_value = number % len(self.bodies), draw.random()
+            if draw_value < self.settings.invalid:
+                await self._invalid(tally, place, draw)
+            elif draw_value < self.settings.invalid + self.settings.disconnect:
+                answer = await stream(self.client, self.bodies[place], draw.randrange(1, 6))
+                await self._count(tally, place, answer)
             else:
                 await self._count(tally, place, await stream(self.client, self.bodies[place]))
 
@@ -72,19 +72,19 @@ class Load:
             return time.perf_counter() - began < self.settings.seconds
         return number < max(self.settings.requests, clients)
 
-    async def _count(self, tally: Tally, place: int, told: Streamed) -> None:
-        if told.busy is not None:
+    async def _count(self, tally: Tally, place: int, answer: Streamed) -> None:
+        if answer.busy is not None:
             tally.full += 1
-            await asyncio.sleep(told.busy)
-        elif told.error is not None:
-            tally.failures.append(told.error)
-        elif told.left:
-            tally.left += 1
+            await asyncio.sleep(answer.busy)
+        elif answer.error is not None:
+            tally.failures.append(answer.error)
+        elif answer.disconnected:
+            tally.disconnected += 1
         else:
-            tally.answers.append(told)
-            tally.different += bool(self.expected) and told.text != self.expected[place]
+            tally.answers.append(answer)
+            tally.different += bool(self.expected) and answer.text != self.expected[place]
 
-    async def _nonsense(self, tally: Tally, place: int, draw: random.Random) -> None:
+    async def _invalid(self, tally: Tally, place: int, draw: random.Random) -> None:
         import httpx
 
         try:
@@ -125,7 +125,7 @@ def figures(tally: Tally, seconds: float) -> dict[str, Any]:
         "between_pieces_ms": percentiles(gap for each in answers for gap in each.gaps),
         "request_ms": percentiles(each.seconds for each in answers),
         "different": tally.different,
-        "left": tally.left,
+        "disconnected": tally.disconnected,
         "refused": tally.refused,
         "wrongly_answered": tally.wrongly_answered,
         "full": tally.full,

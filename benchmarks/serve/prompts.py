@@ -3,14 +3,14 @@
 import random
 from typing import Any
 
-from graft.bench.serve.settings import ServeSettings
-from graft.bench.task import read_suite, select
+from benchmarks.serve.settings import ServeSettings
+from benchmarks.suites.task import read_suite, select
 
 WORDS = (
     "the contractor shall maintain every lift of the hospital within four hours of a report and "
     "keep a record of each visit which the client may read at any time without a fee "
 ).split()
-# each makes a request that a server has to refuse
+# fields that make a request invalid
 INVALID: tuple[dict[str, Any], ...] = (
     {"temperature": -1},
     {"messages": []},
@@ -26,12 +26,12 @@ def bodies(settings: ServeSettings, model: str) -> list[dict[str, Any]]:
         "temperature": settings.temperature,
         "max_tokens": settings.max_tokens,
     }
-    chosen = made_up(settings.prompts) if settings.suite is None else _asked(settings)
+    chosen = made_up(settings.prompts) if settings.suite is None else _of_suite(settings)
     return [{"messages": messages, **shared} for messages in chosen]
 
 
 def made_up(count: int, seed: int = 0) -> list[list[dict[str, str]]]:
-    """Some begin alike, as questions about one document do."""
+    """Some share a prefix, like questions about one document."""
     draw = random.Random(seed)
     document = " ".join(draw.choices(WORDS, k=300))
     found = []
@@ -42,7 +42,7 @@ def made_up(count: int, seed: int = 0) -> list[list[dict[str, str]]]:
     return found
 
 
-def _asked(settings: ServeSettings) -> list[list[dict[str, str]]]:
+def _of_suite(settings: ServeSettings) -> list[list[dict[str, str]]]:
     prompts = select(read_suite(settings.suite, settings.data), limit=None, split="report")
     step = max(len(prompts) // settings.prompts, 1)
     contents = [prompt.content for prompt in prompts[::step][: settings.prompts]]

@@ -1,65 +1,47 @@
-"""What load a server is put under, checked before the first request."""
+"""Settings of `python -m benchmarks serve`, checked before the first request."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
+from benchmarks.settings import Settings, option
 from graft.errors import InputError
 
-SERVE = "serve"
-KEY = ("concurrency",)
 
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings(Settings):
+    """Load on an OpenAI-compatible server, with prompts of a suite or made-up ones."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServeSettings:
-    """`requests` are sent at every concurrency, or for `seconds`; a share of clients leave early
-    or send what must be refused. Prompts are a suite's, or made up."""
+    kind: ClassVar[str] = "serve"
+    at_least_one: ClassVar[tuple[str, ...]] = ("requests", "max_tokens", "prompts")
 
-    url: str = "http://127.0.0.1:8000"
-    api_key: str | None = None
-    model: str | None = None  # the server's only or first one
-    concurrency: tuple[int, ...] = (1, 4, 16)
-    requests: int = 32
-    seconds: float | None = None
-    max_tokens: int = 64
-    temperature: float = 0.0
-    suite: str | None = None
-    data: Path | None = None
-    prompts: int = 16  # different ones
-    leaving: float = 0.0
-    invalid: float = 0.0
-    check: bool = False  # compare with what the server answers to one client alone
-    pid: int | None = None  # of the server, for its memory
+    url: str = option("http://127.0.0.1:8000", "of the server")
+    api_key: str | None = option(None, "of the server")
+    model: str | None = option(None, "the server's first one by default")
+    concurrency: tuple[int, ...] = option((1, 4, 16), "clients at once")
+    requests: int = option(32, "at every concurrency")
+    seconds: float | None = option(None, "of load at every concurrency, instead of --requests")
+    max_tokens: int = option(64, "max. tokens of an output")
+    temperature: float = option(0.0, "of the requests")
+    suite: str | None = option(None, "its prompts; made-up ones by default")
+    prompts: int = option(16, "different prompts")
+    disconnect: float = option(0.0, "share of clients that disconnect early")
+    invalid: float = option(0.0, "share of requests that the server must refuse")
+    check: bool = option(default=False, text="compare with the outputs for one client alone")
+    pid: int | None = option(None, "of the server, for its memory")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.concurrency or min(self.concurrency) < 1:
             raise InputError("--concurrency takes whole numbers from 1 on, such as 1,4,16")
-        for name in ("requests", "max_tokens", "prompts"):
-            if getattr(self, name) < 1:
-                raise InputError(f"--{name.replace('_', '-')} must be at least 1")
         if self.seconds is not None and self.seconds <= 0:
             raise InputError("--seconds must be more than 0")
-        if min(self.leaving, self.invalid) < 0 or self.leaving + self.invalid >= 1:
-            raise InputError("--leaving and --invalid are shares whose sum is below 1")
+        if min(self.disconnect, self.invalid) < 0 or self.disconnect + self.invalid >= 1:
+            raise InputError("--disconnect and --invalid are shares whose sum is below 1")
         if self.check and self.temperature > 0:
-            raise InputError("--check compares greedy answers; leave --temperature out")
+            raise InputError("--check compares greedy outputs; omit --temperature")
 
-    @property
-    def fixed(self) -> dict[str, object]:
-        """What must be the same for all lines of a file."""
-        return {
-            "url": self.url,
-            "suite": self.suite or "made up",
-            "prompts": self.prompts,
-            "max_tokens": self.max_tokens,
-            "temperature": self.temperature,
-            "leaving": self.leaving,
-            "invalid": self.invalid,
-        }
-
-
-def concurrencies(text: str | None) -> tuple[int, ...] | None:
-    """What --concurrency means."""
-    try:
-        return None if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"--concurrency takes numbers such as 1,4,16, not {text!r}") from None
+    def header(self, model: str) -> dict[str, object]:
+        """What must be equal in all runs that write to a file."""
+        names = ("url", "max_tokens", "temperature", "disconnect", "invalid")
+        found = {name: getattr(self, name) for name in names}
+        return found | {"model": model, "suite": self.suite or "made up", "questions": self.prompts}

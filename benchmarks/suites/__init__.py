@@ -1,19 +1,22 @@
-"""One file per suite: its docstring says what it measures, `read(data)` returns its prompts.
+"""One file per suite: `read(data)` returns its prompts, `MAX_TOKENS` is the length of its outputs.
 
-A file put here is a suite by its name; nothing else needs to be told of it.
+Every file of this folder that has a `read` is a suite by its name.
 """
 
 import pkgutil
 from importlib import import_module
 
+SHARED = ("source", "task")
+
 
 def suite_names() -> list[str]:
-    """Every file of this folder."""
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
+    """The names of all suites."""
+    found = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name for name in found if name not in SHARED)
 
 
-def longest_answer(name: str) -> int | None:
-    """Tokens that a suite's answers need (its `MAX_TOKENS`), where it says so."""
+def max_answer_tokens(name: str) -> int | None:
+    """Tokens that the answers of a suite need, where it says so."""
     if name not in suite_names():
         return None
     return getattr(import_module(f"{__name__}.{name}"), "MAX_TOKENS", None)

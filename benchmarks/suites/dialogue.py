@@ -10,8 +10,8 @@ compared with the set's own by ROUGE-L-Sum.
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Planted, Prompt, chat
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Planted, Prompt, chat
 from graft.errors import InputError
 
 SOURCE = Source(

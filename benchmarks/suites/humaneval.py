@@ -7,8 +7,8 @@ pass@1 runs the answers against the set's tests, where `--run-code` allows it.
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Prompt, chat
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Prompt, chat
 
 MAX_TOKENS = 512  # the longest solutions, docstring included
 SOURCE = Source(

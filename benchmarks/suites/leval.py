@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text, texts
-from graft.bench.task import Gold, Prompt, chat, numbers_by_group
+from benchmarks.suites.source import Source, text, texts
+from benchmarks.suites.task import Gold, Prompt, chat, numbers_by_group
 
 SOURCE = Source(
     suite="leval",

@@ -8,8 +8,8 @@ set alone, with its own categories.
 from dataclasses import replace
 from pathlib import Path
 
-from graft.bench.suites import leval, longbench_v2, multi_news, qmsum
-from graft.bench.task import Prompt
+from benchmarks.suites import leval, longbench_v2, multi_news, qmsum
+from benchmarks.suites.task import Prompt
 from graft.errors import InputError
 
 SETS = {

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Prompt, chat, numbers_by_group
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Prompt, chat, numbers_by_group
 
 SOURCE = Source(
     suite="longbench_v2",

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Prompt, chat
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Prompt, chat
 
 ROW = "a MedQA question (question, options by letter)"
 SOURCES = {

@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text, texts
-from graft.bench.task import Gold, Prompt, chat
+from benchmarks.suites.source import Source, text, texts
+from benchmarks.suites.task import Gold, Prompt, chat
 
 SOURCE = Source(
     suite="multi_news",

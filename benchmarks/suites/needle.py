@@ -10,8 +10,8 @@ import re
 import zlib
 from pathlib import Path
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Planted, Prompt, chat, numbers_by_group
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Planted, Prompt, chat, numbers_by_group
 from graft.errors import InputError
 
 SOURCE = Source(

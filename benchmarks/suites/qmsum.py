@@ -7,8 +7,8 @@ all of it (general) or a part (specific). The queries of a meeting fall into one
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Prompt, chat, numbers_by_group
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Prompt, chat, numbers_by_group
 
 SOURCE = Source(
     suite="qmsum",

@@ -7,8 +7,8 @@ says nothing else. An answer cut off before its end has no result and counts as 
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Prompt, chat
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Prompt, chat
 
 SOURCE = Source(
     suite="reasoning",

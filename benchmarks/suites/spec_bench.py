@@ -6,8 +6,8 @@ The eight subjects of MT-bench count as one category, as in the paper.
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source
-from graft.bench.task import Prompt, chat
+from benchmarks.suites.source import Source
+from benchmarks.suites.task import Prompt, chat
 
 SOURCE = Source(
     suite="spec_bench",

@@ -9,8 +9,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from graft.bench.source import Source, text
-from graft.bench.task import Gold, Prompt, chat, numbers_by_group
+from benchmarks.suites.source import Source, text
+from benchmarks.suites.task import Gold, Prompt, chat, numbers_by_group
 from graft.errors import InputError
 
 SOURCE = Source(

@@ -1,23 +1,20 @@
-"""What a suite is: numbered prompts in categories; and how a run chooses among them."""
+"""Prompts of a suite, and the selection of those that a run measures."""
 
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from importlib import import_module
 from itertools import count
 from pathlib import Path
-from typing import get_args
 
-from graft.bench import suites
-from graft.bench.settings import Split
-from graft.bench.suites import suite_names
+from benchmarks import suites
+from benchmarks.settings import SPLITS
+from benchmarks.suites import suite_names
 from graft.errors import InputError
-
-COMMANDS = ("kernels", "index", "serve")  # suites without prompts
 
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """What a good answer says; `kind` is the rule it is scored by (`quality/scores.py`)."""
+    """Reference answers; `kind` is the rule of scoring (`quality/scores.py`)."""
 
     kind: str
     references: tuple[str, ...]
@@ -25,7 +22,7 @@ class Gold:
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A paragraph put into a document after it was cut, at that share of it (0 to 1)."""
+    """A paragraph inserted into a document after it is cut, at that share of it (0 to 1)."""
 
     share: float
     text: str
@@ -36,17 +33,16 @@ class Prompt:
     """One task of a suite. `content` is text, taken as it is, or chat messages.
 
     `number` is unique in the suite; it seeds the draws, and its parity decides the split.
-    `document` is the stretch of the content that may be shortened, empty where none may, and
-    `planted` what is then put between its paragraphs, in this order, so that no cut can lose it.
-    `follow_up` asks for the result of a long answer, which stands in it for {answer}; then the
-    reply is what `gold` is compared with.
+    `document` is the part of the content that may be shortened; `planted` paragraphs are inserted
+    after that, so that no cut removes them. `follow_up` asks for the result of a long answer, which
+    replaces {answer} in it; `gold` is then compared with the reply.
     """
 
     number: int
     category: str
     content: str | list[dict[str, str]]
-    document: str = field(default="", repr=False)  # content says it all
-    gold: Gold | None = field(default=None, repr=False)  # no part of what is measured
+    document: str = field(default="", repr=False)  # part of content
+    gold: Gold | None = field(default=None, repr=False)  # not part of the prompt
     follow_up: str = field(default="", repr=False)
     planted: tuple[Planted, ...] = field(default=(), repr=False)
 
@@ -57,10 +53,7 @@ def chat(text: str) -> list[dict[str, str]]:
 
 
 def numbers_by_group(groups: Iterable[Hashable]) -> list[int]:
-    """Numbers for prompts such that all of one group fall into one half.
-
-    In the order in which they first come, groups belong to the odd and the even half by turns.
-    """
+    """Numbers such that all prompts of a group are in the same half; groups alternate."""
     odd: dict[Hashable, bool] = {}
     free = {True: count(1, 2), False: count(2, 2)}
     return [next(free[odd.setdefault(group, len(odd) % 2 == 0)]) for group in groups]
@@ -68,22 +61,20 @@ def numbers_by_group(groups: Iterable[Hashable]) -> list[int]:
 
 def read_suite(name: str, data: Path | None) -> list[Prompt]:
     """All prompts of a suite; `data` is the folder or file its questions are read from."""
-    if name in COMMANDS:
-        raise InputError(f"{name} is a command of its own: graft bench {name} --help")
     if name not in suite_names():
         raise InputError(f"unknown suite {name!r}; choose one of {', '.join(suite_names())}")
     return import_module(f"{suites.__name__}.{name}").read(data)
 
 
 def select(
-    prompts: list[Prompt], *, limit: int | None, split: Split, categories: tuple[str, ...] = ()
+    prompts: list[Prompt], *, limit: int | None, split: str, categories: tuple[str, ...] = ()
 ) -> list[Prompt]:
     """The chosen half of the chosen categories, at most `limit` of each, spread evenly over it.
 
     Categories take turns, so that a run stopped early still holds all of them.
     """
-    if split not in get_args(Split):
-        raise InputError(f"unknown split {split!r}; choose one of {', '.join(get_args(Split))}")
+    if split not in SPLITS:
+        raise InputError(f"unknown split {split!r}; choose one of {', '.join(SPLITS)}")
     known = list(dict.fromkeys(prompt.category for prompt in prompts))
     if unknown := [name for name in categories if name not in known]:
         raise InputError(f"unknown category {unknown[0]!r}; choose from {', '.join(known)}")
@@ -94,25 +85,27 @@ def select(
     return limited(sorted(half, key=lambda prompt: order.index(prompt.category)), limit)
 
 
-def limited(prompts: list[Prompt], limit: int | None, wanted: Collection[int] = ()) -> list[Prompt]:
-    """At most `limit` of each category, by turns, those whose numbers are `wanted` first."""
+def limited(
+    prompts: list[Prompt], limit: int | None, preferred: Collection[int] = ()
+) -> list[Prompt]:
+    """At most `limit` of each category, by turns, those whose numbers are `preferred` first."""
     chosen: list[tuple[int, Prompt]] = []
     for category in dict.fromkeys(prompt.category for prompt in prompts):
         mine = [prompt for prompt in prompts if prompt.category == category]
-        taken = [prompt for prompt in mine if prompt.number in wanted][:limit]
-        others = [prompt for prompt in mine if prompt.number not in wanted]
-        room = None if limit is None else limit - len(taken)
-        chosen += enumerate([*taken, *_spread(others, room)])
+        taken = [prompt for prompt in mine if prompt.number in preferred][:limit]
+        others = [prompt for prompt in mine if prompt.number not in preferred]
+        left = None if limit is None else limit - len(taken)
+        chosen += enumerate([*taken, *_spread(others, left)])
     return [prompt for _, prompt in sorted(chosen, key=lambda place: place[0])]
 
 
-def _in_split(prompt: Prompt, split: Split) -> bool:
+def _in_split(prompt: Prompt, split: str) -> bool:
     """Even numbers are for tuning, odd ones for reporting."""
     return split == "all" or (prompt.number % 2 == 0) == (split == "tune")
 
 
 def _spread(prompts: list[Prompt], limit: int | None) -> list[Prompt]:
-    """`limit` of them at equal distances: the first ones alone are often of one kind."""
+    """`limit` of them at equal distances: the first ones are often alike."""
     if limit is None or limit >= len(prompts):
         return prompts
     return [prompts[i * len(prompts) // limit] for i in range(limit)]

@@ -11,6 +11,7 @@ is one flat line with the time in fields that end in `_seconds` and what is comp
 
     {"record": "row", "variant": "auto", "decode_seconds": 1.25, ...}
 
+A measurement that failed is a row with the message in `error`; it is measured again on resume.
 Other lines describe the input of the rows: `prompt` (id, context, category, packed tokens), `gold`
 (reference answers of a prompt), `likelihood` (of a gold answer), `engine` (versions and settings
 of an engine process). Lines are flushed one by one, so an interrupted run can be resumed.
@@ -117,12 +118,12 @@ class Results:
     @property
     def measured(self) -> list[Row]:
         """Rows without an error."""
-        return [row for row in self.rows if not row.get("error")]
+        return [row for row in self.rows if not _failed(row)]
 
     def has(self, row: Row) -> bool:
         """Whether a row with this one's key was measured without an error."""
         place = self._places.get(_key(self.header.key, row)) if self.headers else None
-        return place is not None and not self.rows[place].get("error")
+        return place is not None and not _failed(self.rows[place])
 
     def add(self, line: Row) -> None:
         """Take one line of a file; ValueError or KeyError where it does not fit the schema."""
@@ -145,6 +146,10 @@ class Results:
             return
         self._places[key] = len(self.rows)
         self.rows.append(row)
+
+
+def _failed(row: Row) -> bool:
+    return isinstance(row.get("error"), str)
 
 
 def _key(names: Sequence[str], row: Row) -> str:
