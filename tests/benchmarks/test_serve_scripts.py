@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from serving import serving
 from tiny import tiny_engine, tiny_network
 
-from graft.bench.serve.client import Streamed
+from benchmarks.serve.client import Streamed
 from graft.home import TEMPORARY
 from graft.models.prefix_files import checksum
 

@@ -40,7 +40,7 @@ def test_counts_are_those_of_the_real_run(engine, traced, draft):
     real = answers(engine, draft, 0.0)
     assert sum(run.steps for run in runs) == sum(each.stats.steps for each in real)
     assert sum(run.drafted for run in runs) == sum(each.stats.num_draft_tokens for each in real)
-    assert sum(run.accepted.total() for run in runs) > 0
+    assert sum(sum(run.accepted_by_source.values()) for run in runs) > 0
 
 
 def test_drafting_takes_its_time(traced):
@@ -53,7 +53,7 @@ def test_drafting_takes_its_time(traced):
             "eagle2"
         ]
         runs = replay(cells[CELL], drafter, Machine(costs_of(1.0)), clock).runs
-        return sum(run.decode for run in runs)
+        return sum(run.decode_seconds for run in runs)
 
     assert seconds(2.0) > seconds(1.0) > seconds(0.0)
 
