@@ -37,7 +37,7 @@ def refuse_too_large(plan: KernelPlan) -> None:
     if needed > free:
         raise InputError(
             f"steps of {shape.name} need about {needed / GIB:.1f} GiB and {free / GIB:.1f} are "
-            "free; lower --layers or --contexts, or take --only attention"
+            "free; lower --layers or --contexts, or give --parts attention"
         )
 
 

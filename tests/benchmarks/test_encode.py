@@ -38,8 +38,8 @@ def test_a_context_has_the_prompts_that_reach_it(encoded):
     for context, cell in work.prompts.items():
         assert all(0.9 * context <= len(each.token_ids) <= context for each in cell)
     assert work.notes == [
-        "context 512: 2 of 6 prompts are left out, which cannot be given that length",
-        "context 1000: 4 of 6 prompts are left out, which cannot be given that length",
+        "context 512: 2 of 6 prompts are left out: they cannot have that length",
+        "context 1000: 4 of 6 prompts are left out: they cannot have that length",
     ]
 
 
@@ -55,7 +55,7 @@ def test_a_context_may_end_where_the_answer_begins(encoded):
     prompts = [long_prompt(1, 3000)]
     [cell] = encoded(prompts, contexts=(2048,), max_tokens=100).prompts.values()
     assert 2048 - 110 < len(cell[0].token_ids) <= 2048 - 100
-    with pytest.raises(InputError, match="--context 2048 leaves the model no room for an answer"):
+    with pytest.raises(InputError, match="--contexts 2048 leaves no tokens for an output"):
         encoded(prompts, contexts=(2048,), max_tokens=300)
 
 
@@ -63,13 +63,13 @@ def test_a_prompt_without_a_document_is_taken_where_it_fits(encoded):
     alone = Prompt(9, "qa", "y." * 250)
     assert numbers(encoded([*PROMPTS, alone], contexts=(512,)).prompts[512]) == [3, 4, 5, 6, 9]
     assert numbers(encoded([*PROMPTS, alone], contexts=(400,)).prompts[400]) == [2, 3, 4, 5, 6]
-    with pytest.raises(InputError, match="--context cuts documents, and the prompts of leval"):
+    with pytest.raises(InputError, match="--contexts cuts documents, and the prompts of leval"):
         encoded([alone], contexts=(512,))
 
 
 def test_a_context_that_no_prompt_reaches_is_one_line(encoded):
     with pytest.raises(
-        InputError, match=r"no prompt reaches --context 1900; the longest has 12\d\d"
+        InputError, match=r"no prompt reaches --contexts 1900; the longest has 12\d\d"
     ):
         encoded(PROMPTS, contexts=(512, 1900))
 
@@ -78,7 +78,7 @@ def test_without_a_context_only_what_the_model_cannot_read_is_cut(encoded):
     work = encoded([*PROMPTS, long_prompt(7, 3000), Prompt(8, "qa", "y." * 1500)])
     assert numbers(work.prompts[0]) == [1, 2, 3, 4, 5, 6, 7]
     assert 2048 - 8 - 10 < len(work.prompts[0][-1].token_ids) <= 2048 - 8
-    assert work.room == 2048
+    assert work.max_model_len == 2048
     assert work.notes == [
         "1 prompts are cut to the model's 2048 tokens",
         "1 prompts are left out: too long for the model",

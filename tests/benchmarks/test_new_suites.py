@@ -6,7 +6,7 @@ import pytest
 from tiny import tiny_tokenizer
 
 from benchmarks.decode.cut import Cutter, planted
-from benchmarks.suites import dialogue, long, longest_answer, multi_news, needle, reasoning
+from benchmarks.suites import dialogue, long, max_answer_tokens, multi_news, needle, reasoning
 from benchmarks.suites.task import Planted
 from graft.errors import InputError
 
@@ -107,9 +107,9 @@ def test_problems_are_asked_for_a_boxed_number(tmp_path):
 
 
 def test_suites_say_how_long_their_answers_are():
-    assert longest_answer("reasoning") == 4096
-    assert longest_answer("spec_bench") is None
-    assert longest_answer("poems") is None
+    assert max_answer_tokens("reasoning") == 4096
+    assert max_answer_tokens("spec_bench") is None
+    assert max_answer_tokens("poems") is None
 
 
 @pytest.fixture

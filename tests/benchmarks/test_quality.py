@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.quality.bootstrap import detectable, difference, mean_of
+from benchmarks.quality.power import detectable
 from benchmarks.quality.scores import (
     choice,
     exact_match,
@@ -13,6 +13,7 @@ from benchmarks.quality.scores import (
     number,
     rouge_l_sum,
 )
+from graft.bench.statistics import difference, mean
 
 
 def test_words_are_compared_without_case_punctuation_and_articles():
@@ -95,13 +96,13 @@ def test_numbers():
 def test_the_interval_covers_the_mean_of_many_draws():
     """95 of 100 intervals hold the truth, give or take what 200 trials allow."""
     generator = np.random.default_rng(1)
-    trials = [mean_of(generator.normal(0.3, 1, 40)) for _ in range(200)]
+    trials = [mean(generator.normal(0.3, 1, 40)) for _ in range(200)]
     covered = sum(each.low <= 0.3 <= each.high for each in trials)
     assert 176 <= covered <= 199
 
 
 def test_one_item_has_no_interval():
-    assert mean_of([0.5]).low is None
+    assert mean([0.5]).low is None
 
 
 def test_pairs_take_out_what_both_share():

@@ -1,19 +1,20 @@
-"""A run over questions with a tiny model: turns, lines, going on, figures."""
+"""A run over questions with a tiny model: order, resuming, tables."""
 
 import json
 from dataclasses import replace
 
 import pytest
+from made_up_rows import Recorder
 from tiny import tiny_engine, tiny_network
 
 import graft
-from benchmarks.rag import __main__ as entry
-from benchmarks.rag import run as runner
-from benchmarks.rag.records import Asked, RagResults, is_rag, read_rag_results
-from benchmarks.rag.report import report
-from benchmarks.rag.settings import RagSettings, Way, as_way
-from benchmarks.rag.tables import as_markdown, as_tables
-from graft.bench.lines import Lines
+from benchmarks.__main__ import main
+from benchmarks.rag.report import groups
+from benchmarks.rag.run import plan, run
+from benchmarks.rag.sets import find_sets
+from benchmarks.rag.settings import RagSettings, RagVariant, as_variant
+from benchmarks.report import report_of
+from graft.bench.result_file import ResultFile, new_header, open_results, read_results
 from graft.errors import InputError
 
 ROWS = [
@@ -42,145 +43,120 @@ def settings(tmp_path, monkeypatch, tiny):
     return RagSettings(
         data=tmp_path,
         policies=("fl",),
-        ways=(Way("off", "plain"), Way("exact", "igpg"), Way("off", "plain", guided=True)),
+        variants=("off:plain", "exact:igpg", "off:plain:guided"),
         max_tokens=12,
         threads=1,
     )
 
 
-def test_every_way_answers_the_same_questions_by_turns(settings):
-    from benchmarks.rag.sets import find_sets
-
-    made = list(runner.turns(settings, find_sets(settings.data)))
-    assert [turn.question.number for turn in made] == [1, 1, 1, 3, 3, 3]
-    assert [turn.way.name for turn in made[:3]] == ["off:plain", "exact:igpg", "off:plain:guided"]
-    assert [turn.way.name for turn in made[3:]] == ["exact:igpg", "off:plain:guided", "off:plain"]
+def measure(settings, out):
+    with open_results(out) as file:
+        assert run(settings, file, Recorder())
+    return read_results(out)
 
 
-def test_a_run_is_written_line_by_line_and_goes_on(settings, tmp_path):
+def test_every_variant_gets_the_same_questions_in_turn(settings):
+    made = list(plan(settings, find_sets(settings.data)))
+    assert [each.question.number for each in made] == [1, 1, 1, 3, 3, 3]
+    names = [each.variant.name for each in made]
+    assert names[:3] == ["off:plain", "exact:igpg", "off:plain:guided"]
+    assert names[3:] == ["exact:igpg", "off:plain:guided", "off:plain"]
+
+
+def test_a_run_resumes_after_a_partial_line(settings, tmp_path):
     out = tmp_path / "out.jsonl"
-    assert runner.run(settings, out, Lines())
-    assert is_rag(out)
+    results = measure(settings, out)
     whole = out.read_text()
-    results = read_rag_results(out)
-    assert len(results.answers) == 6
-    assert runner.run(settings, out, Lines())
-    assert out.read_text() == whole  # nothing was left to do
+    assert len(results.rows) == 6
+    measure(settings, out)
+    assert out.read_text() == whole
     lines = whole.splitlines(keepends=True)
-    out.write_text("".join(lines[:-1]) + lines[-1][:20])  # killed in the middle of a line
-    assert runner.run(settings, out, Lines())
-    again = read_rag_results(out)
-    assert len(again.sessions) == 2
-    outputs = {key: each.output for key, each in results.answers.items()}
-    assert {key: each.output for key, each in again.answers.items()} == outputs
-    told = report(again)
-    assert told.baseline == "off:plain"
-    exact = next(row for row in told.rows if row.way == "exact:igpg")
-    assert (exact.same, exact.compared, exact.questions) == (2, 2, 2)
-    guided = next(row for row in told.rows if row.way == "off:plain:guided")
-    assert guided.compared is None
-    assert json.loads(json.dumps(told.as_dict()))["rows"]
-    assert "exact:igpg" in as_markdown(told)
-    assert len(as_tables(told)) == 2
+    out.write_text("".join(lines[:-1]) + lines[-1][:20])
+    again = measure(settings, out)
+    assert len(again.headers) == 2
+    assert [row["output"] for row in again.rows] == [row["output"] for row in results.rows]
+    found = {group.variant: group for group in groups(again)}
+    assert found["exact:igpg"].same == (2, 2)
+    assert found["off:plain:guided"].same == (0, 0)  # another prompt
+    text = report_of(again).as_markdown()
+    assert "| hotpotqa | fl | exact:igpg | 2 |" in text
+    assert "bug" not in text
 
 
-def test_reuse_over_questions_is_measured_as_what_it_is(settings, tmp_path):
+def test_reuse_over_questions_is_marked_as_approximate(settings, tmp_path):
     names = ("off:plain", "cics:igpg", "cics+all:igpg", "exact+reorder:pld")
-    asked_for = replace(settings, ways=tuple(map(as_way, names)), max_tokens=40)
-    out = tmp_path / "reuse.jsonl"
-    assert runner.run(asked_for, out, Lines())
-    answers = read_rag_results(out).answers.values()
-    by_way = {name: [each for each in answers if each.way == name] for name in names}
-    assert not any(each.approximate or each.passages for each in by_way["off:plain"])
+    results = measure(replace(settings, variants=names, max_tokens=40), tmp_path / "reuse.jsonl")
+    rows = {name: [row for row in results.rows if row["variant"] == name] for name in names}
+    assert not any(row["approximate"] or row.get("passages") for row in rows["off:plain"])
     for name in ("cics:igpg", "cics+all:igpg"):
-        assert all(each.approximate and each.cache_bytes for each in by_way[name])
-    for each in (*by_way["cics:igpg"], by_way["cics+all:igpg"][0]):
-        assert each.passage_hits < each.passages
-    later = by_way["cics+all:igpg"][1]  # finds what the first question found
-    assert later.passage_hits == later.passages > 0
-    told = report(read_rag_results(out))
-    rows = {row.way: row for row in told.rows}
-    assert rows["cics:igpg"].approximate
-    assert rows["off:plain"].hit_rate is None
-    assert rows["cics:igpg"].hit_rate < rows["cics+all:igpg"].hit_rate < 1
-    assert "cics:igpg ~" in as_markdown(told)
+        assert all(row["approximate"] and row["cache_bytes"] for row in rows[name])
+    for row in (*rows["cics:igpg"], rows["cics+all:igpg"][0]):
+        assert row["passage_hits"] < row["passages"]
+    later = rows["cics+all:igpg"][1]  # has the passages of the first question
+    assert later["passage_hits"] == later["passages"] > 0
+    assert "fl cics:igpg is approximate: outputs may differ" in report_of(results).notes
 
 
-def test_reordered_prompts_are_not_held_against_others():
-    answers = [
-        asked(1, "off:plain", output="a"),
-        asked(1, "exact+reorder:igpg", output="b", reordered=True),
-    ]
-    header = {
-        "fixed": {"dtype": "fp32"},
-        "options": {"ways": [each.way for each in answers]},
-        "corpora": {"2wiki": 10},
-    }
-    told = report(RagResults([header], {each.key: each for each in answers}))
-    assert told.rows[1].compared is None
-    assert "exact+reorder:igpg changes prompts: it reorders passages" in told.notes
-    assert not any("must not happen" in note for note in told.notes)
+def results_of(*rows):
+    file = ResultFile()
+    variants = list(dict.fromkeys(row["variant"] for row in rows))
+    file.begin(new_header("rag", {"dtype": "fp32", "variants": variants, "passages of 2wiki": 10}))
+    for row in rows:
+        file.row(row)
+    return file.results
 
 
-def asked(question, way, **more):
-    return Asked(
-        set="2wiki",
-        question=question,
-        policy="fl",
-        way=way,
-        repeat=0,
-        session=0,
-        language="b",
-        **more,
+def made_up(question, variant, **more):
+    row = {"set": "2wiki", "question": question, "policy": "fl", "variant": variant, "repeat": 0}
+    counts = {"calls": 1, "tokens": 5, "steps": 4, "f1": 0.0, "exact": 0.0, "output": "a"}
+    return row | counts | more
+
+
+def test_reordered_prompts_are_not_compared():
+    results = results_of(
+        made_up(1, "off:plain"), made_up(1, "exact+reorder:igpg", output="b", reordered=True)
     )
+    assert groups(results)[1].same == (0, 0)
+    assert not any("bug" in note for note in report_of(results).notes)
 
 
-def test_both_averages_of_a_speed_up_and_the_change_of_f1():
-    answers = [
-        asked(1, "off:plain", total_seconds=4.0, f1=1.0, calls=1, tokens=5, steps=4),
-        asked(2, "off:plain", total_seconds=2.0, f1=0.5, calls=1, tokens=5, steps=4),
-        asked(1, "exact:igpg", total_seconds=1.0, f1=1.0, calls=1, tokens=5, steps=2),
-        asked(2, "exact:igpg", total_seconds=1.0, f1=0.0, calls=1, tokens=5, steps=2),
-        asked(3, "exact:igpg", total_seconds=9.0, f1=0.3),  # the baseline has no such answer
-    ]
-    header = {
-        "fixed": {"dtype": "fp32"},
-        "options": {"ways": ["off:plain", "exact:igpg"]},
-        "corpora": {"2wiki": 10},
-    }
-    told = report(RagResults([header], {each.key: each for each in answers}))
-    row = told.rows[1]
-    assert row.speedups["total"].ratio_of_means == 3.0  # 6 / 2
-    assert row.speedups["total"].mean_of_ratios == 3.0  # (4 + 2) / 2
-    assert row.speedups["prefill"] is None
-    assert row.f1_change.mean == -0.25
-    assert row.f1_change.low < -0.25 < row.f1_change.high
-    assert row.tokens_per_step == 2.0
-    assert any("10" in note for note in told.notes)
+def test_both_averages_of_a_speedup_and_the_change_of_f1():
+    results = results_of(
+        made_up(1, "off:plain", total_seconds=4.0, f1=1.0),
+        made_up(2, "off:plain", total_seconds=2.0, f1=0.5),
+        made_up(1, "exact:igpg", total_seconds=1.0, f1=1.0, steps=2),
+        made_up(2, "exact:igpg", total_seconds=2.0, f1=0.0, steps=2),
+        made_up(3, "exact:igpg", total_seconds=9.0, f1=0.3, steps=2),  # not in the baseline
+    )
+    quality, time = report_of(results).tables
+    assert quality.rows[1][7] == "-25.0 (-50.0, +0.0)"
+    assert time.rows[1][-1] == "2.00 / 2.50"  # 6 / 3, (4 + 1) / 2
+    assert time.rows[1][-3] == "–"
+    assert time.rows[1][8] == "2.00"
+    assert any("2wiki 10" in note for note in report_of(results).notes)
 
 
-def test_ways_are_written_as_reuse_and_draft():
-    assert as_way("exact:store:folder:guided") == Way("exact", "store:folder", guided=True)
-    assert as_way("blend+0.30+all:igpg") == Way("blend+all+0.3", "igpg")
+def test_variants_are_written_as_reuse_and_draft():
+    expected = RagVariant("exact", "store:folder", guided=True)
+    assert as_variant("exact:store:folder:guided") == expected
+    assert as_variant("blend+0.30+all:igpg") == RagVariant("blend+all+0.3", "igpg")
     for wrong in ("exact", "exact:", "some:plain", "cics+0.3:igpg"):
         with pytest.raises(InputError):
-            as_way(wrong)
+            as_variant(wrong)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"limit": 0}, {"policies": ("x",)}, {"dtype": "x"}, {"ways": (Way("off", "nosuch"),)}]
+    "wrong", [{"limit": 0}, {"policies": ("x",)}, {"dtype": "x"}, {"variants": ("off:nosuch",)}]
 )
-def test_settings_are_checked(tmp_path, wrong):
+def test_wrong_settings_are_refused(tmp_path, wrong):
     with pytest.raises(InputError):
         RagSettings(data=tmp_path, **wrong)
 
 
-def test_the_bare_command_measures_and_prints(settings, tmp_path, monkeypatch, capsys):
-    words = ["--data", tmp_path, "--policy", "fl", "--way", "off:plain,exact:igpg", "--limit", "1"]
-    words += ["--max-tokens", "12", "--threads", "1", "--out", tmp_path / "out.jsonl"]
-    monkeypatch.setattr("sys.argv", ["benchmarks.rag", *map(str, words)])
-    assert entry.main() == 0
+def test_the_command_measures_and_prints(settings, tmp_path, capsys):
+    words = ["rag", "--data", tmp_path, "--policies", "fl", "--variants", "off:plain,exact:igpg"]
+    words += ["--limit", 1, "--max-tokens", 12, "--threads", 1, "--out", tmp_path / "out.jsonl"]
+    assert main([*map(str, words)]) == 0
     assert "| hotpotqa | fl | exact:igpg | 1 |" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["benchmarks.rag", "--way", "off"])
-    assert entry.main() == 1
-    assert capsys.readouterr().err.startswith("error: 'off' is no way to make rounds")
+    assert main(["rag", "--variants", "off"]) == 1
+    assert capsys.readouterr().err.startswith("error: 'off' is no variant")

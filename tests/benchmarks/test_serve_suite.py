@@ -5,25 +5,25 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from made_up_answers import Recorder
+from made_up_rows import Recorder
 
+from benchmarks.report import report
 from benchmarks.serve.client import Streamed
 from benchmarks.serve.load import Tally, figures, percentiles
 from benchmarks.serve.prompts import made_up
-from benchmarks.serve.report import as_markdown, serve_panels
 from benchmarks.serve.run import run
-from benchmarks.serve.settings import KEY, SERVE, ServeSettings, concurrencies
-from graft.bench.journal import open_journal, read_journal
+from benchmarks.serve.settings import ServeSettings
+from graft.bench.result_file import open_results, read_results
 from graft.errors import InputError
 
 pytest.importorskip("httpx")
 
 
 class Server(BaseHTTPRequestHandler):
-    """Says three pieces of six tokens; refuses what makes no sense; may be busy."""
+    """Streams three events of six tokens; refuses invalid requests; may be busy."""
 
     protocol_version = "HTTP/1.1"
-    asked: list[dict] = []
+    bodies: list[dict] = []
     busy = 0
 
     def do_GET(self):
@@ -31,7 +31,7 @@ class Server(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        self.asked.append(body)
+        self.bodies.append(body)
         wrong = body["temperature"] < 0 or not body["messages"] or body["max_tokens"] < 0
         if wrong or body["model"] != "tiny":
             return self._send("{}", 400)
@@ -63,7 +63,7 @@ class Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def url():
-    Server.asked, Server.busy = [], 0
+    Server.bodies, Server.busy = [], 0
     server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -72,75 +72,75 @@ def url():
     server.server_close()
 
 
-def test_every_concurrency_has_its_figures_and_a_run_goes_on(url, tmp_path):
+def test_every_concurrency_is_measured_and_a_run_resumes(url, tmp_path):
     path = tmp_path / "serve.jsonl"
     settings = ServeSettings(url=f"{url}/v1", concurrency=(1, 3), requests=4, prompts=2, check=True)
-    with pytest.raises(KeyboardInterrupt), open_journal(path, SERVE, KEY) as journal:
-        run(settings, journal, Recorder(interrupt_after=1))
-    with open_journal(path, SERVE, KEY) as journal:
-        assert run(settings, journal, watch := Recorder())
-    assert (watch.total, watch.done) == (2, 1)
-    rows = read_journal(path, SERVE, KEY).rows
+    with pytest.raises(KeyboardInterrupt), open_results(path) as file:
+        run(settings, file, Recorder(interrupt_after=1))
+    with open_results(path) as file:
+        assert run(settings, file, progress := Recorder())
+    assert (progress.total, progress.done) == (2, 1)
+    rows = read_results(path).rows
     assert [(row["concurrency"], row["completed"], row["tokens"]) for row in rows] == [
         (1, 4, 24), (3, 4, 24),
     ]  # fmt: skip
     assert all(row["different"] == row["failed"] == 0 for row in rows)
     assert rows[0]["first_token_ms"]["p50"] <= rows[0]["request_ms"]["p50"]
-    assert "| 3 | 4 |" in as_markdown(read_journal(path, SERVE, KEY))
-    assert len(serve_panels(read_journal(path, SERVE, KEY))) == 2
-    first = Server.asked[0]
+    assert "| 3 | 4 |" in report(path).as_markdown()
+    assert len(report(path).figures) == 2
+    first = Server.bodies[0]
     assert first["stream_options"] == {"include_usage": True}
     assert first["model"] == "tiny"
 
 
-def test_some_leave_some_make_no_sense_and_a_full_server_is_waited_for(url):
+def test_clients_that_disconnect_and_invalid_requests_are_counted(url):
     Server.busy = 0
-    settings = ServeSettings(url=url, concurrency=(4,), requests=60, leaving=0.3, invalid=0.3)
-    with open_journal(None, SERVE, KEY) as journal:
-        assert run(settings, journal, Recorder())
-    [row] = journal.rows
-    assert row["left"] > 0
+    settings = ServeSettings(url=url, concurrency=(4,), requests=60, disconnect=0.3, invalid=0.3)
+    with open_results(None) as file:
+        assert run(settings, file, Recorder())
+    [row] = file.results.rows
+    assert row["disconnected"] > 0
     assert row["refused"] > 0
     assert row["wrongly_answered"] == row["failed"] == 0
-    assert row["completed"] + row["left"] + row["refused"] == 60
+    assert row["completed"] + row["disconnected"] + row["refused"] == 60
 
 
 def test_a_full_server_counts_as_full(url):
     settings = ServeSettings(url=url, concurrency=(1,), requests=3, prompts=1)
-    with open_journal(None, SERVE, KEY) as journal:
+    with open_results(None) as file:
 
         class Fill(Recorder):
-            def turn(self, text):
-                Server.busy = 2 if "at a time" in text else 0
+            def show(self, text):
+                Server.busy = 2 if "concurrency" in text else 0
 
-        assert run(settings, journal, Fill())
-    [row] = journal.rows
+        assert run(settings, file, Fill())
+    [row] = file.results.rows
     assert (row["completed"], row["full"]) == (1, 2)
 
 
-def test_a_request_that_the_server_refuses_is_one_line(url):
+def test_a_server_that_refuses_requests_is_an_error(url):
     settings = ServeSettings(url=url, model="other", requests=1)
-    with pytest.raises(InputError, match="the server refuses the suite's requests: 400"):
-        with open_journal(None, SERVE, KEY) as journal:
-            run(settings, journal, Recorder())
+    with pytest.raises(InputError, match="the server refuses the requests: 400"):
+        with open_results(None) as file:
+            run(settings, file, Recorder())
 
 
-def test_no_server_is_one_line():
+def test_a_missing_server_is_an_error():
     settings = ServeSettings(url="http://127.0.0.1:9")
     with pytest.raises(InputError, match="does not answer as an OpenAI server .*; start one"):
-        with open_journal(None, SERVE, KEY) as journal:
-            run(settings, journal, Recorder())
+        with open_results(None) as file:
+            run(settings, file, Recorder())
 
 
 def test_figures_by_hand():
     one = Streamed(text="ab", pieces=[0.5, 1.0], seconds=1.5, tokens=5)
-    told = figures(Tally(answers=[one, one], failures=["x"]), 2.0)
-    assert told["tokens_per_second"] == 5
-    assert told["requests_per_second"] == 1
-    assert told["first_token_ms"]["p50"] == 500
-    assert told["per_token_ms"]["p50"] == 250  # a second for four later tokens
-    assert told["between_pieces_ms"]["p99"] == 500
-    assert told["failed"] == 1
+    found = figures(Tally(answers=[one, one], failures=["x"]), 2.0)
+    assert found["tokens_per_second"] == 5
+    assert found["requests_per_second"] == 1
+    assert found["first_token_ms"]["p50"] == 500
+    assert found["per_token_ms"]["p50"] == 250  # a second for four later tokens
+    assert found["between_pieces_ms"]["p99"] == 500
+    assert found["failed"] == 1
     assert percentiles([]) is None
     assert percentiles([3.0, 1.0, 2.0]) == {"p50": 2000.0, "p90": 3000.0, "p99": 3000.0}
 
@@ -155,26 +155,24 @@ def test_prompts_are_always_the_same():
     [
         ({"concurrency": (0,)}, "--concurrency takes whole numbers from 1 on"),
         ({"requests": 0}, "--requests must be at least 1"),
-        ({"leaving": 0.6, "invalid": 0.5}, "--leaving and --invalid are shares"),
+        ({"disconnect": 0.6, "invalid": 0.5}, "--disconnect and --invalid are shares"),
         ({"seconds": 0.0}, "--seconds must be more than 0"),
-        ({"check": True, "temperature": 1.0}, "--check compares greedy answers"),
+        ({"check": True, "temperature": 1.0}, "--check compares greedy outputs"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(changes, line):
+def test_wrong_settings_are_refused(changes, line):
     with pytest.raises(InputError, match=line):
         ServeSettings(**changes)
-    with pytest.raises(InputError, match="--concurrency takes numbers such as 1,4,16, not 'a'"):
-        concurrencies("a")
 
 
-def test_grafts_own_server_stands_it():
+def test_load_on_the_server_of_graft():
     from serving import serving
     from tiny import tiny_engine
 
     settings = {"concurrency": (3,), "requests": 12, "prompts": 3, "max_tokens": 4}
-    with serving(tiny_engine()) as running, open_journal(None, SERVE, KEY) as journal:
-        given = ServeSettings(url=running.url, check=True, leaving=0.2, invalid=0.3, **settings)
-        assert run(given, journal, Recorder()), journal.rows
-    [row] = journal.rows
-    assert row["completed"] + row["left"] + row["refused"] == 12
+    with serving(tiny_engine()) as running, open_results(None) as file:
+        given = ServeSettings(url=running.url, check=True, disconnect=0.2, invalid=0.3, **settings)
+        assert run(given, file, Recorder()), file.results.rows
+    [row] = file.results.rows
+    assert row["completed"] + row["disconnected"] + row["refused"] == 12
     assert row["refused"] > 0

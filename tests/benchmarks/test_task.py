@@ -49,7 +49,7 @@ def test_categories_can_be_chosen():
 @pytest.mark.parametrize(
     ("choice", "line"),
     [
-        ({"split": "half"}, "unknown split 'half'; choose one of tune, report, all"),
+        ({"split": "half"}, "unknown split 'half'; choose one of report, tune, all"),
         ({"categories": ("law",)}, "unknown category 'law'; choose from qa, rag"),
     ],
 )

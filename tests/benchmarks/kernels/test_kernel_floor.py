@@ -1,8 +1,8 @@
 import pytest
 
-from benchmarks.kernels.floor import Ceilings, attention_floor, measure_ceilings, step_floor
-from benchmarks.kernels.settings import Asked
-from graft.bench.simulate.shapes import KNOWN
+from benchmarks.kernels.floor import measure_ceilings, step_floor
+from benchmarks.kernels.settings import KernelOptions
+from graft.bench.simulate.shapes import KNOWN, Ceilings, attention_floor
 
 
 def test_attention_is_bound_by_memory_with_few_nodes_and_by_products_with_many():
@@ -19,6 +19,6 @@ def test_a_step_reads_weights_and_cache_once():
 
 
 def test_ceilings_are_those_of_a_machine():
-    found = measure_ceilings(Asked(device="cpu", repeats=1).settings())
+    found = measure_ceilings(KernelOptions(device="cpu", repeats=1).plan())
     assert 1e8 < found.bytes < 1e13
     assert 1e7 < found.flops < 1e15

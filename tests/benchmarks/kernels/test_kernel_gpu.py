@@ -1,32 +1,33 @@
-"""The same on a GPU: graphs, events, memory."""
+"""Kernels on a GPU: graphs, events, memory."""
 
 import pytest
-from made_up_answers import Recorder
+from made_up_rows import Recorder
 
-from benchmarks.kernels.records import Figures, Journal
 from benchmarks.kernels.run import run
-from benchmarks.kernels.settings import Asked
+from benchmarks.kernels.settings import KernelOptions
+from graft.bench.result_file import open_results
 
 
 @pytest.mark.gpu
 def test_a_small_decoder_on_a_gpu():
-    asked = Asked(
+    options = KernelOptions(
         shape="8/2/64/2/256/512/1000",
-        contexts="300,1000",
-        nodes="1,9",
+        contexts=(300, 1000),
+        nodes=(1, 9),
         dtype="bf16",
         device="cuda",
         repeats=3,
     )
-    journal = Journal(Figures())
-    run(asked.settings(), journal, Recorder())
-    figures = journal.figures.figures.values()
-    for figure in figures:
-        assert figure.seconds is not None or figure.note, figure
-        if figure.ours:
-            assert figure.seconds > 0, figure
-            assert figure.part == "step" or figure.error < 0.05
-    flash = [figure for figure in figures if figure.what == "sdpa flash, no mask"]
-    assert all(figure.seconds for figure in flash)
-    assert all(figure.device_seconds for figure in figures if figure.part == "step")
-    assert journal.figures.memory.rest > 0
+    with open_results(None) as file:
+        run(options, file, Recorder())
+    rows = [row for row in file.results.rows if row["part"] != "memory"]
+    for row in rows:
+        assert "seconds" in row or row["error"], row
+        if row["ours"]:
+            assert row["seconds"] > 0, row
+            assert row["part"] == "step" or row["max_error"] < 0.05
+    flash = [row for row in rows if row["variant"] == "sdpa flash, no mask"]
+    assert all("seconds" in row for row in flash)
+    assert all(row["device_seconds"] for row in rows if row["part"] == "step")
+    [memory] = [row for row in file.results.rows if row["part"] == "memory"]
+    assert memory["rest_bytes"] > 0

@@ -1,7 +1,8 @@
 import pytest
 
-from benchmarks.kernels.settings import Asked
+from benchmarks.kernels.settings import KernelOptions
 from benchmarks.kernels.steps import random_network
+from benchmarks.options import parse
 from graft.bench.simulate.shapes import KNOWN, read_shape
 from graft.errors import InputError
 
@@ -14,7 +15,7 @@ def test_known_shapes_have_as_many_weights_as_the_models_they_are_named_after():
 
 
 def test_a_network_has_the_weights_that_its_shape_says():
-    settings = Asked(shape="4/2/16/3/48/96/100", contexts="20", device="cpu").settings()
+    settings = KernelOptions(shape="4/2/16/3/48/96/100", contexts=(20,), device="cpu").plan()
     network = random_network(settings)
     assert sum(weight.numel() for weight in network.parameters()) == settings.shape.weights
     spread = network.model.layers[0].mlp.up_proj.weight.std().item()
@@ -35,7 +36,7 @@ def test_fewer_layers_say_how_many_there_are():
 
 
 @pytest.mark.parametrize(
-    ("asked", "line"),
+    ("given", "line"),
     [
         ({"shape": "gpt-9"}, "unknown shape 'gpt-9'; choose from smollm2, qwen-0.5b"),
         ({"shape": "8/2"}, "unknown shape '8/2'"),
@@ -43,23 +44,22 @@ def test_fewer_layers_say_how_many_there_are():
         ({"shape": "8/2/63"}, "the head size must be even, not 63"),
         ({"shape": "8/2/64", "layers": 2}, "--layers needs a whole shape"),
         ({"layers": 99}, "--layers of smollm2 is 1 to 30, not 99"),
-        ({"shape": "8/2/64", "only": "steps"}, "--only steps needs a whole shape"),
-        ({"only": "memory"}, "--only is attention or steps, not 'memory'"),
-        ({"contexts": "many"}, "--contexts takes whole numbers, separated by commas, not 'many'"),
-        ({"contexts": ""}, "--contexts takes whole numbers"),
-        ({"nodes": "0,1"}, "--nodes takes whole numbers from 1 on"),
+        ({"shape": "8/2/64", "parts": ("step",)}, "--parts step needs a whole shape"),
+        ({"parts": ("memory",)}, "--parts is attention, step or both, not 'memory'"),
+        ({"nodes": (0, 1)}, "--nodes takes whole numbers from 1 on"),
         ({"dtype": "int8"}, "unknown dtype 'int8'; choose from fp32, bf16, fp16"),
         ({"repeats": 0}, "--repeats must be at least 1, not 0"),
         ({"device": "abacus"}, "unknown device 'abacus'"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(asked, line):
+def test_wrong_settings_are_refused(given, line):
     with pytest.raises(InputError) as refused:
-        Asked(**{"device": "cpu", **asked}).settings()
+        KernelOptions(**{"device": "cpu", **given}).plan()
     assert line in str(refused.value)
 
 
 def test_lists_are_sorted_and_k_means_1024():
-    settings = Asked(contexts="4k,100", nodes="8,1,8", device="cpu").settings()
-    assert settings.contexts == (100, 4096)
-    assert settings.nodes == (1, 8)
+    words = ["--contexts", "4k,100", "--nodes", "8,1,8", "--device", "cpu"]
+    plan = parse(KernelOptions, words, "kernels").plan()
+    assert plan.contexts == [100, 4096]
+    assert plan.nodes == [1, 8]
