@@ -61,7 +61,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one file says."""
+    """The report of one file."""
 
     title: str
     heading: str

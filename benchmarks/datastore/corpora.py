@@ -68,7 +68,7 @@ def main() -> None:
     kept, dropped, characters = Counter(), Counter(), Counter()
     with gzip.open(options.out, "wt", compresslevel=3) as out:
         for text, source in documents(options):
-            if options.most and characters[source] >= options.most * 1e6:
+            if options.limit and characters[source] >= options.limit * 1e6:
                 continue
             if known.has(text):
                 dropped[source] += 1
@@ -90,7 +90,7 @@ def _options() -> argparse.Namespace:
     for name in ("wiki", "chats", "sources", "answers"):
         parser.add_argument(f"--{name}", type=Path, nargs="*", default=[])
     parser.add_argument("--field", default="conversations", help="of the chats' records")
-    parser.add_argument("--most", type=float, help="million characters of each kind")
+    parser.add_argument("--limit", type=float, help="million characters of each kind")
     parser.add_argument("--suite", type=suite_of, action="append", default=[], metavar="NAME=DATA")
     parser.add_argument("--split", default="all", help="all or report: prompts not to meet")
     parser.add_argument("--out", type=Path, required=True, help=".jsonl.gz")

@@ -71,7 +71,7 @@ def write_passages(folders: Iterable[Path], count: int, file: Path) -> int:
 
 
 def build(folder: Path, file: Path, engine: str) -> dict[str, float]:
-    """Build in a process of its own, whose peak of memory is told."""
+    """Build in a process of its own, and measure its peak memory."""
     from graft.rag.corpora.build import build as build_corpus
     from graft.rag.corpora.engines import engine_parts
 
@@ -94,9 +94,9 @@ def search(folder: Path, questions: int) -> dict[str, float]:
     corpus = BuiltCorpus(folder)
     opened = time.perf_counter() - began
     draw = np.random.default_rng(SEED)
-    asked = [_question(corpus, int(n)) for n in draw.integers(0, len(corpus), questions)]
+    queries = [_question(corpus, int(n)) for n in draw.integers(0, len(corpus), questions)]
     times, found = [], 0
-    for number, question in asked:
+    for number, question in queries:
         began = time.perf_counter()
         hits = corpus.search(question, 3)
         times.append(1000 * (time.perf_counter() - began))

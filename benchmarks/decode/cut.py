@@ -78,10 +78,10 @@ class Cutter:
     def _spans(self, text: str) -> np.ndarray:
         """[tokens, 2] where in the text each of its tokens begins and ends."""
         if text not in self._known:
-            told = self._tokenizer(
+            encoded = self._tokenizer(
                 text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
             )
-            spans = np.array(told["offset_mapping"], np.int32)
+            spans = np.array(encoded["offset_mapping"], np.int32)
             self._known[text] = spans.reshape(-1, 2)  # a text may have no tokens
         return self._known[text]
 

@@ -1,15 +1,12 @@
-"""What fusing drafters gains, and what pruning and each source contribute: RASD's and CASD's
-ablations.
+"""Gains of fusing drafters, of pruning and of each source: the ablations of RASD and CASD.
 
     python -m benchmarks.decode.fusion MODEL --draft-model SMALLER --store FOLDER \\
-        --suite humaneval \\
-        --data FOLDER --out results/fusion.jsonl
+        --suite humaneval --data FOLDER --out results/fusion.jsonl
 
-Two questions, two parts. *Replayed*: a fused preset answers, and at every step the trees of its
-parts are kept as they were proposed. Against the answer that came, each tree tells how many of its
-tokens would have been accepted there: parts and fusions at the same states, without a cap.
-*Timed*: the variants answer the same prompts in turns, each on its own way; the first turn warms
-up. One JSON line per answer; `--report FILE` prints the tables of a file.
+*Replayed*: a fused preset answers, and the draft trees of its parts are kept at every step. The
+output then shows how many tokens of each tree would have been accepted, without a budget.
+*Timed*: the variants answer the same prompts in turn; the first repeat warms up. `--report FILE`
+prints the tables of a file.
 """
 
 import argparse
@@ -44,7 +41,7 @@ WITHOUT = "-unpruned"
 
 @dataclass
 class Recorder:
-    """A way to prune that keeps what it was given: one (place, parts, fused) per step."""
+    """A pruning rule that records its input: (place, parts, fused) per step."""
 
     prune: Prune
     steps: list[tuple[int, list[DraftTree], DraftTree]] = field(default_factory=list)
@@ -52,7 +49,7 @@ class Recorder:
     def __call__(
         self, contexts: list[DraftContext], proposed: list[list[DraftTree]], budget: Budget
     ) -> list[DraftTree]:
-        """As the one it stands for."""
+        """As the inner rule."""
         pruned = self.prune(contexts, proposed, budget)
         for context, parts, tree in zip(contexts, proposed, pruned, strict=True):
             self.steps.append((len(context.tokens), list(parts), tree))
@@ -60,16 +57,16 @@ class Recorder:
 
 
 class PromptOnly(LookupDrafter):
-    """CASD's copier without what the target itself wrote: never told of it, but where it stands."""
+    """CASD's copier that copies from the prompt alone."""
 
     def start(self, context: DraftContext) -> None:
-        """Matches end in what was written, but stand in the prompt alone."""
+        """The suffix of the output, matched in the prompt alone."""
         super().start(context)
         self._texts[context.sequence].index = _Frozen(self._texts[context.sequence].index)
 
 
 class _Frozen:
-    """An index that is asked about a text that it does not take in."""
+    """An index that is queried with a text that it does not append."""
 
     def __init__(self, index: CopyIndex) -> None:
         self._index, self._after = index, []

@@ -7,7 +7,7 @@
 Times are medians, in milliseconds, and in steps of plain decoding at the same context. A head's
 tokens per step over (draft + verify) is the speed-up it can have; docs/results.md holds what
 `graft bench` measured against that. With --memory, on a GPU: what torch's allocator holds for a
-head's own rows after it has read a text of that length, and the most that a round takes besides.
+head's own rows after it has read a text of that length, and the peak of a drafting step besides.
 """
 
 import argparse
@@ -34,14 +34,14 @@ MARGIN = 4096  # rows behind the longest context
 
 
 def main() -> None:
-    """Measure what was asked for; JSON lines and a printed table."""
+    """Measure; JSON lines and a printed table."""
     options = _options()
     target = load_model(options.model, dtype=options.dtype, device=options.device)
-    most = max(options.contexts) + MARGIN
-    target.model.context_length = max(most, target.model.context_length)  # for costs, not for words
+    rows = max(options.contexts) + MARGIN
+    target.model.context_length = max(rows, target.model.context_length)  # for times, not for text
     hold_rows(
         target.model, target.device, sequences=1,
-        most_bytes=most * target.model.arena.storage.row_bytes,
+        most_bytes=rows * target.model.arena.storage.row_bytes,
     )  # fmt: skip
     measure = memory if options.memory else times
     with rows_file("heads", options) as out:

@@ -84,18 +84,18 @@ def texts(path: Path) -> list[str]:
     return [text for text in found if len(text) > SHORTEST]
 
 
-def stretch(chosen: random.Random, text: str, most: int) -> str:
+def stretch(chosen: random.Random, text: str, length: int) -> str:
     """Some of a text, from the start of a line."""
-    if len(text) <= most:
+    if len(text) <= length:
         return text
-    first = chosen.randrange(len(text) - most)
-    return text[text.find("\n", first, first + most // 4) + 1 or first :][:most]
+    first = chosen.randrange(len(text) - length)
+    return text[text.find("\n", first, first + length // 4) + 1 or first :][:length]
 
 
-def passages(chosen: random.Random, pages: list[str], most: int) -> str:
+def passages(chosen: random.Random, pages: list[str], length: int) -> str:
     """Several pages' stretches, numbered."""
     count = chosen.randint(2, 6)
-    parts = [stretch(chosen, chosen.choice(pages), most // count) for _ in range(count)]
+    parts = [stretch(chosen, chosen.choice(pages), length // count) for _ in range(count)]
     name = chosen.choice(("Passage {}:\n", "[{}] ", "Document {}: "))
     return "\n\n".join(name.format(n) + part for n, part in enumerate(parts, 1))
 
@@ -123,16 +123,16 @@ def questions(options: argparse.Namespace) -> Iterator[str]:
     weights = [kind[0] for kind in kinds]
     while True:
         _, sources, tasks, several = chosen.choices(kinds, weights)[0]
-        most = round(math.exp(chosen.uniform(math.log(SHORTEST), math.log(LONGEST))))
+        length = round(math.exp(chosen.uniform(math.log(SHORTEST), math.log(LONGEST))))
         if several:
-            document = several(chosen, sources, most)
+            document = several(chosen, sources, length)
         else:
-            document = stretch(chosen, chosen.choice(sources), most)
+            document = stretch(chosen, chosen.choice(sources), length)
         yield question(chosen, document, tasks)
 
 
 def main() -> None:
-    """Write as many as were asked for."""
+    """Write --count questions."""
     options = _options()
     tested = Overlap.with_files([str(path) for path in options.exclude])
     left, dropped = options.count, 0

@@ -36,13 +36,13 @@ L-Eval, HumanEval, SQuAD, Spider, MedQA, GSM8K, MT-Bench-101 or EAGLE's own test
 LIMITS = """- For the very weights of the fingerprint above and no others: a fine-tuned or
   differently quantised SmolLM2 needs a head of its own (`graft train`).
 - English, mostly. Only the {draft_vocabulary} ids that were most frequent in the data are ever
-  guessed: other scripts and rare words are left to the target.
-- It makes answers come sooner, never different: every guess is checked. On two CPU cores a guess
-  costs a good part of a step, so `auto` uses the head only where that pays.
-- It was trained on rows of {length} tokens; how well it guesses in much longer texts was not
+  drafted: other scripts and rare words are left to the target.
+- It makes decoding faster and never changes the output: every draft is verified. On two CPU cores a
+  draft takes a good part of a step, so `auto` uses the head only where it saves time.
+- It was trained on rows of {length} tokens; its acceptance in much longer texts was not
   measured here."""
 USE = """```
-graft run "When can the contract be ended?" --doc contract.pdf          # auto: where it pays
+graft run "When can the contract be ended?" --doc contract.pdf          # auto: where it saves time
 graft run "When can the contract be ended?" --doc contract.pdf --draft {kind}   # always
 ```
 
@@ -57,7 +57,7 @@ def main() -> None:
     config = head.config
     folder = options.out / f"{config.target}-{config.kind}"
     stages = [*options.before, options.head]
-    told = "\n\n".join(_stage(each) for each in stages)
+    stages_text = "\n\n".join(_stage(each) for each in stages)
     known = KNOWN[config.target]
     limits = LIMITS.format(
         draft_vocabulary=f"{config.draft_vocabulary:,}",
@@ -91,7 +91,7 @@ Guesses the next tokens of SmolLM2-135M-Instruct, by {PAPERS[config.kind]}.
 
 ## Training
 
-{told}
+{stages_text}
 
 ## Measured
 
@@ -116,8 +116,8 @@ Apache-2.0, like the target's.
 def _stage(folder: Path) -> str:
     """What the trainer's own card says of a run behind the files' names, and what it ran on."""
     card = (folder / CARD).read_text(encoding="utf-8")
-    told = card[card.index("Trained by") :].partition(":\n")[2].partition("\n\n")[0]
-    return f"`graft train`: {told} Hardware: {_facts(folder).get('hardware', HARDWARE)}."
+    stages_text = card[card.index("Trained by") :].partition(":\n")[2].partition("\n\n")[0]
+    return f"`graft train`: {stages_text} Hardware: {_facts(folder).get('hardware', HARDWARE)}."
 
 
 def _facts(folder: Path) -> dict:
@@ -129,9 +129,9 @@ def _held_out(folder: Path) -> str:
     last = [note for note in read_notes(folder / LOG) if "tokens_per_step" in note][-1]
     rates = ", ".join(f"{rate:.2f}" for rate in last["accepted"])
     return (
-        f"Held out: {last['tokens_per_step']:.2f} tokens per step, a chain of five greedy guesses "
+        f"Held out: {last['tokens_per_step']:.2f} tokens per step, a chain of five greedy drafts "
         f"checked against\nthe target's likeliest token. Right up to the first, second, ... "
-        f"guess: {rates}."
+        f"draft: {rates}."
     )
 
 

@@ -7,8 +7,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from benchmarks.kernels.attention_kernels import (
+    Kernel,
+    Prepare,
+    memory_needed,
+    refusal,
+    scores_needed,
+)
 from benchmarks.kernels.problem import Problem, input_sets, make_problem
-from benchmarks.kernels.rivals import Kernel, Prepare, memory_needed, refusal, scores_needed
 from benchmarks.kernels.settings import KernelPlan
 from benchmarks.kernels.timing import seconds
 from graft import machine

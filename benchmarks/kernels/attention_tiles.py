@@ -1,4 +1,4 @@
-"""Which tiles make the attention kernel fast on this GPU, and how it reads prompts beside SDPA.
+"""The fastest tiles of the attention kernel on this GPU, and its prefill against SDPA.
 
     python -m benchmarks.kernels.attention_tiles --out tiles.jsonl
 
@@ -76,10 +76,15 @@ def prompts() -> Iterator[dict[str, Any]]:
         plan = placed(layout, 128, 1)
         tiles = Tiles(keys=64, warps=8, stages=3, programs=1)
         ours = partial(attend, query, keys, values, plan, scale=0.1, tiles=tiles)
-        ways: dict[str, Callable[[], Tensor]] = {"triton": ours}
-        ways |= rivals(query, keys[:, 16:], values[:, 16:], context)
-        for name, way in ways.items():
-            row = {"context": context, "prompt": count, "what": name, "ms": milliseconds(way, 4)}
+        calls: dict[str, Callable[[], Tensor]] = {"triton": ours}
+        calls |= sdpa(query, keys[:, 16:], values[:, 16:], context)
+        for name, call in calls.items():
+            row = {
+                "context": context,
+                "prompt": count,
+                "variant": name,
+                "ms": milliseconds(call, 4),
+            }
             print(row, flush=True)
             yield row
 
@@ -105,7 +110,7 @@ def batches() -> Iterator[dict[str, Any]]:
             yield row
 
 
-def rivals(
+def sdpa(
     query: Tensor, keys: Tensor, values: Tensor, context: int
 ) -> dict[str, Callable[[], Tensor]]:
     """torch's attention for the same chunk; behind a context it wants one head per query head."""

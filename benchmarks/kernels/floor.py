@@ -1,4 +1,4 @@
-"""How fast it could be at best: two ceilings of the machine, measured, and what they allow.
+"""Lower bounds of times, from the measured throughput of copies and products.
 
 The copy counts what it reads and what it writes. A kernel that only reads may come a little below
 such a floor where reading is faster than writing, as on many CPUs.
@@ -21,13 +21,13 @@ def measure_ceilings(plan: KernelPlan) -> Ceilings:
     size = COPIED[device.type]
     source = torch.randn(size // 4, device=device)
     target = torch.empty_like(source)
-    how = {"repeats": plan.repeats, "device": device}
-    ways = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
-    copying = min(seconds([way], **how) for way in ways)
+    timing = {"repeats": plan.repeats, "device": device}
+    copies = (lambda: target.copy_(source), lambda: torch.neg(source, out=target))
+    copying = min(seconds([copy], **timing) for copy in copies)
     side = SQUARE[device.type]
     left, right = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
     product = torch.empty_like(left)
-    multiplying = seconds([lambda: torch.mm(left, right, out=product)], **how)
+    multiplying = seconds([lambda: torch.mm(left, right, out=product)], **timing)
     return Ceilings(2 * size / copying, 2 * side**3 / multiplying)
 
 

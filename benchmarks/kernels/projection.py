@@ -288,7 +288,7 @@ def _where(found: Results) -> str:
 
 
 def main() -> int:
-    """Measure if asked to, print, draw; the exit code."""
+    """Measure, print, draw; the exit code."""
     chosen = _options().parse_args()
     try:
         rates = {**PAPER, **dict(_rate(text) for text in chosen.acceptance)}

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 import torch
 
 from benchmarks.kernels.attention import measure_point
+from benchmarks.kernels.attention_kernels import Kernel, kernels
 from benchmarks.kernels.floor import measure_ceilings, step_floor
-from benchmarks.kernels.rivals import Kernel, kernels
 from benchmarks.kernels.settings import KernelOptions, KernelPlan
 from benchmarks.kernels.steps import Stepper, eager, fastest, refuse_too_large
 from graft.bench.measure import Progress

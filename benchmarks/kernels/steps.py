@@ -103,7 +103,7 @@ class Stepper:
 
     @classmethod
     def open(cls, plan: KernelPlan, make: Callable[[KernelPlan], tuple[Forward, str]]) -> "Stepper":
-        """Build the network, make room for the largest point, fill it."""
+        """Build the network, allocate the cache of the largest point, fill it."""
         device = plan.device
         _clear(device)
         before = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
@@ -142,7 +142,7 @@ class Stepper:
         return shape.read_weights * self.plan.itemsize, kv
 
     def memory(self) -> Bytes:
-        """At the largest point; what is captured on the way counts."""
+        """At the largest point, with captured graphs."""
         plan, storage = self.plan, self.model.arena.storage
         weights = plan.shape.weights * plan.itemsize
         cache = storage.rows * storage.row_bytes
@@ -158,7 +158,7 @@ class Stepper:
 
 
 def _fill(model: LanguageModel, extent: Extent, plan: KernelPlan) -> None:
-    """Random numbers in every row, a piece at a time."""
+    """Random numbers in every row."""
     shape, storage = plan.shape, model.arena.storage
     for first in range(0, plan.rows, FILLED):
         rows = extent.start + np.arange(first, min(first + FILLED, plan.rows))
@@ -167,7 +167,7 @@ def _fill(model: LanguageModel, extent: Extent, plan: KernelPlan) -> None:
 
 
 def _clear(device: torch.device) -> None:
-    """Give back what nobody uses any more."""
+    """Free unused memory."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

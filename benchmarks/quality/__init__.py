@@ -1,1 +1,1 @@
-"""How good answers are, beside how fast they came: scores against gold, intervals, power."""
+"""Quality of answers: scores against gold, intervals, power."""

@@ -50,7 +50,7 @@ def program(answer: str, prompt: str, test: str, name: str) -> str:
 @cache
 def runs(source: str) -> bool:
     """Whether a program comes to its end within its limits."""
-    word = secrets.token_hex(16)  # said at the end: to exit early is not to pass
+    secret = secrets.token_hex(16)  # written at the end, so that an early exit does not pass
     with tempfile.TemporaryDirectory(prefix="graft-code-") as folder:
         file = Path(folder) / "program.py"
         file.write_text(source, encoding="utf-8")
@@ -64,12 +64,12 @@ def runs(source: str) -> bool:
             start_new_session=True,
         )
         try:
-            said, _ = process.communicate(word.encode(), timeout=SECONDS)
+            written, _ = process.communicate(secret.encode(), timeout=SECONDS)
         except subprocess.TimeoutExpired:
-            said = b""
+            written = b""
         finally:
             _end(process)
-    return said.decode(errors="replace") == word
+    return written.decode(errors="replace") == secret
 
 
 def _end(process: subprocess.Popen) -> None:

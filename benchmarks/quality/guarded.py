@@ -1,7 +1,7 @@
 """Runs one program under limits; started by `code.py` with `python -I guarded.py PROGRAM`.
 
-It reads a word from stdin and says it on stdout if the program comes to its end: nothing that the
-program prints reaches stdout, and to exit early says nothing. Standard library only.
+It reads a token from stdin and writes it to stdout if the program reaches its end. Prints of the
+program do not reach stdout, and an early exit writes nothing. Standard library only.
 """
 
 import os
@@ -42,14 +42,14 @@ def _limit() -> None:
         os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNET)
     except (AttributeError, OSError):  # before Python 3.12, not Linux, or not allowed
         pass
-    for kind, most in (
+    for kind, limit in (
         (resource.RLIMIT_AS, MEMORY),
         (resource.RLIMIT_CPU, SECONDS),
         (resource.RLIMIT_FSIZE, FILE),
         (resource.RLIMIT_CORE, 0),
     ):
         try:
-            resource.setrlimit(kind, (most, most))
+            resource.setrlimit(kind, (limit, limit))
         except (ValueError, OSError):  # macOS knows no limit of memory
             pass
     sys.addaudithook(_refuse)

@@ -148,7 +148,7 @@ def _options() -> argparse.ArgumentParser:
     options.add_argument("model")
     options.add_argument("--text", type=Path, nargs="+", required=True, help="UTF-8, .gz or not")
     options.add_argument("--context-lengths", default=f"{OWN},32k", metavar="LIST")
-    options.add_argument("--windows", type=int, default=4, help="most of them")
+    options.add_argument("--windows", type=int, default=4, help="max. windows")
     options.add_argument("--dtype", default="auto")
     options.add_argument("--device", default="auto")
     options.add_argument("--out", type=Path, default=Path("results/perplexity.jsonl"))

@@ -66,7 +66,7 @@ EVIDENCE = Source(
 
 
 def find_sets(data: Path | None, wanted: tuple[str, ...] = ()) -> list[QuestionSet]:
-    """The sets asked for, or all that are in the folder."""
+    """The given sets, or all that are in the folder."""
     if unknown := [name for name in wanted if name not in SOURCES]:
         raise InputError(f"unknown set {unknown[0]!r}; choose from {', '.join(SOURCES)}")
     if data is None:

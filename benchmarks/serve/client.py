@@ -102,7 +102,7 @@ async def is_refused(client: "httpx.AsyncClient", body: dict[str, Any]) -> bool 
 
 
 async def served_model(client: "httpx.AsyncClient", wanted: str | None) -> str:
-    """The model asked for, or the first that the server has."""
+    """The given model, or the first of the server."""
     import httpx
 
     try:

@@ -1,4 +1,4 @@
-"""kill -9 under load, and what is left: a server with a datastore, and one who writes caches.
+"""kill -9 under load: a server with a datastore, and a process that writes caches.
 
 Each time a server answers some streaming clients from a datastore while another process reads
 documents and keeps their rows on disk (prefix files and a document cache); then both are killed.
@@ -71,7 +71,7 @@ def sound(path: Path) -> bool:
 
 
 def caches(folder: Path) -> dict[str, int]:
-    """The files below a folder by what they are; half ones are nobody's."""
+    """The files below a folder: sound, damaged and temporary ones."""
     found = Counter({"sound": 0, "damaged": 0, "temporary": 0})
     for path in folder.rglob("*"):
         if TEMPORARY in path.name:
@@ -104,7 +104,7 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[subproc
 async def load_until_dead(
     url: str, bodies: list[dict], kill_after: float, kill: Callable[[], None]
 ) -> int:
-    """Clients that go on asking; how many answers were under way when the server was killed."""
+    """Load until the server is killed; the number of running requests then."""
     under_way = 0
 
     async def work(client: httpx.AsyncClient, draw: random.Random) -> None:

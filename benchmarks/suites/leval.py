@@ -29,22 +29,22 @@ SUMMARIES = {
     "gov_report_summ", "meeting_summ", "news_summ", "paper_assistant", "patent_summ",
     "review_summ", "tv_show_summ",
 }  # fmt: skip
-Asked = tuple[str, str, str]  # task, document, instruction
+Item = tuple[str, str, str]  # task, document, instruction
 
 
 def read(data: Path | None) -> list[Prompt]:
     """The instructions of every task in the folder, or of one task's file, each once."""
-    found: dict[Asked, Gold | None] = {}
-    for asked, gold in _asked(data):
-        found.setdefault(asked, gold)
+    found: dict[Item, Gold | None] = {}
+    for item, gold in _items(data):
+        found.setdefault(item, gold)
     numbers = numbers_by_group(map(_group, found))
     return [
-        Prompt(number, asked[0], chat(_question(*asked)), asked[1], gold)
-        for number, (asked, gold) in zip(numbers, found.items(), strict=True)
+        Prompt(number, item[0], chat(_question(*item)), item[1], gold)
+        for number, (item, gold) in zip(numbers, found.items(), strict=True)
     ]
 
 
-def _asked(data: Path | None) -> Iterator[tuple[Asked, Gold | None]]:
+def _items(data: Path | None) -> Iterator[tuple[Item, Gold | None]]:
     for file in _files(data):
         task = file.name.partition(".")[0]
         for document, answered, evaluation in SOURCE.lines(file, _document):
@@ -85,9 +85,9 @@ def _document(row: dict[str, Any]) -> tuple[str, list[tuple[str, str]], str]:
     return text(row, "input").strip(), pairs, str(row.get("evaluation", ""))
 
 
-def _group(asked: Asked) -> str:
+def _group(item: Item) -> str:
     """What stands in one half: a document, or a question whose examples all others share."""
-    task, document, instruction = asked
+    task, document, instruction = item
     return instruction if task == EXAMPLES else document
 
 

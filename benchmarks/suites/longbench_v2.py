@@ -1,7 +1,7 @@
 """LongBench v2 (Bai et al. 2024): four-way multiple choice about long documents.
 
-Every question is asked in both of its forms: `direct` wants the letter in a fixed sentence, `cot`
-a chain of thought first, after which the letter is asked for without the document. A category is a
+Every question has two forms: `direct` wants the letter in a fixed sentence, `cot`
+a chain of thought first, then a follow-up for the letter without the document. A category is a
 length and a form, such as `short-cot`; the authors' answers have at most 128 and 1024 tokens.
 """
 
@@ -26,7 +26,7 @@ VERDICT = 'Give it in this form: "The correct answer is (insert letter here)".'
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Item:
     """One question of the set."""
 
     length: str
@@ -39,12 +39,12 @@ class Asked:
 def read(data: Path | None) -> list[Prompt]:
     """The questions of data.json, of all JSON lines in the folder, or of one file, each once in
     either form."""
-    asked = [(each, form) for each in dict.fromkeys(_asked(data)) for form in FORMS]
-    numbers = numbers_by_group(each.document for each, _ in asked)
-    return [_prompt(number, *each) for number, each in zip(numbers, asked, strict=True)]
+    item = [(each, form) for each in dict.fromkeys(_items(data)) for form in FORMS]
+    numbers = numbers_by_group(each.document for each, _ in item)
+    return [_prompt(number, *each) for number, each in zip(numbers, item, strict=True)]
 
 
-def _asked(data: Path | None) -> Iterator[Asked]:
+def _items(data: Path | None) -> Iterator[Item]:
     found = SOURCE.find(data)
     files = [found]
     if data is not None and data.is_dir() and found.name.partition(".")[0] != "data":
@@ -54,13 +54,13 @@ def _asked(data: Path | None) -> Iterator[Asked]:
         yield from (SOURCE.lines if lines else SOURCE.entries)(file, _question_of)
 
 
-def _question_of(row: dict[str, Any]) -> Asked:
+def _question_of(row: dict[str, Any]) -> Item:
     """`choices` by letter, or a field for each of them as in the authors' file."""
     choices = row.get("choices") or {letter: row[f"choice_{letter}"] for letter in LETTERS}
     answer = text(row, "answer").strip()
     if answer not in LETTERS:
         raise ValueError(answer)
-    return Asked(
+    return Item(
         length=str(row.get("length", "short")),
         document=text(row, "context").strip(),
         question=text(row, "question").strip(),
@@ -69,12 +69,12 @@ def _question_of(row: dict[str, Any]) -> Asked:
     )
 
 
-def _prompt(number: int, asked: Asked, form: str) -> Prompt:
+def _prompt(number: int, item: Item, form: str) -> Prompt:
     options = "\n".join(
-        f"({letter}) {choice}" for letter, choice in zip(LETTERS, asked.choices, strict=True)
+        f"({letter}) {choice}" for letter, choice in zip(LETTERS, item.choices, strict=True)
     )
-    question = f"Question: {asked.question}\n\nChoices:\n{options}"
-    shown = f"Read this text; a question about it follows.\n\n<text>\n{asked.document}\n</text>"
+    question = f"Question: {item.question}\n\nChoices:\n{options}"
+    shown = f"Read this text; a question about it follows.\n\n<text>\n{item.document}\n</text>"
     if form == "direct":
         content, follow_up = f"{shown}\n\n{question}\n\nAnswer the question. {VERDICT}", ""
     else:
@@ -84,6 +84,6 @@ def _prompt(number: int, asked: Asked, form: str) -> Prompt:
             f"\n\n{question}\n\nThoughts: {{answer}}\n\nWhich choice do these thoughts lead to? "
             f"{VERDICT}"
         )
-    gold = Gold("choice", (asked.answer,))
-    category = f"{asked.length}-{form}"
-    return Prompt(number, category, chat(content), asked.document, gold, follow_up)
+    gold = Gold("choice", (item.answer,))
+    category = f"{item.length}-{form}"
+    return Prompt(number, category, chat(content), item.document, gold, follow_up)

@@ -13,38 +13,38 @@ SOURCES = {
     "medqa": Source("medqa", "MedQA", ("medqa/test.jsonl",), ROW),
     "medbullets": Source("medqa", "Medbullets", ("medbullets/test.jsonl",), ROW),
 }
-Asked = tuple[str, tuple[tuple[str, str], ...]]  # question, options
+Item = tuple[str, tuple[tuple[str, str], ...]]  # question, options
 
 
 def read(data: Path | None) -> list[Prompt]:
     """The questions of medqa/test.jsonl and medbullets/test.jsonl, each once; or of one file."""
-    found: dict[tuple[str, Asked], Gold | None] = {}
-    for category, asked, gold in _questions(data):
-        found.setdefault((category, asked), gold)
+    found: dict[tuple[str, Item], Gold | None] = {}
+    for category, item, gold in _questions(data):
+        found.setdefault((category, item), gold)
     return [
-        Prompt(number, category, chat(_question(*asked)), gold=gold)
-        for number, ((category, asked), gold) in enumerate(found.items(), 1)
+        Prompt(number, category, chat(_question(*item)), gold=gold)
+        for number, ((category, item), gold) in enumerate(found.items(), 1)
     ]
 
 
-def _questions(data: Path | None) -> Iterator[tuple[str, Asked, Gold | None]]:
+def _questions(data: Path | None) -> Iterator[tuple[str, Item, Gold | None]]:
     """With category and right letter; a file alone is Medbullets' if its folder says so."""
     chosen = list(SOURCES)
     if data is not None and data.is_file():
         chosen = [data.parent.name if data.parent.name in SOURCES else "medqa"]
     for category in chosen:
-        for asked, gold in SOURCES[category].lines(data, _asked):
-            yield category, asked, gold
+        for item, gold in SOURCES[category].lines(data, _items):
+            yield category, item, gold
 
 
-def _asked(row: dict[str, Any]) -> tuple[Asked, Gold | None]:
+def _items(row: dict[str, Any]) -> tuple[Item, Gold | None]:
     options = row["options"]
     if len(options) < 2:
         raise ValueError("options")
     right = row.get("answer_idx")
     gold = Gold("letters", (right,)) if right in options else None
-    asked = text(row, "question"), tuple((letter, text(options, letter)) for letter in options)
-    return asked, gold
+    item = text(row, "question"), tuple((letter, text(options, letter)) for letter in options)
+    return item, gold
 
 
 def _question(question: str, options: tuple[tuple[str, str], ...]) -> str:

@@ -34,11 +34,11 @@ def read(data: Path | None) -> list[Prompt]:
     stretches = _stretches(_paragraphs(essays))
     if stretches is None:
         raise InputError(f"{SOURCE.find(data)} is too short for needles; take the whole file")
-    asked = [(trial, depth) for trial in range(TRIALS) for depth in DEPTHS]
-    numbers = numbers_by_group(trial for trial, _ in asked)
+    item = [(trial, depth) for trial in range(TRIALS) for depth in DEPTHS]
+    numbers = numbers_by_group(trial for trial, _ in item)
     return [
         _prompt(number, stretches[trial], KEYS[trial], depth)
-        for number, (trial, depth) in zip(numbers, asked, strict=True)
+        for number, (trial, depth) in zip(numbers, item, strict=True)
     ]
 
 

@@ -16,20 +16,20 @@ SOURCE = Source(
     names=("test.jsonl", "data/ALL/jsonl/test.jsonl"),
     row="a QMSum meeting (meeting_transcripts, general_query_list, specific_query_list)",
 )
-Asked = tuple[str, str]  # transcript, query
-Answered = tuple[Asked, str]
+Item = tuple[str, str]  # transcript, query
+Answered = tuple[Item, str]
 
 
 def read(data: Path | None) -> list[Prompt]:
     """The queries in the file's order, each once in its meeting."""
-    answered: dict[Asked, str] = {}
+    answered: dict[Item, str] = {}
     for row in SOURCE.lines(data, _answered):
-        for asked, answer in row:
-            answered.setdefault(asked, answer)
+        for item, answer in row:
+            answered.setdefault(item, answer)
     numbers = numbers_by_group(transcript for transcript, _ in answered)
     return [
-        Prompt(number, "qmsum", chat(_question(*asked)), asked[0], _gold(answer))
-        for number, (asked, answer) in zip(numbers, answered.items(), strict=True)
+        Prompt(number, "qmsum", chat(_question(*item)), item[0], _gold(answer))
+        for number, (item, answer) in zip(numbers, answered.items(), strict=True)
     ]
 
 

@@ -37,14 +37,14 @@ PLAIN_NAME = re.compile(r"(?!(from|group|order|select|table|where)$)[a-z_]\w*", 
 
 def read(data: Path | None) -> list[Prompt]:
     """The questions in the file's order, each once; tables.json lies beside them."""
-    asked: dict[tuple[str, str], Gold | None] = {}
-    for question, gold in QUESTIONS.entries(data, _asked):
-        asked.setdefault(question, gold)
+    item: dict[tuple[str, str], Gold | None] = {}
+    for question, gold in QUESTIONS.entries(data, _items):
+        item.setdefault(question, gold)
     file = QUESTIONS.find(data)
     schemas = dict(TABLES.entries(file.parent, _schema))
-    numbers = numbers_by_group(database for database, _ in asked)
+    numbers = numbers_by_group(database for database, _ in item)
     prompts = []
-    for number, ((database, question), gold) in zip(numbers, asked.items(), strict=True):
+    for number, ((database, question), gold) in zip(numbers, item.items(), strict=True):
         if database not in schemas:
             raise InputError(
                 f"{file} asks about the database {database!r}, which tables.json beside it lacks; "
@@ -55,7 +55,7 @@ def read(data: Path | None) -> list[Prompt]:
     return prompts
 
 
-def _asked(row: dict[str, Any]) -> tuple[tuple[str, str], Gold | None]:
+def _items(row: dict[str, Any]) -> tuple[tuple[str, str], Gold | None]:
     gold = Gold("sql", (text(row, "query"),)) if row.get("query") else None
     return (text(row, "db_id"), text(row, "question")), gold
 

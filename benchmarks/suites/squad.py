@@ -1,7 +1,7 @@
 """SQuAD (Rajpurkar et al. 2016) as CASD uses it: answers from retrieved passages.
 
 A prompt holds three numbered passages: the question's own, at a place that varies, and the next
-two of the file. A passage stands in prompts of one half only. Quoting is asked for, as a
+two of the file. A passage stands in prompts of one half only. Quoting is question_row for, as a
 system that answers from documents would.
 """
 
@@ -56,18 +56,18 @@ def _pairs(row: dict[str, Any]) -> list[tuple[Pair, Answers]]:
     if "paragraphs" not in row:
         return [((text(row, "context"), text(row, "question")), _answers(row))]
     return [
-        ((text(paragraph, "context"), text(asked, "question")), _answers(asked))
+        ((text(paragraph, "context"), text(question_row, "question")), _answers(question_row))
         for paragraph in row["paragraphs"]
-        for asked in paragraph["qas"]
-        if not asked.get("is_impossible")
+        for question_row in paragraph["qas"]
+        if not question_row.get("is_impossible")
     ]
 
 
-def _answers(asked: dict[str, Any]) -> Answers:
+def _answers(question_row: dict[str, Any]) -> Answers:
     """Every different one: `answers` as SQuAD or as datasets write them, or one `answer`."""
-    told = asked.get("answers") or [asked.get("answer") or ""]
-    told = told["text"] if isinstance(told, dict) else told
-    texts = [each["text"] if isinstance(each, dict) else str(each) for each in told]
+    answers = question_row.get("answers") or [question_row.get("answer") or ""]
+    answers = answers["text"] if isinstance(answers, dict) else answers
+    texts = [each["text"] if isinstance(each, dict) else str(each) for each in answers]
     return tuple(dict.fromkeys(each for each in texts if each.strip()))
 
 

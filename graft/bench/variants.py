@@ -11,7 +11,7 @@ EXACTNESS = {"walk": SAME_TEXT, "rejection": SAME_DISTRIBUTION}  # by verifier; 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`engine` names the worker that runs it, `method` what the worker is asked for."""
+    """`engine` names the worker, `method` its way of decoding."""
 
     name: str
     engine: str

@@ -39,7 +39,7 @@ def plan_product(
 ) -> ProductPlan:
     """A plan for weights [outputs, depth] of numbers of `itemsize` bytes; gated, twice as many.
 
-    Measured on an H200 (benchmarks/decoder_kernels.py). A row or two are multiplied and summed,
+    Measured on an H200 (decoder_kernels.py). A row or two are multiplied and summed,
     four in small matrices too; more are the matrix units' business.
     """
     few = rows <= 2 or (rows <= 4 and outputs < 2048)

@@ -2,7 +2,7 @@
 
 Slow rotations are interpolated, fast ones left alone, and attention is sharpened by
 0.1 ln(factor) + 1. Nothing is trained: how well a model reads beyond its own context must be
-looked at (`benchmarks/perplexity.py`), and short texts lose a little too.
+looked at (`benchmarks/quality/perplexity.py`), and short texts lose a little too.
 """
 
 from typing import Any

@@ -30,14 +30,14 @@ from graft.draft.drafter import Drafter
 from graft.errors import InputError
 from graft.models.language_model import CHUNKS
 
-AUTO = "auto"  # replayed as without head and draft model
+AUTO = "auto"  # replayed without head and draft model
 STORES = ("store", "rest")  # presets that need a datastore and no network
 STORE_GUIDED = "rasd-rest"  # and one that needs both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What is asked for; `contexts` None are the recorded ones."""
+    """What is replayed; a context of None is the recorded one."""
 
     files: Sequence[Path]
     drafts: Sequence[str]
@@ -49,7 +49,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         if not self.drafts:
-            raise InputError("no drafts to replay; name some (--draft copy,pld)")
+            raise InputError("no drafts to replay; give some (--draft copy,pld)")
         if any(batch < 1 for batch in self.batches):
             raise InputError("--batch takes whole numbers from 1 on")
         if any(context is not None and context < 1 for context in self.contexts):
@@ -58,8 +58,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One drafter on one category of one cell; the measured figures are of the same prompts, where
-    the file has them."""
+    """One preset on one category of one cell, with its measurement where the file has one."""
 
     costs: str
     batch: int
@@ -78,23 +77,23 @@ class Outcome:
 
 @dataclass(slots=True)
 class Simulated:
-    """All outcomes, and how fast they were found."""
+    """All outcomes, and the speed of the simulation."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
 
     def count(self, replayed: Replayed) -> None:
-        """One replay more."""
+        """Add a replay."""
         self.steps += sum(run.steps for run in replayed.runs)
         self.seconds += replayed.seconds
 
 
-Said = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
-    """Refuse drafts that recordings and traces do not hold all of."""
+    """Refuse presets that cannot be replayed from recordings and traces."""
     stores = STORES
     known = list(PRESETS)
     if traced:
@@ -104,35 +103,35 @@ def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
         preset, _, folder = part.partition(":")
         if part not in known and not (preset in stores and folder):
             raise InputError(
-                f"draft {part!r} cannot be replayed: choose of {', '.join(known)}, "
+                f"draft {part!r} cannot be replayed: choose from {', '.join(known)}, "
                 f"{', '.join(f'{name}:FOLDER' for name in stores)}, joined by +; "
                 "drafts of a network are traced first (python -m benchmarks trace, --traces)"
             )
 
 
-def simulate(asked: Simulation, said: Said = lambda _: None) -> Simulated:
-    """Replay; `said` hears what happens."""
+def simulate(settings: Simulation, progress: Progress = lambda _: None) -> Simulated:
+    """Replay everything; `progress` gets a line per cell."""
     done, seen = Simulated(), set()
-    for path in asked.files:
+    for path in settings.files:
         results = read_results(path)
         cells = recordings_of(results, path)
-        if again := seen & set(cells):
-            raise InputError(f"{path} holds {again.pop()} once more; give every suite once")
+        if repeated := seen & set(cells):
+            raise InputError(f"{path} has {repeated.pop()} once more; give every suite once")
         seen |= set(cells)
-        makers = _Makers(results, [read_traces(each, cells) for each in asked.traces])
-        for draft in asked.drafts:
+        makers = _Makers(results, [read_traces(each, cells) for each in settings.traces])
+        for draft in settings.drafts:
             check_replayable(draft, makers.traced)
         measured = _measured(results)
-        for name, batch, context in product(asked.costs, asked.batches, asked.contexts):
-            priced = find_costs(name, results, asked.like)
+        for name, batch, context in product(settings.costs, settings.batches, settings.contexts):
+            priced = find_costs(name, results, settings.like)
             machine = Machine(priced.costs, batch, makers.chunk, context)
             known = measured if name == RECORDED and context is None else {}
             for cell, recordings in cells.items():
                 _check_batch(batch, recordings, path)
-                said(f"{cell}: {name}, batch {batch}")
+                progress(f"{cell}: {name}, batch {batch}")
                 where = (name, batch, context, cell)
                 runs = {}
-                for draft in dict.fromkeys([PLAIN, *asked.drafts]):
+                for draft in dict.fromkeys([PLAIN, *settings.drafts]):
                     clock = SimulatedClock()
                     drafter = makers.make(draft, cell, clock, paced=priced.paced)
                     replayed = replay(recordings, drafter, machine, clock)
@@ -148,7 +147,7 @@ def _check_batch(batch: int, recordings: list[Recording], path: Path) -> None:
 
 
 class _Makers:
-    """Makes drafters for the answers of one file."""
+    """Makes drafters for the outputs of one file."""
 
     def __init__(self, results: Results, traces: Sequence[Traces]) -> None:
         self._results, self._tokenizer = results, None
@@ -158,11 +157,11 @@ class _Makers:
 
     @property
     def traced(self) -> list[str]:
-        """Networks whose guesses are kept."""
+        """Traced networks."""
         return list(self._traces)
 
     def make(self, draft: str, cell: Cell, clock: SimulatedClock, *, paced: bool) -> Drafter:
-        """A drafter without memories."""
+        """A new drafter."""
         if ":" in draft and self._tokenizer is None:
             self._tokenizer = _tokenizer(self._results)
         ready = {
@@ -175,13 +174,13 @@ class _Makers:
 
 
 def _needs(draft: str, traced: str) -> bool:
-    """Whether a draft is made with what this network guessed."""
+    """Whether a preset needs the traces of this network."""
     parts = draft.split("+")
     return traced in parts or any(part.partition(":")[0] in GUIDED for part in parts)
 
 
 def _tokenizer(results: Results) -> Any:  # noqa: ANN401
-    """Of the model that answered: a datastore must be made with the same one."""
+    """Of the recorded model: a datastore must have the same one."""
     from transformers import AutoTokenizer
 
     from graft.models.checkpoints.pretrained import locate
@@ -218,8 +217,8 @@ def _outcomes(where: Where, runs: dict[str, list[DecodeRow]], measured: Known) -
 
 
 def _measured(results: Results) -> Known:
-    """Tokens per step and speed-up over plain decoding, of what was measured besides it. Where
-    there was a network, `auto` used it: that is another `auto` than the one replayed."""
+    """Measured tokens per step and speed-ups. An `auto` with a head or draft model is left out: the
+    replayed one has neither."""
     if not any(row["variant"] == PLAIN for row in results.measured):
         return {}
     settings = graft_settings(results)

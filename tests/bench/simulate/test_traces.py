@@ -60,7 +60,7 @@ def test_drafting_takes_its_time(traced):
 
 def test_another_models_answers_are_refused(engine):
     other = Recording(1, "test", engine.encoder.prompt("the end").tokens, [5] * ROOM, ROOM)
-    with pytest.raises(InputError, match="answered otherwise"):
+    with pytest.raises(InputError, match="has another output here"):
         trace(engine, "eagle2", {CELL: [other]})
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks.kernels.attention import measure_point
+from benchmarks.kernels.attention_kernels import Kernel, kernels
 from benchmarks.kernels.problem import make_problem, random_tree
-from benchmarks.kernels.rivals import Kernel, kernels
 from benchmarks.kernels.settings import KernelOptions
 
 

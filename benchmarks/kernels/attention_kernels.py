@@ -1,4 +1,4 @@
-"""Everybody who can attend: our kernels, and torch's scaled dot-product attention.
+"""Attention kernels to compare: those of Graft, and torch's scaled dot-product attention.
 
 SDPA gets grouped queries in two forms, with `enable_gqa` and with the queries of a group side by
 side as more rows of its KV head; both share keys without copying them, the faster one counts.
@@ -24,7 +24,7 @@ Prepare = Callable[[Problem], Call]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """`forms` are ways to ask for the same; each prepares a problem and gives the call to time.
+    """`forms` are calls of the same kernel; each prepares a problem and returns the call to time.
 
     `ours` is used by the forward; without `masked` every node sees the whole tree, which is not
     what a tree needs; `captured` calls can be recorded; `scores` are held whole in memory.
@@ -133,14 +133,14 @@ def scores_needed(problem: Problem) -> int:
     return 4 * (4 * heads * nodes * rows + 2 * heads * rows * size)
 
 
-SILENT = ("not used because", "runtime disabled")  # said of every backend that was not asked
+SILENT = ("not used because", "runtime disabled")  # warnings of unused backends
 
 
-def refusal(error: Exception, told: list[warnings.WarningMessage]) -> str:
-    """Why SDPA does not take a problem: it says so in warnings, and raises without a reason."""
+def refusal(error: Exception, caught: list[warnings.WarningMessage]) -> str:
+    """Why SDPA refuses a problem: the reason is in its warnings, not in its error."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
-    reasons = [str(each.message).split("(Triggered")[0] for each in told]
+    reasons = [str(each.message).split("(Triggered")[0] for each in caught]
     reasons = [each for each in reasons if not any(words in each for words in SILENT)]
     first = (reasons or [str(error) or type(error).__name__])[0]
     return " ".join(first.split())[:160]
