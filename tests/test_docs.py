@@ -77,9 +77,9 @@ def test_commands_are_there_with_their_options(page):
 
 
 def test_a_command_that_is_gone_would_be_found():
-    assert unknown("graft bench peers --peer-python vllm=PY") is None
+    assert unknown("graft bench PROMPTS --engine vllm=PY") is None
     assert unknown("graft run QUESTION --doc FILE") is None
-    assert unknown("graft bench nothing") == "nothing"
+    assert unknown("graft index nothing") == "nothing"
     assert unknown("graft run --no-such-option") == "--no-such-option"
     text = "Ask `graft run X` or\n```\ngraft bench \\\n    --gone   # now\n```\n"
     assert [*map(unknown, commands(text))] == ["--gone", None]

@@ -1,4 +1,4 @@
-"""What a session was measured with: versions, hardware, commit."""
+"""Versions, hardware and commit of a run."""
 
 import platform
 import subprocess
@@ -13,7 +13,7 @@ PACKAGES = ("torch", "transformers", "tokenizers", "numba", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Of Python, Graft and what it computes with; those of peers come from their workers."""
+    """Of Python, Graft and the packages it computes with."""
     found = {"python": platform.python_version(), "graft": graft.__version__}
     for name in PACKAGES:
         try:
@@ -24,7 +24,7 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """The machine as a reader of the results would ask for it."""
+    """Processor, memory and GPUs."""
     import torch
 
     processor, total = cpu(), memory().total
@@ -40,13 +40,13 @@ def hardware() -> dict[str, Any]:
 
 
 def commit() -> str | None:
-    """The commit of Graft's checkout, with "+" if files were changed; None when installed."""
+    """The commit of the checkout, with "+" for changed files; None when installed."""
     folder = Path(graft.__file__).parents[1]
     if not (folder / ".git").exists():
         return None
     try:
-        asked = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12"]
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
+        command = ["git", "-C", str(folder), "describe", "--always", "--dirty=+", "--abbrev=12"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    return told.stdout.strip()
+    return done.stdout.strip()

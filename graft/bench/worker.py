@@ -1,46 +1,57 @@
-"""Worker processes: one per engine, started when first needed, stopped while another works."""
+"""Worker processes of other engines: started when first used, stopped while another one works."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import graft
-from graft.bench.systems import System
+from graft.bench.variants import Variant
 from graft.errors import GraftError
 
-PEERS = Path(__file__).parent / "peers"
-PATIENCE = 20  # seconds a worker has to end by itself
+SCRIPTS = Path(__file__).parent / "engines"
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # as torch names them
+EXIT_SECONDS = 20  # for a worker to end by itself
 
 
 class WorkerError(GraftError):
-    """A worker that is gone; `reason` is the last line it wrote."""
+    """A worker process ended."""
 
 
 class RequestError(GraftError):
-    """A request that a worker could not answer; the worker lives."""
+    """A worker could not answer a request; it still runs."""
+
+
+class Backend(Protocol):
+    """Answers requests of engines/protocol.py; `warm` holds the kinds it has answered before."""
+
+    warm: set[object]
+    about: dict[str, Any]
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The fields that engines/protocol.py names."""
 
 
 @dataclass(slots=True)
 class Worker:
-    """A process that answers requests; peers/protocol.py is what is said over its pipes.
+    """A process that answers requests over its pipes.
 
     Between requests it is stopped (SIGSTOP): some engines keep a core busy while they wait.
     """
 
     command: list[str]
     log: Path
-    warm: set[object] = field(default_factory=set)  # kinds of requests answered before
+    warm: set[object] = field(default_factory=set)
     about: dict[str, Any] = field(default_factory=dict)
     process: Any = None
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Start the process and wait until it is ready, however long that takes."""
+        """Start the process and wait until it is ready."""
         with self.log.open("w") as log:
             try:
                 self.process = subprocess.Popen(
@@ -50,7 +61,7 @@ class Worker:
                     stderr=log,
                     text=True,
                     env={**os.environ, **environment},
-                    process_group=0,  # so Ctrl-C reaches the runner alone
+                    process_group=0,  # Ctrl-C reaches this process alone
                 )
             except OSError as error:
                 raise WorkerError(f"{self.command[0]} cannot be run ({error.strerror})") from error
@@ -62,7 +73,7 @@ class Worker:
         self._signal(signal.SIGSTOP)
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Wake the worker, send one request, wait for its answer."""
+        """Continue the process, send one request, wait for its answer, stop it again."""
         try:
             self._signal(signal.SIGCONT)
             self.process.stdin.write(json.dumps(request) + "\n")
@@ -76,21 +87,21 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """Let the process end by itself, as its stdin closes; else end it."""
+        """Close stdin, so that the process ends; kill it where it does not."""
         if self.process is None or self.process.poll() is not None:
             return
         try:
             self._signal(signal.SIGCONT)
             self.process.stdin.close()
-            self.process.wait(timeout=PATIENCE)
+            self.process.wait(timeout=EXIT_SECONDS)
         except (OSError, subprocess.TimeoutExpired):
             self.kill()
 
     def kill(self) -> None:
-        """End the process and its children at once."""
+        """Kill the process and its children."""
         try:
             self._signal(signal.SIGKILL)
-        except OSError:  # it was gone already
+        except OSError:  # it has ended already
             pass
         self.process.wait()
 
@@ -103,25 +114,57 @@ class Worker:
     def _ended(self) -> WorkerError:
         code = self.process.wait()
         ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}"
-        return WorkerError(f"ended with {ended}{self._last_words()}; see {self.log}")
-
-    def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").split("\n")
-        words = [line.strip() for line in lines if line.strip()]
-        return f" ({words[-1][:200]})" if words else ""
+        lines = [line.strip() for line in self.log.read_text(errors="replace").split("\n")]
+        last = next((f" ({line[:200]})" for line in reversed(lines) if line), "")
+        return WorkerError(f"ended with {ended}{last}; see {self.log}")
 
     def _signal(self, number: signal.Signals) -> None:
         os.killpg(self.process.pid, number)
 
 
-def interpreter(engine: str, named: Mapping[str, str]) -> str:
-    """The python that runs an engine's worker: this one for Graft, the one named for peers."""
-    return sys.executable if engine == "graft" else named.get(engine) or sys.executable
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions:
+    """What workers are started with; `pythons` are interpreters by engine, this one by default."""
+
+    model: Path
+    dtype: str
+    device: str
+    threads: int
+    max_model_len: int
+    batch: int = 1
+    draft_model: Path | None = None
+    gguf: Path | None = None
+    draft_gguf: Path | None = None
+    pythons: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)  # arguments by variant
+    logs: Path = Path()
 
 
-def environment(system: System) -> dict[str, str]:
-    """Graft's worker, and vLLM with Graft in it, import the same Graft, installed or not."""
-    if "graft" not in (system.engine, system.method):
-        return {}
-    here = str(Path(graft.__file__).parents[1])
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))}
+def start_worker(variant: Variant, options: WorkerOptions) -> Worker:
+    """A running worker for a variant and those that share its process."""
+    worker = Worker(_command(variant, options), options.logs / f"{variant.process}.log")
+    # vLLM with Graft in it imports this Graft, installed or not
+    here = [str(Path(graft.__file__).parents[1])] if variant.method == "graft" else []
+    path = os.pathsep.join(filter(None, [*here, os.environ.get("PYTHONPATH", "")]))
+    worker.start({"PYTHONPATH": path} if here else {})
+    return worker
+
+
+def _command(variant: Variant, options: WorkerOptions) -> list[str]:
+    given: dict[str, object] = {
+        "--model": options.gguf if variant.engine == "llama_cpp" else options.model,
+        "--dtype": DTYPES[options.dtype],
+        "--device": options.device,
+        "--threads": options.threads,
+        "--max-model-len": options.max_model_len,
+        "--batch": options.batch if variant.batches else 1,
+    }
+    if not variant.per_request:
+        given["--method"] = variant.method
+    draft = options.draft_gguf if variant.engine == "llama_cpp" else options.draft_model
+    if draft and (variant.method == "draft" or variant.process == "transformers"):
+        given["--draft-model"] = draft
+    python = options.pythons.get(variant.engine, sys.executable)
+    words = [str(word) for pair in given.items() for word in pair]
+    script = SCRIPTS / f"{variant.engine}_worker.py"
+    return [python, str(script), *words, *options.extra.get(variant.name, ())]

@@ -6,12 +6,7 @@ from typing import Annotated
 import typer
 
 from graft.cli.ask import ask
-from graft.cli.bench import app as bench
-from graft.cli.bench_index import index as bench_index
-from graft.cli.bench_kernels import kernels
-from graft.cli.bench_peers import peers
-from graft.cli.bench_serve import serve as bench_serve
-from graft.cli.bench_trace import trace
+from graft.cli.bench import bench
 from graft.cli.cache import cache
 from graft.cli.chat import chat
 from graft.cli.doctor import doctor, package_version
@@ -32,11 +27,8 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
 )
-for command in (run, chat, ask, serve, train, simulate, models, cache, doctor):
+for command in (run, chat, ask, serve, train, bench, simulate, models, cache, doctor):
     app.command()(fails_in_one_line(command))
-for suite in (kernels, bench_index, bench_serve, peers, trace):
-    bench.command()(fails_in_one_line(suite))
-app.add_typer(bench, name="bench")
 app.add_typer(index, name="index")
 
 

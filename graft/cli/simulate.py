@@ -1,4 +1,4 @@
-"""`graft simulate`: what drafters would gain, from recorded answers and a table of costs."""
+"""`graft simulate`: predicted speed of drafters from recorded outputs and a cost table."""
 
 import json as json_module
 import sys
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graft.cli.bench import split
+
 if TYPE_CHECKING:
     from graft.bench.simulate.run import Simulated
 
@@ -14,7 +16,7 @@ WIDTH = 100  # of the tables, where there is no terminal
 
 
 def simulate(  # noqa: PLR0913 (one parameter is one option)
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="From graft bench --out.")],
     *,
     draft: Annotated[
         str,
@@ -26,51 +28,58 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
         str,
         typer.Option(
             metavar="LIST",
-            help="Seconds of steps: recorded, reference, a FILE, or SHAPE@HARDWARE.",
+            help="Step costs: recorded, reference, a FILE, or SHAPE@HARDWARE.",
         ),
     ] = "recorded",
     like: Annotated[
         str | None,
         typer.Option(
             metavar="SHAPE@HARDWARE",
-            help="Where the recorded table was measured; it is carried over to others by ratio.",
+            help="Where the recorded table was measured; it is scaled to the others.",
         ),
     ] = None,
     batch: Annotated[str, typer.Option(metavar="LIST", help="Prompts at a time.")] = "1",
     context: Annotated[
         str | None,
-        typer.Option(metavar="LIST", help="Tokens that steps stand on, such as 4k,32k."),
+        typer.Option(metavar="LIST", help="Context of every step, such as 4k,32k."),
     ] = None,
     traces: Annotated[
         list[Path] | None,
-        typer.Option(metavar="FILE", help="From graft bench trace: what networks guessed."),
+        typer.Option(
+            metavar="FILE", help="From python -m benchmarks trace: the drafts of a network."
+        ),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")] = (
         False
     ),
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
 ) -> None:
-    """Replay recorded answers through drafters, without a model, and predict their speed.
+    """Replay recorded outputs through drafters, without a model, and predict their speed.
 
-    auto is replayed as with --head none. Where FILE has measured a draft too, both are shown.
+    auto is replayed as with --head none. Measurements of the same preset in FILE are shown too.
 
     Example: graft simulate results.jsonl --draft auto,copy --costs recorded,llama-8b@h200
     """
-    from graft.bench.asked import listed
     from graft.bench.simulate.roofline import read_place
     from graft.bench.simulate.run import Simulation, simulate
-    from graft.bench.sizes import size
 
-    asked = Simulation(
+    settings = Simulation(
         files=files,
-        drafts=listed(draft),
-        costs=listed(costs),
-        batches=listed(batch, int, "--batch takes whole numbers"),
-        contexts=listed(context, size, "--context takes whole numbers such as 4k") or (None,),
+        drafts=split(draft),
+        costs=split(costs),
+        batches=split(batch, int, "--batch takes whole numbers"),
+        contexts=_contexts(context),
         like=read_place(like) if like else None,
         traces=traces or (),
     )
-    _show(simulate(asked), markdown=markdown, json=json)
+    _show(simulate(settings), markdown=markdown, json=json)
+
+
+def _contexts(text: str | None) -> tuple[int | None, ...]:
+    from graft.bench.sizes import size
+
+    rule = "--context takes whole numbers such as 4k"
+    return split(text, size, rule) if text else (None,)
 
 
 def _show(simulated: "Simulated", *, markdown: bool, json: bool) -> None:

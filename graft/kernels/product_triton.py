@@ -39,7 +39,7 @@ def plan_product(
 ) -> ProductPlan:
     """A plan for weights [outputs, depth] of `itemsize` bytes each; gated, twice as many outputs.
 
-    Measured on an H200 (benchmarks/decoder_kernels.py). One or two rows are multiplied and summed,
+    Measured on an H200 (benchmarks/kernels). One or two rows are multiplied and summed,
     in small matrices up to four; more rows use tensor cores.
     """
     few = rows <= 2 or (rows <= 4 and outputs < 2048)

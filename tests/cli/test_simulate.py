@@ -2,9 +2,9 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up_answers import HEADER, answer
+from made_up_rows import row
 
-from graft.bench.records import open_results
+from graft.bench.result_file import new_header, open_results
 
 RECORDINGS = Path(__file__).parents[1] / "guard" / "recordings.jsonl"
 
@@ -19,12 +19,12 @@ def test_drafts_are_ranked(cli):
     assert "steps a second" in lines[-1]
 
 
-def test_everything_is_there_as_json(cli):
+def test_outcomes_are_printed_as_json(cli):
     words = ["--draft", "copy", "--costs", "reference,llama-8b@h200", "--batch", "1,4", "--context",
              "4k", "--json"]  # fmt: skip
     done = cli("simulate", str(RECORDINGS), *words)
-    told = json.loads(done.stdout)
-    whole = [each for each in told["outcomes"] if each["category"] == "all"]
+    printed = json.loads(done.stdout)
+    whole = [each for each in printed["outcomes"] if each["category"] == "all"]
     assert len(whole) == 2 * 2 * 2 * 2  # costs, batches, temperatures, drafts
     assert {each["context"] for each in whole} == {4096}
     speedups = {
@@ -33,7 +33,7 @@ def test_everything_is_there_as_json(cli):
         if (each["draft"], each["batch"], each["cell"]["temperature"]) == ("copy", 1, 0.0)
     }
     assert speedups["llama-8b@h200"] > speedups["reference"] > 1  # nodes are free there
-    assert told["steps"] > 0
+    assert printed["steps"] > 0
 
 
 def test_tables_for_a_document(cli):
@@ -57,7 +57,7 @@ def test_tables_for_a_document(cli):
         ("--traces nowhere", "nowhere is no file of traces"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(cli, words, line):
+def test_wrong_options_are_refused_in_one_line(cli, words, line):
     done = cli("simulate", str(RECORDINGS), *words.split())
     assert done.exit_code == 1
     assert line in done.stderr
@@ -66,9 +66,9 @@ def test_what_cannot_be_is_refused_in_one_line(cli, words, line):
 
 def test_a_file_without_prompts_is_refused(cli, tmp_path):
     path = tmp_path / "old.jsonl"
-    with open_results(path) as (_, writer):
-        writer.header(HEADER)
-        writer.answer(answer(output="a"), [[1, 2]])
+    with open_results(path) as file:
+        file.begin(new_header("decode", {"max_tokens": 8}))
+        file.row(row(token_ids=[[1, 2]]))
     done = cli("simulate", str(path))
     assert done.exit_code == 1
     assert "has no prompts" in done.stderr
@@ -77,9 +77,3 @@ def test_a_file_without_prompts_is_refused(cli, tmp_path):
 def test_one_suite_twice_is_refused(cli):
     done = cli("simulate", str(RECORDINGS), str(RECORDINGS), "--draft", "copy")
     assert "once more" in done.stderr
-
-
-def test_a_trace_of_a_preset_without_its_network_is_refused(cli):
-    done = cli("bench", "trace", str(RECORDINGS), "--draft", "sd")
-    assert done.exit_code == 1
-    assert "needs a draft model" in done.stderr

@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 
 from graft import SamplingParams
 from graft.assemble import Drafters
-from graft.bench.metrics import decode_ratio, drafting, tokens_per_step
-from graft.bench.records import read_results
+from graft.bench.decoding import decode_ratio, drafting, tokens_per_step
+from graft.bench.result_file import read_results
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import recordings_of
 from graft.bench.simulate.replay import Machine, replay

@@ -1,15 +1,15 @@
-"""What steps cost in a simulation: a table by its name.
+"""Cost tables of a simulation, by name.
 
-`recorded` is what the machine of a result file was measured at, `reference` the table of the tests,
-a file any table that Graft has written, SHAPE@HARDWARE the floor of a place (`roofline.py`); with
-`like`, which says where the recorded table comes from, that table carried over there.
+`recorded` was measured on the machine of the result file, `reference` is the table of the tests, a
+file is any table that Graft has written, and SHAPE@HARDWARE a lower bound (`roofline.py`); with
+`like`, the place of the recorded table, that table is scaled to SHAPE@HARDWARE.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from graft.bench.records import Results
+from graft.bench.result_file import ENGINE, Results
 from graft.bench.simulate.roofline import SPELLED, Place, read_place, roofline, scaled
 from graft.errors import InputError
 from graft.models.step_costs import REFERENCE, StepCosts
@@ -19,15 +19,15 @@ RECORDED, REFERENCE_NAME = "recorded", "reference"
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A table, and whether drafts are held against the clock where it holds
-    (`draft/pacing/paced.py`): not where `GRAFT_COSTS` names a table."""
+    """A table, and whether drafting is paced by the clock: not where `GRAFT_COSTS` names a
+    table."""
 
     costs: StepCosts
     paced: bool
 
 
 def find_costs(name: str, results: Results, like: Place | None = None) -> Priced:
-    """The table of this name, for answers of this file."""
+    """The table of this name, for a result file."""
     if name == REFERENCE_NAME:
         return Priced(StepCosts.read(REFERENCE), paced=False)
     if name == RECORDED:
@@ -49,13 +49,13 @@ def _recorded(results: Results) -> Priced:
     settings = graft_settings(results)
     if "costs" not in settings:
         raise InputError(
-            "the result file has no table of step costs: it was measured by an earlier version; "
-            f"name another table with --costs, such as {REFERENCE_NAME}"
+            "the result file has no table of step costs; choose another with --costs, such as "
+            f"{REFERENCE_NAME}"
         )
     return Priced(StepCosts.of(settings["costs"], "the result file's"), paced=settings["paced"])
 
 
 def graft_settings(results: Results) -> dict[str, Any]:
-    """How Graft itself was run, as its worker told."""
-    told = (about["settings"] for about in results.workers.values() if "graft" in about["versions"])
-    return next(told, {})
+    """The settings of Graft's engine in a result file."""
+    lines = (line for line in results.records[ENGINE] if line["engine"] == "graft")
+    return next((line["settings"] for line in lines), {})

@@ -1,9 +1,8 @@
-"""A model that says again what was recorded, in no time, while a clock of its own goes on.
+"""A model that replays recorded outputs under a simulated clock.
 
-The loop and the drafters are those of a real run. Only the network is missing: a step writes no
-keys and values, what it would have decided is looked up (`Retelling`), and it takes the seconds
-that a table of step costs says. So what a drafter would have been granted, and when it would have
-been asked, is found out without a model.
+The loop and the drafters are those of a real run; the network is missing. A step writes no keys
+and values, the verified tokens are those of the recording (`RecordedOutputs`), and the clock
+advances by the seconds of a cost table.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,22 +20,22 @@ from graft.verify.verdict import Verdict
 
 
 class SimulatedClock:
-    """Seconds that would have gone by."""
+    """Simulated seconds."""
 
     def __init__(self) -> None:
         self.now = 0.0
 
     def __call__(self) -> float:
-        """What time it is."""
+        """The current time."""
         return self.now
 
     def spend(self, seconds: float) -> None:
-        """Let time go by."""
+        """Advance the time."""
         self.now += seconds
 
 
 class NoRows:
-    """A storage of keys and values that keeps none."""
+    """A KV cache without rows."""
 
     rows, row_bytes = 0, 0
 
@@ -49,9 +48,9 @@ class NoRows:
 
 
 class RecordedForward:
-    """In place of a network: logits that say nothing (`Retelling` does), and the time of a step.
+    """Replaces the network: constant logits, and the time of a step.
 
-    Only what plain decoding and drafters without a network ask of a `Forward` is here.
+    It has only the part of `Forward` that plain decoding and lookup drafters use.
     """
 
     asynchronous = False
@@ -63,14 +62,14 @@ class RecordedForward:
     ) -> None:
         self.storage = NoRows()
         self._costs, self._clock, self._context = costs, clock, context
-        self._silence = torch.zeros(1, 1).expand(-1, vocabulary)
+        self._logits = torch.zeros(1, 1).expand(-1, vocabulary)
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """See Forward."""
         lengths = [self._length(each) for each in layout.segments]
         nodes = [last - first for first, last in pairwise(layout.first_node.tolist())]
         self._clock.spend(step_seconds(self._costs, lengths, nodes))
-        return self._silence.expand(len(outputs), -1)
+        return self._logits.expand(len(outputs), -1)
 
     def _length(self, segments: list[tuple[int, int]]) -> int:
         return self._context or sum(count for _, count in segments)
@@ -79,8 +78,8 @@ class RecordedForward:
 def step_seconds(costs: StepCosts, lengths: Sequence[int], nodes: Sequence[int]) -> float:
     """Seconds of a step over several sequences, each with its own context and nodes.
 
-    A table knows one context. The products cost what they do for as many rows together, and every
-    sequence's attention what its nodes cost more on top of its context than on top of the shortest.
+    A table holds one context per entry. The products cost as much as those of all rows together;
+    the attention of a sequence is the difference between its context and the shortest one.
     """
     if len(nodes) == 1:
         return costs.step(lengths[0], nodes[0])
@@ -92,12 +91,11 @@ def step_seconds(costs: StepCosts, lengths: Sequence[int], nodes: Sequence[int])
     return costs.step(shortest, sum(nodes)) + sum(attention)
 
 
-class Retelling:
-    """Recorded answers, told again group by group. The seeds of requests are their places.
+class RecordedOutputs:
+    """Replays recorded outputs batch by batch; the seed of a request is the place of its output.
 
-    The first token of each comes as logits, by which it also notes when all of a group have begun
-    and how many tokens had come by then; all others by a verifier that goes down what was recorded,
-    as the walk would with a network.
+    The first token of an output comes from logits, which also marks the end of the prefill; the
+    other tokens come from a verifier that follows the recording.
     """
 
     def __init__(self, outputs: Sequence[list[int]], clock: SimulatedClock) -> None:
@@ -105,22 +103,22 @@ class Retelling:
         self.begin(())
 
     def begin(self, group: Iterable[int]) -> None:
-        """These answers come next."""
+        """Start a batch of these outputs."""
         self._waiting = set(group)
         self.first_tokens, self.begun_at = 0, self._clock.now
 
     def first(self, place: int) -> Process:
-        """What makes the logits of an answer's first token say it: a request's `process`."""
+        """The `process` of a request: logits with the recorded first token as their maximum."""
 
-        def told(tokens: list[int], logits: Tensor) -> Tensor:  # noqa: ARG001
+        def recorded(tokens: list[int], logits: Tensor) -> Tensor:  # noqa: ARG001
             self.first_tokens += 1
             self._waiting.discard(place)
             self.begun_at = self._clock.now
-            said = torch.zeros_like(logits)
-            said[self._outputs[place][0]] = 1
-            return said
+            first = torch.zeros_like(logits)
+            first[self._outputs[place][0]] = 1
+            return first
 
-        return told
+        return recorded
 
     def verify(
         self,
@@ -133,7 +131,7 @@ class Retelling:
         output, children, path = self._outputs[sampler.seed], tree.children, [0]
         while True:
             place = sampler.index + len(path) - 1
-            token = output[place] if place < len(output) else 0  # behind the end nothing counts
+            token = output[place] if place < len(output) else 0  # after the end any token will do
             child = children[path[-1]].get(token)
             if child is None:
                 break

@@ -1,11 +1,12 @@
-"""What is replayed: the answers that stand in result files of `graft bench`, with their prompts."""
+"""What is replayed: the outputs of a result file of `graft bench --out`, with their prompts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from graft.bench.records import Answer, Results
-from graft.bench.report import PLAIN
+from graft.bench.decoding import PLAIN, SAME_TEXT, DecodeRow, decode_rows
+from graft.bench.result_file import PROMPT, Results, unpack_tokens
+from graft.bench.summary import token_ids
 from graft.errors import InputError
 
 
@@ -15,88 +16,80 @@ class Cell:
 
     suite: str
     temperature: float
-    context: int  # tokens that prompts were cut to; 0: they were not
+    context: int  # tokens that prompts are cut to; 0: prompts are whole
 
     def __str__(self) -> str:
-        cut = f", context {self.context}" if self.context else ""
-        return f"{self.suite}, temperature {self.temperature:g}{cut}"
+        context = f"context {self.context}" if self.context else ""
+        parts = [self.suite, f"temperature {self.temperature:g}", context]
+        return ", ".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A prompt and its answer as plain decoding writes it. `room` is how many tokens the answer
-    might have had; one that has `ended` did so by its last token."""
+    """A prompt and its output as plain decoding generates it, of at most `max_tokens` tokens; an
+    output that `ended` did so by its last token."""
 
     number: int
     category: str
     prompt: list[int]
     output: list[int]
-    room: int
+    max_tokens: int
     ended: bool = False
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
-        """What ended it."""
+        """The token that ended it."""
         return (self.output[-1],) if self.ended else ()
 
 
+Prompts = dict[tuple[int, int], list[int]]  # token ids by id and context
+
+
 def recordings_of(results: Results, path: Path) -> dict[Cell, list[Recording]]:
-    """One recording for every prompt of a file that has a lossless answer, plain ones first."""
-    if not results.prompts:
-        raise InputError(f"{path} has no prompts; measure again with this version of graft bench")
-    room = results.sessions[0]["fixed"]["max_tokens"]
-    answers = [each for each in results.answers.values() if _is_lossless(each)]
-    answers.sort(key=lambda each: each.system != PLAIN)
+    """One recording for every prompt with a lossless output, of plain decoding if there is one."""
+    prompts: Prompts = {
+        (line["prompt"], line["context"]): unpack_tokens(line["tokens"])
+        for line in results.records[PROMPT]
+    }
+    if not prompts:
+        raise InputError(f"{path} has no prompts; write one with graft bench --out")
+    max_tokens = results.headers[0].settings["max_tokens"]
+    outputs = token_ids(results)
+    rows = [row for row in decode_rows(results) if row.exactness == SAME_TEXT]
     known: dict[tuple[Cell, int], Recording] = {}
-    for answer in answers:
-        for key, recording in _recorded(answer, results, room):
+    for row in sorted(rows, key=lambda row: row.variant != PLAIN):
+        for key, recording in _recorded(row, prompts, outputs[row.output], max_tokens):
             known.setdefault(key, recording)
     if not known:
-        raise InputError(f"{path} has no answers of plain decoding; add plain to --draft")
-    return _in_order(known, results)
-
-
-def _is_lossless(answer: Answer) -> bool:
-    return answer.error is None and answer.keeps == "text"
+        raise InputError(f"{path} has no output of plain decoding; add plain to --draft")
+    return _in_order(known, list(prompts))
 
 
 def _recorded(
-    answer: Answer, results: Results, room: int
+    row: DecodeRow, prompts: Prompts, outputs: list[list[int]], max_tokens: int
 ) -> Iterable[tuple[tuple[Cell, int], Recording]]:
-    cell = Cell(answer.suite, answer.temperature, answer.context)
-    outputs = results.token_ids[answer.output]
-    told = zip(answer.question_ids, outputs, answer.finish_reasons, strict=True)
-    for number, output, reason in told:
-        asked = results.prompts.get((number, answer.context))
-        if asked is not None and len(output) > 1:
+    cell = Cell(row.suite, row.temperature, row.context)
+    for number, output, reason in zip(row.prompts, outputs, row.finish_reasons, strict=True):
+        prompt = prompts.get((number, row.context))
+        if prompt is not None and len(output) > 1:
             ended = reason == "stop"
-            recording = Recording(
-                number,
-                asked.category,
-                asked.token_ids,
-                output,
-                room if ended else len(output),
-                ended,
-            )
-            yield (cell, number), recording
+            limit = max_tokens if ended else len(output)
+            yield (cell, number), Recording(number, row.category, prompt, output, limit, ended)
 
 
 def _in_order(
-    known: dict[tuple[Cell, int], Recording], results: Results
+    known: dict[tuple[Cell, int], Recording], order: list[tuple[int, int]]
 ) -> dict[Cell, list[Recording]]:
-    """By cell, prompts as they were asked."""
-    places = {key: place for place, key in enumerate(results.prompts)}
-    ordered: dict[Cell, list[tuple[int, Recording]]] = {}
-    for (cell, number), recording in known.items():
-        place = places[number, cell.context]
-        ordered.setdefault(cell, []).append((place, recording))
+    """By cell, with the prompts in the order of the file."""
+    cells = dict.fromkeys(cell for cell, _ in known)
     return {
-        cell: [each for _, each in sorted(pairs, key=lambda pair: pair[0])]
-        for cell, pairs in ordered.items()
+        cell: [
+            known[cell, n] for n, context in order if context == cell.context and (cell, n) in known
+        ]
+        for cell in cells
     }
 
 
 def groups(count: int, batch: int) -> list[range]:
-    """The places of as many recordings at a time as the batch has; those that do not fill a last
-    group are left out."""
+    """Places of recordings in batches; those that do not fill a last batch are left out."""
     return [range(start, start + batch) for start in range(0, count - count % batch, batch)]

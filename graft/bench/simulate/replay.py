@@ -1,12 +1,12 @@
-"""Replay recorded answers through a drafter: the real loop around a model that knows them."""
+"""Replay recorded outputs through a drafter: the real loop around a recorded model."""
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from graft.bench.metrics import Run
-from graft.bench.simulate.recorded_model import RecordedForward, Retelling, SimulatedClock
+from graft.bench.decoding import DecodeRow
+from graft.bench.simulate.recorded_model import RecordedForward, RecordedOutputs, SimulatedClock
 from graft.bench.simulate.recordings import Recording, groups
 from graft.decode.engine import Engine
 from graft.decode.output import Result
@@ -20,14 +20,14 @@ from graft.models.step_costs import StepCosts
 from graft.sampling import SamplingParams
 
 DRAFT = "replayed"
-SLACK = 128  # of the context: nodes of a tree beside the answer's own tokens
+SLACK = 128  # of the context, for draft nodes beside the output
 _NOWHERE = Checkpoint("recorded", Path("recorded"), "recorded")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What is simulated: the time of steps, how many prompts run at once, how many of their tokens
-    are read at once, and how many tokens every step stands on, if not on those recorded."""
+    """Step costs, batch size, tokens of a prefill chunk, and a context that replaces the recorded
+    ones."""
 
     costs: StepCosts
     batch: int = 1
@@ -36,7 +36,7 @@ class Machine:
 
     @property
     def budgeted(self) -> StepCosts:
-        """The costs that drafts are weighed by."""
+        """The costs that the draft budget uses."""
         if self.context is None:
             return self.costs
         nodes = self.costs.nodes
@@ -46,30 +46,30 @@ class Machine:
 
 @dataclass(slots=True)
 class Replayed:
-    """A run for every group of recordings, and what the simulation took itself."""
+    """A row for every batch of recordings, and the seconds of the simulation itself."""
 
-    runs: list[Run] = field(default_factory=list)
+    runs: list[DecodeRow] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
     def steps_per_second(self) -> float:
-        """Of the simulation."""
+        """Simulated steps per second of this process."""
         return sum(run.steps for run in self.runs) / self.seconds if self.seconds else 0.0
 
 
 def replay(
     recordings: Sequence[Recording], drafter: Drafter, machine: Machine, clock: SimulatedClock
 ) -> Replayed:
-    """Answer all of them again, a batch at a time; `drafter` may look at the same `clock`."""
+    """Replay all recordings in batches; `drafter` may use the same `clock`."""
     replayed = Replayed()
     if not recordings:
         return replayed
-    retelling = Retelling([each.output for each in recordings], clock)
-    engine = _engine(recordings, drafter, machine, retelling, clock)
+    outputs = RecordedOutputs([each.output for each in recordings], clock)
+    engine = _engine(recordings, drafter, machine, outputs, clock)
     start = time.perf_counter()
     for places in groups(len(recordings), machine.batch):
         group = {place: recordings[place] for place in places}
-        replayed.runs.append(_replayed(engine, group, retelling, clock))
+        replayed.runs.append(_replayed(engine, group, outputs, clock))
     replayed.seconds = time.perf_counter() - start
     return replayed
 
@@ -78,11 +78,11 @@ def _engine(
     recordings: Sequence[Recording],
     drafter: Drafter,
     machine: Machine,
-    retelling: Retelling,
+    outputs: RecordedOutputs,
     clock: SimulatedClock,
 ) -> Engine:
     vocabulary = 1 + max(max(*each.prompt, *each.output) for each in recordings)
-    longest = max(len(each.prompt) + each.room for each in recordings)
+    longest = max(len(each.prompt) + each.max_tokens for each in recordings)
     model = LanguageModel(
         RecordedForward(vocabulary, machine.costs, clock, machine.context),
         vocabulary=vocabulary,
@@ -93,7 +93,7 @@ def _engine(
     return Engine(
         loaded,
         {DRAFT: drafter},
-        retelling.verify,
+        outputs.verify,
         machine.budgeted,
         default_draft=DRAFT,
         max_batch=machine.batch,
@@ -101,43 +101,45 @@ def _engine(
 
 
 def _replayed(
-    engine: Engine, group: dict[int, Recording], retelling: Retelling, clock: SimulatedClock
-) -> Run:
+    engine: Engine, group: dict[int, Recording], outputs: RecordedOutputs, clock: SimulatedClock
+) -> DecodeRow:
     start = clock.now
-    retelling.begin(group)
+    outputs.begin(group)
     requests = [
         Request(
             each.prompt,
-            SamplingParams(max_tokens=each.room, stop_token_ids=each.end_tokens, seed=place),
-            process=retelling.first(place),
+            SamplingParams(max_tokens=each.max_tokens, stop_token_ids=each.end_tokens, seed=place),
+            process=outputs.first(place),
         )
         for place, each in group.items()
     ]
     results = engine.generate(requests)
     for result, each in zip(results, group.values(), strict=True):
-        assert result.token_ids == each.output, "a replay must say what was recorded"
-    return _run(results, list(group.values()), retelling, start, clock.now)
+        assert result.token_ids == each.output, "a replay must generate what was recorded"
+    return _run(results, list(group.values()), outputs, start, clock.now)
 
 
 def _run(
-    results: list[Result], group: list[Recording], retelling: Retelling, start: float, end: float
-) -> Run:
+    results: list[Result],
+    group: list[Recording],
+    outputs: RecordedOutputs,
+    start: float,
+    end: float,
+) -> DecodeRow:
     counts = Stats.together(result.stats for result in results)
     categories = {each.category for each in group}
-    return Run(
+    return DecodeRow(
+        prompts=[each.number for each in group],
+        variant=DRAFT,
         category=categories.pop() if len(categories) == 1 else "mixed",
-        session=0,
-        output="",
-        prompts=len(group),
+        batch=len(group),
         tokens=sum(len(each.output) for each in group),
-        first_tokens=retelling.first_tokens,
+        first_tokens=outputs.first_tokens,
         steps=counts.steps,
         drafted=counts.num_draft_tokens,
-        drafted_by=counts.drafted_by_source,
-        accepted=counts.accepted_by_source,
-        positions=counts.accepted_by_position,
-        prefill=retelling.begun_at - start,
-        decode=end - retelling.begun_at,
-        total=end - start,
-        keeps="text",
+        drafted_by_source=dict(counts.drafted_by_source),
+        accepted_by_source=dict(counts.accepted_by_source),
+        prefill_seconds=outputs.begun_at - start,
+        decode_seconds=end - outputs.begun_at,
+        total_seconds=end - start,
     )

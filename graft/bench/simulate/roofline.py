@@ -1,28 +1,28 @@
-"""What steps would cost on hardware that is not here, or for a model of another size.
+"""Step costs on other hardware, or for a model of another size.
 
-A step's matrices are read once and multiplied by every row; then every layer reads its keys and
-values and multiplies by them; whichever of reading and computing takes longer counts, and every
-layer has something that depends on neither (launches, waits):
+A step reads its matrices once and multiplies every row by them; then every layer reads its keys and
+values and multiplies by them. The longer one of reading and computing counts, and every layer adds
+a constant (launches, waits):
 
     seconds(n rows, S tokens) = layers * overhead
                               + max(W w / bytes, 2 W n / flops)
                               + layers * max(2 K D (S + n) k / bytes, 4 n H D (S + n) / (a flops))
 
 W weights of w bytes each (an input embedding of its own left out), K key-value heads, H heads of
-size D, keys and values of k bytes. `bytes` and `flops` per second are what programs reach, not what
-data sheets say; attention reaches a share `a` of them. It is 0.74 to 1.0 of what was measured of a
-Llama-8B on an H200 (`graft bench kernels`), and 0.8 to 1.2 of smollm2 on two cores.
+size D, keys and values of k bytes. `bytes` and `flops` per second are what programs reach, not
+those of data sheets; attention reaches a share `a` of them. The bound is 0.74 to 1.0 of the
+measured step of a Llama-8B on an H200 (`python -m benchmarks kernels`), and 0.8 to 1.2 of that of
+smollm2 on two cores.
 
-A floor is not a measurement. Where there is one, of another size or machine (`like`), it is scaled
-by how the two floors compare, entry by entry, so that what is lost to them is lost here too.
+A measured table of another size or machine (`like`) is scaled by the ratio of the two bounds, entry
+by entry.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from graft.bench.kernels.floor import Ceilings, attention_floor
-from graft.bench.kernels.shapes import KNOWN as SHAPES
-from graft.bench.kernels.shapes import Shape, read_shape
+from graft.bench.simulate.shapes import KNOWN as SHAPES
+from graft.bench.simulate.shapes import Ceilings, Shape, attention_floor, read_shape
 from graft.errors import InputError
 from graft.models.step_costs import GPU_LENGTHS, GPU_NODES, StepCosts
 
@@ -35,7 +35,7 @@ LAUNCHES = 20e-6  # of a layer there, seconds
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What programs reach, per second, and what a layer takes besides."""
+    """Reached throughput, and the constant seconds of a layer."""
 
     ceilings: Ceilings
     overhead: float = LAUNCHES

@@ -9,27 +9,35 @@ from statistics import geometric_mean
 from typing import Any
 
 from graft.assemble import PRESETS, Drafters, DraftResources
-from graft.bench.metrics import Ratio, Run, decode_ratio, decode_speed, drafting, tokens_per_step
-from graft.bench.records import Results, read_results
-from graft.bench.report import ALL, PLAIN, report
+from graft.bench.decoding import (
+    PLAIN,
+    DecodeRow,
+    decode_ratio,
+    decode_speed,
+    drafting,
+    tokens_per_step,
+)
+from graft.bench.result_file import Results, read_results
 from graft.bench.simulate.costs import RECORDED, find_costs, graft_settings
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Cell, Recording, recordings_of
 from graft.bench.simulate.replay import Machine, Replayed, replay
 from graft.bench.simulate.roofline import Place
 from graft.bench.simulate.traces import GUIDED, Traces, read_traces
+from graft.bench.statistics import Estimate
+from graft.bench.summary import ALL, summarize
 from graft.draft.drafter import Drafter
 from graft.errors import InputError
 from graft.models.language_model import CHUNKS
 
-AUTO = "auto"  # replayed as without head and draft model
+AUTO = "auto"  # replayed without head and draft model
 STORES = ("store", "rest")  # presets that need a datastore and no network
 STORE_GUIDED = "rasd-rest"  # and one that needs both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What is asked for; `contexts` None are the recorded ones."""
+    """What is replayed; a context of None is the recorded one."""
 
     files: Sequence[Path]
     drafts: Sequence[str]
@@ -41,7 +49,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         if not self.drafts:
-            raise InputError("no drafts to replay; name some (--draft copy,pld)")
+            raise InputError("no drafts to replay; give some (--draft copy,pld)")
         if any(batch < 1 for batch in self.batches):
             raise InputError("--batch takes whole numbers from 1 on")
         if any(context is not None and context < 1 for context in self.contexts):
@@ -50,8 +58,7 @@ class Simulation:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One drafter on one category of one cell; the measured figures are of the same prompts, where
-    the file has them."""
+    """One preset on one category of one cell, with its measurement where the file has one."""
 
     costs: str
     batch: int
@@ -63,30 +70,30 @@ class Outcome:
     tokens_per_step: float
     nodes_per_step: float
     tokens_per_second: float
-    speedup: Ratio
+    speedup: Estimate
     measured_tokens_per_step: float | None = None
     measured_speedup: float | None = None
 
 
 @dataclass(slots=True)
 class Simulated:
-    """All outcomes, and how fast they were found."""
+    """All outcomes, and the speed of the simulation."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     steps: int = 0
     seconds: float = 0.0
 
     def count(self, replayed: Replayed) -> None:
-        """One replay more."""
+        """Add a replay."""
         self.steps += sum(run.steps for run in replayed.runs)
         self.seconds += replayed.seconds
 
 
-Said = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
-    """Refuse drafts that recordings and traces do not hold all of."""
+    """Refuse presets that cannot be replayed from recordings and traces."""
     stores = STORES
     known = list(PRESETS)
     if traced:
@@ -96,35 +103,35 @@ def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
         preset, _, folder = part.partition(":")
         if part not in known and not (preset in stores and folder):
             raise InputError(
-                f"draft {part!r} cannot be replayed: choose of {', '.join(known)}, "
+                f"draft {part!r} cannot be replayed: choose from {', '.join(known)}, "
                 f"{', '.join(f'{name}:FOLDER' for name in stores)}, joined by +; "
-                "what a network guesses must be traced before (graft bench trace, --traces)"
+                "drafts of a network are traced first (python -m benchmarks trace, --traces)"
             )
 
 
-def simulate(asked: Simulation, said: Said = lambda _: None) -> Simulated:
-    """Replay; `said` hears what happens."""
+def simulate(settings: Simulation, progress: Progress = lambda _: None) -> Simulated:
+    """Replay everything; `progress` gets a line per cell."""
     done, seen = Simulated(), set()
-    for path in asked.files:
+    for path in settings.files:
         results = read_results(path)
         cells = recordings_of(results, path)
-        if again := seen & set(cells):
-            raise InputError(f"{path} holds {again.pop()} once more; give every suite once")
+        if repeated := seen & set(cells):
+            raise InputError(f"{path} has {repeated.pop()} once more; give every suite once")
         seen |= set(cells)
-        makers = _Makers(results, [read_traces(each, cells) for each in asked.traces])
-        for draft in asked.drafts:
+        makers = _Makers(results, [read_traces(each, cells) for each in settings.traces])
+        for draft in settings.drafts:
             check_replayable(draft, makers.traced)
         measured = _measured(results)
-        for name, batch, context in product(asked.costs, asked.batches, asked.contexts):
-            priced = find_costs(name, results, asked.like)
+        for name, batch, context in product(settings.costs, settings.batches, settings.contexts):
+            priced = find_costs(name, results, settings.like)
             machine = Machine(priced.costs, batch, makers.chunk, context)
             known = measured if name == RECORDED and context is None else {}
             for cell, recordings in cells.items():
                 _check_batch(batch, recordings, path)
-                said(f"{cell}: {name}, batch {batch}")
+                progress(f"{cell}: {name}, batch {batch}")
                 where = (name, batch, context, cell)
                 runs = {}
-                for draft in dict.fromkeys([PLAIN, *asked.drafts]):
+                for draft in dict.fromkeys([PLAIN, *settings.drafts]):
                     clock = SimulatedClock()
                     drafter = makers.make(draft, cell, clock, paced=priced.paced)
                     replayed = replay(recordings, drafter, machine, clock)
@@ -140,7 +147,7 @@ def _check_batch(batch: int, recordings: list[Recording], path: Path) -> None:
 
 
 class _Makers:
-    """Makes drafters for the answers of one file."""
+    """Makes drafters for the outputs of one file."""
 
     def __init__(self, results: Results, traces: Sequence[Traces]) -> None:
         self._results, self._tokenizer = results, None
@@ -150,11 +157,11 @@ class _Makers:
 
     @property
     def traced(self) -> list[str]:
-        """Networks whose guesses are kept."""
+        """Traced networks."""
         return list(self._traces)
 
     def make(self, draft: str, cell: Cell, clock: SimulatedClock, *, paced: bool) -> Drafter:
-        """A drafter without memories."""
+        """A new drafter."""
         if ":" in draft and self._tokenizer is None:
             self._tokenizer = _tokenizer(self._results)
         ready = {
@@ -167,25 +174,25 @@ class _Makers:
 
 
 def _needs(draft: str, traced: str) -> bool:
-    """Whether a draft is made with what this network guessed."""
+    """Whether a preset needs the traces of this network."""
     parts = draft.split("+")
     return traced in parts or any(part.partition(":")[0] in GUIDED for part in parts)
 
 
 def _tokenizer(results: Results) -> Any:  # noqa: ANN401
-    """Of the model that answered: a datastore must be made with the same one."""
+    """Of the recorded model: a datastore must have the same one."""
     from transformers import AutoTokenizer
 
     from graft.models.checkpoints.pretrained import locate
 
-    return AutoTokenizer.from_pretrained(locate(results.sessions[0]["fixed"]["model"]).folder)
+    return AutoTokenizer.from_pretrained(locate(results.header.settings["model"]).folder)
 
 
 Where = tuple[str, int, int | None, Cell]
-Known = dict[tuple[int, int, float, str, str], tuple[float | None, float | None]]
+Known = dict[tuple[Cell, int, str, str], tuple[float | None, float | None]]
 
 
-def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iterator[Outcome]:
+def _outcomes(where: Where, runs: dict[str, list[DecodeRow]], measured: Known) -> Iterator[Outcome]:
     """Category by category, and all together."""
     name, batch, context, cell = where
     plain = runs[PLAIN]
@@ -197,7 +204,7 @@ def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iter
             ratio = decode_ratio([(plain[i], all_runs[i]) for i in chosen])
             if ratio is None:
                 continue
-            key = (cell.context, batch, cell.temperature, category, draft)
+            key = (cell, batch, category, draft)
             yield Outcome(
                 name, batch, context, cell, category, draft,
                 len(chosen) * batch,
@@ -210,22 +217,22 @@ def _outcomes(where: Where, runs: dict[str, list[Run]], measured: Known) -> Iter
 
 
 def _measured(results: Results) -> Known:
-    """Tokens per step and speed-up over plain decoding, of what was measured besides it. Where
-    there was a network, `auto` used it: that is another `auto` than the one replayed."""
-    if not any(answer.system == PLAIN for answer in results.answers.values()):
+    """Measured tokens per step and speed-ups. An `auto` with a head or draft model is left out: the
+    replayed one has neither."""
+    if not any(row["variant"] == PLAIN for row in results.measured):
         return {}
     settings = graft_settings(results)
     networks = bool(settings.get("heads") or settings.get("draft_model"))
-    rows = report(results, PLAIN).rows
-    several = {(row.context, row.batch, row.temperature) for row in rows if row.category == ALL}
+    _, rows = summarize(results, PLAIN)
+    several = {row.cell for row in rows if row.category == ALL}
     found: Known = {}
     for row in rows:
-        if networks and AUTO in row.system.split("+"):
+        if networks and AUTO in row.variant.split("+"):
             continue
-        cell = row.context, row.batch, row.temperature
-        category = row.category if cell in several else ALL
+        category = row.category if row.cell in several else ALL
         speedup = row.decode.mean if row.decode else None
-        found[*cell, category, row.system] = row.tokens_per_step, speedup
+        key = Cell(row.suite, row.temperature, row.context), row.batch, category, row.variant
+        found[key] = row.tokens_per_step, speedup
     return found
 
 

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from graft.bench.report import ALL, PLAIN
+from graft.bench.decoding import PLAIN
 from graft.bench.simulate.recordings import Cell
 from graft.bench.simulate.run import Outcome, Simulated, ranking
 from graft.bench.sizes import short
+from graft.bench.summary import ALL
 
 DETAILS = "speed-up, tokens/step, nodes/step"
-ROOMY = 2  # cells beside each other that have room for them all
+MAX_DETAILED = 2  # cells that fit a line with all details
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,16 @@ def _ranked(place: tuple[str, int, int | None], outcomes: list[Outcome]) -> Tabl
     at = f", context {short(context)}" if context else ""
     cells = list(dict.fromkeys(each.cell for each in outcomes))
     found = {(each.draft, each.cell): each for each in outcomes}
-    roomy = len(cells) <= ROOMY
-    columns = ["draft", *(_heading(cell, "speed-up" if not roomy else DETAILS) for cell in cells)]
+    detailed = len(cells) <= MAX_DETAILED
+    columns = [
+        "draft",
+        *(_heading(cell, "speed-up" if not detailed else DETAILS) for cell in cells),
+    ]
     if len(cells) > 1:
         columns.append("all\nspeed-up")
     rows = []
     for draft, mean in ranking(outcomes):
-        row = [draft, *(_words(found[draft, cell], roomy=roomy) for cell in cells)]
+        row = [draft, *(_words(found[draft, cell], detailed=detailed) for cell in cells)]
         rows.append([*row, f"{mean:.2f}"] if len(cells) > 1 else row)
     return Table(f"costs {costs}, batch {batch}{at}", columns, rows)
 
@@ -57,8 +61,8 @@ def _heading(cell: Cell, figures: str) -> str:
     return f"{cell.suite}, T {cell.temperature:g}{cut}\n{figures}"
 
 
-def _words(outcome: Outcome, *, roomy: bool) -> str:
-    if not roomy:
+def _words(outcome: Outcome, *, detailed: bool) -> str:
+    if not detailed:
         return f"{outcome.speedup.mean:.2f}"
     return (
         f"{outcome.speedup.mean:.2f}  {outcome.tokens_per_step:5.2f}  {outcome.nodes_per_step:5.2f}"

@@ -1,6 +1,6 @@
-"""Files of traces: what a network guessed at every position of the answers of a result file.
+"""Traces: the draft trees of a network at every token of the outputs of a result file.
 
-Gzipped JSON lines: a header (the draft, its time in plain steps), then a line for every answer.
+Gzipped JSON lines: a header (the preset, its time in plain steps), then a line for every output.
 """
 
 import gzip
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from graft.assemble import Drafters
-from graft.bench.records import output_hash
+from graft.bench.result_file import output_hash
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.decode.engine import Engine
 from graft.draft.pacing.budget import Choose, as_many_as_fit, as_many_as_pay
@@ -26,10 +26,10 @@ from graft.tree.draft_tree import DraftTree
 FORMAT = 1
 SOURCE = "traced"
 DIGITS = 6  # of scores
-# Networks that draft by their papers' numbers; others draft as much as pays.
+# Networks with a fixed tree size; others draft as many nodes as the cost model allows.
 FIXED = ("eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
 FIXED_PREFIX = "magicdec"
-GUIDED = ("casd", "rasd-pld", "rasd-rest")  # what a traced network makes possible besides itself
+GUIDED = ("casd", "rasd-pld", "rasd-rest")  # presets that a traced network enables
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Traces:
 
     @property
     def choose(self) -> Choose:
-        """How many of a tree's nodes are proposed."""
+        """The rule for the number of proposed nodes."""
         fixed = self.draft in FIXED or self.draft.startswith(FIXED_PREFIX)
         return as_many_as_fit if fixed else as_many_as_pay
 
@@ -57,10 +57,10 @@ def trace(
     engine: Engine,
     draft: str,
     cells: dict[Cell, list[Recording]],
-    said: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[Traces, list[dict[str, Any]]]:
-    """Answer every prompt plainly once more, asking the drafter at every token; the traces, and
-    the lines of their file."""
+    """Decode every prompt plainly again with a draft at every token; the traces, and the lines of
+    their file."""
     if not isinstance(engine.drafters, Drafters):
         raise InputError("an engine without presets has nothing to trace")
     tracing = Tracing(engine.drafters[draft])
@@ -70,9 +70,9 @@ def trace(
     try:
         for cell, recordings in cells.items():
             for place, each in enumerate(recordings, 1):
-                said(f"{cell}: {place} of {len(recordings)}")
+                progress(f"{cell}: {place} of {len(recordings)}")
                 tracing.traces.clear()
-                _answer_again(engine, cell, each)
+                _generate_again(engine, cell, each)
                 kept = tracing.traces[key_of(each.prompt)]
                 found.setdefault(cell, {})[key_of(each.prompt)] = kept
                 lines.append(_line(cell, each, kept))
@@ -82,18 +82,18 @@ def trace(
     return Traces(draft, tracing.share, found), [header, *lines]
 
 
-def _answer_again(engine: Engine, cell: Cell, recording: Recording) -> None:
+def _generate_again(engine: Engine, cell: Cell, recording: Recording) -> None:
     params = SamplingParams(
         temperature=cell.temperature,
-        max_tokens=recording.room,
+        max_tokens=recording.max_tokens,
         stop_token_ids=recording.end_tokens,
         seed=recording.number,
     )
     result = engine.generate(recording.prompt, params, draft=SOURCE)
     if result.token_ids != recording.output:
         raise InputError(
-            f"prompt {recording.number} is answered otherwise here than in the result file; "
-            "trace with the model, dtype and device that it was measured with"
+            f"prompt {recording.number} has another output here than in the result file; "
+            "trace with the model, dtype and device of the file"
         )
 
 
@@ -128,14 +128,14 @@ def _unpacked(packed: list[list[Any]]) -> DraftTree:
 
 
 def write_traces(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Whole or not at all."""
+    """Write the file atomically."""
     with atomic_file(path) as temporary, gzip.open(temporary, "wt", encoding="utf-8") as file:
         for line in lines:
             file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def read_traces(path: Path, cells: dict[Cell, list[Recording]]) -> Traces:
-    """The traces of these recordings; a line of another answer is refused."""
+    """The traces of these recordings; lines of other outputs are ignored."""
     known = {(cell, each.number): each for cell, some in cells.items() for each in some}
     try:
         with gzip.open(path, "rt", encoding="utf-8") as file:
@@ -150,5 +150,7 @@ def read_traces(path: Path, cells: dict[Cell, list[Recording]]) -> Traces:
                 trees = [_unpacked(each) for each in line["trees"]]
                 traces.by_cell.setdefault(cell, {})[key_of(recording.prompt)] = trees
     except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError):
-        raise InputError(f"{path} is no file of traces; make one with graft bench trace") from None
+        raise InputError(
+            f"{path} is no file of traces; make one with python -m benchmarks trace"
+        ) from None
     return traces

@@ -5,7 +5,7 @@ from tiny import END, costs_of, tiny_engine
 
 from graft import Request, SamplingParams
 from graft.assemble import Drafters, DraftResources
-from graft.bench.metrics import tokens_per_step
+from graft.bench.decoding import tokens_per_step
 from graft.bench.simulate.recorded_model import SimulatedClock, step_seconds
 from graft.bench.simulate.recordings import Recording
 from graft.bench.simulate.replay import Machine, replay
@@ -79,7 +79,7 @@ def test_counts_are_those_of_the_real_run(engine, recordings, draft, temperature
     ).runs
     assert sum(run.steps for run in runs) == sum(each.stats.steps for each in real)
     assert sum(run.drafted for run in runs) == sum(each.stats.num_draft_tokens for each in real)
-    accepted = sum(run.accepted.total() for run in runs)
+    accepted = sum(sum(run.accepted_by_source.values()) for run in runs)
     assert accepted == sum(each.stats.num_accepted_draft_tokens for each in real)
 
 
@@ -88,30 +88,34 @@ def test_some_drafts_are_accepted_and_some_are_not(recordings):
         recordings[0.0], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()
     ).runs
     assert tokens_per_step(runs) > 1.2
-    assert 0 < sum(run.accepted.total() for run in runs) < sum(run.drafted for run in runs)
+    assert (
+        0
+        < sum(sum(run.accepted_by_source.values()) for run in runs)
+        < sum(run.drafted for run in runs)
+    )
 
 
 def test_an_answer_that_ended_early_is_replayed_to_its_end():
-    recording = Recording(1, "test", [5, 6, 7, 8, 5, 6], [7, 8, END], room=50, ended=True)
+    recording = Recording(1, "test", [5, 6, 7, 8, 5, 6], [7, 8, END], max_tokens=50, ended=True)
     [run] = replay([recording], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()).runs
     assert (run.tokens, run.steps) == (3, 1)
 
 
 def test_time_is_the_tables():
     table = StepCosts((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 4.0, 5.0)))
-    recording = Recording(1, "test", [5] * 10, [6, 7, 8], room=3)
+    recording = Recording(1, "test", [5] * 10, [6, 7, 8], max_tokens=3)
     [run] = replay([recording], Drafters()["plain"], Machine(table), SimulatedClock()).runs
-    assert run.decode == pytest.approx(table.step(10, 1) + table.step(11, 1))
+    assert run.decode_seconds == pytest.approx(table.step(10, 1) + table.step(11, 1))
     assert run.first_tokens == 1
-    assert run.total == pytest.approx(run.prefill + run.decode)
+    assert run.total_seconds == pytest.approx(run.prefill_seconds + run.decode_seconds)
 
 
 def test_steps_of_another_context_cost_what_they_do_there():
     table = StepCosts((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 4.0, 5.0)))
-    recording = Recording(1, "test", [5] * 10, [6, 7, 8], room=3)
+    recording = Recording(1, "test", [5] * 10, [6, 7, 8], max_tokens=3)
     machine = Machine(table, context=30)
     [run] = replay([recording], Drafters()["plain"], machine, SimulatedClock()).runs
-    assert run.decode == pytest.approx(2 * table.step(30, 1))
+    assert run.decode_seconds == pytest.approx(2 * table.step(30, 1))
     assert machine.budgeted.step(1, 2) == table.step(30, 2)
 
 

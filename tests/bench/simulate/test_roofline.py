@@ -1,8 +1,7 @@
 import pytest
 
-from graft.bench.kernels.floor import Ceilings
-from graft.bench.kernels.shapes import KNOWN
 from graft.bench.simulate.roofline import Hardware, Place, read_place, roofline, scaled
+from graft.bench.simulate.shapes import KNOWN, Ceilings
 from graft.errors import InputError
 from graft.models.step_costs import REFERENCE, StepCosts
 

@@ -40,7 +40,7 @@ def test_counts_are_those_of_the_real_run(engine, traced, draft):
     real = answers(engine, draft, 0.0)
     assert sum(run.steps for run in runs) == sum(each.stats.steps for each in real)
     assert sum(run.drafted for run in runs) == sum(each.stats.num_draft_tokens for each in real)
-    assert sum(run.accepted.total() for run in runs) > 0
+    assert sum(sum(run.accepted_by_source.values()) for run in runs) > 0
 
 
 def test_drafting_takes_its_time(traced):
@@ -53,14 +53,14 @@ def test_drafting_takes_its_time(traced):
             "eagle2"
         ]
         runs = replay(cells[CELL], drafter, Machine(costs_of(1.0)), clock).runs
-        return sum(run.decode for run in runs)
+        return sum(run.decode_seconds for run in runs)
 
     assert seconds(2.0) > seconds(1.0) > seconds(0.0)
 
 
 def test_another_models_answers_are_refused(engine):
     other = Recording(1, "test", engine.encoder.prompt("the end").tokens, [5] * ROOM, ROOM)
-    with pytest.raises(InputError, match="answered otherwise"):
+    with pytest.raises(InputError, match="has another output here"):
         trace(engine, "eagle2", {CELL: [other]})
 
 

@@ -1,0 +1,76 @@
+"""Presets of Graft with a verifier of their own, and prompts that retrieval shortens.
+
+PRESET@VERIFIER or PRESET@VERIFIER:ETA loads the preset with that verifier, as in `sd@rejection` or
+`rapid@rapid:20`. `rag` decodes plainly from a prompt that retrieval has shortened (RAPID's row
+"RAG", the alternative to a long context), `rag+copy` drafts from it too.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from graft.assemble import VERIFIERS
+from graft.bench.decoding import INEXACT
+from graft.bench.graft_engine import GraftEngine
+from graft.bench.variants import GRAFT, Variant, preset
+from graft.draft.short_context.retrieved import Retrieval
+from graft.draft.short_context.short_prompt import Shorten
+from graft.errors import InputError
+
+RAG = "rag"
+WALK = "walk"
+
+
+def graft_variant(name: str) -> Variant:
+    """A variant by its name; those with the same verifier share an engine."""
+    method, _, rule = name.partition("@")
+    verifier, _, eta = (rule or WALK).partition(":")
+    if verifier not in VERIFIERS:
+        known = ", ".join(VERIFIERS)
+        raise InputError(f"unknown verifier {verifier!r} in {name!r}; choose from {known}")
+    if eta and not eta.replace(".", "", 1).isdigit():
+        raise InputError(f"{name!r}: behind the colon comes eta, such as 20")
+    found = replace(preset(method, verifier), name=name, drafts=method not in ("plain", RAG))
+    if shortens(method):
+        found = replace(found, exactness=INEXACT)
+    return found if verifier == WALK else replace(found, engine=f"{GRAFT}@{rule}")
+
+
+def shortens(method: str) -> bool:
+    """Whether retrieval shortens the prompts."""
+    return method.partition("+")[0] == RAG
+
+
+def preset_of(method: str) -> str:
+    """The draft preset: `copy` of `rag+copy`, `plain` of `rag`."""
+    return method.partition("+")[2] or "plain" if shortens(method) else method
+
+
+class ShorteningEngine(GraftEngine):
+    """Graft's engine that also takes `rag` methods; retrieval counts as prefill."""
+
+    _shorten: Shorten | None = None
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """As GraftEngine; with `prefilled_tokens` where prompts are shortened."""
+        method = request["method"]
+        if not shortens(method):
+            return super().ask(request)
+        start = time.perf_counter()
+        prompts = [self._short(prompt) for prompt in request["prompts"]]
+        seconds = time.perf_counter() - start
+        answer = super().ask(request | {"prompts": prompts, "method": preset_of(method)})
+        for name in ("prefill_seconds", "total_seconds"):
+            if answer.get(name) is not None:
+                answer[name] += seconds
+        return {**answer, "prefilled_tokens": sum(map(len, prompts))}
+
+    def _short(self, prompt: Sequence[int]) -> list[int]:
+        """The shortened prompt; a short prompt stays as it is."""
+        if self._shorten is None:
+            self._shorten = Retrieval().with_tokenizer(self.engine.loaded.tokenizer)
+        if self._shorten is None:
+            raise InputError("rag needs a model with a fast tokenizer")
+        found = self._shorten(prompt, [(0, len(prompt))])
+        return list(prompt if found is None else found.tokens)

