@@ -1,0 +1,84 @@
+"""The page: what was found, one section per topic, what falls short."""
+
+from collections.abc import Mapping
+
+from benchmarks.published import engines, heads, long_context, machine, rag, suites
+from benchmarks.published.page import Section, bullets, paragraph, table_markdown
+
+SECTIONS = (
+    engines.SECTION,
+    suites.AUTO,
+    suites.DRAFTERS,
+    long_context.SECTION,
+    heads.SECTION,
+    rag.SECTION,
+    machine.SECTION,
+)
+INTRODUCTION = """`python -m benchmarks.published` writes this page from `results/` (a test compares
+them). Ratios above 1 mean faster: geometric means of one run, paired by prompt, with 95 %
+bootstrap intervals (unreliable below 8 prompts). Suites use odd-numbered prompts; even
+ones served for tuning. Models: SmolLM2-135M-Instruct, Qwen2.5-Coder 0.5B and 1.5B. Headers
+of files hold their settings. Experiments: [log.md](log.md); methods:
+[benchmarks.md](benchmarks.md)."""
+FOUND = (
+    """**`auto` against plain decoding.** On an H200 `auto` decodes {auto[greedy]} times as fast
+    greedily and {auto[sampled]} times at temperature 1; in a queue {queues[greedy]} and
+    {queues[sampled]} times. On two CPU cores in fp32: {cpu[greedy]} greedily, {cpu[sampled]} at
+    temperature 1.""",
+    """**Against other engines**, same weights, greedy, two CPU cores: {engines[vllm]} times vLLM,
+    {engines[vllm-ngram]} its n-gram drafts, {engines[transformers]} transformers,
+    {engines[llama.cpp]} llama.cpp.""",
+    """**Same text.** In fp32 every preset generates plain decoding's tokens, greedily and by seed.
+    In bf16 on a GPU rounding changes some near ties.""",
+    """**Long context.** Copies from the prompt save time at 8K to 32K ({long[copy]}). RAPID and
+    TriForce lose time on a model whose step takes {long[step]} ms; MagicDec gains only with smollm2
+    at 32K × 16 ({long[yarn]}).""",
+    """**Heads** reach {heads[steps]} tokens per step, and save little time on a model whose step
+    takes {costs[plain_1k]} ms.""",
+    """**Adaptive RAG.** Exact reuse with `auto` is {policies[exact_auto]} times as fast end to end
+    on a CPU core and {policies[exact_auto_gpu]} times on an H200, without approximation.""",
+    """**Kernels.** A step of an 8B shape takes {kernels[ratio]} times the time that reading weights
+    and KV cache takes.""",
+    """**A second question** about a document has its first token in {serving[memory_share]} of the
+    time, in a new process in {serving[disk_share]}.""",
+)
+SHORT = (
+    """`auto` at temperature 1 is below plain on text that repeats nothing (QMSum) and in batches of
+    equal lengths ({queues[equal]}), and below `copy` on MedQA.""",
+    """The speed-ups of RAPID and TriForce, of MagicDec on the 1.5B, and of IDR2's prefill on a GPU
+    do not appear at these sizes. Gains in quality of RAPID and IDR2 are not shown either way.""",
+    """LongSpec is below EAGLE-2 at every context. No head alone reaches 1.5 times plain. N-gram
+    drafts of a tuned length equal Graft's proposer inside vLLM.""",
+    """Not measured: a second model with heads, real weights above 1.5B, vLLM and SGLang on a GPU
+    (no raw files), invariant mode with captured graphs.""",
+)
+
+
+def page() -> str:
+    """docs/results.md."""
+    parts, figures = [], {}
+    for section in SECTIONS:
+        parts.append(_section(section, figures))
+    blocks = [
+        "# Results",
+        paragraph(INTRODUCTION),
+        f"## What was found\n\n{_list(FOUND, figures)}",
+        *parts,
+        f"## What falls short\n\n{_list(SHORT, figures)}",
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def _section(section: Section, figures: dict[str, Mapping[str, str]]) -> str:
+    """Its markdown; adds the figures of its tables by their names."""
+    blocks = [f"## {section.title}"]
+    for table in section.tables:
+        results = table.read()
+        grid = table.build(*results)
+        figures[table.name] = grid.figures
+        blocks.append(table_markdown(table, results, grid))
+    return "\n\n".join(blocks).replace("\n\n- ", "\n- ").replace("|\n- ", "|\n\n- ")
+
+
+def _list(lines: tuple[str, ...], figures: Mapping[str, Mapping[str, str]]) -> str:
+    return bullets([line.format(**figures) for line in lines])

@@ -1,0 +1,178 @@
+"""Tables of kernels, step times, serving, indexes and datastores."""
+
+from benchmarks.published.engines import vllm_proposer
+from benchmarks.published.figures import NOTHING, number, percent, select, span, tokens
+from benchmarks.published.page import Grid, Section, Table
+from graft.bench.result_file import Results
+
+INDEXES = {
+    "automaton": "suffix automaton (`auto`)",
+    "ngram": "n-gram positions (`pld`)",
+    "copy": "copier (`copy`)",
+    "counts": "n-gram counts (`igpg`)",
+    "store": "datastore (`store:`)",
+}
+PREFILL = ((0, 2048), (0, 8192), (6144, 2048), (30720, 2048))  # context, new tokens
+
+
+def kernels(results: Results) -> Grid:
+    """Attention of one layer and whole steps, milliseconds."""
+    lines, ratios = [], []
+    for context in (4096, 131072):
+        for nodes in (1, 16, 64):
+            rows = select(results.rows, context=context, nodes=nodes)
+            attention = {row["variant"]: row for row in select(rows, part="attention")}
+            step = {row["variant"]: row for row in select(rows, part="step")}
+            ours = attention["triton"]
+            ratios.append(step["graphed"]["device_seconds"] / step["graphed"]["floor_seconds"])
+            lines.append(
+                [
+                    f"{tokens(context)}, {nodes}",
+                    _ms(ours["floor_seconds"], 3),
+                    _ms(ours["seconds"], 3),
+                    _ms(attention["sdpa flash, no mask"]["seconds"], 3),
+                    _ms(attention["sdpa cudnn, mask"]["seconds"], 3),
+                    _ms(step["graphed"]["floor_seconds"]),
+                    _ms(step["graphed"]["device_seconds"]),
+                    _ms(step["eager"]["device_seconds"], 1) if "eager" in step else NOTHING,
+                ]
+            )
+    figures = {"ratio": span(ratios), **_prefill(results)}
+    memory = select(results.rows, part="memory")[0]
+    figures["rest"] = f"{memory['rest_bytes'] / 2**20:.0f}"
+    columns = ["context, nodes", "attention floor", "ours", "flash, no mask", "cuDNN, mask",
+               "step floor", "step", "eager PyTorch"]  # fmt: skip
+    return Grid(columns, lines, figures)
+
+
+def _ms(seconds: float, digits: int = 2) -> str:
+    return number(1e3 * seconds, digits)
+
+
+def _prefill(results: Results) -> dict[str, str]:
+    """Ours, flash and cuDNN, milliseconds, of every shape."""
+    rows = select(results.rows, part="prefill")
+    times = {(row["variant"], row["context"], row["tokens"]): row["seconds"] for row in rows}
+    return {
+        name.split()[-1]: ", ".join(_ms(times[name, *shape]) for shape in PREFILL)
+        for name in ("triton", "sdpa flash", "sdpa cudnn")
+    }
+
+
+def serving(load: Results, prefix: Results) -> Grid:
+    """Figures of the text."""
+    long, short = select(load.rows, part="summary")
+    figures = {
+        "completed": f"{long['completed']} and {short['completed']}",
+        "different": str(long["different"] + short["different"]),
+        "failed": str(sum(row[name] for row in (long, short) for name in ("stuck", "failed"))),
+        "memory": " and ".join(
+            f"{long[f'server_mb_{part}_quarter']:.0f}" for part in ("second", "last")
+        ),  # fmt: skip
+        "between": f"{short['between_tokens_p50_ms']:.0f} / {short['between_tokens_p99_ms']:.0f}",
+        "alone": f"{short['alone_between_tokens_p50_ms']:.0f} / "
+        f"{short['alone_between_tokens_p99_ms']:.0f}",
+    }
+    for kind in ("disk", "memory"):
+        first, *later = (row["first_token_seconds"] for row in select(prefix.rows, variant=kind))
+        figures[f"{kind}_first"] = number(first, 1)
+        figures[f"{kind}_later"] = number(sum(later) / len(later), 1)
+        figures[f"{kind}_share"] = percent(sum(later) / len(later) / first)
+    return Grid(figures=figures)
+
+
+def indexes(results: Results) -> Grid:
+    """A row per index."""
+    lines = []
+    for index, name in INDEXES.items():
+        rows = {row["tokens"]: row for row in select(results.rows, index=index)}
+        small, large = rows[128 * 1024], rows[512 * 1024]
+        lines.append([name, number(small["build_ms"], 1), number(large["build_ms"], 0),
+                      *(number(small[each], 1)
+                        for each in ("extend_us", "lookup_us", "lookup_p99_us"))])  # fmt: skip
+    columns = ["index", "build 128K, ms", "build 512K, ms", "append 4 tokens, µs",
+               "lookup at 128K, µs", "p99, µs"]  # fmt: skip
+    return Grid(columns, lines)
+
+
+def datastores(results: Results, passages: Results) -> Grid:
+    """Figures of the text."""
+    one, many = (select(results.rows, tokens=50_000_000, merged=each)[0] for each in (True, False))
+    found = passages.rows[0]
+    figures = {
+        "store_build": number(one["build_seconds"], 0),
+        "store_memory": number(one["peak_bytes"] / 1e9, 1),
+        "store_disk": number(one["disk_bytes"] / 1e6, 0),
+        "open": number(one["open_ms"], 1),
+        "query": f"{one['query_us_p50']:.0f} µs (p99 {one['query_us_p99']:.0f})",
+        "rest": f"{one['rest_us_p50']:.0f} ({one['rest_us_p99']:,.0f})",
+        "shards": f"{many['query_us_p50']:.0f} ({many['query_us_p99']:.0f})",
+        "passages": f"{found['passages']:,}",
+        "build": number(found["build_seconds"], 0),
+        "memory": number(found["build_peak_megabytes"] / 1e3, 1),
+        "disk": number(found["megabytes"] / 1e3, 1),
+        "search": f"{found['p50_ms']:.1f} ms (p99 {found['p99_ms']:.0f})",
+    }
+    return Grid(figures=figures)
+
+
+SECTION = Section(
+    "Kernels, serving, indexes",
+    [
+        Table(
+            "kernels",
+            "Tree attention and whole steps, ms",
+            ["kernels_h200_bf16_llama_8b"],
+            "python -m benchmarks kernels",
+            """Shape of Llama-3.1-8B, random weights, bf16, captured graphs. The floor reads
+            weights and KV cache once at copy bandwidth. Flash has no tree mask. Prefill
+            attention of 2K, 8K, 2K after 6K, 2K after 30K tokens: {triton}; flash {flash};
+            cuDNN {cudnn}. Other memory at 128K, 64 nodes: {rest} MiB.""",
+            kernels,
+        ),
+        Table(
+            "proposer",
+            "Inside vLLM, and graft serve",
+            ["serve_n1_fp32_vllm_proposer", "serve_n1_fp32_throughput"],
+            "python -m benchmarks decode --suite squad --engines vllm-graft",
+            """Decoding with Graft's proposer in vLLM 0.32 against vLLM's drafters: 16 SQuAD
+            questions, 96 tokens, fp32. Last column: tokens per second of RAG requests of 64
+            tokens, two repeats.""",
+            vllm_proposer,
+        ),
+        Table(
+            "indexes",
+            "Lookup indexes",
+            ["index_n1_synthetic"],
+            "python -m benchmarks index",
+            "Synthetic text with planted copies.",
+            indexes,
+        ),
+        Table(
+            "serving",
+            "Load and prefix cache",
+            ["serve_n1_fp32_load", "serve_n1_any_prefix_cache"],
+            "python -m benchmarks.serve.load --minutes 10",
+            """64 streaming clients, some of which leave early or send invalid requests, for 10
+            and 1.5 minutes: {completed} answers, {different} differ from the same request
+            alone, {failed} stuck or failed, server memory {memory} MB in the second and last
+            quarter; in the newer run {between} ms between tokens (p50 / p99), {alone} for one
+            client alone. First token of a second question about a document of 6,000 tokens:
+            {memory_later} s instead of {memory_first} s ({memory_share}), from disk
+            {disk_later} s ({disk_share}).""",
+            serving,
+        ),
+        Table(
+            "datastores",
+            "Datastores",
+            ["datastore_n1_corpora", "datastore_n1_passages"],
+            "python -m benchmarks.datastore.build corpora.jsonl.gz",
+            """50M tokens of Wikipedia, ShareGPT and Python sources build in {store_build} s
+            with {store_memory} GB, take {store_disk} MB on disk, open in {open} ms and answer a
+            query from held-out text in {query}, with REST's selection {rest}, in six shards
+            {shards}. A BM25 index of {passages} passages builds in {build} s with {memory} GB,
+            takes {disk} GB and answers in {search}.""",
+            datastores,
+        ),
+    ],
+)
