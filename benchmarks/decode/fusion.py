@@ -30,7 +30,7 @@ from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.heads.head import EAGLE_NODES
 from graft.draft.models.model import ModelDrafter
-from graft.draft.pacing.budget import as_many_as_fit
+from graft.draft.pacing.budget import up_to_limit
 from graft.match.ngram import CopyIndex
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
@@ -144,7 +144,7 @@ class Runs:
                 found[name + WITHOUT] = Combined(
                     self.fused(name).drafters, prune=all_nodes, schedule=Concurrently()
                 )
-        copies = PromptOnly(CopyIndex, as_many_as_fit, nodes=20, calibrated=False)
+        copies = PromptOnly(CopyIndex, up_to_limit, nodes=20, calibrated=False)
         found["casd-prompt"] = Combined(
             [copies, self.tree()], prune=all_nodes, schedule=Concurrently()
         )

@@ -6,7 +6,7 @@ from graft.assemble.resources import DraftResources
 from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import NoDraft
-from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.pacing.budget import best_by_cost, up_to_limit
 from graft.match.matches import TokenIndex
 from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
@@ -40,7 +40,7 @@ def igpg(_: DraftResources) -> LookupDrafter:
 
 def adaptive_copies() -> LookupDrafter:
     """Copies of any length from the text at hand, limited by the measured step cost."""
-    return LookupDrafter(SuffixAutomaton, as_many_as_pay, nodes=MAX_NODES, calibrated=True)
+    return LookupDrafter(SuffixAutomaton, best_by_cost, nodes=MAX_NODES, calibrated=True)
 
 
 def rasd_copies() -> LookupDrafter:
@@ -51,7 +51,7 @@ def rasd_copies() -> LookupDrafter:
 def stored(_: DraftResources, store: Store) -> LookupDrafter:
     """Continuations from a datastore, limited by the measured step cost."""
     return LookupDrafter(
-        store.index, as_many_as_pay, nodes=MAX_NODES, calibrated=True, prior=STORE_PRIOR
+        store.index, best_by_cost, nodes=MAX_NODES, calibrated=True, prior=STORE_PRIOR
     )
 
 
@@ -62,4 +62,4 @@ def rest(_: DraftResources, store: Store) -> LookupDrafter:
 
 def _all_of(index: Callable[[], TokenIndex], nodes: int) -> LookupDrafter:
     """All matches, up to the paper's number of nodes."""
-    return LookupDrafter(index, as_many_as_fit, nodes=nodes, calibrated=False)
+    return LookupDrafter(index, up_to_limit, nodes=nodes, calibrated=False)

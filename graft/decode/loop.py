@@ -85,7 +85,7 @@ class DecodeLoop:
             seconds = seconds_by_nodes(
                 self.costs, decoding, rows=rows, prefill=prefill, nodes=nodes
             )
-            budget = Budget(MAX_NODES, seconds, base_tokens=len(decoding), reads=prefill > 0)
+            budget = Budget(MAX_NODES, seconds, base_tokens=len(decoding), prefills=prefill > 0)
             try:
                 proposed = drafter.propose([decoding[i].context for i in mine], budget)
             except Exception as error:  # fails its own sequences, not those of other drafters

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter
-from graft.draft.pacing.budget import as_many_as_pay, best_of
+from graft.draft.pacing.budget import best_by_cost, best_of
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
@@ -120,7 +120,7 @@ def within_cost(
     budget: Budget,
 ) -> list[DraftTree]:
     """The nodes that raise the batch's expected tokens per second."""
-    return best_of([reduce(union, trees) for trees in proposed], as_many_as_pay, budget)
+    return best_of([reduce(union, trees) for trees in proposed], best_by_cost, budget)
 
 
 class Guide(Drafter, Protocol):

@@ -1,4 +1,4 @@
-"""What every drafter is: told of a sequence, asked for trees, shown what came true."""
+"""The protocol of all drafters: start a sequence, propose trees, observe steps, finish."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from graft.tree.draft_tree import DraftTree, root_only
 
 @dataclass(slots=True)
 class DraftContext:
-    """What drafters may know of a sequence. `tokens` grows as the target writes."""
+    """What drafters know of a sequence; `tokens` grows with every step."""
 
     sequence: int
     prompt: list[int]
@@ -22,10 +22,10 @@ class DraftContext:
     documents: list[list[int]] = field(default_factory=list)
     prediction: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    sampler: Sampler | None = None  # what the target's tokens are drawn with
-    salt: str = ""  # beginnings are shared with prompts of the same salt alone
-    unseen: int = 0  # first tokens that a head knows nothing of: their rows were read by others
-    # Guesses that a drafter checked itself, by who made them, and those it agreed to
+    sampler: Sampler | None = None  # samples the target's tokens
+    salt: str = ""  # prefixes are shared only with prompts of the same salt
+    unseen: int = 0  # first tokens without features: they came from the prefix cache
+    # By source: tokens that a hierarchical drafter verified itself, and those it accepted
     inner_drafted: Counter[str] = field(default_factory=Counter)
     inner_accepted: Counter[str] = field(default_factory=Counter)
 
@@ -36,49 +36,51 @@ class DraftContext:
 
     @property
     def greedy(self) -> bool:
-        """Whether its tokens are the likeliest ones, not drawn."""
+        """Whether tokens are the most likely ones, not sampled."""
         return self.sampler is None or self.sampler.params.greedy
 
 
 @dataclass(slots=True)
 class Budget:
-    """What a step may cost: most nodes of a tree besides its root; the seconds [n] of the step
-    with n of them in all its trees; the tokens it yields without any; the seconds that any guess at
-    all takes `overhead_seconds`, as far as that is known; and whether it `reads` prompts too."""
+    """What a step may cost.
+
+    `nodes` limits the nodes of a tree, root excluded; `seconds` [n] is the time of the step with n
+    nodes in all its trees; `base_tokens` are generated without any; `overhead_seconds` come on top
+    once there is a node; `prefills` says whether the step computes prompt tokens too.
+    """
 
     nodes: int
     seconds: np.ndarray
     base_tokens: float = 1
     overhead_seconds: float = 0.0
-    reads: bool = False
+    prefills: bool = False
 
     def with_overhead(self, seconds: float) -> "Budget":
         """The same, with this overhead."""
-        return Budget(self.nodes, self.seconds, self.base_tokens, seconds, self.reads)
+        return Budget(self.nodes, self.seconds, self.base_tokens, seconds, self.prefills)
 
     def after(self, trees: Sequence[DraftTree]) -> "Budget":
-        """What is left for others once these trees are in the step: it yields what they promise,
-        and every further node comes on top of theirs."""
-        promised = sum(float(tree.scores[1:].sum()) for tree in trees)
+        """What remains for other drafters once these trees are in the step."""
+        expected = sum(float(tree.scores[1:].sum()) for tree in trees)
         nodes = min(sum(len(tree) - 1 for tree in trees), len(self.seconds) - 1)
-        seconds, besides = self.seconds[nodes:], self.overhead_seconds
-        if nodes:  # they have paid for it
-            seconds, besides = seconds + besides, 0.0
-        return Budget(self.nodes, seconds, self.base_tokens + promised, besides, self.reads)
+        seconds, overhead = self.seconds[nodes:], self.overhead_seconds
+        if nodes:  # the overhead is spent
+            seconds, overhead = seconds + overhead, 0.0
+        return Budget(self.nodes, seconds, self.base_tokens + expected, overhead, self.prefills)
 
 
 class Drafter(Protocol):
-    """One signature for all; each ignores what it does not use."""
+    """One signature for all drafters."""
 
     def start(self, context: DraftContext) -> None:
-        """A sequence begins. Its prompt may still be being read: then there are no tokens yet, and
-        the first one is observed like all others."""
+        """A sequence starts. During its prefill there are no tokens yet; the first one is observed
+        like all others."""
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """A tree for each sequence, rooted at its last token; one budget for all of them."""
 
     def observe(self, steps: list[TargetStep]) -> None:
-        """What the target made final, whoever drafted it; of a prompt every piece that was read."""
+        """Committed tokens of a step, whatever drafted them, and prefill chunks of a prompt."""
 
     def finish(self, sequence: int) -> None:
         """Forget the sequence."""
@@ -86,33 +88,32 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class UpdatesAsync(Protocol):
-    """A drafter that thinks over what can wait while a device computes the step."""
+    """A drafter with work that can run while the device computes the step."""
 
     def update_async(self) -> None:
-        """The step with the last proposals is on its way."""
+        """Called after the step with the last proposals was launched."""
 
 
 @runtime_checkable
 class Detachable(Protocol):
-    """A drafter that can be let go of while a sequence goes on: one that learns from how answers
-    end, or several."""
+    """A drafter that can stop following a running sequence."""
 
     def detach(self, sequence: int) -> None:
-        """Forget the sequence; of several drafters, all but the first do."""
+        """Forget the sequence; a combination keeps its first drafter."""
 
 
 class DraftersByName(Protocol):
-    """Some are there, others are made when they are first asked for."""
+    """Drafters by preset, made on first use."""
 
     @property
     def names(self) -> list[str]:
-        """What can be asked for."""
+        """The presets."""
 
     def __contains__(self, name: object) -> bool:
-        """Whether it is there already."""
+        """Whether the drafter is made already."""
 
     def __getitem__(self, name: str) -> Drafter:
-        """InputError where there is nothing of that name."""
+        """The drafter; InputError for an unknown name."""
 
 
 class NoDraft:

@@ -19,7 +19,7 @@ import numpy as np
 from graft.draft.copies.calibration import Calibration
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.budget import as_many_as_fit
+from graft.draft.pacing.budget import up_to_limit
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
@@ -47,7 +47,7 @@ class Trees:
         self._nodes = nodes
         self._budget = Budget(nodes - 1, np.ones(nodes))
         self._drafter = LookupDrafter(
-            SuffixAutomaton, as_many_as_fit, nodes=nodes - 1, calibrated=True
+            SuffixAutomaton, up_to_limit, nodes=nodes - 1, calibrated=True
         )
         self._contexts: dict[str, DraftContext] = {}
         self._numbers = itertools.count()

@@ -21,7 +21,7 @@ from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
 from graft.draft.models.growth import TreeGrowth
 from graft.draft.models.model import ModelDrafter
-from graft.draft.pacing.budget import as_many_as_fit
+from graft.draft.pacing.budget import up_to_limit
 from graft.errors import InputError
 from graft.match.ngram import CopyIndex
 from graft.models.language_model import TargetStep
@@ -260,7 +260,7 @@ class Guide(Fixed):
 
 
 def guided(guide, prompt, tokens, **options):
-    retrieval = LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False)
+    retrieval = LookupDrafter(CopyIndex, up_to_limit, nodes=20, calibrated=False)
     prune = GuidedByModel([retrieval], guide, **options)
     combined = Combined([retrieval, guide], prune=prune)
     context = DraftContext(0, prompt, [(0, len(prompt))], tokens=tokens)
@@ -299,7 +299,7 @@ def test_retrieval_continues_level_by_level():
 
 
 def test_continuations_multiply_probabilities():
-    retrieval = LookupDrafter(CopyIndex, as_many_as_fit, nodes=20, calibrated=False)
+    retrieval = LookupDrafter(CopyIndex, up_to_limit, nodes=20, calibrated=False)
     context = DraftContext(0, [61, 3, 4], [(0, 3)], tokens=[99, 61])
     retrieval.start(context)
     tree = retrieval.propose_after(context, [3], [0.5], 20)

@@ -16,7 +16,7 @@ from graft.assemble import Drafters
 from graft.bench.result_file import output_hash
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.decode.engine import Engine
-from graft.draft.pacing.budget import Choose, as_many_as_fit, as_many_as_pay
+from graft.draft.pacing.budget import Choose, best_by_cost, up_to_limit
 from graft.draft.traced import Trace, Traced, Tracing, key_of
 from graft.errors import InputError
 from graft.home import atomic_file
@@ -44,7 +44,7 @@ class Traces:
     def choose(self) -> Choose:
         """The rule for the number of proposed nodes."""
         fixed = self.draft in FIXED or self.draft.startswith(FIXED_PREFIX)
-        return as_many_as_fit if fixed else as_many_as_pay
+        return up_to_limit if fixed else best_by_cost
 
     def drafter(self, cell: Cell, spend: Callable[[float], None]) -> Traced:
         """For the answers of one cell."""

@@ -15,7 +15,7 @@ from graft.draft.drafter import Budget, DraftContext
 from graft.draft.heads.growth import Beam, Candidates, DraftInput, Growth, LaunchedGrowth
 from graft.draft.heads.ranks import Ranks
 from graft.draft.heads.shapes import TRIAL, ShapeChooser, Trial
-from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, best_of
+from graft.draft.pacing.budget import best_by_cost, best_of, up_to_limit
 from graft.draft.pacing.trust import Experience, Trust
 from graft.machine import has_triton
 from graft.models.arena import Extent
@@ -99,7 +99,7 @@ class HeadDrafter:
     def __init__(self, head: DraftHead, beam: Beam | None = None, *, nodes: int) -> None:
         self._runner, self._growth, self._nodes = head.runner, head.growth, nodes
         self._beam, self._shapes = beam, ShapeChooser(head.costs, head.overhead)
-        self._choose = as_many_as_fit if beam else as_many_as_pay
+        self._choose = up_to_limit if beam else best_by_cost
         self._calibrated = beam is None
         self._states: dict[int, _SequenceState] = {}
         self._experience, self._ranks = Experience(), Ranks()
@@ -214,7 +214,7 @@ class HeadDrafter:
     def _build_tree(self, each: _SequenceState, candidates: Candidates, place: int) -> None:
         """The best of a sequence's candidates become its tree."""
         probs = np.exp(candidates.logs[place])
-        acceptance = each.trust.all_believed(probs) if self._calibrated else probs
+        acceptance = each.trust.calibrated_all(probs) if self._calibrated else probs
         parents = candidates.parents[place]
         scores = path_products(parents, np.where(probs > 0, acceptance, 0.0))
         count = min(self._nodes, int((scores[1:] > 0).sum()))

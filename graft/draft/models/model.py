@@ -18,7 +18,7 @@ from graft.draft.models.cache import DraftCache
 from graft.draft.models.cost_model import CostModel, NoCostLimit
 from graft.draft.models.growth import Growth
 from graft.draft.models.partial_draft import SOURCE, PartialDraft
-from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay, best_of
+from graft.draft.pacing.budget import best_by_cost, best_of, up_to_limit
 from graft.draft.pacing.trust import Experience, Trust
 from graft.models.language_model import LanguageModel, TargetStep
 from graft.models.step_costs import StepCosts
@@ -85,7 +85,7 @@ class ModelDrafter:
         self._draft_model, self._model, self._growth = draft_model, draft_model.model, growth
         self._nodes, self._adaptive, self._min_gain = nodes, adaptive, min_gain
         self._prefill_at_once = prefill_at_once
-        self._choose = as_many_as_pay if adaptive else as_many_as_fit
+        self._choose = best_by_cost if adaptive else up_to_limit
         self._states: dict[int, SequenceState] = {}
         self._experience = Experience()
         self._prefill_credit = 0.0  # seconds that the prefill of a trial may cost
@@ -185,7 +185,7 @@ class ModelDrafter:
         left = self._growth.depth - max(draft.depth for draft in growing)
         if left < 2 or not (self._model.asynchronous and self._growth.can_extend_ahead(growing)):
             return 1
-        acceptance = sum(draft.trust.hope for draft in growing) / len(growing)
+        acceptance = sum(draft.trust.expected_rate for draft in growing) / len(growing)
         return costs.best_depth(left, len(growing), acceptance)
 
     def _prefill_prompts(self, ready: list[SequenceState]) -> None:
@@ -201,7 +201,7 @@ class ModelDrafter:
     ) -> list[PartialDraft]:
         """The drafts that get one more level."""
         growing = [draft for draft in drafts if self._growth.can_grow(draft)]
-        gains = [draft.reach * draft.trust.hope for draft in growing]
+        gains = [draft.reach * draft.trust.expected_rate for draft in growing]
         rows = [self._growth.rows(draft) for draft in growing]
         return [growing[place] for place in sorted(costs.select(gains, rows))]
 
@@ -235,7 +235,7 @@ class ModelDrafter:
         because they fill the chunk, those to prefill."""
         decoding = [each for each in ready if not each.cache.prefilling]
         rows = [each.cache.uncached for each in decoding]
-        faster = set(costs.select([each.trust.hope for each in decoding], rows))
+        faster = set(costs.select([each.trust.expected_rate for each in decoding], rows))
         selected = []
         for place, each in enumerate(decoding):
             each.trial_credit += costs.trial_seconds
@@ -252,7 +252,7 @@ class ModelDrafter:
         then one of a new request as a trial."""
         if not prefilling:
             return []
-        acceptance, answer = self._experience.hope, self._experience.answer
+        acceptance, answer = self._experience.expected_rate, self._experience.answer
         saved = costs.saved_seconds(self._growth.depth, len(prefilling), acceptance) * answer
         selected = [
             each

@@ -39,7 +39,7 @@ class PartialDraft:
         self.tokens += tokens
         self.parents += [parent] * len(tokens)
         self.token_probs += token_probs
-        self.scores += [score * self.trust.believed(prob) for prob in token_probs]
+        self.scores += [score * self.trust.calibrated(prob) for prob in token_probs]
         return list(range(first, len(self.tokens)))
 
     def path(self, node: int) -> list[int]:

@@ -75,7 +75,7 @@ class Controller:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        self._switch_to(contexts, prefills=budget.reads)
+        self._switch_to(contexts, prefills=budget.prefills)
         if self._arm is None:
             self.update_async()
         arm, self._arm = self._arm, None

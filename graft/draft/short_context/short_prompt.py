@@ -19,7 +19,7 @@ from typing import Protocol
 from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter
 from graft.draft.models.cost_model import CostModel
 from graft.draft.models.model import DraftModel, ModelDrafter
-from graft.draft.pacing.trust import FIRST_HOPE
+from graft.draft.pacing.trust import FIRST_RATE
 from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, root_only
@@ -202,7 +202,7 @@ def min_prompt_length(
         budget = Budget(depth, costs.beyond(length, 1, depth))
         short = length // SHORT_RATIO
         model = CostModel(budget, draft_model.costs, short, overhead=draft_model.overhead)
-        if model.saved_seconds(depth, 1, FIRST_HOPE) > 0:
+        if model.saved_seconds(depth, 1, FIRST_RATE) > 0:
             return length
         length *= 2
     return None

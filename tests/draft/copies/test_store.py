@@ -9,7 +9,7 @@ from graft.assemble import make_drafter
 from graft.draft.combined import Combined, Concurrently, GuidedByModel
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
-from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.pacing.budget import best_by_cost, up_to_limit
 from graft.match.rest import RestIndex
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing
@@ -39,7 +39,7 @@ class Guide(NoDraft):
 def test_store_without_matches_continues_the_models_nodes(kind, tmp_path):
     """61 alone is no match of two tokens; 61 and a draft token are."""
     store, guide = store_of(tmp_path / "store", [61, 3, 4, 5]), Guide()
-    retrieval = LookupDrafter(lambda: kind(store), as_many_as_fit, nodes=64, calibrated=False)
+    retrieval = LookupDrafter(lambda: kind(store), up_to_limit, nodes=64, calibrated=False)
     prune = GuidedByModel([retrieval], guide)
     combined = Combined([retrieval, guide], prune=prune, schedule=Concurrently())
     context = DraftContext(0, [], [], tokens=[99, 61])
@@ -71,8 +71,8 @@ def test_answer_in_the_store_takes_fewer_steps_and_is_the_same(tmp_path):
     plain = tiny_engine().generate("the rain in the plain", params, draft="plain")
     store = store_of(tmp_path / "store", plain.token_ids)
     drafters = {
-        "store": LookupDrafter(store.index, as_many_as_pay, nodes=48, calibrated=True),
-        "rest": LookupDrafter(lambda: RestIndex(store), as_many_as_fit, nodes=64, calibrated=False),
+        "store": LookupDrafter(store.index, best_by_cost, nodes=48, calibrated=True),
+        "rest": LookupDrafter(lambda: RestIndex(store), up_to_limit, nodes=64, calibrated=False),
     }
     engine = tiny_engine(drafters=drafters)
     for name in drafters:

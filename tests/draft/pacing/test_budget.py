@@ -5,7 +5,7 @@ import pytest
 
 from graft.assemble import make_drafter
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.budget import as_many_as_fit, as_many_as_pay
+from graft.draft.pacing.budget import best_by_cost, up_to_limit
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import chain, root_only
 
@@ -28,12 +28,12 @@ STEP = np.array([1, 1, 1, 3.0])  # three nodes are free, the fourth is not
     ],
 )
 def test_as_many_nodes_as_raise_the_rate(scores, seconds, nodes):
-    assert as_many_as_pay([np.array(scores)], Budget(63, seconds)) == [nodes]
+    assert best_by_cost([np.array(scores)], Budget(63, seconds)) == [nodes]
 
 
 @pytest.mark.parametrize(("scores", "nodes"), [([0.4], 0), ([0.6], 1), ([0.3, 0.3], 2)])
 def test_what_any_guess_takes_besides_must_pay_too(scores, nodes):
-    assert as_many_as_pay([np.array(scores)], Budget(63, FREE, overhead_seconds=0.5)) == [nodes]
+    assert best_by_cost([np.array(scores)], Budget(63, FREE, overhead_seconds=0.5)) == [nodes]
 
 
 def test_what_guesses_take_besides_is_paid_once():
@@ -46,12 +46,12 @@ def test_what_guesses_take_besides_is_paid_once():
 
 def test_the_budget_caps_what_pays_and_what_fits():
     scores = np.array([0.9, 0.8, 0.7])
-    assert as_many_as_pay([scores], Budget(63, FREE)) == [3]
-    assert as_many_as_pay([scores], Budget(2, FREE)) == [2]
-    assert as_many_as_pay([scores], Budget(63, DEAR)) == [0]
-    assert as_many_as_fit([scores], Budget(63, DEAR)) == [3]
-    assert as_many_as_fit([scores], Budget(2, DEAR)) == [2]
-    for choose in (as_many_as_fit, as_many_as_pay):
+    assert best_by_cost([scores], Budget(63, FREE)) == [3]
+    assert best_by_cost([scores], Budget(2, FREE)) == [2]
+    assert best_by_cost([scores], Budget(63, DEAR)) == [0]
+    assert up_to_limit([scores], Budget(63, DEAR)) == [3]
+    assert up_to_limit([scores], Budget(2, DEAR)) == [2]
+    for choose in (up_to_limit, best_by_cost):
         assert choose([scores], Budget(0, FREE)) == [0]
 
 
@@ -61,8 +61,8 @@ def test_one_tree_is_weighed_as_it_would_be_beside_an_empty_one():
         scores = -np.sort(-draw.random(draw.integers(0, 12)).astype(np.float32))
         seconds = 1 + np.cumsum(draw.random(draw.integers(2, 16))) * draw.choice([0.02, 0.2])
         budget = Budget(int(draw.integers(1, 12)), seconds, 1, draw.choice([0.0, 0.3]))
-        alone = as_many_as_pay([scores], budget)
-        assert alone == as_many_as_pay([scores, nothing], budget)[:1]
+        alone = best_by_cost([scores], budget)
+        assert alone == best_by_cost([scores, nothing], budget)[:1]
         kept.add(alone[0])
     assert len(kept) > 8
 
@@ -70,19 +70,19 @@ def test_one_tree_is_weighed_as_it_would_be_beside_an_empty_one():
 def test_in_a_batch_the_likeliest_nodes_of_all_trees_are_taken():
     scores = [np.array([0.9, 0.5]), np.array([]), np.array([0.8, 0.7, 0.1])]
     seconds = np.array([1, 1, 1, 1, 3.0, 9, 9])  # three more nodes are free
-    assert as_many_as_pay(scores, Budget(63, seconds, base_tokens=3)) == [1, 0, 2]
-    assert as_many_as_fit(scores, Budget(63, seconds, base_tokens=3)) == [2, 0, 3]
+    assert best_by_cost(scores, Budget(63, seconds, base_tokens=3)) == [1, 0, 2]
+    assert up_to_limit(scores, Budget(63, seconds, base_tokens=3)) == [2, 0, 3]
 
 
 def test_what_pays_for_one_may_not_pay_when_many_wait():
     scores, seconds = [np.array([0.3])], np.array([1, 1.2])
-    assert as_many_as_pay(scores, Budget(63, seconds, base_tokens=1)) == [1]  # 1.3 / 1.2
-    assert as_many_as_pay(scores, Budget(63, seconds, base_tokens=8)) == [0]  # 8.3 / 1.2 < 8 / 1
+    assert best_by_cost(scores, Budget(63, seconds, base_tokens=1)) == [1]  # 1.3 / 1.2
+    assert best_by_cost(scores, Budget(63, seconds, base_tokens=8)) == [0]  # 8.3 / 1.2 < 8 / 1
 
 
 def test_a_gain_that_drafting_itself_would_eat_is_not_taken():
-    assert as_many_as_pay([np.array([0.02])], Budget(63, FREE)) == [0]
-    assert as_many_as_pay([np.array([0.04])], Budget(63, FREE)) == [1]
+    assert best_by_cost([np.array([0.02])], Budget(63, FREE)) == [0]
+    assert best_by_cost([np.array([0.04])], Budget(63, FREE)) == [1]
 
 
 SECONDS = 1.1 + 0.1 * np.arange(64)  # a node costs a tenth of a step
