@@ -23,16 +23,9 @@ def add_norm(hidden: Tensor, change: Tensor | None, weight: Tensor, epsilon: flo
     normed = torch.empty_like(hidden)
     block = triton.next_power_of_2(size)
     _add_norm[(rows,)](
-        hidden,
-        hidden if change is None else change,
-        weight,
-        normed,
-        size,
-        epsilon,
-        CHANGED=change is not None,
-        BLOCK=block,
-        num_warps=min(max(block // 256, 1), 16),
-    )
+        hidden, hidden if change is None else change, weight, normed, size, epsilon,
+        CHANGED=change is not None, BLOCK=block, num_warps=min(max(block // 256, 1), 16),
+    )  # fmt: skip
     return normed
 
 
@@ -78,25 +71,11 @@ def rotate_and_store(
     assert keys.stride(2) == 1, "a key must be contiguous"
     query = qkv.new_empty(len(qkv), heads, size)
     _rotate_and_store[(len(qkv), heads + 2 * kv_heads)](
-        qkv,
-        positions,
-        cosine,
-        sine,
-        rows,
-        query,
-        keys,
-        values,
-        *(head_norms or (qkv, qkv)),
-        keys.stride(0),
-        keys.stride(1),
-        epsilon,
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        HALF=size // 2,
-        NORMED=head_norms is not None,
-        BLOCK=triton.next_power_of_2(size // 2),
-        num_warps=1,
-    )
+        qkv, positions, cosine, sine, rows, query, keys, values, *(head_norms or (qkv, qkv)),
+        keys.stride(0), keys.stride(1), epsilon,
+        HEADS=heads, KV_HEADS=kv_heads, HALF=size // 2, NORMED=head_norms is not None,
+        BLOCK=triton.next_power_of_2(size // 2), num_warps=1,
+    )  # fmt: skip
     return query
 
 
@@ -107,47 +86,20 @@ def rotate(queries: Tensor, positions: Tensor, cosine: Tensor, sine: Tensor, siz
     rotated = queries.new_empty(len(queries), heads, size)
     unused = (queries,) * 4
     _rotate_and_store[(len(queries), heads)](
-        queries,
-        positions,
-        cosine,
-        sine,
-        positions,
-        rotated,
-        *unused,
-        0,
-        0,
-        0.0,
-        HEADS=heads,
-        KV_HEADS=0,
-        HALF=size // 2,
-        NORMED=False,
-        BLOCK=triton.next_power_of_2(size // 2),
-        num_warps=1,
-    )
+        queries, positions, cosine, sine, positions, rotated, *unused, 0, 0, 0.0,
+        HEADS=heads, KV_HEADS=0, HALF=size // 2, NORMED=False,
+        BLOCK=triton.next_power_of_2(size // 2), num_warps=1,
+    )  # fmt: skip
     return rotated
 
 
 @triton.jit(do_not_specialize_on_alignment=["positions", "rows"])  # parts of a step's buffer
 def _rotate_and_store(
-    qkv,
-    positions,
-    cosine,
-    sine,
-    rows,
-    query,
-    keys,
-    values,
-    query_norm,
-    key_norm,
-    head_stride,
-    row_stride,
-    epsilon,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HALF: tl.constexpr,
-    NORMED: tl.constexpr,
+    qkv, positions, cosine, sine, rows, query, keys, values, query_norm, key_norm,
+    head_stride, row_stride, epsilon,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, NORMED: tl.constexpr,
     BLOCK: tl.constexpr,
-):
+):  # fmt: skip
     """One head of one node: of the queries, then of the keys, then of the values."""
     node, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -213,15 +165,9 @@ def move_rows(kv: Tensor, moves: Tensor, count: Tensor) -> None:
     assert kv.is_contiguous(), "the cache must be contiguous"
     assert moves.is_contiguous(), "moves must be contiguous"
     _move_rows[(2 * layers * kv_heads,)](
-        kv,
-        moves,
-        count,
-        rows,
-        SIZE=size,
-        MOVES=triton.next_power_of_2(len(moves)),
-        BLOCK=triton.next_power_of_2(size),
-        num_warps=8,
-    )
+        kv, moves, count, rows, SIZE=size, MOVES=triton.next_power_of_2(len(moves)),
+        BLOCK=triton.next_power_of_2(size), num_warps=8,
+    )  # fmt: skip
 
 
 @triton.jit

@@ -106,32 +106,13 @@ def product(
         arrived = _counters(x.device)
     gain, epsilon = norm or (x, 0.0)
     _product[(blocks, plan.splits)](
-        x,
-        weight,
-        gain,
-        x if bias is None else bias,
-        y,
-        sums,
-        squares,
-        arrived,
-        rows,
-        outputs,
-        depth,
-        epsilon,
-        ROWS=padded,
-        OUTPUTS=plan.outputs,
-        DEPTH=plan.depth,
-        STEPS=triton.cdiv(blocks_deep, plan.splits),
-        SPLITS=plan.splits,
-        STAGES=plan.stages,
-        DOTS=plan.dots,
-        EVEN=depth % (plan.depth * plan.splits) == 0,
-        NORMED=norm is not None,
-        BIASED=bias is not None,
-        ADDED=residual is not None,
-        GATED=gated,
-        num_warps=plan.warps,
-    )
+        x, weight, gain, x if bias is None else bias, y, sums, squares, arrived,
+        rows, outputs, depth, epsilon,
+        ROWS=padded, OUTPUTS=plan.outputs, DEPTH=plan.depth,
+        STEPS=triton.cdiv(blocks_deep, plan.splits), SPLITS=plan.splits, STAGES=plan.stages,
+        DOTS=plan.dots, EVEN=depth % (plan.depth * plan.splits) == 0, NORMED=norm is not None,
+        BIASED=bias is not None, ADDED=residual is not None, GATED=gated, num_warps=plan.warps,
+    )  # fmt: skip
     return y
 
 
@@ -145,31 +126,11 @@ def _counters(device: torch.device) -> Tensor:
 
 @triton.jit(do_not_specialize=["rows"])
 def _product(
-    x,
-    weight,
-    gain,
-    bias,
-    y,
-    sums,
-    squares,
-    arrived,
-    rows,
-    outputs,
-    depth,
-    epsilon,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STEPS: tl.constexpr,
-    SPLITS: tl.constexpr,
-    STAGES: tl.constexpr,
-    DOTS: tl.constexpr,
-    EVEN: tl.constexpr,
-    NORMED: tl.constexpr,
-    BIASED: tl.constexpr,
-    ADDED: tl.constexpr,
-    GATED: tl.constexpr,
-):
+    x, weight, gain, bias, y, sums, squares, arrived, rows, outputs, depth, epsilon,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr,
+    SPLITS: tl.constexpr, STAGES: tl.constexpr, DOTS: tl.constexpr, EVEN: tl.constexpr,
+    NORMED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr,
+):  # fmt: skip
     """A block of outputs, over all inputs or one split of them."""
     block, blocks, split = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
     row, output = tl.arange(0, ROWS), block * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -211,22 +172,11 @@ def _product(
 
 @triton.jit
 def _multiply(
-    x_at,
-    weight_at,
-    gain,
-    first,
-    outputs,
-    depth,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    STEPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    DOTS: tl.constexpr,
-    EVEN: tl.constexpr,
-    NORMED: tl.constexpr,
+    x_at, weight_at, gain, first, outputs, depth,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr,
+    STAGES: tl.constexpr, DOTS: tl.constexpr, EVEN: tl.constexpr, NORMED: tl.constexpr,
     GATED: tl.constexpr,
-):
+):  # fmt: skip
     """Products with gates (or all weights) and ups [ROWS, OUTPUTS], sum of squares / depth."""
     column = tl.arange(0, DEPTH)[None, :]
     if DOTS:

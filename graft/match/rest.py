@@ -6,21 +6,19 @@ tokens until the numbers of distinct tokens add up to at most 64. Unlike REST, n
 across documents, ties go to the prefix found first, and no match gives no draft.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from graft.match.continuations import COUNT, DEPTH, NOT_IN_TEXT, PARENT, TOKEN, TOTAL, Continuations
 from graft.match.hash_table import compiled
 from graft.match.matches import Matches
-from graft.match.suffix_array import RecentTokens, Store
+from graft.match.suffix_array import Store, StoreLookup
 
 PLACES = 5000
 LENGTH = 10
 CHOICES = 64
 
 
-class RestIndex(RecentTokens):
+class RestIndex(StoreLookup):
     """A TokenIndex over a store; a score is the share of the places with that continuation."""
 
     def __init__(self, store: Store) -> None:
@@ -28,15 +26,8 @@ class RestIndex(RecentTokens):
         self._trie = Continuations(PLACES * max(1, len(store.manifest.shards)), LENGTH)
         self._work = (np.empty(CHOICES, dtype=np.int32), np.empty(CHOICES, dtype=np.int32))
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` of REST's choices, most frequent first; `confidence` is not used."""
-        return self._lookup(self.tokens, limit)
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """`lookup` as if `tokens` followed the text."""
-        return self._lookup(self.tokens_followed_by(tokens), limit)
-
-    def _lookup(self, end: np.ndarray, limit: int) -> Matches:
+    def _find(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
+        """REST's choices, most frequent first; `confidence` is not used."""
         hits = self._store.search(end)
         self._store.count_first(hits, self._trie, max_places=PLACES)
         fields = np.empty((6, min(limit, CHOICES)), dtype=np.int32)

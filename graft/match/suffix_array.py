@@ -245,21 +245,12 @@ def open_store(path: str | Path, tokenizer_fingerprint: str | None) -> Store:
     return Store(*open_arrays(Path(path).expanduser(), tokenizer_fingerprint))
 
 
-class RecentTokens:
-    """The last tokens of a running text since its last border: the search pattern."""
+class StoreLookup:
+    """The TokenIndex part of a store: the search pattern is the end of a running text."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._recent: list[int] = []
-
-    @property
-    def tokens(self) -> np.ndarray:
-        """The last tokens, at most `MAX_MATCH`."""
-        return np.array(self._recent, dtype=np.int32)
-
-    def tokens_followed_by(self, more: Sequence[int]) -> np.ndarray:
-        """The last tokens of the text followed by `more`, which are not kept."""
-        return np.array(self._joined(more), dtype=np.int32)
 
     def extend(self, tokens: list[int] | np.ndarray) -> None:
         """Append tokens; an id that the store's tokenizer does not have is a border."""
@@ -269,6 +260,18 @@ class RecentTokens:
         """End a document."""
         self._recent.clear()
 
+    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+        """At most `limit` nodes; positions are -1: not in the running text."""
+        return self.lookup_after((), limit, confidence)
+
+    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
+        """`lookup` as if `tokens` followed the text."""
+        return self._find(np.array(self._joined(tokens), dtype=np.int32), limit, confidence)
+
+    def _find(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
+        """Continuations of a pattern."""
+        raise NotImplementedError
+
     def _joined(self, more: Sequence[int]) -> list[int]:
         tokens = [*self._recent, *more]
         known = [0 <= token < self._store.border for token in more]
@@ -277,7 +280,7 @@ class RecentTokens:
         return tokens[-MAX_MATCH:]
 
 
-class StoreIndex(RecentTokens):
+class StoreIndex(StoreLookup):
     """A TokenIndex over a store: continuations of the longest reliable match as a trie."""
 
     def __init__(self, store: Store, *, sample: int = SAMPLE, length: int = LENGTH) -> None:
@@ -285,15 +288,7 @@ class StoreIndex(RecentTokens):
         self._sample = sample
         self._trie = Continuations(sample, length)
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` nodes; positions are -1: not in the running text."""
-        return self._lookup(self.tokens, limit, confidence)
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """`lookup` as if `tokens` followed the text."""
-        return self._lookup(self.tokens_followed_by(tokens), limit, confidence)
-
-    def _lookup(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
+    def _find(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
         hits = self._store.search_reliable(end)
         self._store.count(hits, self._trie, sample=self._sample)
         return self._trie.best(limit, hits.length, confidence)
