@@ -1,6 +1,6 @@
 """What the host does for every token when many requests run at once, on any machine.
 
-    python benchmarks/host_steps.py --batch 128 --requests 512 --tokens 200
+    python -m benchmarks.kernels.host_steps --batch 128 --requests 512 --tokens 200
 
 Everything is as on a GPU (the plan of a step, its buffer, the step in flight) but the network: its
 logits are rows of a table, so that the time is the host's own. One line for the whole and one for

@@ -48,7 +48,7 @@ def test_bounds_are_the_tokens_without_and_with_the_document(cutter):
     assert cutter.bounds(alone) == (len(cutter.tokens("the end")),) * 2
 
 
-def test_what_cannot_be_so_short_is_none(cutter):
+def test_a_prompt_that_cannot_be_so_short_is_none(cutter):
     fewest, _ = cutter.bounds(prompt())
     assert cutter.fit(prompt(), fewest) is None
     assert cutter.fit(prompt(who="speaker " * 100), 200) is None

@@ -67,14 +67,14 @@ def test_a_prompt_without_a_document_is_taken_where_it_fits(encoded):
         encoded([alone], contexts=(512,))
 
 
-def test_a_context_that_no_prompt_reaches_is_one_line(encoded):
+def test_a_context_that_no_prompt_reaches_is_an_error(encoded):
     with pytest.raises(
         InputError, match=r"no prompt reaches --contexts 1900; the longest has 12\d\d"
     ):
         encoded(PROMPTS, contexts=(512, 1900))
 
 
-def test_without_a_context_only_what_the_model_cannot_read_is_cut(encoded):
+def test_without_a_context_only_too_long_prompts_are_cut(encoded):
     work = encoded([*PROMPTS, long_prompt(7, 3000), Prompt(8, "qa", "y." * 1500)])
     assert numbers(work.prompts[0]) == [1, 2, 3, 4, 5, 6, 7]
     assert 2048 - 8 - 10 < len(work.prompts[0][-1].token_ids) <= 2048 - 8

@@ -54,7 +54,7 @@ def test_a_task_is_a_category_and_an_instruction_a_prompt(folder):
     assert said(prompts[0]).endswith("\n\nSummarize this report.")
 
 
-def test_what_shares_a_document_stands_in_one_half_and_what_shares_examples_in_both(folder):
+def test_a_document_is_in_one_half_and_shared_examples_are_in_both(folder):
     halves = {}
     for prompt in read(folder):
         halves.setdefault(prompt.category, []).append(prompt.number % 2)
@@ -98,7 +98,7 @@ def test_a_line_that_is_no_document_is_named(folder, bad):
         read(folder)
 
 
-def test_another_folder_says_what_data_is(tmp_path):
+def test_another_folder_is_an_error_that_explains_data(tmp_path):
     with pytest.raises(InputError, match="cannot be read; --data is the folder with Open-ended"):
         read(tmp_path)
     with pytest.raises(InputError, match="leval needs --data: the folder with L-Eval's Open-ended"):

@@ -41,7 +41,7 @@ def test_every_question_has_two_forms_in_one_half(tmp_path):
     assert "step by step" in cot.content[0]["content"]
 
 
-def test_the_form_that_is_asked_for_is_the_one_that_counts(tmp_path):
+def test_the_requested_form_counts(tmp_path):
     direct, _ = longbench_v2.read(write(tmp_path, "short.0.jsonl", ROW))
     asked = direct.content[0]["content"]
     sentence = asked[asked.index("The correct answer is") :]

@@ -19,7 +19,7 @@ def lines(path, rows):
     return path.parent
 
 
-def test_a_plant_stands_between_paragraphs_at_its_share():
+def test_a_plant_is_between_paragraphs_at_its_share():
     document = "\n\n".join(["aaaa"] * 4)
     plants = (Planted(0, "first"), Planted(0.5, "x"), Planted(0.5, "y"), Planted(1, "last"))
     assert planted(document, plants).split("\n\n") == [
@@ -91,13 +91,13 @@ def test_a_dialogue_s_own_turns_are_spread_in_order_among_others(tmp_path, monke
     assert prompts[1].gold.references == ("reply 1.2",)
 
 
-def test_too_few_dialogues_are_one_line(tmp_path):
+def test_too_few_dialogues_are_an_error(tmp_path):
     folder = lines(tmp_path / "mtbench101.jsonl", dialogues(9))
     with pytest.raises(InputError, match="has 9 dialogues, but 600 are needed"):
         dialogue.read(folder)
 
 
-def test_problems_are_asked_for_a_boxed_number(tmp_path):
+def test_problems_request_a_boxed_number(tmp_path):
     rows = [{"problem": "Find x.", "answer": "025"}, {"problem": "Find y.", "answer": "7"}]
     prompts = reasoning.read(lines(tmp_path / "test.jsonl", [*rows, rows[0]]))
     assert [(p.number, p.category, p.gold.references) for p in prompts] == [
@@ -141,7 +141,7 @@ def test_long_is_the_four_sets_together(four_sets):
     assert all(prompt.gold for prompt in prompts)
 
 
-def test_a_missing_set_of_long_is_one_line(four_sets):
+def test_a_missing_set_of_long_is_an_error(four_sets):
     (four_sets / "leval" / "Open-ended-tasks" / "gov_report_summ.jsonl").unlink()
     (four_sets / "leval" / "Open-ended-tasks").rmdir()
     (four_sets / "leval").rmdir()

@@ -55,7 +55,7 @@ def test_losses_are_the_models_own(monkeypatch, capsys, tmp_path, folder):
     assert "64, as trained" in printed.out
 
 
-def test_a_text_that_is_too_short_is_one_line(monkeypatch, capsys, tmp_path, folder):
+def test_a_text_that_is_too_short_is_an_error(monkeypatch, capsys, tmp_path, folder):
     monkeypatch.setenv("GRAFT_COSTS", "reference")
     (tmp_path / "text.txt").write_text("the end")
     words = [folder, "--text", tmp_path / "text.txt", "--context-lengths", "own", "--device", "cpu"]

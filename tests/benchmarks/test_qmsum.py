@@ -25,7 +25,7 @@ def save(path, rows):
     return path
 
 
-def test_every_query_is_asked_once_after_the_whole_transcript(tmp_path):
+def test_every_query_comes_once_after_the_whole_transcript(tmp_path):
     prompts = read(save(tmp_path / "test.jsonl.gz", MEETINGS).parent)
     assert len(prompts) == 6
     first = prompts[0]
@@ -38,7 +38,7 @@ def test_every_query_is_asked_once_after_the_whole_transcript(tmp_path):
     assert ends[1:3] == ["Why A?", "Who A?"]
 
 
-def test_a_meeting_stands_in_one_half(tmp_path):
+def test_a_meeting_is_in_one_half(tmp_path):
     prompts = read(save(tmp_path / "val.jsonl.gz", MEETINGS))
     halves = {(prompt.document, prompt.number % 2) for prompt in prompts}
     assert len(halves) == 3
@@ -61,7 +61,7 @@ def test_a_line_that_is_no_meeting_is_named(tmp_path, row):
         read(save(tmp_path / "test.jsonl.gz", [MEETINGS[0], row]))
 
 
-def test_a_folder_without_it_says_what_data_is(tmp_path):
+def test_a_folder_without_it_is_an_error_that_explains_data(tmp_path):
     with pytest.raises(InputError, match="cannot be read; --data is the folder with test.jsonl"):
         read(tmp_path)
 

@@ -105,7 +105,7 @@ def test_one_item_has_no_interval():
     assert mean([0.5]).low is None
 
 
-def test_pairs_take_out_what_both_share():
+def test_pairing_removes_the_common_variance():
     generator = np.random.default_rng(0)
     hard = generator.normal(0, 10, 50)
     other = hard + 1 + generator.normal(0, 0.1, 50)
@@ -114,7 +114,7 @@ def test_pairs_take_out_what_both_share():
     assert found.high - found.low < 0.2  # unpaired it would be 8
 
 
-def test_power_is_what_a_simulation_finds():
+def test_power_agrees_with_a_simulation():
     """A true difference of the stated size is found significant four times in five."""
     generator = np.random.default_rng(0)
     base = (generator.random(180) < 0.3).astype(float)

@@ -73,7 +73,7 @@ def test_strategyqa_has_its_paragraphs_in_a_file_of_their_own(tmp_path):
         (("musique",), "musique.json"),
     ],
 )
-def test_what_is_not_there_is_refused(tmp_path, wanted, message):
+def test_missing_sets_are_refused(tmp_path, wanted, message):
     with pytest.raises(InputError, match=message):
         find_sets(tmp_path, wanted)
 
@@ -96,7 +96,7 @@ def test_a_row_of_something_else_is_refused_by_its_place(tmp_path):
         ("strategyqa", "Nothing.", ""),
     ],
 )
-def test_the_prediction_is_what_stands_behind_the_cue(name, text, expected):
+def test_the_prediction_follows_the_cue(name, text, expected):
     assert predicted(name, text) == expected
 
 

@@ -52,7 +52,7 @@ def test_presets_and_transformers_generate_the_same_tokens(settings, measure, ti
 
 
 @pytest.mark.slow
-def test_a_simulation_counts_what_real_runs_count(settings, measure):
+def test_simulated_counts_equal_those_of_real_runs(settings, measure):
     drafts = ("plain", "pld", "copy", "auto")
     chosen = settings(
         limit=2, max_tokens=40, drafts=drafts, temperatures=(0.0, 1.0), batches=(1, 3)

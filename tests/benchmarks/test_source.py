@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_used_is_to_be_downloaded_again(tmp_path, content,
     assert "\n" not in str(refused.value)
 
 
-def test_a_file_that_is_not_there_says_what_data_is(tmp_path):
+def test_a_missing_file_is_an_error_that_explains_data(tmp_path):
     for data in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(InputError, match="cannot be read; --data is the folder with haiku"):
             SOURCE.lines(data, verse)

@@ -28,7 +28,7 @@ def test_a_line_that_is_no_question_is_named(tmp_path, line):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
-def test_a_file_that_cannot_be_used_is_one_line(tmp_path, content):
+def test_an_unusable_file_is_an_error(tmp_path, content):
     if content is not None:
         (tmp_path / "question.jsonl").write_bytes(content)
     with pytest.raises(InputError, match="question.jsonl"):

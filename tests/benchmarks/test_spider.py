@@ -36,7 +36,7 @@ def sql_of(prompt):
     return re.search(r"```sql\n(.*)\n```", prompt.content[0]["content"], re.S)[1]
 
 
-def test_a_database_stands_in_one_half_only(folder):
+def test_a_database_is_in_one_half_only(folder):
     prompts = read(folder)
     assert [prompt.number for prompt in prompts] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     odd = [re.search(r"How many (\d)", p.content[0]["content"])[1] for p in prompts if p.number % 2]
@@ -68,7 +68,7 @@ def test_the_questions_file_finds_the_schemas_beside_it(folder):
     assert read(folder / "dev.json.gz") == read(folder)
 
 
-def test_what_is_missing_is_one_line(folder):
+def test_missing_files_are_an_error(folder):
     (folder / "tables.json").write_text(json.dumps([schema("db0")]))
     with pytest.raises(InputError, match="'db1', which tables.json beside it lacks"):
         read(folder)

@@ -35,7 +35,7 @@ def test_a_prompt_holds_the_questions_passage_and_two_others(tmp_path):
     assert read(tmp_path) == prompts
 
 
-def test_a_passage_stands_in_one_half_only(tmp_path):
+def test_a_passage_is_in_one_half_only(tmp_path):
     prompts = read(save(tmp_path, ROWS))
     odd, even = (
         {passage for p in prompts if p.number % 2 == half for passage in passages(p)}
@@ -45,7 +45,7 @@ def test_a_passage_stands_in_one_half_only(tmp_path):
     assert not odd & even
 
 
-def test_a_question_that_comes_twice_is_asked_once(tmp_path):
+def test_a_repeated_question_counts_once(tmp_path):
     assert read(save(tmp_path, [*ROWS, ROWS[3]])) == read(save(tmp_path, ROWS))
 
 

@@ -33,12 +33,12 @@ def test_the_same_choice_every_time():
     assert select(PROMPTS, limit=3, split="all") == select(PROMPTS, limit=3, split="all")
 
 
-def test_wanted_prompts_come_first_and_others_only_where_they_are_too_few():
+def test_preferred_prompts_come_first():
     assert numbers(limited(PROMPTS, 2, {4, 9, 10, 12})) == [4, 12, 9, 11]
     assert numbers(limited(PROMPTS[:3], None, {3})) == [3, 1, 2]
 
 
-def test_a_document_does_not_change_what_a_result_file_knows_a_prompt_by():
+def test_a_document_does_not_change_the_digest_of_a_prompt():
     assert repr(Prompt(1, "qa", "a text", "text")) == repr(Prompt(1, "qa", "a text"))
 
 
@@ -53,7 +53,7 @@ def test_categories_can_be_chosen():
         ({"categories": ("law",)}, "unknown category 'law'; choose from qa, rag"),
     ],
 )
-def test_what_is_not_there_is_named(choice, line):
+def test_unknown_choices_are_named(choice, line):
     with pytest.raises(InputError, match=line):
         select(PROMPTS, **{"limit": None, "split": "all", **choice})
 

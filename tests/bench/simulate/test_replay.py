@@ -110,7 +110,7 @@ def test_time_is_the_tables():
     assert run.total_seconds == pytest.approx(run.prefill_seconds + run.decode_seconds)
 
 
-def test_steps_of_another_context_cost_what_they_do_there():
+def test_a_given_context_replaces_the_recorded_one():
     table = StepCosts((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 4.0, 5.0)))
     recording = Recording(1, "test", [5] * 10, [6, 7, 8], max_tokens=3)
     machine = Machine(table, context=30)

@@ -30,7 +30,7 @@ def test_a_table_has_the_formulas_values():
     assert table.step(2048, 16) == pytest.approx(place().seconds(2048, 16))
 
 
-def test_scaling_keeps_what_is_lost_to_the_floor():
+def test_scaling_keeps_the_distance_to_the_bound():
     here, there = place(), place(bytes=2e12, flops=2e14)
     floor = roofline(here)
     slower = StepCosts(
@@ -41,7 +41,7 @@ def test_scaling_keeps_what_is_lost_to_the_floor():
     assert scaled(floor, here, here).step(16384, 4) == pytest.approx(floor.step(16384, 4))
 
 
-def test_the_floor_of_two_cores_is_near_what_was_measured_there():
+def test_the_bound_of_two_cores_is_near_the_measured_steps():
     measured, floor = StepCosts.read(REFERENCE), read_place("smollm2:fp32@neoverse-n1")
     for length in measured.lengths:
         for nodes in (1, 4, 16, 64):
