@@ -58,7 +58,7 @@ def _check_resources(preset: str, resources: DraftResources) -> None:
     if preset in RETRIEVING and not resources.shorten:
         raise InputError(f"draft {preset!r} needs a model with a tokenizer")
     if preset in {*SELF_PRESETS, "triforce-head"} and resources.target is None:
-        raise InputError(f"draft {preset!r} is made of the target itself; use its engine")
+        raise InputError(f"draft {preset!r} needs the target itself; use its engine")
 
 
 class Drafters(dict[str, Drafter]):

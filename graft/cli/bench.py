@@ -111,7 +111,9 @@ def _load(options: BenchOptions, settings: "BenchSettings") -> Any:  # noqa: ANN
     for draft in settings.drafts:
         check_draft(draft, draft_model=options.draft_model is not None, head=head)
     first = next((each for each in settings.drafts if each != "plain"), "plain")
-    return options.for_draft(first).load_engine(max_batch=max(settings.batches), prefix_cache=0)
+    chosen = options.for_draft(first)
+    chosen.check()
+    return chosen.load_engine(max_batch=max(settings.batches), prefix_cache=0)
 
 
 def split(text: str, kind: Callable[[str], Any] = str, rule: str = "") -> tuple[Any, ...]:

@@ -279,18 +279,19 @@ def _lookup(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, 
     from graft.match.suffix_array import SAMPLE
 
     index, confidence = store.index(), Calibration(STORE_PRIOR).confidence()
-    index.extend(np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32))
+    tokens = np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
+    index.extend(tokens)
     index.lookup(limit, confidence)  # compiles the kernels and loads the pages
     started = time.perf_counter()
     matches = index.lookup(limit, confidence)
     seconds = time.perf_counter() - started
-    hits = store.search_reliable(index.tokens)
+    hits = store.search_reliable(tokens)
     paths: list[list[int]] = []
     for token, parent in zip(matches.tokens.tolist(), matches.parents.tolist(), strict=True):
         paths.append([*(paths[parent] if parent >= 0 else []), token])
     return {
         "match_length": hits.length,
-        "match": tokenizer.decode(index.tokens[len(index.tokens) - hits.length :].tolist()),
+        "match": tokenizer.decode(tokens[len(tokens) - hits.length :].tolist()),
         "hits": hits.count,
         "sampled": min(hits.count, SAMPLE),
         "microseconds": seconds / MICRO,

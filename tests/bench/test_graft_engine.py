@@ -5,6 +5,7 @@ from tiny import tiny_engine
 
 from graft.bench.graft_engine import GraftEngine
 from graft.decode.likelihood import log_likelihood
+from graft.decode.prepared_request import as_prepared
 
 PROMPT = [*range(10, 60)]
 
@@ -35,9 +36,14 @@ def test_likelihood_of_gold_is_that_of_the_whole_answer():
 @pytest.mark.parametrize(("method", "first"), [("plain", True), ("copy", True), ("copy", False)])
 def test_prompts_are_prefilled_before_they_are_timed(method, first):
     engine = tiny_engine()
-    engine.model.prefixes.use(most_rows=4096)
-    begun, taken = [], engine._begin
-    engine._begin = lambda request: begun.append(request.params.max_tokens) or taken(request)
+    engine.model.prefixes.use(max_rows=4096)
+    begun, submit = [], engine.submit
+
+    def submitted(request, **options):
+        begun.append(as_prepared(request).request.params.max_tokens)
+        return submit(request, **options)
+
+    engine.submit = submitted
     prompts = [PROMPT * 11, PROMPT[::-1] * 11]
     found = GraftEngine(engine, prefill_first=first).ask(request(method, prompts))
     steps = 1 if method == "plain" else 3 + 2 * len(prompts[0]) // engine.model.chunk

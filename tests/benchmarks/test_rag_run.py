@@ -30,7 +30,7 @@ ROWS = [
 @pytest.fixture(scope="module")
 def tiny():
     engine = tiny_engine(tiny_network(max_position_embeddings=16384))
-    engine.model.prefixes.use(most_rows=100_000)
+    engine.model.prefixes.use(max_rows=100_000)
     return engine
 
 

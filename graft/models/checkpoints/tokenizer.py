@@ -101,6 +101,9 @@ class Tokenizer:
             return self.backend_tokenizer.id_to_token(ids)
         return [self.backend_tokenizer.id_to_token(int(each)) for each in ids]
 
+    def __len__(self) -> int:
+        return self.backend_tokenizer.get_vocab_size()
+
     def get_vocab(self) -> dict[str, int]:
         """Ids by token."""
         return self.backend_tokenizer.get_vocab(with_added_tokens=True)

@@ -140,7 +140,7 @@ def test_a_number_of_layers_that_is_none_is_refused(tmp_path, layers):
 
 def test_a_head_with_more_cross_layers_than_the_target_is_refused(tmp_path):
     write_head(tmp_path / "head", made("longspec", cross_layers=3))
-    with pytest.raises(CheckpointError, match="looks at 3 layers, tiny has 2"):
+    with pytest.raises(CheckpointError, match="attends to 3 layers, tiny has 2"):
         read_head(tmp_path / "head", CHECKPOINT, TARGET)
 
 
