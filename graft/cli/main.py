@@ -1,5 +1,6 @@
 """The command `graft`. Nothing slow is imported here: `graft --help` answers at once."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -61,4 +62,6 @@ def main() -> None:
     # A terminal that cannot show a character gets a question mark, not a failure mid-answer.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")
+    # torch's OpenMP reads it when torch is imported; see `forward_panels.use_threads`.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     app()
