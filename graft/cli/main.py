@@ -1,5 +1,6 @@
 """The command `graft`. Commands import torch when they run, so `graft --help` is fast."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -53,4 +54,6 @@ def main() -> None:
     # A character that the terminal cannot show becomes a question mark instead of an error.
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")
+    # torch's OpenMP reads it when torch is imported; see `forward_panels.use_threads`.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     app()

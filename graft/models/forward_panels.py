@@ -130,8 +130,9 @@ class PanelForward:
 def use_threads() -> int:
     """Give the compiled kernels as many threads as torch has; how many that is.
 
-    The first call starts numba's threads. Their library reads the environment once, at that
-    moment; the environment is as it was afterwards.
+    The first call starts numba's threads and loads their OpenMP library, which reads the
+    environment once; the environment is restored. Where torch brings the same library, it has read
+    the environment when torch was imported: the `graft` command sets the variable before that.
     """
     name, value = _SPINS
     added = name not in os.environ
