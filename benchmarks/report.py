@@ -1,7 +1,7 @@
 """The report of any result file: a heading, tables, figures and notes.
 
-A kind has a module with `tables(results)` and perhaps `figures(results)` and `notes(results)`;
-files of other kinds are shown row by row.
+A kind has a module with `tables`, `figures` and `notes` of results; other files are shown row by
+row.
 """
 
 from collections.abc import Sequence
@@ -12,8 +12,13 @@ from pathlib import Path
 from graft.bench.result_file import Results, Row, read_results
 from graft.bench.table import MISSING, heading, markdown
 
+# Fields of the rows that the report of a kind needs
 REPORTS = {
-    kind: f"benchmarks.{kind}.report" for kind in ("decode", "kernels", "rag", "serve", "index")
+    "decode": ("prompts", "variant", "first_tokens", "total_seconds"),
+    "kernels": ("part", "variant", "context", "nodes"),
+    "rag": ("set", "question", "policy", "variant"),
+    "serve": ("concurrency", "wrongly_answered"),
+    "index": ("index", "tokens", "lookup_us"),
 }
 MAX_ROWS = 60  # of a file that has no report of its own
 Points = list[tuple[float | str, float]]
@@ -85,9 +90,10 @@ def report_of(results: Results, name: str = "") -> Report:
     settings = results.header.settings
     parts = [results.kind, settings.get("suite"), settings.get("model"), settings.get("dtype")]
     title = ": ".join(filter(None, [name, ", ".join(str(part) for part in parts if part)]))
-    if results.kind not in REPORTS or not results.header.key:
+    needed = REPORTS.get(results.kind)
+    if not needed or not results.measured or not set(needed) <= set(results.measured[0]):
         return Report(title, heading(results), [_generic(results)], notes=results.header.notes)
-    kind = import_module(REPORTS[results.kind])
+    kind = import_module(f"benchmarks.{results.kind}.report")
     return Report(
         title,
         heading(results),
