@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from graft.assemble import load
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
-from graft.models.heads.load import AUTO_HEAD
+from graft.models.heads.installed import AUTO_HEAD
 from graft.models.load import DTYPES
 
 SPLITS = ("report", "tune", "all")

@@ -97,7 +97,7 @@ def _listed(values: dict[str, object]) -> str:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader must know besides."""
+    """Weak intervals, different outputs, errors, and how quality was scored."""
     baseline, summaries = summarize(results)
     return [*summary_notes(results, baseline, summaries), *qualities(results, baseline)[1]]
 

@@ -13,7 +13,7 @@ from graft.assemble import check_draft
 from graft.bench.variants import ENGINES, Variant, engine_variant
 from graft.errors import InputError
 from graft.machine import usable_cores
-from graft.models.heads.load import may_have_head, named_head
+from graft.models.heads.installed import may_have_head, named_head
 from graft.models.rope import check_context_length
 
 QUALITIES = ("answers", "likelihood")

@@ -10,7 +10,7 @@ from graft.bench.result_file import read_results
 from graft.bench.simulate.recordings import recordings_of
 from graft.bench.simulate.traces import trace as traced
 from graft.bench.simulate.traces import write_traces
-from graft.models.heads.load import may_have_head
+from graft.models.heads.installed import may_have_head
 
 
 @dataclass(frozen=True, kw_only=True)

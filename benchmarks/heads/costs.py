@@ -7,7 +7,7 @@
 Times are medians, in milliseconds, and in steps of plain decoding at the same context. A head's
 tokens per step over (draft + verify) is the speed-up it can have; docs/results.md holds what
 `graft bench` measured against that. With --memory, on a GPU: what torch's allocator holds for a
-head's own rows after it has read a text of that length, and the peak of a drafting step besides.
+head's own rows after it has read a text of that length, and the peak memory of a drafting step.
 """
 
 import argparse

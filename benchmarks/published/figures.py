@@ -9,7 +9,7 @@ from graft.bench.statistics import Estimate, mean, ratio
 Row = dict[str, Any]
 NOTHING = "–"
 PLAIN = "plain"
-# What identifies a measurement besides its variant; `session` keeps pairs within one run.
+# What identifies a measurement apart from its variant; `session` keeps pairs within one run.
 CELL = ("session", "suite", "prompts", "temperature", "batch", "context", "repeat")
 
 

@@ -158,7 +158,7 @@ def figures(results: Results) -> list[Figure]:
 
 
 def notes(results: Results) -> list[str]:
-    """What a reader must know besides."""
+    """How to read the tables."""
     settings = results.header.settings
     sizes = {k.removeprefix("passages of "): v for k, v in settings.items() if "passages of" in k}
     corpora = ", ".join(f"{name} {count:,}" for name, count in sizes.items())

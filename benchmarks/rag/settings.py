@@ -6,7 +6,7 @@ from typing import ClassVar
 from benchmarks.settings import Settings, option
 from graft.assemble import check_draft
 from graft.errors import InputError
-from graft.models.heads.load import may_have_head, named_head
+from graft.models.heads.installed import may_have_head, named_head
 from graft.rag.policies import check_policy
 from graft.rag.reuse import as_reuse
 

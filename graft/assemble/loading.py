@@ -22,7 +22,8 @@ from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVE
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.gpu import hold_rows
-from graft.models.heads.load import AUTO_HEAD, find_heads, may_have_head
+from graft.models.heads.installed import AUTO_HEAD, may_have_head
+from graft.models.heads.load import find_heads
 from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.same_tokens import check_same_tokens
@@ -202,7 +203,7 @@ def engine_around(
 
 
 def rows_key_of(loaded: LoadedModel) -> str:
-    """A digest of everything that rows depend on besides the text."""
+    """A digest of everything that rows depend on except the text."""
     return rows_key(
         loaded.identity,
         loaded.dtype,

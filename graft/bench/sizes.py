@@ -1,8 +1,5 @@
 """Numbers of tokens as users write them: 4k is 4096."""
 
-from graft.errors import InputError
-from graft.models.rope import check_context_length
-
 THOUSAND = 1024
 
 
@@ -16,14 +13,3 @@ def short(tokens: int) -> str:
     """4096 is 4K, 1000 is 1000."""
     whole, rest = divmod(tokens, THOUSAND)
     return f"{whole}K" if whole and not rest else str(tokens)
-
-
-def context_tokens(text: str | None) -> int | None:
-    """The value of --context-length."""
-    try:
-        tokens = None if text is None else size(text)
-    except ValueError:
-        message = f"--context-length is a number of tokens such as 32k, not {text!r}"
-        raise InputError(message) from None
-    check_context_length(tokens)
-    return tokens

@@ -179,7 +179,7 @@ def overall(summaries: Sequence[Summary]) -> list[Summary]:
 
 
 def notes(results: Results, baseline: str, summaries: Sequence[Summary]) -> list[str]:
-    """What a reader of the table must know besides: weak intervals, different outputs, errors."""
+    """Notes below the table: weak intervals, different outputs, errors."""
     found = [note for header in results.headers for note in header.notes]
     dtype = results.header.settings.get("dtype", "")
     for each in overall(summaries):

@@ -15,7 +15,6 @@ from graft.errors import InputError
 
 if TYPE_CHECKING:
     from graft.bench.result_file import Results
-    from graft.bench.run import BenchSettings
 
 WIDTH = 110  # where there is no terminal
 
@@ -78,9 +77,11 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
 
     Example: graft bench prompts.jsonl --draft plain,auto
     """
+    drafts = split(options.draft)
+    chosen = _check(options, drafts)
+    from graft.bench.prompts import read_prompts
     from graft.bench.run import BenchSettings, bench
 
-    drafts = split(options.draft)
     settings = BenchSettings(
         prompts=prompts,
         drafts=drafts,
@@ -95,25 +96,24 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
         draft_model=options.draft_model,
         out=out,
     )
-    loaded = _load(options, settings)
+    read_prompts(settings.prompts)  # refused before a model is loaded
+    loaded = chosen.load_engine(max_batch=max(settings.batches), prefix_cache=0)
     with _progress() as progress:
         results = bench(settings, loaded, progress)
     _show(results, json=json)
 
 
-def _load(options: BenchOptions, settings: "BenchSettings") -> Any:  # noqa: ANN401
-    from graft.assemble import check_draft
-    from graft.bench.prompts import read_prompts
-    from graft.models.heads.load import may_have_head, named_head
+def _check(options: BenchOptions, drafts: tuple[str, ...]) -> ModelOptions:
+    """The options of the engine for all drafts; a wrong value is refused without torch."""
+    from graft.assemble.presets import check_draft
+    from graft.models.heads.installed import may_have_head, named_head
 
-    read_prompts(settings.prompts)  # refused before a model is loaded
     head = may_have_head(named_head(options.head))
-    for draft in settings.drafts:
+    for draft in drafts:
         check_draft(draft, draft_model=options.draft_model is not None, head=head)
-    first = next((each for each in settings.drafts if each != "plain"), "plain")
-    chosen = options.for_draft(first)
+    chosen = options.for_draft(next((each for each in drafts if each != "plain"), "plain"))
     chosen.check()
-    return chosen.load_engine(max_batch=max(settings.batches), prefix_cache=0)
+    return chosen
 
 
 def split(text: str, kind: Callable[[str], Any] = str, rule: str = "") -> tuple[Any, ...]:

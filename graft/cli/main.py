@@ -18,6 +18,7 @@ from graft.cli.run import run
 from graft.cli.serve import serve
 from graft.cli.simulate import simulate
 from graft.cli.train import train
+from graft.machine import SHORT_SPINS
 
 # Plain help: importing rich would take most of the time of --help.
 app = typer.Typer(
@@ -55,5 +56,5 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")
     # torch's OpenMP reads it when torch is imported; see `forward_panels.use_threads`.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    os.environ.setdefault(*SHORT_SPINS)
     app()

@@ -43,7 +43,7 @@ class ServeOptions(ModelOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Host name that clients may use besides localhost; repeatable. With it, or on a "
+            help="Host name that clients may use, as well as localhost; repeatable. With it, or on a "
             "loopback address, the server refuses other host names.",
         ),
     ] = None

@@ -72,7 +72,7 @@ def document_prompt(
         prompt = graft.document_prompt(engine, "When can it be ended?", documents)
         print(engine.generate(prompt.messages).text)
 
-    `keep_free` tokens stay free, besides `params.max_tokens`, for later turns of a chat. Raises
+    `keep_free` tokens, on top of `params.max_tokens`, stay free for later turns of a chat. Raises
     ContextLengthError if `full` is set and the documents do not fit, or if no passage fits.
     """
     context = engine.context_length

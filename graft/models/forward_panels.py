@@ -17,15 +17,12 @@ from graft.kernels.panels import COMPUTING, LANES
 from graft.kernels.products import multiply_columns, multiply_share, prepare_rows
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
+from graft.machine import SHORT_SPINS
 from graft.models.llama_shape import LlamaShape, LlamaWeights
 from graft.models.panel_weights import from_bits, pack_weights, widen
 from graft.models.storage import PanelStorage
 
 _MIN_SHARED_WEIGHTS = 1 << 20  # fewer are multiplied before a second thread wakes up
-# GNU OpenMP, numba's thread pool on Linux, lets threads spin for milliseconds at every barrier. If
-# another process wants the cores, the spinning thread keeps the core from the very one it waits
-# for: a step took seven times as long beside one busy process, 5 % longer with short spins.
-_SPINS = ("GOMP_SPINCOUNT", "1000")
 
 
 class PanelForward:
@@ -134,7 +131,7 @@ def use_threads() -> int:
     environment once; the environment is restored. Where torch brings the same library, it has read
     the environment when torch was imported: the `graft` command sets the variable before that.
     """
-    name, value = _SPINS
+    name, value = SHORT_SPINS
     added = name not in os.environ
     if added:
         os.environ[name] = value

@@ -56,7 +56,7 @@ class RequestBuilder:
 
     @property
     def methods(self) -> list[str]:
-        """The values of `speculative.method`, besides the default."""
+        """The values of `speculative.method`, without the default."""
         return [name for name in self.engine.presets if not set(name) & set("+:")]
 
     def check_model(self, name: str | None) -> None:

@@ -38,7 +38,7 @@ class Dataset:
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """What the rows depend on, besides files and tokenizer."""
+    """What the rows depend on, apart from files and tokenizer."""
 
     length: int
     field: str

@@ -76,6 +76,8 @@ def test_help_imports_nothing_heavy():
         ("ask ? --corpus x --policy never", "unknown policy 'never'"),
         ("ask ? --corpus x --reuse some", "unknown reuse 'some'"),
         ("ask ? --corpus x --draft magic", "unknown draft 'magic'"),
+        ("bench x.jsonl --draft plain,magic", "unknown draft 'magic'"),
+        ("bench x.jsonl --dtype int3", "unknown dtype 'int3'"),
         ("serve no-such-model", "unknown model 'no-such-model'"),
         ("serve --draft magic", "unknown draft 'magic'"),
     ],

@@ -18,8 +18,6 @@ from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, in_level_order, root_only
 
-MIN_COPY = 6  # matching tokens at a text's end from which it counts as a copy
-
 
 @dataclass(slots=True)
 class _Text:
@@ -122,10 +120,6 @@ class LookupDrafter:
             SOURCES,
             np.concatenate([[NOWHERE] * (count + 1), matches.positions]),
         )
-
-    def is_copying(self, sequence: int) -> bool:
-        """Whether the text's end repeats at least MIN_COPY earlier tokens (suffix automaton)."""
-        return self._texts[sequence].index.match_length >= MIN_COPY
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

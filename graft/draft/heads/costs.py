@@ -48,7 +48,7 @@ def with_overhead(head: DraftHead, fingerprint: str, dtype: str) -> DraftHead:
 
 
 def _cost_key(runner: HeadRunner, growth: Growth, fingerprint: str, dtype: str) -> list[str]:
-    """What a head's times depend on besides the machine."""
+    """What a head's times depend on, apart from the machine."""
     config = runner.config
     sizes = [config.draft_vocabulary, config.inner, config.cross_layers]
     about = [config.kind, *map(str, sizes)]

@@ -10,10 +10,7 @@ from pathlib import Path
 from graft.models.heads.config import KINDS, sizes_of
 from graft.models.heads.eagle_runner import EagleRunner
 from graft.models.heads.files import Head, read_head
-from graft.models.heads.installed import AUTO_HEAD as AUTO_HEAD
-from graft.models.heads.installed import installed_heads
-from graft.models.heads.installed import may_have_head as may_have_head
-from graft.models.heads.installed import named_head as named_head
+from graft.models.heads.installed import AUTO_HEAD, installed_heads
 from graft.models.heads.layers import Positions
 from graft.models.heads.longspec_runner import LongSpecRunner
 from graft.models.heads.runner import HeadRunner
