@@ -11,39 +11,54 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graft.kernels.overlap import overlapped, wait
+
 MAX_MOVES = 64  # rows that one program of `move_rows` holds in registers
 ARGMAX_BLOCK = 4096  # elements of a row per program of `argmax_rows`
 
 
 def add_norm(hidden: Tensor, change: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
-    """hidden [N, E] += change in place, then its RMS norm times weight [E]."""
+    """hidden [N, E] += change in place, then its RMS norm times weight [E].
+
+    The change is [N, E], or [S, N, E] float32 of S parts: their sum is rounded before it is added.
+    """
     rows, size = hidden.shape
     assert hidden.is_contiguous(), "rows must be contiguous"
-    assert change is None or (change.shape == hidden.shape and change.is_contiguous())
+    parts = 0
+    if change is not None:
+        parts = len(change) if change.dim() > hidden.dim() else 1
+        assert change.shape[-2:] == hidden.shape, "one change per element"
+        assert change.is_contiguous(), "rows must be contiguous"
     normed = torch.empty_like(hidden)
     block = triton.next_power_of_2(size)
     _add_norm[(rows,)](
-        hidden, hidden if change is None else change, weight, normed, size, epsilon,
-        CHANGED=change is not None, BLOCK=block, num_warps=min(max(block // 256, 1), 16),
+        hidden, hidden if change is None else change, weight, normed, rows, size, epsilon,
+        PARTS=parts, BLOCK=block, num_warps=min(max(block // 256, 1), 16),
+        **overlapped(hidden.device),
     )  # fmt: skip
     return normed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def _add_norm(
-    hidden, change, weight, normed, size, epsilon, CHANGED: tl.constexpr, BLOCK: tl.constexpr
-):
+    hidden, change, weight, normed, rows, size, epsilon,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     start = tl.program_id(0).to(tl.int64) * size
     column = tl.arange(0, BLOCK)
     inside = column < size
+    gain = tl.load(weight + column, inside, other=0.0).to(tl.float32)
+    wait(PDL)
     x = tl.load(hidden + start + column, inside, other=0.0)
-    if CHANGED:
+    if PARTS > 0:
         added = tl.load(change + start + column, inside, other=0.0).to(tl.float32)
-        x = (x.to(tl.float32) + added).to(x.dtype)
+        for part in tl.static_range(1, PARTS):
+            step = part * rows.to(tl.int64) * size
+            added += tl.load(change + step + start + column, inside, other=0.0).to(tl.float32)
+        x = (x.to(tl.float32) + added.to(x.dtype).to(tl.float32)).to(x.dtype)
         tl.store(hidden + start + column, x, inside)
     wide = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + epsilon)
-    gain = tl.load(weight + column, inside, other=0.0).to(tl.float32)
     tl.store(normed + start + column, wide * scale * gain, inside)
 
 
@@ -74,7 +89,7 @@ def rotate_and_store(
         qkv, positions, cosine, sine, rows, query, keys, values, *(head_norms or (qkv, qkv)),
         keys.stride(0), keys.stride(1), epsilon,
         HEADS=heads, KV_HEADS=kv_heads, HALF=size // 2, NORMED=head_norms is not None,
-        BLOCK=triton.next_power_of_2(size // 2), num_warps=1,
+        BLOCK=triton.next_power_of_2(size // 2), num_warps=1, **overlapped(qkv.device),
     )  # fmt: skip
     return query
 
@@ -88,7 +103,7 @@ def rotate(queries: Tensor, positions: Tensor, cosine: Tensor, sine: Tensor, siz
     _rotate_and_store[(len(queries), heads)](
         queries, positions, cosine, sine, positions, rotated, *unused, 0, 0, 0.0,
         HEADS=heads, KV_HEADS=0, HALF=size // 2, NORMED=False,
-        BLOCK=triton.next_power_of_2(size // 2), num_warps=1,
+        BLOCK=triton.next_power_of_2(size // 2), num_warps=1, **overlapped(queries.device),
     )  # fmt: skip
     return rotated
 
@@ -98,10 +113,11 @@ def _rotate_and_store(
     qkv, positions, cosine, sine, rows, query, keys, values, query_norm, key_norm,
     head_stride, row_stride, epsilon,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, NORMED: tl.constexpr,
-    BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One head of one node: of the queries, then of the keys, then of the values."""
     node, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    wait(PDL)
     column = tl.arange(0, BLOCK)
     inside = column < HALF
     source = qkv + (node * (HEADS + 2 * KV_HEADS) + head) * (2 * HALF) + column
@@ -140,12 +156,15 @@ def swiglu(gate_up: Tensor) -> Tensor:
     assert gate_up.is_contiguous(), "rows must be contiguous"
     gated = gate_up.new_empty(rows, size)
     block = min(triton.next_power_of_2(size), 1024)
-    _swiglu[(rows, triton.cdiv(size, block))](gate_up, gated, size, BLOCK=block, num_warps=4)
+    _swiglu[(rows, triton.cdiv(size, block))](
+        gate_up, gated, size, BLOCK=block, num_warps=4, **overlapped(gate_up.device)
+    )
     return gated
 
 
 @triton.jit
-def _swiglu(gate_up, gated, size, BLOCK: tl.constexpr):
+def _swiglu(gate_up, gated, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    wait(PDL)
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size

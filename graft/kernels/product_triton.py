@@ -1,239 +1,205 @@
-"""Products of a few rows with a large matrix in Triton, fused with norm, bias, residual and gate.
+"""Products of rows with a matrix in Triton, with the same bits for a row in any call.
 
-With few rows a product takes as long as reading its weights. Each program computes some outputs and
-streams their weights once. Where that gives too few programs to fill the GPU, several split the
-inputs and write partial sums; the last to finish adds them in a fixed order. The same call gives
-the same bits every time.
+An element of a product is the sum over the inputs in their order, by matrix instructions that add
+sixteen at a time to a float32 sum. How many rows, outputs and inputs a program takes changes the
+speed alone, and a library's product that does not split the inputs has the same bits (verified on
+Hopper in bfloat16 and float16, by `product_choice` at load). A matrix with few outputs and many
+inputs is cut into segments of inputs, always the same for a matrix: their partial sums are added
+in order by whoever uses the result.
 
-The fused norm needs no extra pass: y = (x * gain) @ weight.T / rms(x), with the squares summed in
-the same loop. (In float16 x * gain must stay below 65504.)
+With few rows a product takes as long as reading its weights: programs ask for their first weights
+before they wait for the kernel in front of them.
 """
 
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-MAX_ROWS = 64
-MAX_BLOCKS = 8192  # of outputs with split inputs
-MIN_PROGRAMS = 256  # that fill a GPU
+from graft.kernels.overlap import overlapped, wait
+
+SEGMENT_STEP = 256  # inputs: segments are multiples of it
+MIN_SEGMENT = 4096  # inputs: shorter ones cost more than they save
+PROGRAMS = 192  # that read a matrix at about full speed, of 16 outputs each
+LINE = 128  # bytes of a cache line
 
 
 @dataclass(frozen=True, slots=True)
 class ProductPlan:
-    """How one product is divided among programs."""
+    """How a product is divided among programs; it does not change the result."""
 
+    rows: int  # per program
     outputs: int  # per program
     depth: int  # inputs per iteration
-    splits: int  # programs that split the inputs of the same outputs
     warps: int
     stages: int  # of the software pipeline
-    dots: bool  # by matrix instructions (16 rows or more), else multiplied and summed
+    swapped: bool = False  # outputs, not rows, are the first operand
 
 
-def plan_product(
-    rows: int, outputs: int, depth: int, *, gated: bool = False, itemsize: int = 2
-) -> ProductPlan:
-    """A plan for weights [outputs, depth] of `itemsize` bytes each; gated, twice as many outputs.
-
-    Measured on an H200 (benchmarks/kernels). One or two rows are multiplied and summed,
-    in small matrices up to four; more rows use tensor cores.
-    """
-    few = rows <= 2 or (rows <= 4 and outputs < 2048)
-    if few:
-        return _plan_sums(rows, outputs, depth, itemsize, gated=gated)
-    return _plan_dots(outputs, depth, itemsize, gated=gated)
+def segments_of(outputs: int, depth: int) -> int:
+    """Segments of the inputs of a matrix [outputs, depth]: a property of the matrix."""
+    segments = 1
+    while 16 * PROGRAMS > outputs * segments and depth >= 2 * segments * MIN_SEGMENT:
+        segments *= 2
+    return segments
 
 
-def _plan_sums(rows: int, outputs: int, depth: int, itemsize: int, *, gated: bool) -> ProductPlan:
-    """Every thread reads 16 bytes at a time."""
-    height, wide, warps, stages = 2, 2048 // itemsize, 4, 1
-    if rows == 1 and depth < 8192:
-        height, stages = 2 if gated else 4, 3
-    elif rows == 1:
-        height = 2 if gated else 8
-    elif rows == 2 and (gated or outputs >= 2048):
-        wide, warps = wide // 2, 2
-    return ProductPlan(height, wide, 1, warps, stages, dots=False)
+def segment_bounds(depth: int, segments: int) -> list[tuple[int, int]]:
+    """First and last input of each segment."""
+    span = segment_span(depth, segments)
+    return [(first, min(depth, first + span)) for first in range(0, depth, span)]
 
 
-def _plan_dots(outputs: int, depth: int, itemsize: int, *, gated: bool) -> ProductPlan:
-    """Inputs are split until the GPU is full; each split reads at least two blocks."""
-    height, stages = (64, 4) if outputs >= 4096 and not gated else (32, 5)
-    wide = (128 if depth % 128 == 0 else 64) * 2 // itemsize
-    blocks, steps, splits = triton.cdiv(outputs, height), triton.cdiv(depth, wide), 1
-    while 2 * splits * blocks < MIN_PROGRAMS and steps >= 4 * splits:
-        splits *= 2
-    return ProductPlan(height, wide, splits, 4, stages, dots=True)
+def segment_span(depth: int, segments: int) -> int:
+    """Inputs of a segment; the last may have fewer."""
+    return triton.cdiv(triton.cdiv(depth, segments), SEGMENT_STEP) * SEGMENT_STEP
+
+
+def default_plan(rows: int, outputs: int, depth: int, itemsize: int = 2) -> ProductPlan:
+    """A good plan without measuring."""
+    return plans(rows, outputs, depth, itemsize)[0]
+
+
+def plans(rows: int, outputs: int, depth: int, itemsize: int = 2) -> list[ProductPlan]:
+    """Plans worth measuring, for weights of `itemsize` bytes, the likely best first."""
+    tile = min(max(16, triton.next_power_of_2(rows)), 128)
+    if itemsize > 2:  # noqa: PLR2004
+        return [ProductPlan(min(tile, 32), 32, 32, 4, 3)]
+    found = {
+        16: [(16, 256, 2, 5), (32, 128, 2, 6), (64, 128, 4, 4, True), (32, 64, 2, 6)],
+        32: [(16, 256, 4, 4), (32, 128, 4, 5), (64, 128, 4, 4, True)],
+        64: [(32, 128, 4, 5), (64, 128, 4, 4), (128, 64, 8, 4, True), (16, 128, 4, 6)],
+        128: [(64, 64, 4, 4), (128, 64, 8, 4), (32, 128, 4, 4)],
+    }[tile]
+    made = [ProductPlan(tile, *each) for each in found]
+    wide = outputs >= 16 * 1024
+    return sorted(made, key=lambda plan: plan.outputs != 64) if wide else made
 
 
 def product(
     x: Tensor,
     weight: Tensor,
     *,
-    norm: tuple[Tensor, float] | None = None,
     bias: Tensor | None = None,
-    residual: Tensor | None = None,
     gated: bool = False,
+    segments: int = 1,
+    out: Tensor | None = None,
     plan: ProductPlan | None = None,
 ) -> Tensor:
-    """x [N, I] @ weight [O, I].T -> [N, O], N at most 64.
+    """x [N, I] @ weight [O, I].T -> [N, O], rounded to the dtype of x, in `out` if there is one.
 
-    norm is (weight [I], epsilon) of an RMS norm of x. A residual [N, O] is added to in place and
-    returned. With `gated`, weight is gates and ups [2F, I] and the result silu(gate) * up [N, F].
-    Calls on one device must not overlap, and the first must not be captured in a graph.
+    With `gated`, weight is gates and ups [2F, I] and the result silu(gate) * up [N, F], of both
+    rounded. With segments, the result is [segments, N, O] in float32, to be summed in order.
     """
     rows, depth = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
-    assert rows <= MAX_ROWS, f"at most {MAX_ROWS} rows"
     assert x.is_contiguous(), "rows must be contiguous"
     assert weight.is_contiguous(), "rows must be contiguous"
-    assert residual is None or (residual.shape == (rows, outputs) and residual.is_contiguous())
-    assert bias is None or not gated, "gates and ups have no bias"
-    plan = plan or plan_product(rows, outputs, depth, gated=gated, itemsize=x.itemsize)
-    padded = triton.next_power_of_2(max(rows, 16) if plan.dots else rows)
-    blocks, blocks_deep = triton.cdiv(outputs, plan.outputs), triton.cdiv(depth, plan.depth)
-    y = x.new_empty(rows, outputs) if residual is None else residual
-    sums = squares = arrived = y
-    if plan.splits > 1:
-        assert blocks <= MAX_BLOCKS, f"at most {MAX_BLOCKS} blocks of outputs can be split"
-        width, parts = blocks * plan.outputs, 2 if gated else 1
-        sums = x.new_empty(parts, plan.splits, padded, width, dtype=torch.float32)
-        squares = x.new_empty(plan.splits, padded, blocks, dtype=torch.float32)
-        arrived = _counters(x.device)
-    gain, epsilon = norm or (x, 0.0)
-    _product[(blocks, plan.splits)](
-        x, weight, gain, x if bias is None else bias, y, sums, squares, arrived,
-        rows, outputs, depth, epsilon,
-        ROWS=padded, OUTPUTS=plan.outputs, DEPTH=plan.depth,
-        STEPS=triton.cdiv(blocks_deep, plan.splits), SPLITS=plan.splits, STAGES=plan.stages,
-        DOTS=plan.dots, EVEN=depth % (plan.depth * plan.splits) == 0, NORMED=norm is not None,
-        BIASED=bias is not None, ADDED=residual is not None, GATED=gated, num_warps=plan.warps,
+    assert segments == 1 or (bias is None and not gated), "only plain products are cut"
+    plan = plan or default_plan(rows, outputs, depth, x.itemsize)
+    y = out
+    if y is None and segments > 1:
+        y = x.new_empty(segments, rows, outputs, dtype=torch.float32)
+    elif y is None:
+        y = x.new_empty(rows, outputs)
+    grid = (triton.cdiv(rows, plan.rows), triton.cdiv(outputs, plan.outputs), segments)
+    span = depth if segments == 1 else segment_span(depth, segments)
+    _product[grid](
+        x, weight, x if bias is None else bias, y, rows, outputs, depth, span,
+        ROWS=plan.rows, OUTPUTS=plan.outputs, DEPTH=plan.depth, STAGES=plan.stages,
+        EVEN=depth % plan.depth == 0 and span % plan.depth == 0, SWAPPED=plan.swapped,
+        BIASED=bias is not None, GATED=gated, PARTIAL=segments > 1,
+        PREFETCHED=plan.rows == 16, ELEMENTS=LINE // x.itemsize,  # noqa: PLR2004
+        num_warps=plan.warps, **overlapped(x.device),
     )  # fmt: skip
     return y
 
 
-@cache
-def _counters(device: torch.device) -> Tensor:
-    """Finished programs per block of outputs; zero again after each call."""
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    assert not capturing, "call `product` once before capturing a graph"
-    return torch.zeros(MAX_BLOCKS, dtype=torch.int32, device=device)
-
-
 @triton.jit(do_not_specialize=["rows"])
 def _product(
-    x, weight, gain, bias, y, sums, squares, arrived, rows, outputs, depth, epsilon,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr,
-    SPLITS: tl.constexpr, STAGES: tl.constexpr, DOTS: tl.constexpr, EVEN: tl.constexpr,
-    NORMED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, GATED: tl.constexpr,
+    x, weight, bias, y, rows, outputs, depth, span,
+    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
+    EVEN: tl.constexpr, SWAPPED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
+    PARTIAL: tl.constexpr, PREFETCHED: tl.constexpr, ELEMENTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A block of outputs, over all inputs or one split of them."""
-    block, blocks, split = tl.program_id(0), tl.num_programs(0), tl.program_id(1)
-    row, output = tl.arange(0, ROWS), block * OUTPUTS + tl.arange(0, OUTPUTS)
-    # Rows and outputs beyond the last read the last one and are not stored.
-    x_at = x + tl.minimum(row, rows - 1)[:, None] * depth
-    weight_at = weight + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * depth
-    first = split * STEPS * DEPTH
-    gate, up, mean = _multiply(
-        x_at, weight_at, gain, first, outputs, depth, ROWS, OUTPUTS, DEPTH, STEPS, STAGES, DOTS,
-        EVEN, NORMED, GATED,
-    )  # fmt: skip
-    if SPLITS > 1:
-        sum_at = sums + (row[:, None] * blocks * OUTPUTS + output[None, :])
-        mean_at = squares + row * blocks + block
-        sum_step, mean_step = ROWS * blocks * OUTPUTS, ROWS * blocks
-        tl.store(sum_at + split * sum_step, gate)
-        if GATED:
-            tl.store(sum_at + (SPLITS + split) * sum_step, up)
-        if NORMED:
-            tl.store(mean_at + split * mean_step, mean)
-        tl.debug_barrier()
-        if tl.atomic_add(arrived + block, 1, sem="acq_rel") < SPLITS - 1:
-            return
-        tl.store(arrived + block, 0)
-        gate = _sum_splits(sum_at, sum_step, SPLITS)
-        if GATED:
-            up = _sum_splits(sum_at + SPLITS * sum_step, sum_step, SPLITS)
-        if NORMED:
-            mean = _sum_splits(mean_at, mean_step, SPLITS)
-
-    if NORMED:
-        scale = tl.rsqrt(mean + epsilon)[:, None]
-        gate, up = gate * scale, up * scale
-    if GATED:
-        gate *= tl.sigmoid(gate) * up
-    known = (row < rows)[:, None] & (output < outputs)[None, :]
-    _store(gate, y, bias, known, row[:, None], output[None, :], outputs, BIASED, ADDED)
-
-
-@triton.jit
-def _multiply(
-    x_at, weight_at, gain, first, outputs, depth,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, STEPS: tl.constexpr,
-    STAGES: tl.constexpr, DOTS: tl.constexpr, EVEN: tl.constexpr, NORMED: tl.constexpr,
-    GATED: tl.constexpr,
-):  # fmt: skip
-    """Products with gates (or all weights) and ups [ROWS, OUTPUTS], sum of squares / depth."""
-    column = tl.arange(0, DEPTH)[None, :]
-    if DOTS:
-        gate = tl.zeros([ROWS, OUTPUTS], tl.float32)
-        square = tl.zeros([ROWS, DEPTH], tl.float32)
-    else:  # three axes from the start give all blocks the same layout
-        x_at, weight_at, column = x_at[:, None, :], weight_at[None, :, :], column[None, :, :]
-        gate = tl.zeros([ROWS, OUTPUTS, DEPTH], tl.float32)
-        square = tl.zeros([ROWS, 1, DEPTH], tl.float32)
-    up = gate
+    """A block of rows and outputs, over all inputs or one segment of them."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    output = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    segment = tl.program_id(2)
+    first = segment * span
+    x_at = x + row[:, None].to(tl.int64) * depth + first
+    # Outputs beyond the last read the last one and are not stored.
+    weight_at = weight + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * depth + first
     up_at = weight_at + outputs.to(tl.int64) * depth
-    for step in tl.range(0, STEPS, num_stages=STAGES):
-        at = first + step * DEPTH + column
-        x = _read(x_at + at, at < depth, EVEN)
-        if NORMED:
-            wide = x.to(tl.float32)
-            square += wide * wide
-            x = (wide * _read(gain + at, at < depth, EVEN).to(tl.float32)).to(x.dtype)
-        gate = _accumulate(gate, x, _read(weight_at + at, at < depth, EVEN), DOTS)
+    if PDL:
+        if PREFETCHED:
+            _prefetch(weight_at, 8, ELEMENTS)
+            if GATED:
+                _prefetch(up_at, 8, ELEMENTS)
+    wait(PDL)
+    is_row = (row < rows)[:, None]
+    column = tl.arange(0, DEPTH)[None, :]
+    count = tl.minimum(span, depth - first)
+    total = _zeros(ROWS, OUTPUTS, SWAPPED)
+    up = total
+    for step in tl.range(0, tl.cdiv(count, DEPTH), num_stages=STAGES):
+        at = step * DEPTH + column
+        inside = at < count
+        if EVEN:
+            rows_x = tl.load(x_at + at, is_row, other=0.0)
+            part = tl.load(weight_at + at)
+        else:
+            rows_x = tl.load(x_at + at, is_row & inside, other=0.0)
+            part = tl.load(weight_at + at, inside, other=0.0)
+        total = _accumulate(total, rows_x, part, SWAPPED)
         if GATED:
-            up = _accumulate(up, x, _read(up_at + at, at < depth, EVEN), DOTS)
-    if not DOTS:
-        gate, up, square = tl.sum(gate, 2), tl.sum(up, 2), tl.sum(square, 2)
-    return gate, up, tl.sum(square, 1) / depth
-
-
-@triton.jit
-def _read(place, inside, EVEN: tl.constexpr):
-    if EVEN:
-        return tl.load(place)
+            if EVEN:
+                part = tl.load(up_at + at)
+            else:
+                part = tl.load(up_at + at, inside, other=0.0)
+            up = _accumulate(up, rows_x, part, SWAPPED)
+    if SWAPPED:
+        total = tl.trans(total)
+    known = is_row & (output < outputs)[None, :]
+    place = y + row[:, None].to(tl.int64) * outputs + output[None, :]
+    if PARTIAL:
+        tl.store(place + segment.to(tl.int64) * rows * outputs, total, known)
     else:
-        return tl.load(place, inside, other=0.0)
+        if BIASED:
+            total += tl.load(bias + output, output < outputs, other=0.0).to(tl.float32)[None, :]
+        total = total.to(x.dtype.element_ty)
+        if GATED:
+            if SWAPPED:
+                up = tl.trans(up)
+            gate = total.to(tl.float32)
+            total = gate * tl.sigmoid(gate) * up.to(x.dtype.element_ty).to(tl.float32)
+            total = total.to(x.dtype.element_ty)
+        tl.store(place, total, known)
 
 
 @triton.jit
-def _accumulate(total, x, weight, DOTS: tl.constexpr):
-    """total + x times weight: dots, or elementwise products to be summed later."""
-    if DOTS:
+def _prefetch(place, LINES: tl.constexpr, ELEMENTS: tl.constexpr):
+    """Ask for the first cache lines of each row of weights."""
+    line = tl.arange(0, LINES)[None, :] * ELEMENTS
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [place + line],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _zeros(ROWS: tl.constexpr, OUTPUTS: tl.constexpr, SWAPPED: tl.constexpr):
+    if SWAPPED:
+        return tl.zeros([OUTPUTS, ROWS], tl.float32)
+    else:
+        return tl.zeros([ROWS, OUTPUTS], tl.float32)
+
+
+@triton.jit
+def _accumulate(total, x, weight, SWAPPED: tl.constexpr):
+    if SWAPPED:
+        return tl.dot(weight, tl.trans(x), total, input_precision="ieee")
+    else:
         return tl.dot(x, tl.trans(weight), total, input_precision="ieee")
-    else:
-        return total + x.to(tl.float32) * weight.to(tl.float32)
-
-
-@triton.jit
-def _sum_splits(place, step, SPLITS: tl.constexpr):
-    """The sum over all splits, in order; bypasses the L1 cache, which may be stale."""
-    total = tl.load(place, cache_modifier=".cg")
-    for split in tl.static_range(1, SPLITS):
-        total += tl.load(place + split * step, cache_modifier=".cg")
-    return total
-
-
-@triton.jit
-def _store(result, y, bias, known, row, output, outputs, BIASED: tl.constexpr, ADDED: tl.constexpr):
-    place = y + row * outputs + output
-    if BIASED:
-        result += tl.load(bias + output, output < outputs, other=0.0).to(tl.float32)
-    if ADDED:
-        result += tl.load(place, known, other=0.0).to(tl.float32)
-    tl.store(place, result, known)

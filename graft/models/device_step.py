@@ -13,9 +13,9 @@ from numba import njit
 from torch import Tensor
 
 from graft.kernels.decoder_triton import MAX_MOVES
-from graft.kernels.tree_attention_triton import PlacedPlan
+from graft.kernels.split_attention_triton import PlacedSplits
+from graft.kernels.split_plan import EXTENT_COLUMNS, NODE_COLUMNS, TASK_COLUMNS, SplitPlan
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import COLUMNS, TreePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +25,38 @@ class StepShape:
     nodes: int
     tile: int  # query rows of an attention task
     tasks: int
-    parts: int  # maximum of partial results of a node
-    words: int  # of 64 tree nodes each
+    extents: int
+    depth: int  # of the deepest tree; 0 for chains
+    parts: int  # stored splits of a node
+    merges: bool  # whether nodes need more than tasks
 
     @property
     def sizes(self) -> dict[str, int]:
         """Integers of 64 bits in every part of the buffer, in their order."""
-        halves = {"parts": self.nodes, "tasks": self.tasks * COLUMNS}
+        halves = {
+            "table": self.nodes * NODE_COLUMNS,
+            "paths": self.nodes * self.depth,
+            "extents": self.extents * EXTENT_COLUMNS,
+            "tasks": self.tasks * TASK_COLUMNS,
+        }
         return {
             **dict.fromkeys(("tokens", "positions", "rows"), self.nodes),
-            "bits": self.nodes * self.words,
             "moves": 2 * MAX_MOVES,
             "moved": 1,
             **{name: -(-size // 2) for name, size in halves.items()},
         }
 
 
-def fit(plan: TreePlan, nodes: int, *, tasks: int = 0, parts: int = 0) -> StepShape:
-    """The shape of a step with this plan, for at least so many nodes, tasks and parts."""
+def exact(plan: SplitPlan) -> StepShape:
+    """The shape of a step with this plan and nothing else."""
     return StepShape(
-        max(nodes, len(plan.parts)),
+        len(plan.nodes),
         plan.tile,
-        max(tasks, len(plan.tasks)),
-        max(parts, int(plan.parts.max())),
-        plan.bits.shape[1],
+        len(plan.tasks),
+        len(plan.extents),
+        plan.paths.shape[1],
+        plan.parts,
+        plan.merges,
     )
 
 
@@ -63,39 +71,45 @@ class DeviceStep:
             parts[name] for name in ("tokens", "positions", "rows")
         )
         self.moves, self.moved = parts["moves"].view(MAX_MOVES, 2), parts["moved"]
-        tasks = parts["tasks"].view(torch.int32)[: shape.tasks * COLUMNS]
-        self.plan = PlacedPlan(
+
+        def table(name: str, rows: int, columns: int) -> Tensor:
+            return parts[name].view(torch.int32)[: rows * columns].view(rows, columns)
+
+        self.plan = PlacedSplits(
             shape.tile,
-            tasks.view(shape.tasks, COLUMNS),
-            parts["parts"].view(torch.int32)[: shape.nodes],
-            parts["bits"].view(shape.nodes, shape.words),
+            table("tasks", shape.tasks, TASK_COLUMNS),
+            table("table", shape.nodes, NODE_COLUMNS),
+            table("extents", shape.extents, EXTENT_COLUMNS),
+            table("paths", shape.nodes, shape.depth),
             self.positions,
             shape.parts,
+            shape.merges,
         )
         self._stages = itertools.cycle(_Stage(self.buffer) for _ in range(2))
 
     def clear(self) -> None:
         """Fill with padding: an empty step."""
-        nothing = np.empty(0, np.int64)
-        moves, tasks = np.empty((0, 2), np.int64), np.empty((0, COLUMNS), np.int32)
-        words, parts = np.empty((0, self.shape.words), np.int64), np.empty(0, np.int32)
-        self._send((nothing, nothing, nothing, words, moves, parts, tasks))
+        nothing, none = np.empty(0, np.int64), np.empty((0, 2), np.int64)
+        columns = (NODE_COLUMNS, self.shape.depth, EXTENT_COLUMNS, TASK_COLUMNS)
+        tables = [np.empty((0, each), np.int32) for each in columns]
+        self._send((nothing, nothing, nothing, none, *tables))
 
     def fill(
-        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: TreePlan, moves: np.ndarray
+        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: SplitPlan, moves: np.ndarray
     ) -> None:
         """Send the step's inputs without waiting for the device. Tokens may be on the device
         already."""
         drawn = isinstance(tokens, Tensor)
         known = np.zeros(len(tokens), np.int64) if drawn else tokens
-        self._send((known, layout.positions, layout.rows, plan.bits, moves, plan.parts, plan.tasks))
+        tables = (plan.nodes, plan.paths, plan.extents, plan.tasks)
+        self._send((known, layout.positions, layout.rows, moves, *tables))
         if drawn:
             self.tokens[: len(tokens)] = tokens
 
     def _send(self, content: tuple[np.ndarray, ...]) -> None:
         stage = next(self._stages)
         stage.wait()
-        _write(stage.whole, stage.halves, content, self.shape.nodes, self.shape.words)
+        _write(stage.whole, stage.halves, content, (self.shape.nodes, self.shape.depth, self.shape.extents))
         stage.copy_to(self.buffer)
 
 
@@ -122,9 +136,10 @@ class _Stage:
 
 
 @njit(cache=True)
-def _write(whole, halves, content, nodes, words):  # noqa: ANN001, ANN202  (numba)
+def _write(whole, halves, content, sizes):  # noqa: ANN001, ANN202  (numba)
     """The parts in the order of `StepShape.sizes`, each filled up with padding."""
-    tokens, positions, rows, bits, moves, parts, tasks = content
+    tokens, positions, rows, moves, table, paths, extents, tasks = content
+    nodes, depth, capacity = sizes
     whole[:] = 0
     count = len(tokens)
     whole[:count] = tokens
@@ -132,12 +147,18 @@ def _write(whole, halves, content, nodes, words):  # noqa: ANN001, ANN202  (numb
     whole[2 * nodes : 2 * nodes + count] = rows
     whole[2 * nodes + count : 3 * nodes] = -1
     place = 3 * nodes
-    whole[place : place + bits.size] = bits.ravel()
-    place += nodes * words
     whole[place : place + moves.size] = moves.ravel()
     place += 2 * MAX_MOVES
     whole[place] = len(moves)
     place = 2 * (place + 1)
-    halves[place : place + count] = parts
-    place += 2 * -(-nodes // 2)
+    halves[place : place + table.size] = table.ravel()
+    for node in range(count, nodes):
+        halves[place + node * NODE_COLUMNS] = -1
+    place += 2 * -(-nodes * NODE_COLUMNS // 2)
+    for node in range(count if paths.shape[1] else 0):
+        for level in range(paths.shape[1]):
+            halves[place + node * depth + level] = paths[node, level]
+    place += 2 * -(-nodes * depth // 2)
+    halves[place : place + extents.size] = extents.ravel()
+    place += 2 * -(-capacity * EXTENT_COLUMNS // 2)
     halves[place : place + tasks.size] = tasks.ravel()

@@ -17,11 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graft.kernels.decoder_triton import MAX_MOVES
-from graft.kernels.tree_attention_triton import plan_for, tasks_wanted
+from graft.kernels.split_attention_triton import plan_for
+from graft.kernels.split_plan import SplitPlan
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import TreePlan
 from graft.models.capture import captured, reason
-from graft.models.device_step import DeviceStep, StepShape, fit
+from graft.models.device_step import DeviceStep, StepShape, exact
 from graft.models.forward_triton import TritonLayers
 from graft.sampling import upload
 
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 BUCKETS = (1, 2, 4, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
 # Pieces of prompts: the library's products take 128 rows at a time, so padding costs them nothing.
 PIECES = tuple(range(384, 2048 + 1, 128))
-PIECE_PARTS = 4  # partial results of a node that their graphs have room for
+# The least tables of a graph, if it has them at all: attention tasks, stored splits, tree depth.
+TASKS, PARTS, DEPTH = 32, 16, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,9 @@ class GraphedForward:
         return self._filled(tokens, layout, plan_for(layout, self.layers.group, self._keys))
 
     def _filled(
-        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: TreePlan
+        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: SplitPlan
     ) -> DeviceStep:
-        step = DeviceStep(fit(plan, len(tokens)), self.device)
+        step = DeviceStep(exact(plan), self.device)
         step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
         return step
 
@@ -131,21 +132,22 @@ class GraphedForward:
         weight = self.layers.weights.head
         return weight if tokens is None else weight[tokens]
 
-    def _shape(self, plan: TreePlan) -> StepShape | None:
-        """Few shapes for many steps: the next of some numbers of nodes; room for the tasks of one
-        sequence of some length, then for twice as many again and again. None for those that nothing
-        is captured for: larger ones, large ones with large trees or many segments."""
-        count, kv_heads = len(plan.parts), len(self._keys)
+    def _shape(self, plan: SplitPlan) -> StepShape | None:
+        """Few shapes for many steps: the next of some numbers of nodes, and tables of sizes that
+        double. None for steps that nothing is captured for."""
+        count = len(plan.nodes)
         nodes = next((size for size in self.sizes if size >= count), None)
-        large = count > BUCKETS[-1]
-        if nodes is None or (large and _is_rare(plan)):
+        if nodes is None or (count > BUCKETS[-1] and plan.paths.shape[1]):
             return None
-        size, dtype = self._keys.shape[2], self._keys.dtype
-        tasks = tasks_wanted(plan.tile, kv_heads, size, dtype, self.device) + 8
-        parts = PIECE_PARTS if large else _doubled(tasks, int(plan.parts.max()))
-        if large:
-            tasks += PIECE_PARTS * -(-nodes * self.layers.group // plan.tile)
-        return fit(plan, nodes, tasks=_doubled(tasks, len(plan.tasks)), parts=parts)
+        return StepShape(
+            nodes,
+            plan.tile,
+            _doubled(TASKS, len(plan.tasks)) if len(plan.tasks) else 0,
+            _doubled(nodes, len(plan.extents)),
+            _doubled(DEPTH, plan.paths.shape[1]) if plan.paths.shape[1] else 0,
+            _doubled(PARTS, plan.parts) if plan.parts else 0,
+            plan.merges,
+        )
 
     def _keep_valid(self, positions: int) -> None:
         """Forget the graphs if what they read lies elsewhere now."""
@@ -200,8 +202,3 @@ def _doubled(room: int, wanted: int) -> int:
     while room < wanted:
         room *= 2
     return room
-
-
-def _is_rare(plan: TreePlan) -> bool:
-    """Whether a large step is of a kind that is not worth a graph of its own."""
-    return plan.bits.shape[1] > 1 or int(plan.parts.max()) > PIECE_PARTS

@@ -1,26 +1,34 @@
-"""Llama-shaped decoders on a GPU in few launches: for few rows everything is part of a product,
-for many the library's products do the work and small kernels stand between them.
+"""Llama-shaped decoders on a GPU: a node's features follow from its own path, bit for bit.
+
+Products have one order of summation for any number of rows (`product_choice`), attention has fixed
+splits (`split_attention_triton`), norms and rotations work row by row, and every kernel rounds
+where the others do. So a step's other nodes, its size and its graph change nothing.
 """
+
+from collections.abc import Collection
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graft.kernels.decoder_triton import add_norm, move_rows, rotate_and_store, swiglu
-from graft.kernels.product_triton import product
-from graft.kernels.tree_attention_triton import attend
+from graft.kernels.decoder_triton import add_norm, move_rows, rotate_and_store
+from graft.kernels.product_choice import ChosenProduct
+from graft.kernels.split_attention_triton import attend
 from graft.models.device_step import DeviceStep
 from graft.models.llama_shape import LayerWeights, LlamaShape, LlamaWeights
 from graft.models.storage import LazyRowStorage
 
-FEW = 16  # rows up to which our fused products are faster than the library's
 TABLE = 1 << 17  # positions whose angles are computed at first, if the model has as many
 
 
 class TritonLayers:
     """Computes a step that is on the device; its inputs stay at the same addresses."""
 
-    def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
+    def __init__(
+        self, shape: LlamaShape, weights: LlamaWeights, sizes: Collection[int] = ()
+    ) -> None:
+        """`sizes`: numbers of nodes that steps are padded to."""
         assert weights.layers[0].scales is None, "int8 products run in panels or the hook"
         self.shape, self.weights = shape, weights
         head = weights.head
@@ -29,6 +37,13 @@ class TritonLayers:
         )
         self._rotary: tuple[Tensor, Tensor] = (head.new_empty(0), head.new_empty(0))
         self.queries: list[Tensor] | None = None  # of the layers so far, while they are wanted
+        layers = weights.layers
+        chosen = partial(ChosenProduct, sizes=sizes)
+        self._qkv = chosen([x.qkv for x in layers], [x.qkv_bias for x in layers])
+        self._output = chosen([x.output for x in layers], cut=True)
+        self._gate_up = chosen([x.gate_up for x in layers], gated=True)
+        self._down = chosen([x.down for x in layers], cut=True)
+        self._head = chosen([head])
 
     @property
     def group(self) -> int:
@@ -48,39 +63,28 @@ class TritonLayers:
         """Make the deferred moves, write keys and values, and return features [N, E], the inputs
         of the output layer."""
         move_rows(self.storage.kv, step.moves, step.moved)
-        hidden = F.embedding(step.tokens, self.weights.embedding)  # [N, E]
-        few = len(hidden) <= FEW and hidden.dtype != torch.float16
-        return self._run_fused(step, hidden) if few else self._run_apart(step, hidden)
+        return self._run(step)
 
     def logits(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         """[M, V] float32 of features [M, E], in `out` if there is one."""
-        found = F.linear(features, self.weights.head)
-        return found.float() if out is None else out.copy_(found)
+        if out is None:
+            out = features.new_empty(len(features), len(self.weights.head), dtype=torch.float32)
+        return self._head(0, features, out)
 
     def compute_first(self, step: DeviceStep, layers: int) -> None:
         """Make the deferred moves, write keys and values of the first `layers` alone."""
         move_rows(self.storage.kv, step.moves, step.moved)
-        self._run_apart(step, F.embedding(step.tokens, self.weights.embedding), layers)
+        self._run(step, layers)
 
-    def _run_fused(self, step: DeviceStep, hidden: Tensor) -> Tensor:
-        """All layers and the last norm; norms, gates and sums are part of the products."""
-        epsilon = self.shape.epsilon
-        for i, layer in enumerate(self.weights.layers):
-            norm = (layer.attention_norm, epsilon)
-            qkv = product(hidden, layer.qkv, norm=norm, bias=layer.qkv_bias)
-            product(self._attend(step, i, layer, qkv), layer.output, residual=hidden)
-            gated = product(hidden, layer.gate_up, norm=(layer.mlp_norm, epsilon), gated=True)
-            product(gated, layer.down, residual=hidden)
-        return add_norm(hidden, None, self.weights.final_norm, epsilon)
-
-    def _run_apart(self, step: DeviceStep, hidden: Tensor, layers: int | None = None) -> Tensor:
-        """The same by the library's products, of all layers or the first ones."""
+    def _run(self, step: DeviceStep, layers: int | None = None) -> Tensor:
+        """All layers, or the first ones, and the last norm."""
+        hidden = F.embedding(step.tokens, self.weights.embedding)  # [N, E]
         epsilon, change = self.shape.epsilon, None
         for i, layer in enumerate(self.weights.layers[:layers]):
             normed = add_norm(hidden, change, layer.attention_norm, epsilon)
-            attended = self._attend(step, i, layer, F.linear(normed, layer.qkv, layer.qkv_bias))
-            normed = add_norm(hidden, F.linear(attended, layer.output), layer.mlp_norm, epsilon)
-            change = F.linear(swiglu(F.linear(normed, layer.gate_up)), layer.down)
+            attended = self._attend(step, i, layer, self._qkv(i, normed))
+            normed = add_norm(hidden, self._output(i, attended), layer.mlp_norm, epsilon)
+            change = self._down(i, self._gate_up(i, normed))
         return add_norm(hidden, change, self.weights.final_norm, epsilon)
 
     def _attend(self, step: DeviceStep, index: int, layer: LayerWeights, qkv: Tensor) -> Tensor:

@@ -27,9 +27,9 @@ def fastest_attention(device: torch.device) -> Callable[..., Tensor]:
     if not has_triton():
         log.warning("Triton is not installed: attention over long contexts is slow without it")
         return tree_attention
-    from graft.kernels import tree_attention_triton
+    from graft.kernels import split_attention_triton
 
-    return tree_attention_triton.tree_attention
+    return split_attention_triton.tree_attention
 
 
 def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
@@ -37,7 +37,7 @@ def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
     from graft.models.forward_graphed import GraphedForward
     from graft.models.forward_triton import TritonLayers
 
-    return GraphedForward(TritonLayers(shape, weights))
+    return GraphedForward(TritonLayers(shape, weights, GraphedForward.sizes))
 
 
 def hold_rows(

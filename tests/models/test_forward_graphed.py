@@ -144,15 +144,3 @@ def test_large_steps_return_selected_logits_and_all_features(every):
         logits = model.score([prefix, second], trees, last_only=last)
         results.append([*logits, model.features(range(11))])
     assert_close(results)
-
-
-def test_a_large_step_of_many_segments_is_launched(monkeypatch):
-    monkeypatch.setattr(forward_graphed, "PIECE_PARTS", 1)
-    results, both = [], models("llama")
-    for model in both:
-        first = model.open(64)
-        model.prefill(first, tokens(3))
-        second = model.open(30, first, 2)
-        results.append([model.prefill(second, tokens(10))])
-    assert_close(results)
-    assert {shape.nodes for shape in both[0].forward._prepared} <= {4}

@@ -1,5 +1,5 @@
-"""A head's draft levels on a GPU in few launches, for graphs: norms, gates and sums are fused into
-products, and draft rows follow the committed rows, so one attention covers both.
+"""A head's draft levels on a GPU in few launches, for graphs: gates are fused into products, sums
+into norms, and draft rows follow the committed rows, so one attention covers both.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from graft.kernels.beam_triton import Nodes, joined_pairs
 from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swiglu
 from graft.kernels.product_triton import product
 from graft.kernels.tree_attention_triton import PlacedPlan, attend
-from graft.models.forward_triton import FEW
 from graft.models.heads.layers import Norm
 from graft.models.heads.runner import HeadRunner, Text, on
 
+FEW = 64  # rows up to which our products are faster than the library's
 AHEAD = 64  # positions of draft tokens beyond the target's context
 
 
@@ -98,8 +98,9 @@ class FusedHead:
     def project(self, hidden: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
         """Queries [N, H, D] of the layer's inputs; keys and values are written to the rows."""
         runner = self.runner
-        norm = None if runner.window is None else _norm(runner.head.input_layernorm)
-        qkv = multiply(hidden, self.qkv, self.qkv_bias, norm=norm)
+        if runner.window is not None:
+            hidden = add_norm(hidden, None, *_norm(runner.head.input_layernorm))
+        qkv = multiply(hidden, self.qkv, self.qkv_bias)
         keys, values = runner.storage.kv[:, 0]
         angles = self.cosine, self.sine
         return rotate_and_store(qkv, positions, *angles, rows, keys, values, None, 0.0)
@@ -132,31 +133,32 @@ class FusedRound:
 
     def _through(self, hidden: Tensor, query: Tensor, nodes: Nodes) -> Tensor:
         """hidden [N, E] is changed in place."""
-        runner, fused = self._runner, self._fused
+        runner, fused, block = self._runner, self._fused, self._runner.block
         attended = self._attend(query, runner.storage.last(1), self._placed("own", nodes))
-        multiply(attended, runner.attention.o_proj.weight, residual=hidden)
+        change = multiply(attended, runner.attention.o_proj.weight)
         if runner.window is not None:
-            self._cross(hidden, nodes)
-        block = runner.block
-        gated = multiply(
-            hidden, fused.gate_up, norm=_norm(block.post_attention_layernorm), gated=True
-        )
-        multiply(gated, block.mlp.down_proj.weight, residual=hidden)
+            change = self._cross(hidden, change, nodes)
+        normed = add_norm(hidden, change, *_norm(block.post_attention_layernorm))
+        gated = multiply(normed, fused.gate_up, gated=True)
+        change = multiply(gated, block.mlp.down_proj.weight)
         final = getattr(runner.head, "norm", None)
-        self._outputs = add_norm(hidden, None, *_norm(final)) if isinstance(final, Norm) else hidden
+        if isinstance(final, Norm):
+            self._outputs = add_norm(hidden, change, *_norm(final))
+        else:
+            self._outputs = hidden.add_(change)
         return self._outputs
 
-    def _cross(self, hidden: Tensor, nodes: Nodes) -> None:
-        """Add the attention to the target's rows, in place: all layers at once, as one layer with
-        more heads."""
+    def _cross(self, hidden: Tensor, change: Tensor, nodes: Nodes) -> Tensor:
+        """What attention to the target's rows adds: all layers at once, as one layer with more
+        heads. The change before it is added to hidden in place."""
         runner, cross = self._runner, self._runner.head.cross_attn
-        norm = _norm(runner.head.cross_layernorm)
-        query = multiply(hidden, cross.q_proj.weight, cross.q_proj.bias, norm=norm)
+        normed = add_norm(hidden, change, *_norm(runner.head.cross_layernorm))
+        query = multiply(normed, cross.q_proj.weight, cross.q_proj.bias)
         angles, size = (self._fused.cosine, self._fused.sine), runner.config.head_size
         turned = rotate(query, nodes.positions, *angles, size)
         rows = runner.model.arena.storage.last(runner.config.cross_layers)
         attended = self._attend(turned, rows, self._placed("target", nodes))
-        multiply(attended, cross.o_proj.weight, residual=hidden)
+        return multiply(attended, cross.o_proj.weight)
 
     def _attend(self, query: Tensor, rows: Tensor, plan: PlacedPlan) -> Tensor:
         keys, values = rows
@@ -172,22 +174,13 @@ class FusedRound:
 
 
 def multiply(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    norm: tuple[Tensor, float] | None = None,
-    residual: Tensor | None = None,
-    gated: bool = False,
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gated: bool = False
 ) -> Tensor:
-    """`product` for few rows, the library's product and separate kernels for more."""
-    if len(x) <= FEW and x.dtype != torch.float16:
-        return product(x, weight, norm=norm, bias=bias, residual=residual, gated=gated)
-    if norm:
-        x = add_norm(x, None, *norm)
+    """`product` for few rows, the library's for more: a draft's bits may depend on their number."""
+    if len(x) <= FEW:
+        return product(x, weight, bias=bias, gated=gated)
     y = F.linear(x, weight, bias)
-    y = swiglu(y) if gated else y
-    return y if residual is None else residual.add_(y)
+    return swiglu(y) if gated else y
 
 
 def _norm(module: nn.Module) -> tuple[Tensor, float]:

@@ -1,0 +1,28 @@
+"""Overlapped launches: on GPUs that can, the next kernel starts while this one ends.
+
+With programmatic dependent launch a kernel's programs are scheduled before the kernel in front of
+them has finished. Each kernel allows that at once and waits before it touches memory that others
+write.
+"""
+
+from functools import cache
+
+import torch
+import triton
+import triton.language as tl
+
+
+@cache
+def overlapped(device: torch.device) -> dict[str, bool]:
+    """The options of a launch on this device: PDL for the kernel, and for the driver."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:  # noqa: PLR2004
+        return {"PDL": False}
+    return {"PDL": True, "launch_pdl": True}
+
+
+@triton.jit
+def wait(PDL: tl.constexpr):
+    """Let the next kernel start, then wait for the one before."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()

@@ -1,0 +1,165 @@
+"""Products of a model's matrices by the fastest way that has the same bits for any number of rows.
+
+Ways are the plans of `product_triton` and the library's product. The library chooses its order of
+summation by the number of rows, so its result is compared with ours, bit for bit, before it is
+used for that number. The first call with a number of rows measures all ways, within a second
+or so; what was chosen is kept on disk.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+
+from graft.errors import GraftError
+from graft.home import atomic_file, home
+from graft.kernels.decoder_triton import swiglu
+from graft.kernels.product_triton import (
+    ProductPlan,
+    default_plan,
+    plans,
+    product,
+    segment_bounds,
+    segments_of,
+)
+
+log = logging.getLogger(__name__)
+
+FEW = 128  # rows from which the library is faster than ours wherever it has the same bits
+REPEATS = 12  # launches of a way that is measured
+MATRICES = 8  # of different layers, so that no weights come from a cache
+LIBRARY = None
+
+
+class ChosenProduct:
+    """The products with one matrix of every layer."""
+
+    def __init__(
+        self,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor | None] | None = None,
+        *,
+        gated: bool = False,
+        cut: bool = False,
+        sizes: Collection[int] = (),
+    ) -> None:
+        """With `gated` see `product`. `cut` matrices may have several segments: their products
+        are then [segments, N, O] in float32. Only for these numbers of rows ways are measured."""
+        self._weights, self._gated = weights, gated
+        self._biases = biases or [None] * len(weights)
+        outputs, self._depth = weights[0].shape
+        self._outputs = outputs // 2 if gated else outputs
+        self.segments = segments_of(outputs, self._depth) if cut else 1
+        self._sizes = set(sizes) if weights[0].device.type == "cuda" else set()
+        self._ways: dict[int, ProductPlan | None] = {}
+
+    def __call__(self, index: int, x: Tensor, out: Tensor | None = None) -> Tensor:
+        """The product of rows x [N, I] with the matrix of a layer, in `out` if there is one."""
+        rows = len(x)
+        if rows not in self._ways:
+            self._ways[rows] = self._choose(rows)
+        return self._run(self._ways[rows], index, x, out)
+
+    def _run(
+        self, plan: ProductPlan | None, index: int, x: Tensor, out: Tensor | None = None
+    ) -> Tensor:
+        weight, bias = self._weights[index], self._biases[index]
+        if plan is not LIBRARY:
+            return product(
+                x, weight, bias=bias, gated=self._gated, segments=self.segments, out=out, plan=plan
+            )
+        if self.segments > 1:
+            sums = x.new_empty(self.segments, len(x), self._outputs, dtype=torch.float32)
+            for part, (first, last) in zip(
+                sums, segment_bounds(self._depth, self.segments), strict=True
+            ):
+                torch.mm(
+                    x[:, first:last], weight[:, first:last].T, out_dtype=torch.float32, out=part
+                )
+            return sums
+        y = F.linear(x, weight, bias)
+        y = swiglu(y) if self._gated else y
+        return y if out is None else out.copy_(y)
+
+    def _choose(self, rows: int) -> ProductPlan | None:
+        if rows not in self._sizes:
+            return default_plan(rows, self._outputs, self._depth, self._weights[0].itemsize)
+        assert not torch.cuda.is_current_stream_capturing(), "measure before capturing"
+        weight = self._weights[0]
+        name = (
+            f"{rows}x{self._outputs}x{self._depth} {weight.dtype} {self.segments} "
+            f"{'gated' if self._gated else 'biased' if self._biases[0] is not None else ''}"
+        )
+        kept = _kept(weight.device)
+        if name not in kept:
+            way = self._measure(rows)
+            kept[name] = None if way is LIBRARY else asdict(way)
+            _keep(weight.device, kept)
+        found = kept[name]
+        return LIBRARY if found is None else ProductPlan(**found)
+
+    def _measure(self, rows: int) -> ProductPlan | None:
+        """The fastest way; for many rows the library's if it has the same bits."""
+        weight = self._weights[0]
+        x = torch.randn(rows, self._depth, device=weight.device).to(weight.dtype)
+        ours = plans(rows, self._outputs, self._depth, weight.itemsize)
+        same = torch.equal(self._run(LIBRARY, 0, x), self._run(ours[0], 0, x))
+        if rows > FEW and same:
+            return LIBRARY
+        ways = [*ours, LIBRARY] if same else ours
+        times = [_seconds(partial(self._run_some, way, x)) for way in ways]
+        log.debug("%s rows of %s: %s", rows, tuple(weight.shape), list(zip(ways, times, strict=True)))
+        return ways[times.index(min(times))]
+
+    def _run_some(self, plan: ProductPlan | None, x: Tensor) -> None:
+        for repeat in range(REPEATS):
+            self._run(plan, repeat % min(len(self._weights), MATRICES), x)
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    """The device's time, launched as a graph: few rows take less than launching them."""
+    try:
+        run()
+    except triton.runtime.errors.OutOfResources:
+        return float("inf")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        run()
+    times = []
+    for _ in range(4):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return min(times)
+
+
+def _file(device: torch.device) -> Path:
+    name = torch.cuda.get_device_name(device).replace(" ", "-").replace("/", "-")
+    return home() / "products" / f"{name}-{torch.__version__}-{triton.__version__}.json"
+
+
+@cache
+def _kept(device: torch.device) -> dict[str, dict | None]:
+    """What was chosen on this kind of device, by earlier runs too."""
+    try:
+        return json.loads(_file(device).read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _keep(device: torch.device, chosen: dict[str, dict | None]) -> None:
+    try:
+        with atomic_file(_file(device)) as path:
+            path.write_text(json.dumps(chosen, indent=1))
+    except (OSError, GraftError) as error:
+        log.warning("measured products are not kept: %s", error)

@@ -1,0 +1,511 @@
+"""Hybrid tree attention on a GPU (LongSpec, section 3.3) in splits of fixed borders (`split_plan`).
+
+A node's result depends on its own path alone, bit for bit. Scores and weighted values are matrix
+products, which accumulate a row's elements in the same order for any number of rows, and four
+threads hold the weights of a row in all of their layouts, so their sum has one order too (tests/gpu
+compares all tiles). The maximum is rounded up to a power of two, so rescaling by another maximum is
+exact. Blocks add to a split in order, and splits are merged in order; both happen in one program or
+in several, with the same sums.
+
+`_attend` computes the tasks of a plan; `_finish` merges a node's splits and adds the keys behind
+its sequence's last whole block, where every node has its own ancestors.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from weakref import WeakKeyDictionary
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from graft.kernels.overlap import overlapped, wait
+from graft.kernels.split_plan import (
+    BLOCK,
+    EXTENT_COLUMNS,
+    MIN_SPLIT,
+    NODE_COLUMNS,
+    SPLITS_PER_DOUBLING,
+    TASK_COLUMNS,
+    SplitPlan,
+    max_split,
+    plan_splits,
+)
+from graft.kernels.tree_layout import TreeLayout
+from graft.kernels.tree_plan import tile_of
+
+_LOG2E = tl.constexpr(1.4426950408889634)
+_KEYS = tl.constexpr(BLOCK)
+_MIN_SPLIT = tl.constexpr(MIN_SPLIT)
+_PER_DOUBLING = tl.constexpr(SPLITS_PER_DOUBLING)
+_TASK = tl.constexpr(TASK_COLUMNS)
+_NODE = tl.constexpr(NODE_COLUMNS)
+_EXTENT = tl.constexpr(EXTENT_COLUMNS)
+_AHEAD = tl.constexpr(8)  # stored splits loaded at once
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedSplits:
+    """A plan in device memory, padded for a captured graph."""
+
+    tile: int
+    tasks: Tensor  # [T, TASK_COLUMNS] int32
+    nodes: Tensor  # [N, NODE_COLUMNS] int32
+    extents: Tensor  # [E, EXTENT_COLUMNS] int32
+    paths: Tensor  # [N, W] int32
+    positions: Tensor  # [N] int64
+    parts: int
+    merges: bool
+
+
+def tree_attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    layout: TreeLayout,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """See `tree_attention_torch`."""
+    plan = place(layout, query.shape[1] // keys.shape[0], keys)
+    return attend(
+        query.contiguous(), keys, values, plan,
+        scale=scale, window=window, softcap=softcap, sinks=sinks,
+    )  # fmt: skip
+
+
+_placed: "WeakKeyDictionary[TreeLayout, PlacedSplits]" = WeakKeyDictionary()
+
+
+def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
+    """The plan of a layout, computed once and copied to the device of the keys."""
+    if layout not in _placed:
+        plan = plan_for(layout, group, keys)
+        arrays = (plan.tasks, plan.nodes, plan.extents, plan.paths, layout.positions)
+        tensors = [torch.from_numpy(each).to(keys.device) for each in arrays]
+        _placed[layout] = PlacedSplits(plan.tile, *tensors, plan.parts, plan.merges)
+    return _placed[layout]
+
+
+def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> SplitPlan:
+    """The plan for this layout on the device of the keys [K, rows, D]."""
+    kv_heads, _, size = keys.shape
+    tile = tile_of(layout, group, tiles_of(keys.dtype, size))
+    tasks = tasks_wanted(kv_heads, keys.device)
+    return plan_splits(layout, group=group, kv_heads=kv_heads, tile=tile, tasks=tasks)
+
+
+@cache
+def tasks_wanted(kv_heads: int, device: torch.device) -> int:
+    """Tasks per key head that run at once; Triton's interpreter has 4 processors."""
+    processors = 4
+    if device.type == "cuda":
+        processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return max(1, processors // kv_heads)
+
+
+def tiles_of(dtype: torch.dtype, size: int) -> tuple[int, ...]:
+    """Query rows of a task."""
+    if dtype == torch.float32:
+        return 16, 32
+    return (16, 64) if size > 128 else (16, 64, 128)
+
+
+def launch_of(tile: int, size: int, dtype: torch.dtype, parts: int) -> dict[str, int]:
+    """Warps and pipeline stages; they do not change results."""
+    if dtype == torch.float32:
+        return {"num_warps": 4, "num_stages": 1 if size > 128 else 2}
+    if size > 128:
+        return {"num_warps": 4, "num_stages": 2}
+    if tile > 64:
+        return {"num_warps": 8, "num_stages": 3}
+    return {"num_warps": 4, "num_stages": 3 if parts > 1 else 4}  # two programs of a processor, or one
+
+
+def attend(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    plan: PlacedSplits,
+    *,
+    scale: float,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """[N, H, D] by a plan on the device."""
+    nodes, heads, size = query.shape
+    kv_heads = keys.shape[0]
+    group = heads // kv_heads
+    assert query.is_contiguous(), "queries must be contiguous"
+    assert keys.stride() == values.stride(), "keys and values must have the same layout"
+    assert keys.stride()[1:] == (size, 1), "a cache row must be contiguous"
+    result = torch.empty_like(query)
+    mixed = query.new_empty((plan.parts, nodes, heads, size), dtype=torch.float32)
+    sums = query.new_empty((2, plan.parts, nodes, heads), dtype=torch.float32)
+    scaled = scale if softcap is not None else scale * _LOG2E.value
+    options = dict(
+        GROUP=group, HEADS=heads, SIZE=size, PADDED=triton.next_power_of_2(size),
+        LONGEST=max_split(kv_heads), HAS_WINDOW=window is not None,
+        HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None,
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", **overlapped(query.device),
+    )  # fmt: skip
+    shared = (
+        query, keys, values, result, mixed, sums, sinks, plan.extents, plan.positions,
+        keys.stride(0), nodes, plan.parts, scaled, softcap or 1.0, window or 0,
+    )  # fmt: skip
+    if len(plan.tasks):
+        _attend[(len(plan.tasks), kv_heads)](
+            *shared, plan.tasks, TILE=plan.tile, **options,
+            **launch_of(plan.tile, size, query.dtype, plan.parts),
+        )  # fmt: skip
+    if plan.merges:
+        _finish[(nodes, kv_heads)](
+            *shared, plan.nodes, plan.paths, plan.paths.shape[1],
+            TILE=max(16, triton.next_power_of_2(group)), **options,
+            **launch_of(16, size, query.dtype, plan.parts),
+        )  # fmt: skip
+    return result
+
+
+# The inputs of a step are packed (`device_step`): another alignment does not recompile.
+@triton.jit(
+    do_not_specialize=["nodes", "parts", "window"],
+    do_not_specialize_on_alignment=["tasks", "extents", "positions"],
+)
+def _attend(
+    query, keys, values, result, mixed_parts, sum_parts, sinks, extents, positions,
+    head_stride, nodes, parts, scale, softcap, window, tasks,
+    TILE: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
+    PADDED: tl.constexpr, LONGEST: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """One task for one key head; the columns of a task are those of `split_plan`."""
+    task = tasks + tl.program_id(0) * _TASK
+    head = tl.program_id(1)
+    row = tl.load(task) + tl.arange(0, TILE)
+    rows = tl.load(task + 1)
+    is_row = tl.arange(0, TILE) < rows
+    node = row // GROUP
+    place = node.to(tl.int64) * HEADS + head * GROUP + row % GROUP  # [TILE] of [N, H]
+    keys += head.to(tl.int64) * head_stride
+    values += head.to(tl.int64) * head_stride
+    first, end = tl.load(task + 2), tl.load(task + 3)
+    merged, last = tl.load(task + 4), tl.load(task + 5)
+    extent, count = tl.load(task + 6), tl.load(task + 7)
+    committed, first_node = tl.load(task + 8), tl.load(task + 9)
+    is_direct = tl.load(task + 10) > 0
+    wait(PDL)
+    if rows == 0:
+        return
+    q = _queries(query, place, is_row, SIZE, PADDED)
+
+    # A row of a chain that is computed here alone sees the committed keys and its own ancestors.
+    seen = committed + tl.where(is_row, node - first_node + 1, 0)
+    last_seen = tl.max(tl.where(is_row, seen, 0), 0)
+    free = tl.where(is_direct, tl.min(tl.where(is_row, seen, last_seen), 0) // _KEYS, end)
+    stop = tl.where(is_direct, tl.cdiv(last_seen, _KEYS), end)
+    start = first
+    position, step = row * 0, committed * 0
+    if HAS_WINDOW:
+        position = tl.load(positions + node, mask=is_row, other=0).to(tl.int32)
+        step = tl.load(positions + first_node).to(tl.int32) - committed  # of the chain's own keys
+        start = _first_in_window(extents, extent, count, position, is_row, window, first, stop)
+        free = start
+
+    whole_best, whole_sum, whole = _empty(TILE, PADDED)
+    best, total, mixed = _empty(TILE, PADDED)
+    offset = tl.arange(0, _KEYS)
+    if count == 1:
+        shift = tl.load(extents + extent * _EXTENT + 1)
+        for block in tl.range(start, free):
+            if (block > first) & _is_border(block, LONGEST):
+                whole_best, whole_sum, whole = _merge(
+                    whole_best, whole_sum, whole, best, total, mixed
+                )
+                best, total, mixed = _empty(TILE, PADDED)
+            where = (shift + block * _KEYS + offset).to(tl.int64)
+            best, total, mixed = _add_block(
+                q, keys, values, where, None, None, best, total, mixed, scale, softcap,
+                SIZE, PADDED, HAS_SOFTCAP, PRECISION,
+            )  # fmt: skip
+        start = tl.maximum(start, free)
+    for block in tl.range(start, stop, num_stages=1):
+        if (block > first) & _is_border(block, LONGEST):
+            whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
+            best, total, mixed = _empty(TILE, PADDED)
+        index = block * _KEYS + offset
+        exists = index < tl.where(is_direct, last_seen, (block + 1) * _KEYS)
+        visible = (index[None, :] < seen[:, None]) | ~is_direct
+        where = _rows_of(extents, extent, count, index)
+        if HAS_WINDOW:
+            at = _positions_of(extents, extent, count, index, committed, step)
+            visible &= position[:, None] - at[None, :] < window
+        best, total, mixed = _add_block(
+            q, keys, values, where, exists, visible, best, total, mixed, scale, softcap,
+            SIZE, PADDED, HAS_SOFTCAP, PRECISION,
+        )  # fmt: skip
+
+    if is_direct | (last < 0):
+        whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
+    if is_direct:
+        if HAS_SINKS:
+            sink = tl.load(sinks + head * GROUP + row % GROUP, mask=is_row, other=0.0)
+            whole_sum, whole = _add_sink(sink, whole_best, whole_sum, whole)
+        _store_result(result, place, is_row, whole_sum, whole, SIZE, PADDED)
+    if merged >= 0:
+        at = place + merged.to(tl.int64) * nodes * HEADS
+        _store_part(
+            mixed_parts, sum_parts, at, is_row, parts.to(tl.int64) * nodes * HEADS,
+            whole_best, whole_sum, whole, SIZE, PADDED,
+        )  # fmt: skip
+    if last >= 0:
+        at = place + last.to(tl.int64) * nodes * HEADS
+        _store_part(
+            mixed_parts, sum_parts, at, is_row, parts.to(tl.int64) * nodes * HEADS,
+            best, total, mixed, SIZE, PADDED,
+        )  # fmt: skip
+
+
+@triton.jit(
+    do_not_specialize=["nodes", "parts", "window", "width"],
+    do_not_specialize_on_alignment=["table", "paths", "extents", "positions"],
+)
+def _finish(
+    query, keys, values, result, mixed_parts, sum_parts, sinks, extents, positions,
+    head_stride, nodes, parts, scale, softcap, window, table, paths, width,
+    TILE: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
+    PADDED: tl.constexpr, LONGEST: tl.constexpr, HAS_WINDOW: tl.constexpr,
+    HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """The splits of one node and key head, and the keys behind them."""
+    node, head = tl.program_id(0), tl.program_id(1)
+    entry = table + node * _NODE
+    splits = tl.load(entry)
+    unfinished, first = tl.load(entry + 1), tl.load(entry + 2)
+    committed, depth = tl.load(entry + 3), tl.load(entry + 4)
+    tail, is_chain = tl.load(entry + 5), tl.load(entry + 6) > 0
+    extent, count = tl.load(entry + 7), tl.load(entry + 8)
+    member = tl.arange(0, TILE)
+    is_row = member < GROUP
+    place = node.to(tl.int64) * HEADS + head * GROUP + member
+    keys += head.to(tl.int64) * head_stride
+    values += head.to(tl.int64) * head_stride
+    step, sums = nodes.to(tl.int64) * HEADS, parts.to(tl.int64) * nodes * HEADS
+    wait(PDL)
+    if splits < 0:
+        return
+    q = _queries(query, place, is_row, SIZE, PADDED)
+
+    whole_best, whole_sum, whole = _empty(TILE, PADDED)
+    for split in tl.range(0, splits, _AHEAD):
+        for ahead in tl.static_range(_AHEAD):
+            best, total, mixed = _load_part(
+                mixed_parts, sum_parts, place + (split + ahead) * step,
+                is_row & (split + ahead < splits), sums, SIZE, PADDED,
+            )  # fmt: skip
+            whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
+    best, total, mixed = _load_part(
+        mixed_parts, sum_parts, place + unfinished * step, is_row & (unfinished >= 0), sums,
+        SIZE, PADDED,
+    )  # fmt: skip
+
+    own = committed + depth  # the node's own index
+    start = first
+    position = depth * 0
+    if HAS_WINDOW:
+        position = tl.load(positions + node).to(tl.int32)
+        start = _first_in_window(
+            extents, extent, count, position, position > -1, window, first, own // _KEYS + 1
+        )
+    offset = tl.arange(0, _KEYS)
+    for block in tl.range(start, own // _KEYS + 1):
+        if (block > first) & _is_border(block, LONGEST):
+            whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
+            best, total, mixed = _empty(TILE, PADDED)
+        index = block * _KEYS + offset
+        exists = index <= own
+        level = index - committed
+        is_draft = exists & (level >= 0)
+        ancestor = tl.load(
+            paths + node.to(tl.int64) * width + level, mask=is_draft & ~is_chain, other=0
+        )
+        ancestor = tl.where(is_chain, level, ancestor)
+        where = _rows_of(extents, extent, count, index)
+        where = tl.where(is_draft, tail + ancestor, where)
+        visible = exists[None, :] & is_row[:, None]
+        if HAS_WINDOW:
+            at = _positions_of(extents, extent, count, index, committed, position - own)
+            visible &= (position - at < window)[None, :]
+        best, total, mixed = _add_block(
+            q, keys, values, where, exists, visible, best, total, mixed, scale, softcap,
+            SIZE, PADDED, HAS_SOFTCAP, PRECISION,
+        )  # fmt: skip
+    whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
+    if HAS_SINKS:
+        sink = tl.load(sinks + head * GROUP + member, mask=is_row, other=0.0)
+        whole_sum, whole = _add_sink(sink, whole_best, whole_sum, whole)
+    _store_result(result, place, is_row, whole_sum, whole, SIZE, PADDED)
+
+
+@triton.jit
+def _queries(query, place, is_row, SIZE: tl.constexpr, PADDED: tl.constexpr):
+    column = tl.arange(0, PADDED)
+    return tl.load(
+        query + place[:, None] * SIZE + column[None, :],
+        mask=is_row[:, None] & (column < SIZE)[None, :], other=0.0,
+    )  # fmt: skip
+
+
+@triton.jit
+def _empty(TILE: tl.constexpr, PADDED: tl.constexpr):
+    """A partial softmax of no keys: maximum in powers of two, sum of weights, weighted values."""
+    best = tl.full((TILE,), float("-inf"), tl.float32)
+    return best, tl.zeros((TILE,), tl.float32), tl.zeros((TILE, PADDED), tl.float32)
+
+
+@triton.jit
+def _is_border(block, LONGEST: tl.constexpr):
+    """Whether a split begins at this block; see `split_plan.split_blocks`."""
+    size = block * 0 + _MIN_SPLIT
+    longest: tl.constexpr = LONGEST
+    doubled: tl.constexpr = 2 * _PER_DOUBLING
+    for power in tl.static_range(1, 24):
+        if (_MIN_SPLIT << power) <= longest:
+            size = tl.where(doubled * (_MIN_SPLIT << (power - 1)) <= block, _MIN_SPLIT << power, size)
+    return block % size == 0
+
+
+@triton.jit
+def _rows_of(extents, extent, count, index):
+    """The cache rows of these keys."""
+    row = index + tl.load(extents + extent * _EXTENT + 1)
+    for other in range(1, count):
+        entry = extents + (extent + other) * _EXTENT
+        row = tl.where(index >= tl.load(entry), index + tl.load(entry + 1), row)
+    return row.to(tl.int64)
+
+
+@triton.jit
+def _positions_of(extents, extent, count, index, committed, step):
+    """The positions of these keys; `step` is that of keys behind the committed ones."""
+    position = index + tl.load(extents + extent * _EXTENT + 2)
+    for other in range(1, count):
+        entry = extents + (extent + other) * _EXTENT
+        position = tl.where(index >= tl.load(entry), index + tl.load(entry + 2), position)
+    return tl.where(index >= committed, index + step, position)
+
+
+@triton.jit
+def _first_in_window(extents, extent, count, position, is_row, window, first, stop):
+    """The first block that the window of any row may reach. Positions are at least indices."""
+    lowest = tl.min(tl.where(is_row, position, 2147483647)) - window + 1
+    reached = (lowest - tl.load(extents + extent * _EXTENT + 2)) // _KEYS
+    reached = tl.where(count > 1, first, reached)  # there may be gaps between positions
+    return tl.minimum(tl.maximum(first, reached), stop)
+
+
+@triton.jit
+def _power(exponent):
+    """2 to a whole number of at most 0, exactly; 0 below the smallest normal number."""
+    whole = tl.maximum(exponent, -127.0).to(tl.int32)
+    return ((whole + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _add_block(
+    q, keys, values, where, exists, visible, best, total, mixed, scale, softcap,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add a block of keys in these cache rows to a partial softmax."""
+    column = tl.arange(0, PADDED)
+    place = where[:, None] * SIZE + column[None, :]
+    if exists is None:
+        inside = None if SIZE == PADDED else (column < SIZE)[None, :]
+    else:
+        inside = exists[:, None] & (column < SIZE)[None, :]
+    k = tl.load(keys + place, mask=inside, other=None if inside is None else 0.0)
+    scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if HAS_SOFTCAP:
+        scores = _cap(scores, scale, softcap)
+        scale = 1.0
+    if visible is not None:
+        scores = tl.where(visible, scores, float("-inf"))
+    newest = tl.maximum(best, tl.ceil(tl.max(scores, 1) * scale))
+    finite = tl.where(newest == float("-inf"), 0.0, newest)
+    weights = tl.exp2(tl.fma(scores, scale, -finite[:, None]))
+    decay = _power(best - finite)
+    v = tl.load(values + place, mask=inside, other=None if inside is None else 0.0)
+    mixed = tl.dot(weights.to(v.dtype), v, mixed * decay[:, None], input_precision=PRECISION)
+    return newest, total * decay + tl.sum(weights, 1), mixed
+
+
+@triton.jit
+def _merge(one_best, one_sum, one, other_best, other_sum, other):
+    """Two partial softmaxes as one: factors are powers of two, so only the sums are rounded."""
+    newest = tl.maximum(one_best, other_best)
+    finite = tl.where(newest == float("-inf"), 0.0, newest)
+    a, b = _power(one_best - finite), _power(other_best - finite)
+    return newest, one_sum * a + other_sum * b, one * a[:, None] + other * b[:, None]
+
+
+@triton.jit
+def _store_part(
+    mixed_parts, sum_parts, place, is_row, sums, best, total, mixed,
+    SIZE: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, PADDED)
+    tl.store(
+        mixed_parts + place[:, None] * SIZE + column[None, :], mixed,
+        mask=is_row[:, None] & (column < SIZE)[None, :],
+    )  # fmt: skip
+    tl.store(sum_parts + place, best, mask=is_row)
+    tl.store(sum_parts + sums + place, total, mask=is_row)
+
+
+@triton.jit
+def _load_part(
+    mixed_parts, sum_parts, place, is_row, sums, SIZE: tl.constexpr, PADDED: tl.constexpr
+):
+    """A stored partial softmax, an empty one for other rows."""
+    column = tl.arange(0, PADDED)
+    mixed = tl.load(
+        mixed_parts + place[:, None] * SIZE + column[None, :],
+        mask=is_row[:, None] & (column < SIZE)[None, :], other=0.0,
+    )  # fmt: skip
+    best = tl.load(sum_parts + place, mask=is_row, other=float("-inf"))
+    total = tl.load(sum_parts + sums + place, mask=is_row, other=0.0)
+    return best, total, mixed
+
+
+@triton.jit
+def _store_result(result, place, is_row, total, mixed, SIZE: tl.constexpr, PADDED: tl.constexpr):
+    """mixed / total; zeros where no key is visible."""
+    column = tl.arange(0, PADDED)
+    final = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
+    tl.store(
+        result + place[:, None] * SIZE + column[None, :],
+        final.to(result.dtype.element_ty), mask=is_row[:, None] & (column < SIZE)[None, :],
+    )  # fmt: skip
+
+
+@triton.jit
+def _cap(scores, scale, softcap):
+    """softcap * tanh(scores * scale / softcap), in powers of two."""
+    doubled = tl.exp2(scores * (2.0 * _LOG2E * scale / softcap))
+    return (softcap * _LOG2E) * (1.0 - 2.0 / (doubled + 1.0))
+
+
+@triton.jit
+def _add_sink(sink, best, total, mixed):
+    """A sink adds to the sum and has no value."""
+    sink = sink.to(tl.float32) * _LOG2E
+    newest = tl.maximum(best, tl.ceil(sink))
+    decay = _power(best - newest)
+    return total * decay + tl.exp2(sink - newest), mixed * decay[:, None]
