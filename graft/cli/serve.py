@@ -43,8 +43,8 @@ class ServeOptions(ModelOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Host name that clients may use, as well as localhost; repeatable. With it, or on a "
-            "loopback address, the server refuses other host names.",
+            help="Host name that clients may use, as well as localhost; repeatable. With it, or "
+            "on a loopback address, the server refuses other host names.",
         ),
     ] = None
     served_model_name: Annotated[

@@ -32,6 +32,7 @@ from graft.kernels.product_triton import (
 
 log = logging.getLogger(__name__)
 
+TILE = 16  # rows of a program at least: fewer rows take as long
 FEW = 128  # rows from which the library is faster than ours wherever it has the same bits
 REPEATS = 12  # launches of a way that is measured
 MATRICES = 8  # of different layers, so that no weights come from a cache
@@ -57,12 +58,13 @@ class ChosenProduct:
         outputs, self._depth = weights[0].shape
         self._outputs = outputs // 2 if gated else outputs
         self.segments = segments_of(outputs, self._depth) if cut else 1
-        self._sizes = set(sizes) if weights[0].device.type == "cuda" else set()
+        self._measures = weights[0].device.type == "cuda"
+        self._sizes = set(sizes)
         self._ways: dict[int, ProductPlan | None] = {}
 
     def __call__(self, index: int, x: Tensor, out: Tensor | None = None) -> Tensor:
         """The product of rows x [N, I] with the matrix of a layer, in `out` if there is one."""
-        rows = len(x)
+        rows = max(len(x), TILE)
         if rows not in self._ways:
             self._ways[rows] = self._choose(rows)
         return self._run(self._ways[rows], index, x, out)
@@ -89,7 +91,7 @@ class ChosenProduct:
         return y if out is None else out.copy_(y)
 
     def _choose(self, rows: int) -> ProductPlan | None:
-        if rows not in self._sizes:
+        if not self._measures or (rows > TILE and rows not in self._sizes):
             return default_plan(rows, self._outputs, self._depth, self._weights[0].itemsize)
         assert not torch.cuda.is_current_stream_capturing(), "measure before capturing"
         weight = self._weights[0]
@@ -106,16 +108,19 @@ class ChosenProduct:
         return LIBRARY if found is None else ProductPlan(**found)
 
     def _measure(self, rows: int) -> ProductPlan | None:
-        """The fastest way; for many rows the library's if it has the same bits."""
+        """The fastest way; for many rows the library's if it has the same bits. In float32 it has
+        not, but without matrix instructions ours takes several times as long."""
         weight = self._weights[0]
         x = torch.randn(rows, self._depth, device=weight.device).to(weight.dtype)
         ours = plans(rows, self._outputs, self._depth, weight.itemsize)
-        same = torch.equal(self._run(LIBRARY, 0, x), self._run(ours[0], 0, x))
-        if rows > FEW and same:
+        same = rows > TILE and torch.equal(self._run(LIBRARY, 0, x), self._run(ours[0], 0, x))
+        if rows > FEW and (same or weight.dtype == torch.float32):
             return LIBRARY
         ways = [*ours, LIBRARY] if same else ours
         times = [_seconds(partial(self._run_some, way, x)) for way in ways]
-        log.debug("%s rows of %s: %s", rows, tuple(weight.shape), list(zip(ways, times, strict=True)))
+        log.debug(
+            "%s rows of %s: %s", rows, tuple(weight.shape), list(zip(ways, times, strict=True))
+        )
         return ways[times.index(min(times))]
 
     def _run_some(self, plan: ProductPlan | None, x: Tensor) -> None:

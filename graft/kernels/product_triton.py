@@ -22,8 +22,11 @@ from graft.kernels.overlap import overlapped, wait
 
 SEGMENT_STEP = 256  # inputs: segments are multiples of it
 MIN_SEGMENT = 4096  # inputs: shorter ones cost more than they save
-PROGRAMS = 192  # that read a matrix at about full speed, of 16 outputs each
+PROGRAMS = 240  # of 16 outputs each that read a matrix at about full speed
 LINE = 128  # bytes of a cache line
+PREFETCH = 8  # lines of each row of weights
+FEW_ROWS = 16
+_PREFETCH = tl.constexpr(PREFETCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ def product(
         ROWS=plan.rows, OUTPUTS=plan.outputs, DEPTH=plan.depth, STAGES=plan.stages,
         EVEN=depth % plan.depth == 0 and span % plan.depth == 0, SWAPPED=plan.swapped,
         BIASED=bias is not None, GATED=gated, PARTIAL=segments > 1,
-        PREFETCHED=plan.rows == 16, ELEMENTS=LINE // x.itemsize,  # noqa: PLR2004
+        PREFETCHED=plan.rows == FEW_ROWS and span >= PREFETCH * LINE, ELEMENTS=LINE // x.itemsize,
         num_warps=plan.warps, **overlapped(x.device),
     )  # fmt: skip
     return y
@@ -133,11 +136,10 @@ def _product(
     # Outputs beyond the last read the last one and are not stored.
     weight_at = weight + tl.minimum(output, outputs - 1).to(tl.int64)[:, None] * depth + first
     up_at = weight_at + outputs.to(tl.int64) * depth
-    if PDL:
-        if PREFETCHED:
-            _prefetch(weight_at, 8, ELEMENTS)
-            if GATED:
-                _prefetch(up_at, 8, ELEMENTS)
+    if PDL and PREFETCHED:
+        _prefetch(weight_at, ELEMENTS)
+        if GATED:
+            _prefetch(up_at, ELEMENTS)
     wait(PDL)
     is_row = (row < rows)[:, None]
     column = tl.arange(0, DEPTH)[None, :]
@@ -147,21 +149,12 @@ def _product(
     for step in tl.range(0, tl.cdiv(count, DEPTH), num_stages=STAGES):
         at = step * DEPTH + column
         inside = at < count
-        if EVEN:
-            rows_x = tl.load(x_at + at, is_row, other=0.0)
-            part = tl.load(weight_at + at)
-        else:
-            rows_x = tl.load(x_at + at, is_row & inside, other=0.0)
-            part = tl.load(weight_at + at, inside, other=0.0)
-        total = _accumulate(total, rows_x, part, SWAPPED)
+        values = tl.load(x_at + at, is_row if EVEN else is_row & inside, other=0.0)
+        total = _accumulate(total, values, _read(weight_at + at, inside, EVEN), SWAPPED)
         if GATED:
-            if EVEN:
-                part = tl.load(up_at + at)
-            else:
-                part = tl.load(up_at + at, inside, other=0.0)
-            up = _accumulate(up, rows_x, part, SWAPPED)
+            up = _accumulate(up, values, _read(up_at + at, inside, EVEN), SWAPPED)
     if SWAPPED:
-        total = tl.trans(total)
+        total, up = tl.trans(total), tl.trans(up)
     known = is_row & (output < outputs)[None, :]
     place = y + row[:, None].to(tl.int64) * outputs + output[None, :]
     if PARTIAL:
@@ -171,18 +164,23 @@ def _product(
             total += tl.load(bias + output, output < outputs, other=0.0).to(tl.float32)[None, :]
         total = total.to(x.dtype.element_ty)
         if GATED:
-            if SWAPPED:
-                up = tl.trans(up)
             gate = total.to(tl.float32)
             total = gate * tl.sigmoid(gate) * up.to(x.dtype.element_ty).to(tl.float32)
-            total = total.to(x.dtype.element_ty)
-        tl.store(place, total, known)
+        tl.store(place, total.to(x.dtype.element_ty), known)
 
 
 @triton.jit
-def _prefetch(place, LINES: tl.constexpr, ELEMENTS: tl.constexpr):
+def _read(place, inside, EVEN: tl.constexpr):
+    if EVEN:
+        return tl.load(place)
+    else:
+        return tl.load(place, inside, other=0.0)
+
+
+@triton.jit
+def _prefetch(place, ELEMENTS: tl.constexpr):
     """Ask for the first cache lines of each row of weights."""
-    line = tl.arange(0, LINES)[None, :] * ELEMENTS
+    line = tl.arange(0, _PREFETCH)[None, :] * ELEMENTS
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [place + line],
         dtype=tl.int32, is_pure=False, pack=1,

@@ -1,11 +1,10 @@
 """Hybrid tree attention on a GPU (LongSpec, section 3.3) in splits of fixed borders (`split_plan`).
 
 A node's result depends on its own path alone, bit for bit. Scores and weighted values are matrix
-products, which accumulate a row's elements in the same order for any number of rows, and four
-threads hold the weights of a row in all of their layouts, so their sum has one order too (tests/gpu
-compares all tiles). The maximum is rounded up to a power of two, so rescaling by another maximum is
-exact. Blocks add to a split in order, and splits are merged in order; both happen in one program or
-in several, with the same sums.
+products, which accumulate a row's elements in the same order for any number of rows. The sum of a
+block's weights is exact, in any order: for it they are rounded to multiples of 2**-18. The maximum
+is rounded up to a power of two, so rescaling by another maximum is exact. Blocks add to a split in
+order, and splits are merged in order; one program does that or several, with the same sums.
 
 `_attend` computes the tasks of a plan; `_finish` merges a node's splits and adds the keys behind
 its sequence's last whole block, where every node has its own ancestors.
@@ -28,6 +27,7 @@ from graft.kernels.split_plan import (
     NODE_COLUMNS,
     SPLITS_PER_DOUBLING,
     TASK_COLUMNS,
+    UNCUT,
     SplitPlan,
     max_split,
     plan_splits,
@@ -35,6 +35,7 @@ from graft.kernels.split_plan import (
 from graft.kernels.tree_layout import TreeLayout
 from graft.kernels.tree_plan import tile_of
 
+FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
 _LOG2E = tl.constexpr(1.4426950408889634)
 _KEYS = tl.constexpr(BLOCK)
 _MIN_SPLIT = tl.constexpr(MIN_SPLIT)
@@ -42,6 +43,7 @@ _PER_DOUBLING = tl.constexpr(SPLITS_PER_DOUBLING)
 _TASK = tl.constexpr(TASK_COLUMNS)
 _NODE = tl.constexpr(NODE_COLUMNS)
 _EXTENT = tl.constexpr(EXTENT_COLUMNS)
+_ROUNDING = tl.constexpr(48.0)  # where float32 has steps of 2**-18
 _AHEAD = tl.constexpr(8)  # stored splits loaded at once
 
 
@@ -94,7 +96,7 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
 def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> SplitPlan:
     """The plan for this layout on the device of the keys [K, rows, D]."""
     kv_heads, _, size = keys.shape
-    tile = tile_of(layout, group, tiles_of(keys.dtype, size))
+    tile = tile_of(layout, group, tiles_of(keys.dtype))
     tasks = tasks_wanted(kv_heads, keys.device)
     return plan_splits(layout, group=group, kv_heads=kv_heads, tile=tile, tasks=tasks)
 
@@ -108,11 +110,9 @@ def tasks_wanted(kv_heads: int, device: torch.device) -> int:
     return max(1, processors // kv_heads)
 
 
-def tiles_of(dtype: torch.dtype, size: int) -> tuple[int, ...]:
-    """Query rows of a task."""
-    if dtype == torch.float32:
-        return 16, 32
-    return (16, 64) if size > 128 else (16, 64, 128)
+def tiles_of(dtype: torch.dtype) -> tuple[int, ...]:
+    """Query rows of a task. In float32 sums have the order of the tile, so there is one."""
+    return (16,) if dtype == torch.float32 else (16, 64)
 
 
 def launch_of(tile: int, size: int, dtype: torch.dtype, parts: int) -> dict[str, int]:
@@ -121,9 +121,8 @@ def launch_of(tile: int, size: int, dtype: torch.dtype, parts: int) -> dict[str,
         return {"num_warps": 4, "num_stages": 1 if size > 128 else 2}
     if size > 128:
         return {"num_warps": 4, "num_stages": 2}
-    if tile > 64:
-        return {"num_warps": 8, "num_stages": 3}
-    return {"num_warps": 4, "num_stages": 3 if parts > 1 else 4}  # two programs of a processor, or one
+    several = parts > UNCUT or tile > FEW_ROWS  # programs of a processor
+    return {"num_warps": 4, "num_stages": 3 if several else 4}
 
 
 def attend(
@@ -224,11 +223,19 @@ def _attend(
     if count == 1:
         shift = tl.load(extents + extent * _EXTENT + 1)
         for block in tl.range(start, free):
-            if (block > first) & _is_border(block, LONGEST):
-                whole_best, whole_sum, whole = _merge(
-                    whole_best, whole_sum, whole, best, total, mixed
-                )
-                best, total, mixed = _empty(TILE, PADDED)
+            whole_best, whole_sum, whole, best, total, mixed = _close_split(
+                block,
+                first,
+                whole_best,
+                whole_sum,
+                whole,
+                best,
+                total,
+                mixed,
+                TILE,
+                PADDED,
+                LONGEST,
+            )
             where = (shift + block * _KEYS + offset).to(tl.int64)
             best, total, mixed = _add_block(
                 q, keys, values, where, None, None, best, total, mixed, scale, softcap,
@@ -236,9 +243,9 @@ def _attend(
             )  # fmt: skip
         start = tl.maximum(start, free)
     for block in tl.range(start, stop, num_stages=1):
-        if (block > first) & _is_border(block, LONGEST):
-            whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
-            best, total, mixed = _empty(TILE, PADDED)
+        whole_best, whole_sum, whole, best, total, mixed = _close_split(
+            block, first, whole_best, whole_sum, whole, best, total, mixed, TILE, PADDED, LONGEST
+        )
         index = block * _KEYS + offset
         exists = index < tl.where(is_direct, last_seen, (block + 1) * _KEYS)
         visible = (index[None, :] < seen[:, None]) | ~is_direct
@@ -251,25 +258,22 @@ def _attend(
             SIZE, PADDED, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
 
-    if is_direct | (last < 0):
+    if last < 0:
         whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
     if is_direct:
-        if HAS_SINKS:
-            sink = tl.load(sinks + head * GROUP + row % GROUP, mask=is_row, other=0.0)
-            whole_sum, whole = _add_sink(sink, whole_best, whole_sum, whole)
-        _store_result(result, place, is_row, whole_sum, whole, SIZE, PADDED)
-    if merged >= 0:
-        at = place + merged.to(tl.int64) * nodes * HEADS
-        _store_part(
-            mixed_parts, sum_parts, at, is_row, parts.to(tl.int64) * nodes * HEADS,
-            whole_best, whole_sum, whole, SIZE, PADDED,
+        _store_result(
+            result, place, is_row, whole_best, whole_sum, whole, sinks, head * GROUP + row % GROUP,
+            SIZE, PADDED, HAS_SINKS,
         )  # fmt: skip
-    if last >= 0:
-        at = place + last.to(tl.int64) * nodes * HEADS
-        _store_part(
-            mixed_parts, sum_parts, at, is_row, parts.to(tl.int64) * nodes * HEADS,
-            best, total, mixed, SIZE, PADDED,
-        )  # fmt: skip
+    step, sums = nodes.to(tl.int64) * HEADS, parts.to(tl.int64) * nodes * HEADS
+    _store_part(
+        mixed_parts, sum_parts, place + merged * step, is_row & (merged >= 0), sums,
+        whole_best, whole_sum, whole, SIZE, PADDED,
+    )  # fmt: skip
+    _store_part(
+        mixed_parts, sum_parts, place + last * step, is_row & (last >= 0), sums,
+        best, total, mixed, SIZE, PADDED,
+    )  # fmt: skip
 
 
 @triton.jit(
@@ -326,9 +330,9 @@ def _finish(
         )
     offset = tl.arange(0, _KEYS)
     for block in tl.range(start, own // _KEYS + 1):
-        if (block > first) & _is_border(block, LONGEST):
-            whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
-            best, total, mixed = _empty(TILE, PADDED)
+        whole_best, whole_sum, whole, best, total, mixed = _close_split(
+            block, first, whole_best, whole_sum, whole, best, total, mixed, TILE, PADDED, LONGEST
+        )
         index = block * _KEYS + offset
         exists = index <= own
         level = index - committed
@@ -348,10 +352,10 @@ def _finish(
             SIZE, PADDED, HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
     whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
-    if HAS_SINKS:
-        sink = tl.load(sinks + head * GROUP + member, mask=is_row, other=0.0)
-        whole_sum, whole = _add_sink(sink, whole_best, whole_sum, whole)
-    _store_result(result, place, is_row, whole_sum, whole, SIZE, PADDED)
+    _store_result(
+        result, place, is_row, whole_best, whole_sum, whole, sinks, head * GROUP + member,
+        SIZE, PADDED, HAS_SINKS,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -371,6 +375,18 @@ def _empty(TILE: tl.constexpr, PADDED: tl.constexpr):
 
 
 @triton.jit
+def _close_split(
+    block, first, whole_best, whole_sum, whole, best, total, mixed,
+    TILE: tl.constexpr, PADDED: tl.constexpr, LONGEST: tl.constexpr,
+):  # fmt: skip
+    """Merge the split in front of this block into the whole, if another begins here."""
+    if (block > first) & _is_border(block, LONGEST):
+        whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
+        best, total, mixed = _empty(TILE, PADDED)
+    return whole_best, whole_sum, whole, best, total, mixed
+
+
+@triton.jit
 def _is_border(block, LONGEST: tl.constexpr):
     """Whether a split begins at this block; see `split_plan.split_blocks`."""
     size = block * 0 + _MIN_SPLIT
@@ -378,7 +394,9 @@ def _is_border(block, LONGEST: tl.constexpr):
     doubled: tl.constexpr = 2 * _PER_DOUBLING
     for power in tl.static_range(1, 24):
         if (_MIN_SPLIT << power) <= longest:
-            size = tl.where(doubled * (_MIN_SPLIT << (power - 1)) <= block, _MIN_SPLIT << power, size)
+            size = tl.where(
+                doubled * (_MIN_SPLIT << (power - 1)) <= block, _MIN_SPLIT << power, size
+            )
     return block % size == 0
 
 
@@ -443,6 +461,8 @@ def _add_block(
     decay = _power(best - finite)
     v = tl.load(values + place, mask=inside, other=None if inside is None else 0.0)
     mixed = tl.dot(weights.to(v.dtype), v, mixed * decay[:, None], input_precision=PRECISION)
+    if v.dtype != tl.float32:  # the sum of 64 such multiples of at most 1 is exact
+        weights = (weights + _ROUNDING) - _ROUNDING
     return newest, total * decay + tl.sum(weights, 1), mixed
 
 
@@ -485,8 +505,14 @@ def _load_part(
 
 
 @triton.jit
-def _store_result(result, place, is_row, total, mixed, SIZE: tl.constexpr, PADDED: tl.constexpr):
+def _store_result(
+    result, place, is_row, best, total, mixed, sinks, query_head,
+    SIZE: tl.constexpr, PADDED: tl.constexpr, HAS_SINKS: tl.constexpr,
+):  # fmt: skip
     """mixed / total; zeros where no key is visible."""
+    if HAS_SINKS:
+        sink = tl.load(sinks + query_head, mask=is_row, other=0.0)
+        total, mixed = _add_sink(sink, best, total, mixed)
     column = tl.arange(0, PADDED)
     final = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(

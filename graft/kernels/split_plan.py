@@ -1,8 +1,8 @@
 """The work of one attention on a GPU in splits of fixed borders: tasks, and what follows them.
 
 A key's index is its place on the path of a node: committed keys first, then the node's ancestors
-and the node itself. Keys are processed in blocks of 64 by index, blocks add up to splits, and splits
-are merged in order. The borders of the splits follow from the index alone (`split_blocks`), never
+and the node itself. Keys are processed in blocks of 64 by index, blocks add up to splits, and
+splits are merged in order. Their borders follow from the index alone (`split_blocks`), never
 from the step, so a node's result has the same bits in any step: alone or in a batch, as a draft
 or committed, in a prompt's chunk of any length.
 
@@ -24,7 +24,9 @@ MIN_SPLIT = 2  # blocks
 SPLITS_PER_DOUBLING = 8  # from index 1024 on, a split is about an eighth of its index ...
 SPLIT_BLOCKS = 2  # ... but at most so many blocks per key head: one long context fills the GPU
 DIRECT_NODES = 64  # of a chain from which its tasks compute everything
-SHORT = 4  # blocks of context that the last kernel computes on the way
+UNCUT = 2  # stored splits where one task computes all of a context: merged ones, and the last
+SHORT = 1  # blocks of context that the last kernel computes on the way
+MIN_RUN = 4  # blocks of a first task
 
 # Columns of a task: its first query row (node * group + member) and their number; its first block
 # and the end of those that all rows see; where merged splits are stored and where the last split
@@ -121,24 +123,10 @@ def _plan(first_node, parents, counts, segments, starts, limits):
             _cover(task, 0, shared[b, 0], 0, -1)
             last = first_node[shared[b, 1] + 1]
             count = _add(tasks, count, task, begin * group, last * group, tile)
-        place, blocks = shared[b, 0], nodes[begin, START]
-        stored, unfinished = (1 if place > 0 else 0), -1
-        while place < blocks:
-            first, merged, last = place, -1, -1
-            if first == 0:
-                place = _run(blocks, even, longest)
-                if border_before(place, longest) > 0:
-                    merged, stored = 0, 1
-                if border_before(place, longest) < place:
-                    last = unfinished = stored
-            else:
-                last, place = stored, first + split_blocks(first, longest)
-                if place <= blocks:
-                    stored += 1
-                else:
-                    place, unfinished = blocks, stored
-            _cover(task, first, place, merged, last)
-            count = _add(tasks, count, task, begin * group, end * group, tile)
+        count, stored, unfinished = _add_splits(
+            tasks, count, task, (begin * group, end * group, tile),
+            (shared[b, 0], nodes[begin, START], even, longest),
+        )  # fmt: skip
         nodes[begin:end, SPLITS], nodes[begin:end, OPEN] = stored, unfinished
         parts = max(parts, stored + (1 if unfinished >= 0 else 0))
         merges = True
@@ -146,6 +134,32 @@ def _plan(first_node, parents, counts, segments, starts, limits):
     if count > wanted:  # long ones first: short ones fill the gaps
         tasks = tasks[np.argsort(tasks[:, FIRST] - tasks[:, END], kind="mergesort")]
     return tasks, nodes, extents, paths, parts, merges
+
+
+@njit(cache=True)
+def _add_splits(tasks, count, task, rows, limits):
+    """Tasks for the blocks of one sequence from `place` on. Returns the new number of tasks, the
+    number of stored splits, and where the unfinished one is (-1: nowhere)."""
+    row, last_row, tile = rows
+    place, blocks, even, longest = limits
+    stored, unfinished = (1 if place > 0 else 0), -1
+    while place < blocks:
+        first, merged, last = place, -1, -1
+        if first == 0:
+            place = _run(blocks, even, longest)
+            if border_before(place, longest) > 0:
+                merged, stored = 0, 1
+            if border_before(place, longest) < place:
+                last = unfinished = stored
+        else:
+            last, place = stored, first + split_blocks(first, longest)
+            if place <= blocks:
+                stored += 1
+            else:
+                place, unfinished = blocks, stored
+        _cover(task, first, place, merged, last)
+        count = _add(tasks, count, task, row, last_row, tile)
+    return count, stored, unfinished
 
 
 @njit(cache=True)
@@ -175,7 +189,7 @@ def _run(blocks, even, longest):
     border after part of one, so that several tasks per processor even out."""
     if 4 * blocks <= 5 * even:
         return blocks
-    run = max(even // 4, min(even // 2, longest), SHORT)
+    run = max(even // 4, min(even // 2, longest), MIN_RUN)
     return max(border_before(min(run, blocks), longest), MIN_SPLIT)
 
 

@@ -109,7 +109,8 @@ class DeviceStep:
     def _send(self, content: tuple[np.ndarray, ...]) -> None:
         stage = next(self._stages)
         stage.wait()
-        _write(stage.whole, stage.halves, content, (self.shape.nodes, self.shape.depth, self.shape.extents))
+        sizes = (self.shape.nodes, self.shape.depth, self.shape.extents)
+        _write(stage.whole, stage.halves, content, sizes)
         stage.copy_to(self.buffer)
 
 

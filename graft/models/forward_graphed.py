@@ -18,7 +18,7 @@ from torch import Tensor
 
 from graft.kernels.decoder_triton import MAX_MOVES
 from graft.kernels.split_attention_triton import plan_for
-from graft.kernels.split_plan import SplitPlan
+from graft.kernels.split_plan import UNCUT, SplitPlan
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.capture import captured, reason
 from graft.models.device_step import DeviceStep, StepShape, exact
@@ -145,7 +145,7 @@ class GraphedForward:
             _doubled(TASKS, len(plan.tasks)) if len(plan.tasks) else 0,
             _doubled(nodes, len(plan.extents)),
             _doubled(DEPTH, plan.paths.shape[1]) if plan.paths.shape[1] else 0,
-            _doubled(PARTS, plan.parts) if plan.parts else 0,
+            _doubled(PARTS, plan.parts) if plan.parts > UNCUT else UNCUT,
             plan.merges,
         )
 

@@ -246,7 +246,7 @@ def test_a_node_has_the_same_bits_in_any_step(monkeypatch):
         assert_same(path.nodes_of([([index // 3, index - index // 3], *stretch(index, 1))]))
     tree = from_paths(1, [[2, 3, 4, 5], [7, 8], [2, 9]])
     depths, on_path = tree.depths.tolist(), [0]
-    while (deeper := [n for n, p in enumerate(tree.parents) if p == on_path[-1]]):
+    while deeper := [n for n, p in enumerate(tree.parents) if p == on_path[-1]]:
         on_path.append(deeper[-1])
     branch = {n: depths[n] for n in on_path}
     for context in (3, 62, 450, 639):  # drafts on another branch than the path's
@@ -297,7 +297,7 @@ def test_every_node_gets_every_block_once(sequences, shared, group, tasks, kv_he
     layout = lay_out(
         [(common + lengths[shared:], random_tree(n, rng)) for lengths, n in sequences], shared
     )
-    tile = tile_of(layout, group, (16, 64, 128))
+    tile = tile_of(layout, group, (16, 64))
     plan = plan_splits(layout, group=group, kv_heads=kv_heads, tile=tile, tasks=tasks)
     longest = max_split(kv_heads)
     for b in range(len(sequences)):
