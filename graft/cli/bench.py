@@ -14,6 +14,9 @@ from graft.cli.options import ModelOptions, takes_options
 from graft.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from graft.bench.result_file import Results
 
 WIDTH = 110  # where there is no terminal
@@ -127,7 +130,7 @@ def split(text: str, kind: Callable[[str], Any] = str, rule: str = "") -> tuple[
 class _Bar:
     """A progress bar on stderr."""
 
-    def __init__(self, progress: Any) -> None:  # noqa: ANN401
+    def __init__(self, progress: "Progress") -> None:
         self._progress = progress
         self._task = progress.add_task("measuring")
 
@@ -157,20 +160,25 @@ def _progress() -> Iterator[_Bar]:
         yield _Bar(progress)
 
 
+def table_console() -> "Console":
+    """Standard output, wide enough for tables where it is not a terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+
+
 def _show(results: "Results", *, json: bool) -> None:
     from graft.bench.summary import notes, summarize
-    from graft.bench.table import LEGEND, as_dict, as_tables, heading
+    from graft.bench.table import LEGEND, as_dict, heading, tables
 
     if json:
         print(json_module.dumps(as_dict(results)))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = table_console()
     baseline, summaries = summarize(results)
     console.print(heading(results), style="dim")
-    for table in as_tables(summaries):
-        console.print(table)
+    for table in tables(summaries):
+        console.print(table.as_rich())
     for note in notes(results, baseline, summaries):
         console.print(f"Warning: {note}.")
     console.print(LEGEND.format(baseline=baseline), style="dim")

@@ -1,9 +1,10 @@
 """`graft cache`: the KV cache of documents on disk."""
 
-import json as json_module
 from typing import Annotated
 
 import typer
+
+from graft.cli.show import print_result
 
 MEGABYTE = 1e6
 
@@ -21,8 +22,5 @@ def cache(
     if clear:
         forget(folder)
     state = {"folder": str(folder), "texts": texts, "bytes": size, "cleared": clear}
-    if json:
-        print(json_module.dumps(state))
-    else:
-        done = "deleted" if clear else "kept"
-        print(f"{texts} texts, {size / MEGABYTE:,.0f} MB {done} in {folder}")
+    done = "deleted" if clear else "kept"
+    print_result(state, f"{texts} texts, {size / MEGABYTE:,.0f} MB {done} in {folder}", json=json)

@@ -1,6 +1,7 @@
 """`graft chat`: a conversation in the terminal."""
 
 import sys
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from graft.errors import GraftError
 
 if TYPE_CHECKING:
     from graft import DocumentPrompt, Engine, SamplingParams
+    from graft.decode.output import TokenEvent
     from graft.documents import Document
 
 KEPT = "later questions use the same passages; /reset selects new ones"
@@ -51,22 +53,16 @@ def chat(
             conversation.turn(line, color=color)
 
 
+@dataclass(slots=True)
 class Conversation:
     """The messages so far and the engine that continues them; a failed turn changes nothing."""
 
-    def __init__(
-        self,
-        options: AnswerOptions,
-        engine: "Engine",
-        params: "SamplingParams",
-        documents: "list[Document]",
-    ) -> None:
-        self.options = options
-        self.engine = engine
-        self.params = params
-        self.documents = documents
-        self.messages: list[dict[str, str]] = []
-        self.first_prompt: DocumentPrompt | None = None  # with the documents
+    options: AnswerOptions
+    engine: "Engine"
+    params: "SamplingParams"
+    documents: "list[Document]"
+    messages: list[dict[str, str]] = field(default_factory=list)
+    first_prompt: "DocumentPrompt | None" = None  # with the documents
 
     def reset(self) -> None:
         """Drop all messages; the documents stay."""
@@ -75,7 +71,12 @@ class Conversation:
     def turn(self, question: str, *, color: bool) -> None:
         """Answer one question; Ctrl-C ends the answer and keeps the text generated so far."""
         pieces: list[str] = []
-        show = token_printer(color=color)
+        printed = token_printer(color=color)
+
+        def show(event: "TokenEvent") -> None:
+            pieces.append(event.text)
+            printed(event)
+
         try:
             messages = [*self.messages, *self._new_messages(question)]
             given = answer(
@@ -83,7 +84,7 @@ class Conversation:
                 messages,
                 self.params,
                 self.options.draft,
-                lambda event: (pieces.append(event.text), show(event)),
+                show,
             )
         except KeyboardInterrupt:
             print("\nstopped", file=sys.stderr)
@@ -97,7 +98,7 @@ class Conversation:
             reply = given.result.text
             end_line(reply)
             footer(given, color=color, load_seconds=self._load_seconds())
-            if not self.messages and self.options.cache:
+            if not self.messages and self.options.cache and self.first_prompt:
                 keep_documents(self.engine, self.first_prompt)
         self.messages = [*messages, {"role": "assistant", "content": reply}]
 

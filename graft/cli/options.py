@@ -300,6 +300,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         command(options=kind(**chosen), **given)
 
     parameters = sorted([*own, *shared], key=lambda each: each.kind)
-    with_options.__signature__ = signature.replace(parameters=parameters)
+    signed = signature.replace(parameters=parameters)
+    setattr(with_options, "__signature__", signed)  # noqa: B010 (functools' type has no such field)
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options

@@ -1,18 +1,16 @@
 """`graft simulate`: predicted speed of drafters from recorded outputs and a cost table."""
 
 import json as json_module
-import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graft.cli.bench import split
+from graft.cli.bench import split, table_console
 
 if TYPE_CHECKING:
     from graft.bench.simulate.run import Simulated
-
-WIDTH = 100  # of the tables, where there is no terminal
 
 
 def simulate(  # noqa: PLR0913 (one parameter is one option)
@@ -83,24 +81,17 @@ def _contexts(text: str | None) -> tuple[int | None, ...]:
 
 
 def _show(simulated: "Simulated", *, markdown: bool, json: bool) -> None:
-    from graft.bench.simulate.tables import as_dict, as_markdown, tables
+    from graft.bench.simulate.tables import tables
 
     if json:
-        print(json_module.dumps(as_dict(simulated)))
+        print(json_module.dumps(asdict(simulated)))
         return
-    made = tables(simulated)
     if markdown:
-        print(as_markdown(made))
+        print("\n\n".join(table.as_markdown() for table in tables(simulated)))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    for each in made:
-        table = Table(*each.columns, title=each.title, title_justify="left", box=None)
-        for row in each.rows:
-            table.add_row(*row)
-        console.print(table)
+    console = table_console()
+    for table in tables(simulated):
+        console.print(table.as_rich())
     console.print(
         f"{simulated.steps:,} steps in {simulated.seconds:.1f} s: "
         f"{simulated.steps / max(simulated.seconds, 1e-9):,.0f} steps a second",

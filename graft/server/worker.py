@@ -282,8 +282,8 @@ class Worker:
         updates = [each for each in updates if each.events or each.done]
         for each in updates:
             each.job.stopped = each.job.stopped or each.done
-        with suppress(RuntimeError):  # the loop is closed
-            if updates:
+        if updates and self._loop:
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(_deliver, updates)
 
 
