@@ -2,15 +2,14 @@
 
 import json as json_module
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graft.cli.options import ModelOptions, takes_options
+from graft.cli.options import JSON, ModelOptions, takes_options
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,11 +28,6 @@ class BenchOptions(ModelOptions):
     draft: Annotated[
         str, typer.Option(metavar="NAMES", help="Draft presets, the baseline first.")
     ] = "plain,auto"
-
-    def for_draft(self, draft: str) -> ModelOptions:
-        """The same with one preset."""
-        given = {each.name: getattr(self, each.name) for each in fields(ModelOptions)}
-        return ModelOptions(**(given | {"draft": draft}))
 
 
 @takes_options
@@ -72,7 +66,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
         Path | None,
         typer.Option(metavar="FILE", help="Write JSON lines; run again to resume."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Measure draft presets on your prompts: speed against plain decoding, and the same text.
 
@@ -101,8 +95,11 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     )
     read_prompts(settings.prompts)  # refused before a model is loaded
     loaded = chosen.load_engine(max_batch=max(settings.batches), prefix_cache=0)
-    with _progress() as progress:
-        results = bench(settings, loaded, progress)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        results = bench(settings, loaded, _Bar(progress))
     _show(results, json=json)
 
 
@@ -114,7 +111,8 @@ def _check(options: BenchOptions, drafts: tuple[str, ...]) -> ModelOptions:
     head = may_have_head(named_head(options.head))
     for draft in drafts:
         check_draft(draft, draft_model=options.draft_model is not None, head=head)
-    chosen = options.for_draft(next((each for each in drafts if each != "plain"), "plain"))
+    first = next((each for each in drafts if each != "plain"), "plain")
+    chosen = replace(options, draft=first)
     chosen.check()
     return chosen
 
@@ -149,15 +147,6 @@ class _Bar:
     def say(self, line: str) -> None:
         """Print above the bar."""
         self._progress.console.print(line, highlight=False)
-
-
-@contextmanager
-def _progress() -> Iterator[_Bar]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield _Bar(progress)
 
 
 def table_console() -> "Console":

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from graft.cli.options import JSON
 from graft.cli.show import print_result
 
 MEGABYTE = 1e6
@@ -12,7 +13,7 @@ MEGABYTE = 1e6
 def cache(
     *,
     clear: Annotated[bool, typer.Option("--clear", help="Delete it.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Show or delete the KV cache of documents that is kept on disk."""
     from graft.models.prefix_files import forget, kept, prefix_folder

@@ -2,14 +2,12 @@
 
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from graft.cli.answer import answer
 from graft.cli.documents import fit_documents, keep_documents, report_selection
 from graft.cli.failures import one_line
-from graft.cli.options import AnswerOptions, takes_options
+from graft.cli.options import COLOR, AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import GraftError
 
@@ -26,9 +24,7 @@ HELP = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an
 def chat(
     *,
     options: AnswerOptions,
-    color: Annotated[
-        bool, typer.Option("--color", help="Colour tokens by the source of their draft.")
-    ] = False,
+    color: COLOR = False,
 ) -> None:
     """Chat with a model, about documents if any are given.
 

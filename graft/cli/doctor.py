@@ -5,11 +5,12 @@ import platform
 import sys
 from dataclasses import asdict
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from graft.cli.failures import REFUSED, one_line
+from graft.cli.options import JSON
 
 PACKAGES = (
     "graftlm",
@@ -36,7 +37,7 @@ SMALL_DISK = 2 * GIGABYTE
 
 def doctor(
     *,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Check packages and hardware. Exits with 1 if `graft run` cannot work."""
     report = examine()

@@ -13,6 +13,7 @@ import typer
 
 from graft.cli.failures import fails_in_one_line
 from graft.cli.index_passages import passages
+from graft.cli.options import JSON
 from graft.cli.show import Spinner, print_result
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ SHARD = Annotated[
         help="Maximum tokens of a merged shard; sorting needs 12 bytes per token.",
     ),
 ]
-JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from graft.cli.failures import fails_in_one_line
+from graft.cli.options import JSON
 from graft.cli.show import Spinner, print_result
 from graft.errors import InputError
 
@@ -54,7 +55,7 @@ def passages(  # noqa: PLR0913 (one parameter is one option)
     listed: Annotated[
         bool, typer.Option("--list", help="List the corpora in a folder or in Milvus.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Build a corpus of passages for `graft ask --corpus`; an interruption changes nothing.
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from graft.cli.options import JSON
+
 MEGABYTE = 1e6
 
 
@@ -17,7 +19,7 @@ def models(
     remove: Annotated[
         str | None, typer.Option(metavar="NAME", help="Delete a model from the cache.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """List known and cached models, fetch one, or remove one.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from graft.cli.bench import split, table_console
+from graft.cli.options import JSON
 
 if TYPE_CHECKING:
     from graft.bench.simulate.run import Simulated
@@ -50,7 +51,7 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")] = (
         False
     ),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Replay recorded outputs through drafters, without a model, and predict their speed.
 
@@ -60,24 +61,20 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
     """
     from graft.bench.simulate.roofline import read_place
     from graft.bench.simulate.run import Simulation, simulate
+    from graft.bench.sizes import size
 
     settings = Simulation(
         files=files,
         drafts=split(draft),
         costs=split(costs),
         batches=split(batch, int, "--batch takes whole numbers"),
-        contexts=_contexts(context),
+        contexts=split(context, size, "--context takes whole numbers such as 4k")
+        if context
+        else (None,),
         like=read_place(like) if like else None,
         traces=traces or (),
     )
     _show(simulate(settings), markdown=markdown, json=json)
-
-
-def _contexts(text: str | None) -> tuple[int | None, ...]:
-    from graft.bench.sizes import size
-
-    rule = "--context takes whole numbers such as 4k"
-    return split(text, size, rule) if text else (None,)
 
 
 def _show(simulated: "Simulated", *, markdown: bool, json: bool) -> None:

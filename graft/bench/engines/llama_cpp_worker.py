@@ -59,16 +59,23 @@ def load(chosen: argparse.Namespace) -> Model:
     elif chosen.method == "draft":
         drafter = smaller_model(chosen)
     return Counting(
-        model_path=chosen.model,
-        n_ctx=chosen.max_model_len,
-        n_threads=chosen.threads,
-        n_threads_batch=chosen.threads,
-        n_gpu_layers=-1 if chosen.device.startswith("cuda") else 0,
+        **model_options(chosen.model, chosen),
         flash_attn=chosen.flash_attention,
         draft_model=drafter,
         logits_all=drafter is not None,  # else prompts over one batch fail (0.3.36)
-        verbose=False,
     )
+
+
+def model_options(path: str, chosen: argparse.Namespace) -> dict:
+    """The options that the model and a draft model share."""
+    return {
+        "model_path": path,
+        "n_ctx": chosen.max_model_len,
+        "n_threads": chosen.threads,
+        "n_threads_batch": chosen.threads,
+        "n_gpu_layers": -1 if chosen.device.startswith("cuda") else 0,
+        "verbose": False,
+    }
 
 
 def smaller_model(chosen: argparse.Namespace) -> object:
@@ -81,14 +88,7 @@ def smaller_model(chosen: argparse.Namespace) -> object:
         """Drafts one chain; its KV cache is reused between calls."""
 
         def __init__(self) -> None:
-            self.llm = Llama(
-                model_path=chosen.draft_model,
-                n_ctx=chosen.max_model_len,
-                n_threads=chosen.threads,
-                n_threads_batch=chosen.threads,
-                n_gpu_layers=-1 if chosen.device.startswith("cuda") else 0,
-                verbose=False,
-            )
+            self.llm = Llama(**model_options(chosen.draft_model, chosen))
 
         def __call__(self, input_ids: np.ndarray, /, **_: object) -> np.ndarray:
             tokens = min(chosen.max_model_len - len(input_ids) - 1, chosen.num_pred_tokens)
