@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from graft.bench.result_file import Results, Row, read_results
-from graft.bench.table import MISSING, heading, markdown
+from graft.bench.table import MISSING, Table, heading
 
 # Fields of the rows that the report of a kind needs
 REPORTS = {
@@ -22,20 +22,6 @@ REPORTS = {
 }
 MAX_ROWS = 60  # of a file that has no report of its own
 Points = list[tuple[float | str, float]]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells ready to show; the first `left` columns are text."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    left: int = 1
-
-    def as_markdown(self) -> str:
-        """For a document."""
-        return f"**{self.title}**\n\n{markdown(self.columns, self.rows, self.left)}"
 
 
 @dataclass(frozen=True, slots=True)

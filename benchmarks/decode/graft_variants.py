@@ -14,6 +14,8 @@ from graft.assemble import VERIFIERS
 from graft.bench.decoding import INEXACT
 from graft.bench.graft_engine import GraftEngine
 from graft.bench.variants import GRAFT, Variant, preset
+from graft.decode.engine import Engine
+from graft.decode.likelihood import log_likelihood
 from graft.draft.short_context.retrieved import Retrieval
 from graft.draft.short_context.short_prompt import Shorten
 from graft.errors import InputError
@@ -47,24 +49,49 @@ def preset_of(method: str) -> str:
     return method.partition("+")[2] or "plain" if shortens(method) else method
 
 
-class ShorteningEngine(GraftEngine):
-    """Graft's engine that also takes `rag` methods; retrieval counts as prefill."""
+class SuiteEngine(GraftEngine):
+    """Graft's engine that also takes `rag` methods; retrieval counts as prefill.
 
-    _shorten: Shorten | None = None
+    A `gold` field of a request asks for likelihoods. With `prefill_first` and a prefix cache the
+    prompts are prefilled before they are timed, so that decoding alone is measured.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: dict[str, Any] | None = None, *, prefill_first: bool = False
+    ) -> None:
+        super().__init__(engine)
+        self.about["settings"] |= settings or {}
+        self._prefill_first = prefill_first
+        self._shorten: Shorten | None = None
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As GraftEngine; with `prefilled_tokens` where prompts are shortened."""
         method = request["method"]
         if not shortens(method):
-            return super().ask(request)
+            return self._answer(request)
         start = time.perf_counter()
         prompts = [self._short(prompt) for prompt in request["prompts"]]
         seconds = time.perf_counter() - start
-        answer = super().ask(request | {"prompts": prompts, "method": preset_of(method)})
+        answer = self._answer(request | {"prompts": prompts, "method": preset_of(method)})
         for name in ("prefill_seconds", "total_seconds"):
             if answer.get(name) is not None:
                 answer[name] += seconds
         return {**answer, "prefilled_tokens": sum(map(len, prompts))}
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if "gold" in request:
+            pairs = zip(request["prompts"], request["gold"], strict=True)
+            found = [sum(log_likelihood(self.engine, *pair)) for pair in pairs]
+            return {"log_likelihoods": found}
+        if self._prefill_first:
+            super().ask(self._prefilling(request))
+        return super().ask(request)
+
+    def _prefilling(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A request that prefills the prompts: a draft model does so chunk by chunk, over steps."""
+        chunks = sum(map(len, request["prompts"])) // self.engine.model.chunk
+        steps = 1 if request["method"] == "plain" else 3 + chunks
+        return {**request, "max_tokens": min(steps, request["max_tokens"])}
 
     def _short(self, prompt: Sequence[int]) -> list[int]:
         """The shortened prompt; a short prompt stays as it is."""

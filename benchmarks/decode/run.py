@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.decode.encode import Workload, encode
 from benchmarks.decode.gold import Likelihoods
-from benchmarks.decode.graft_variants import ShorteningEngine
+from benchmarks.decode.graft_variants import SuiteEngine
 from benchmarks.decode.settings import DecodeSettings
 from benchmarks.suites.task import Prompt, chat, read_suite, select
 from graft.bench.measure import Loop, Measurement, Progress, batched, interleave
@@ -157,7 +157,7 @@ class Backends:
                 self.running[variant.process] = self.workers[-1]
         return self.running[variant.process]
 
-    def _graft(self, variant: Variant) -> ShorteningEngine:
+    def _graft(self, variant: Variant) -> SuiteEngine:
         import torch
 
         import graft
@@ -183,7 +183,7 @@ class Backends:
         self.dtype = engine.dtype
         about = {"threads": settings.cores, "verifier": verifier, "eta": eta}
         about |= {"draft_model": settings.draft_model, "prefix_cache": options["prefix_cache"]}
-        return ShorteningEngine(engine, about, prefill_first=bool(options["prefix_cache"]))
+        return SuiteEngine(engine, about, prefill_first=bool(options["prefix_cache"]))
 
     def _options(self) -> WorkerOptions:
         settings = self.settings

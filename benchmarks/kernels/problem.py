@@ -61,7 +61,7 @@ def make_problem(
     tree = random_tree(nodes, max(shape.vocabulary, nodes), seed)
     layout = lay_out([Extent(0, rows, context)], [tree])
     keys, values = kv.to(dtype)
-    return Problem(query.to(dtype), keys, values, layout, shape.scale)
+    return Problem(query.to(dtype), keys, values, layout, shape.head_size**-0.5)
 
 
 def input_sets(shape: Shape, rows: int, plan: KernelPlan) -> int:

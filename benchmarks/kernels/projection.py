@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.kernels.settings import KernelPlan
+from benchmarks.kernels.shapes import with_layers
 from benchmarks.kernels.steps import Stepper, fastest
 from benchmarks.report import Table
 from graft.bench.result_file import Results, new_header, open_results, read_results
@@ -171,7 +172,7 @@ def measure(plan: Plan, known: dict[Key, float]) -> Iterator[Step]:
             continue
         sys.stderr.write(f"{shape.name}, {layers} layers: {len(left)} steps\n")
         settings = KernelPlan(
-            shape=shape.with_layers(layers),
+            shape=with_layers(shape, layers),
             contexts=[context for context, _ in plan.points],
             nodes=[nodes for _, nodes in plan.points],
             dtype=plan.dtype,

@@ -103,7 +103,7 @@ def _about(plan: KernelPlan, ceilings: Ceilings) -> dict[str, object]:
         "device": plan.device.type,
         "threads": torch.get_num_threads(),
         "layers": plan.shape.layers,
-        "of_layers": plan.shape.of_layers,
+        "of_layers": plan.of_layers,
         "weights": "random",
         "repeats": plan.repeats,
         "copy_gb_per_second": round(ceilings.bytes / 1e9),

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 
+from benchmarks.kernels.shapes import with_layers
 from benchmarks.settings import Settings, option
 from graft.bench.simulate.shapes import KNOWN, Shape, read_shape
 from graft.errors import InputError
@@ -33,8 +34,10 @@ class KernelOptions(Settings):
         """What is measured on this device."""
         device = find_device(self.device)
         usual = DEFAULTS[device.type]
+        shape = read_shape(self.shape or usual.shape)
         return KernelPlan(
-            shape=read_shape(self.shape or usual.shape).with_layers(self.layers),
+            shape=shape if self.layers is None else with_layers(shape, self.layers),
+            of_layers=0 if self.layers is None else shape.layers,
             contexts=sorted(self.contexts) or usual.contexts,
             nodes=sorted(self.nodes) or usual.nodes,
             dtype=usual.dtype if self.dtype == "auto" else self.dtype,
@@ -55,6 +58,7 @@ class KernelPlan:
     device: torch.device
     parts: Sequence[str]
     repeats: int
+    of_layers: int = 0  # the full depth, where fewer layers are measured
 
     def __post_init__(self) -> None:
         for name, values in (("contexts", self.contexts), ("nodes", self.nodes)):

@@ -14,6 +14,7 @@ import torch
 from benchmarks.kernels.attention import free_memory
 from benchmarks.kernels.problem import random_tree
 from benchmarks.kernels.settings import KernelPlan
+from benchmarks.kernels.shapes import all_weights
 from benchmarks.kernels.timing import latency
 from graft.errors import InputError
 from graft.models.arena import Extent
@@ -32,7 +33,7 @@ def refuse_too_large(plan: KernelPlan) -> None:
     shape = plan.shape
     cache = shape.layers * shape.kv_numbers(plan.rows) * plan.itemsize
     size = plan.itemsize if plan.device.type == "cuda" else 4  # a CPU reads them in fp32
-    needed = 2 * shape.weights * size + cache
+    needed = 2 * all_weights(shape) * size + cache
     free = free_memory(plan.device)
     if needed > free:
         raise InputError(
@@ -144,7 +145,7 @@ class Stepper:
     def memory(self) -> Bytes:
         """At the largest point, with captured graphs."""
         plan, storage = self.plan, self.model.arena.storage
-        weights = plan.shape.weights * plan.itemsize
+        weights = all_weights(plan.shape) * plan.itemsize
         cache = storage.rows * storage.row_bytes
         if plan.device.type != "cuda":
             return Bytes(weights, cache, None, None)

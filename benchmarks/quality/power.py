@@ -1,4 +1,4 @@
-"""The smallest difference that a paired comparison is likely to detect."""
+"""Differences of pairs, and the smallest one that a comparison is likely to detect."""
 
 import math
 from collections.abc import Sequence
@@ -6,9 +6,14 @@ from statistics import NormalDist
 
 import numpy as np
 
-from graft.bench.statistics import CONFIDENCE
+from graft.bench.statistics import CONFIDENCE, Estimate, mean
 
 POWER = 0.80
+
+
+def difference(base: Sequence[float], other: Sequence[float]) -> Estimate:
+    """Other minus base, pair by pair."""
+    return mean((np.asarray(other, float) - np.asarray(base, float)).tolist())
 
 
 def detectable(base: Sequence[float], other: Sequence[float]) -> float | None:

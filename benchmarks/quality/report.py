@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.decode.graft_variants import shortens
-from benchmarks.quality.power import detectable
+from benchmarks.quality.power import detectable, difference
 from benchmarks.quality.scores import SCORES
 from graft.bench.decoding import INEXACT, OTHER_ENGINE, DecodeRow, decode_rows
 from graft.bench.result_file import GOLD, LIKELIHOOD, Results, Row
-from graft.bench.statistics import Estimate, difference, mean
+from graft.bench.statistics import Estimate, mean
 from graft.bench.summary import ALL, Cell
 from graft.errors import InputError
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
+from benchmarks.quality.power import difference
 from benchmarks.report import Figure, Table
 from graft.bench.result_file import Results, Row
-from graft.bench.statistics import difference
 from graft.bench.table import MISSING, number
 
 TIMES = ("retrieval", "prefill", "decode", "judging", "total")

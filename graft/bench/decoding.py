@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from statistics import fmean, median
 
-from graft.bench.result_file import Results, Row
+from graft.bench.result_file import Results
 from graft.bench.statistics import Estimate, ratio
 
 PLAIN = "plain"
@@ -83,13 +83,11 @@ _NAMES = {each.name for each in fields(DecodeRow)}
 
 
 def decode_rows(results: Results) -> list[DecodeRow]:
-    """The rows of a file that were measured without an error."""
-    return [as_decode_row(row) for row in results.measured]
-
-
-def as_decode_row(row: Row) -> DecodeRow:
-    """A line of a file; fields that are not of this kind are ignored."""
-    return DecodeRow(**{name: value for name, value in row.items() if name in _NAMES})
+    """The rows of a file that were measured without an error; unknown fields are ignored."""
+    return [
+        DecodeRow(**{name: value for name, value in row.items() if name in _NAMES})
+        for row in results.measured
+    ]
 
 
 def median_row(repeats: Sequence[DecodeRow]) -> DecodeRow:
@@ -125,7 +123,7 @@ def _ratio(times: Iterable[tuple[float | None, float | None]]) -> Estimate | Non
 def decode_speed(rows: Iterable[DecodeRow]) -> float | None:
     """Decoded tokens per second over all rows."""
     timed = [row for row in rows if row.pace]
-    seconds = sum(row.decode_seconds for row in timed)
+    seconds = sum(row.decode_seconds or 0.0 for row in timed)
     return sum(row.decoded for row in timed) / seconds if seconds else None
 
 
@@ -184,10 +182,10 @@ def drafting(rows: Sequence[DecodeRow]) -> Drafting | None:
     named = [row for row in counted if row.drafted_by_source is not None]
     drafted = sum((Counter(row.drafted_by_source) for row in named), Counter())
     accepted = sum((Counter(row.accepted_by_source or {}) for row in named), Counter())
-    nodes = sum(row.drafted for row in counted)
+    nodes = sum(row.drafted or 0 for row in counted)
     total = sum(sum((row.accepted_by_source or {}).values()) for row in counted)
     return Drafting(
-        nodes_per_step=nodes / sum(row.steps for row in counted),
+        nodes_per_step=nodes / sum(row.steps or 0 for row in counted),
         all=Acceptance(nodes, total),
         by_source={name: Acceptance(n, accepted[name]) for name, n in drafted.most_common()},
     )

@@ -1,8 +1,7 @@
 """Graft's own engine, measured in this process through the requests of engines/protocol.py.
 
 One prompt is streamed; several run through `engine.generate` as one batch. The prefix cache should
-be off (`prefix_cache=0`), so that every request prefills its prompt; with one, `prefill_first`
-prefills the prompts before they are timed, and decoding alone is measured.
+be off (`prefix_cache=0`), so that every request prefills its prompt.
 """
 
 import time
@@ -11,32 +10,19 @@ from typing import Any
 
 from graft import Engine, Request, Result, SamplingParams
 from graft.bench.about import versions
-from graft.decode.likelihood import log_likelihood
 from graft.decode.stats import Stats
 
 
 class GraftEngine:
-    """Answers requests; `method` is the draft preset. A `gold` field asks for likelihoods."""
+    """Answers requests; `method` is the draft preset."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        settings: dict[str, Any] | None = None,
-        *,
-        prefill_first: bool = False,
-    ) -> None:
-        self.engine, self._prefill_first = engine, prefill_first
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
         self.warm: set[object] = set()
-        self.about = {"versions": versions(), "settings": _settings(engine) | (settings or {})}
+        self.about = {"versions": versions(), "settings": _settings(engine)}
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """Times as a caller measures them, counts of the engine."""
-        if "gold" in request:
-            pairs = zip(request["prompts"], request["gold"], strict=True)
-            found = [sum(log_likelihood(self.engine, *pair)) for pair in pairs]
-            return {"log_likelihoods": found}
-        if self._prefill_first:
-            self._batch(self._prefilling(request))
         several = len(request["prompts"]) > 1
         results, times = self._batch(request) if several else self._stream(request)
         counts = Stats.together(result.stats for result in results)
@@ -50,12 +36,6 @@ class GraftEngine:
             "accepted_by_source": dict(counts.accepted_by_source),
             "accepted_by_position": {str(n): c for n, c in counts.accepted_by_position.items()},
         }
-
-    def _prefilling(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A request that prefills the prompts: a draft model does so chunk by chunk, over steps."""
-        chunks = sum(map(len, request["prompts"])) // self.engine.model.chunk
-        steps = 1 if request["method"] == "plain" else 3 + chunks
-        return {**request, "max_tokens": min(steps, request["max_tokens"])}
 
     def _stream(self, request: dict[str, Any]) -> tuple[list[Result], dict[str, Any]]:
         start = time.perf_counter()

@@ -3,16 +3,16 @@ affects all of them alike. Every row is written to the file at once."""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
-from graft.bench.decoding import DecodeRow
 from graft.bench.result_file import ENGINE, ResultFile, Row, now, output_hash
 from graft.bench.variants import Variant
 from graft.bench.worker import Backend, RequestError, WorkerError
 from graft.errors import GraftError, InputError
 
 WARM_UP_PROMPT, WARM_UP_TOKENS = 64, 12
+Item = TypeVar("Item")
 
 
 class Progress(Protocol):
@@ -89,7 +89,7 @@ def interleave(
                     yield variant, batch, temperature, repeat
 
 
-def batched(prompts: Sequence[PromptTokens], size: int) -> list[tuple[PromptTokens, ...]]:
+def batched(prompts: Sequence[Item], size: int) -> list[tuple[Item, ...]]:
     """Prompts in batches; those that do not fill a last batch are left out."""
     if len(prompts) < size:
         raise InputError(f"--batch {size} needs {size} prompts; {len(prompts)} are selected")
@@ -200,20 +200,14 @@ def answered(measurement: Measurement, answer: dict[str, Any]) -> Row:
     accepted = answer.get("accepted_by_source")
     if accepted is None and measurement.variant.drafts:
         accepted = {"drafted": tokens - len(measurement.prompts) - answer["steps"]}
-    names = ("drafted", "drafted_by_source", "accepted_by_position", "prefilled_tokens")
-    row = DecodeRow(
-        prompts=[each.id for each in measurement.prompts],
-        variant=measurement.variant.name,
-        tokens=tokens,
-        first_tokens=answer["first_tokens"],
-        prefill_seconds=prefill,
-        decode_seconds=None if prefill is None else answer["total_seconds"] - prefill,
-        total_seconds=answer["total_seconds"],
-        steps=answer["steps"],
-        accepted_by_source=accepted or {},
-        finish_reasons=answer["finish_reasons"],
-        output=output_hash(answer["token_ids"]),
+    names = (
+        "first_tokens", "prefill_seconds", "total_seconds", "steps", "drafted",
+        "drafted_by_source", "accepted_by_position", "prefilled_tokens", "finish_reasons",
+    )  # fmt: skip
+    return {
         **{name: answer.get(name) for name in names},
-    )
-    described = {*measurement.row, "session", "load", "date"}
-    return {name: value for name, value in asdict(row).items() if name not in described}
+        "tokens": tokens,
+        "decode_seconds": None if prefill is None else answer["total_seconds"] - prefill,
+        "accepted_by_source": accepted or {},
+        "output": output_hash(answer["token_ids"]),
+    }

@@ -112,7 +112,7 @@ def _backends(settings: BenchSettings, engine: Engine) -> Iterator[Callable[[Var
             threads=usable_cores(),
             max_model_len=min(max(MIN_MODEL_LEN, settings.max_tokens), engine.context_length),
             batch=max(settings.batches),
-            draft_model=settings.draft_model and locate(settings.draft_model).folder,
+            draft_model=locate(settings.draft_model).folder if settings.draft_model else None,
             gguf=settings.gguf,
             pythons={ENGINES[name].engine: path for name, path in settings.engines.items() if path},
             logs=Path(logs),

@@ -1,4 +1,4 @@
-"""Paired ratios and differences with bootstrap intervals.
+"""Paired ratios with bootstrap intervals.
 
 A pair is two measurements of one prompt (or item). The interval is the middle 95 % of the means of
 resampled pairs (percentile bootstrap); ratios are averaged as logarithms, so the figure is their
@@ -40,19 +40,14 @@ def mean(values: Sequence[float], seed: int = 0) -> Estimate:
 def ratio(base: Sequence[float], other: Sequence[float]) -> Estimate:
     """Base over other, pair by pair: of times, above 1 means that `other` is faster."""
     found = mean([math.log(one / two) for one, two in zip(base, other, strict=True)])
-    bounds = (None if each is None else math.exp(each) for each in (found.low, found.high))
-    return Estimate(math.exp(found.mean), *bounds, found.count)
-
-
-def difference(base: Sequence[float], other: Sequence[float]) -> Estimate:
-    """Other minus base, pair by pair."""
-    return mean(np.asarray(other, float) - np.asarray(base, float))
+    low, high = (None if each is None else math.exp(each) for each in (found.low, found.high))
+    return Estimate(math.exp(found.mean), low, high, found.count)
 
 
 def warning(found: Estimate, name: str) -> str | None:
     """A sentence where a ratio's interval supports no conclusion, else None."""
     items = f"{found.count} prompt{'' if found.count == 1 else 's'}"
-    if found.low is None:
+    if found.low is None or found.high is None:
         return f"{name}: one prompt has no interval; measure more"
     interval = f"{found.low:.2f} to {found.high:.2f}"
     if found.low <= 1 <= found.high:

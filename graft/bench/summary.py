@@ -187,11 +187,12 @@ def notes(results: Results, baseline: str, summaries: Sequence[Summary]) -> list
         if each.variant != baseline and each.decode:
             found.append(warning(each.decode, f"{each.variant} ({where})") or "")
         lossless = each.exactness not in (INEXACT, OTHER_ENGINE)
-        if lossless and each.compared and each.same != each.compared:
+        different = (each.compared or 0) - (each.same or 0)
+        if lossless and different:
             why = "please report it" if dtype == "fp32" else f"{dtype} rounds by batch shape"
             found.append(
-                f"{each.variant}: {each.compared - each.same} of {each.compared} outputs differ "
-                f"from those of {baseline} ({where}); {why}"
+                f"{each.variant}: {different} of {each.compared} outputs differ from those of "
+                f"{baseline} ({where}); {why}"
             )
     for variant in dict.fromkeys(each.variant for each in summaries if each.exactness == INEXACT):
         found.append(f"{variant} does not keep the model's output: compare quality too")

@@ -1,7 +1,7 @@
-"""The table of `graft bench`, for a terminal, a document or a script."""
+"""Tables of results, for a terminal, a document or a script; those of `graft bench`."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from graft.bench.statistics import Estimate
 from graft.bench.summary import Summary, cell_name, notes, summarize
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
 MISSING = "–"
 COLUMNS = (
@@ -23,6 +23,34 @@ LEGEND = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells ready to show; the first `left` columns are text, and names may have several lines."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    left: int = 1
+
+    def as_rich(self) -> "RichTable":
+        """For a terminal."""
+        from rich.table import Table as RichTable
+
+        table = RichTable(title=self.title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+        for place, name in enumerate(self.columns):
+            table.add_column(name, justify="left" if place < self.left else "right")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def as_markdown(self) -> str:
+        """For a document."""
+        names = [name.replace("\n", ": ") for name in self.columns]
+        rule = ["---" if place < self.left else "--:" for place in range(len(names))]
+        lines = [f"| {' | '.join(line)} |" for line in (names, rule, *self.rows)]
+        return "\n".join([f"**{self.title}**", "", *lines])
+
+
 def cells(summary: Summary) -> list[str]:
     """One line of the table."""
     return [
@@ -31,8 +59,8 @@ def cells(summary: Summary) -> list[str]:
         str(summary.prompts),
         number(summary.tokens_per_second, 1),
         interval(summary.decode),
-        number(summary.prefill and summary.prefill.mean, 2),
-        number(summary.total and summary.total.mean, 2),
+        number(summary.prefill.mean if summary.prefill else None, 2),
+        number(summary.total.mean if summary.total else None, 2),
         number(summary.tokens_per_step, 2),
         MISSING if summary.compared is None else f"{summary.same}/{summary.compared}",
     ]
@@ -64,25 +92,12 @@ def heading(results: Results) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def as_tables(summaries: Sequence[Summary]) -> "list[Table]":
+def tables(summaries: Sequence[Summary]) -> list[Table]:
     """One table per cell."""
-    from rich.table import Table
-
-    found = []
-    for title, group in groupby(summaries, key=cell_name):
-        table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
-        for name in COLUMNS:
-            table.add_column(name, justify="left" if name in COLUMNS[:2] else "right")
-        for summary in group:
-            table.add_row(*cells(summary))
-        found.append(table)
-    return found
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 2) -> str:
-    """A table for a document; the first `left` columns are text."""
-    rule = ["---" if place < left else "--:" for place in range(len(columns))]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (columns, rule, *rows))
+    return [
+        Table(title, COLUMNS, [cells(each) for each in group], left=2)
+        for title, group in groupby(summaries, key=cell_name)
+    ]
 
 
 def as_dict(results: Results) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from graft.cli.show import Spinner
 
 if TYPE_CHECKING:
-    from graft import Engine, SamplingParams
+    from graft import Engine, Result, SamplingParams, TokenEvent
 
 Prompt = str | list[int] | list[dict[str, str]]
 
@@ -18,7 +18,7 @@ class Answer:
     """The engine's `result`; seconds since the request."""
 
     draft: str
-    result: Any
+    result: "Result"
     first_token_seconds: float
     total_seconds: float
 
@@ -28,7 +28,7 @@ def answer(
     prompt: Prompt,
     params: "SamplingParams",
     draft: str,
-    show: Callable[[Any], None] = lambda event: None,
+    show: Callable[["TokenEvent"], None] = lambda event: None,
 ) -> Answer:
     """Decode to the end, `show`ing every token event; the stream is always closed."""
     began = time.perf_counter()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graft.cli.options import SamplingOptions, parse_size, takes_options
+from graft.cli.options import JSON, QUESTION, SamplingOptions, parse_size, takes_options
 from graft.cli.run import read_question
 from graft.cli.show import Spinner, end_line, prompt_parts
 from graft.errors import InputError
@@ -171,15 +171,13 @@ class AskOptions(SamplingOptions):
 
 @takes_options
 def ask(
-    question: Annotated[
-        str | None, typer.Argument(help="The question; - or nothing reads standard input.")
-    ] = None,
+    question: QUESTION = None,
     *,
     options: AskOptions,
     show_rounds: Annotated[
         bool, typer.Option("--show-rounds", help="List query, passages and text of each round.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the rounds as an HTML page.")
     ] = None,
@@ -292,22 +290,19 @@ def _footer(answer: "Answer", load_seconds: float) -> None:
     from rich.console import Console
 
     totals, once = answer.totals, answer.totals.demonstration_seconds
+    approximate = totals.approximate_tokens
     parts = [
         f"{totals.calls} rounds, {totals.retrievals} searches",
         f"{totals.tokens} tokens, {totals.tokens_per_step:.2f} per step",
         *prompt_parts(totals),
-        *(
-            [f"{totals.approximate_tokens:,} cached approximately"]
-            if totals.approximate_tokens
-            else []
-        ),
+        f"{approximate:,} cached approximately" if approximate else "",
         f"retrieval {totals.retrieval_seconds:.2f} s, prefill {totals.prefill_seconds:.2f} s, "
         f"decode {totals.decode_seconds:.2f} s, policy {totals.judging_seconds:.2f} s, "
         f"total {totals.total_seconds:.2f} s"
         f"{f' (demonstrations, once: {once:.2f} s)' if once else ''}",
-        *([f"load {load_seconds:.1f} s"] if load_seconds else []),
-        *(["approximate"] if answer.made.approximate else []),
-        *([] if answer.made.lossless else ["not lossless"]),
+        f"load {load_seconds:.1f} s" if load_seconds else "",
+        "approximate" if answer.made.approximate else "",
+        "" if answer.made.lossless else "not lossless",
     ]
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(" · ".join(parts), style="dim", markup=False)
+    console.print(" · ".join(filter(None, parts)), style="dim", markup=False)

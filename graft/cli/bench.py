@@ -2,18 +2,20 @@
 
 import json as json_module
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graft.cli.options import ModelOptions, takes_options
+from graft.cli.options import JSON, ModelOptions, takes_options
 from graft.errors import InputError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
     from graft.bench.result_file import Results
 
 WIDTH = 110  # where there is no terminal
@@ -26,11 +28,6 @@ class BenchOptions(ModelOptions):
     draft: Annotated[
         str, typer.Option(metavar="NAMES", help="Draft presets, the baseline first.")
     ] = "plain,auto"
-
-    def for_draft(self, draft: str) -> ModelOptions:
-        """The same with one preset."""
-        given = {each.name: getattr(self, each.name) for each in fields(ModelOptions)}
-        return ModelOptions(**(given | {"draft": draft}))
 
 
 @takes_options
@@ -69,7 +66,7 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
         Path | None,
         typer.Option(metavar="FILE", help="Write JSON lines; run again to resume."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Measure draft presets on your prompts: speed against plain decoding, and the same text.
 
@@ -98,8 +95,11 @@ def bench(  # noqa: PLR0913 (one parameter is one option)
     )
     read_prompts(settings.prompts)  # refused before a model is loaded
     loaded = chosen.load_engine(max_batch=max(settings.batches), prefix_cache=0)
-    with _progress() as progress:
-        results = bench(settings, loaded, progress)
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        results = bench(settings, loaded, _Bar(progress))
     _show(results, json=json)
 
 
@@ -111,7 +111,8 @@ def _check(options: BenchOptions, drafts: tuple[str, ...]) -> ModelOptions:
     head = may_have_head(named_head(options.head))
     for draft in drafts:
         check_draft(draft, draft_model=options.draft_model is not None, head=head)
-    chosen = options.for_draft(next((each for each in drafts if each != "plain"), "plain"))
+    first = next((each for each in drafts if each != "plain"), "plain")
+    chosen = replace(options, draft=first)
     chosen.check()
     return chosen
 
@@ -127,7 +128,7 @@ def split(text: str, kind: Callable[[str], Any] = str, rule: str = "") -> tuple[
 class _Bar:
     """A progress bar on stderr."""
 
-    def __init__(self, progress: Any) -> None:  # noqa: ANN401
+    def __init__(self, progress: "Progress") -> None:
         self._progress = progress
         self._task = progress.add_task("measuring")
 
@@ -148,29 +149,25 @@ class _Bar:
         self._progress.console.print(line, highlight=False)
 
 
-@contextmanager
-def _progress() -> Iterator[_Bar]:
+def table_console() -> "Console":
+    """Standard output, wide enough for tables where it is not a terminal."""
     from rich.console import Console
-    from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield _Bar(progress)
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def _show(results: "Results", *, json: bool) -> None:
     from graft.bench.summary import notes, summarize
-    from graft.bench.table import LEGEND, as_dict, as_tables, heading
+    from graft.bench.table import LEGEND, as_dict, heading, tables
 
     if json:
         print(json_module.dumps(as_dict(results)))
         return
-    from rich.console import Console
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = table_console()
     baseline, summaries = summarize(results)
     console.print(heading(results), style="dim")
-    for table in as_tables(summaries):
-        console.print(table)
+    for table in tables(summaries):
+        console.print(table.as_rich())
     for note in notes(results, baseline, summaries):
         console.print(f"Warning: {note}.")
     console.print(LEGEND.format(baseline=baseline), style="dim")

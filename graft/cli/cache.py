@@ -1,9 +1,11 @@
 """`graft cache`: the KV cache of documents on disk."""
 
-import json as json_module
 from typing import Annotated
 
 import typer
+
+from graft.cli.options import JSON
+from graft.cli.show import print_result
 
 MEGABYTE = 1e6
 
@@ -11,7 +13,7 @@ MEGABYTE = 1e6
 def cache(
     *,
     clear: Annotated[bool, typer.Option("--clear", help="Delete it.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Show or delete the KV cache of documents that is kept on disk."""
     from graft.models.prefix_files import forget, kept, prefix_folder
@@ -21,8 +23,5 @@ def cache(
     if clear:
         forget(folder)
     state = {"folder": str(folder), "texts": texts, "bytes": size, "cleared": clear}
-    if json:
-        print(json_module.dumps(state))
-    else:
-        done = "deleted" if clear else "kept"
-        print(f"{texts} texts, {size / MEGABYTE:,.0f} MB {done} in {folder}")
+    done = "deleted" if clear else "kept"
+    print_result(state, f"{texts} texts, {size / MEGABYTE:,.0f} MB {done} in {folder}", json=json)

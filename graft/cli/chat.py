@@ -1,19 +1,19 @@
 """`graft chat`: a conversation in the terminal."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from graft.cli.answer import answer
 from graft.cli.documents import fit_documents, keep_documents, report_selection
 from graft.cli.failures import one_line
-from graft.cli.options import AnswerOptions, takes_options
+from graft.cli.options import COLOR, AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import GraftError
 
 if TYPE_CHECKING:
     from graft import DocumentPrompt, Engine, SamplingParams
+    from graft.decode.output import TokenEvent
     from graft.documents import Document
 
 KEPT = "later questions use the same passages; /reset selects new ones"
@@ -24,9 +24,7 @@ HELP = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an
 def chat(
     *,
     options: AnswerOptions,
-    color: Annotated[
-        bool, typer.Option("--color", help="Colour tokens by the source of their draft.")
-    ] = False,
+    color: COLOR = False,
 ) -> None:
     """Chat with a model, about documents if any are given.
 
@@ -51,22 +49,16 @@ def chat(
             conversation.turn(line, color=color)
 
 
+@dataclass(slots=True)
 class Conversation:
     """The messages so far and the engine that continues them; a failed turn changes nothing."""
 
-    def __init__(
-        self,
-        options: AnswerOptions,
-        engine: "Engine",
-        params: "SamplingParams",
-        documents: "list[Document]",
-    ) -> None:
-        self.options = options
-        self.engine = engine
-        self.params = params
-        self.documents = documents
-        self.messages: list[dict[str, str]] = []
-        self.first_prompt: DocumentPrompt | None = None  # with the documents
+    options: AnswerOptions
+    engine: "Engine"
+    params: "SamplingParams"
+    documents: "list[Document]"
+    messages: list[dict[str, str]] = field(default_factory=list)
+    first_prompt: "DocumentPrompt | None" = None  # with the documents
 
     def reset(self) -> None:
         """Drop all messages; the documents stay."""
@@ -75,7 +67,12 @@ class Conversation:
     def turn(self, question: str, *, color: bool) -> None:
         """Answer one question; Ctrl-C ends the answer and keeps the text generated so far."""
         pieces: list[str] = []
-        show = token_printer(color=color)
+        printed = token_printer(color=color)
+
+        def show(event: "TokenEvent") -> None:
+            pieces.append(event.text)
+            printed(event)
+
         try:
             messages = [*self.messages, *self._new_messages(question)]
             given = answer(
@@ -83,7 +80,7 @@ class Conversation:
                 messages,
                 self.params,
                 self.options.draft,
-                lambda event: (pieces.append(event.text), show(event)),
+                show,
             )
         except KeyboardInterrupt:
             print("\nstopped", file=sys.stderr)
@@ -97,7 +94,7 @@ class Conversation:
             reply = given.result.text
             end_line(reply)
             footer(given, color=color, load_seconds=self._load_seconds())
-            if not self.messages and self.options.cache:
+            if not self.messages and self.options.cache and self.first_prompt:
                 keep_documents(self.engine, self.first_prompt)
         self.messages = [*messages, {"role": "assistant", "content": reply}]
 

@@ -4,11 +4,13 @@ import json as json_module
 import platform
 import sys
 from dataclasses import asdict
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Any
 
 import typer
 
 from graft.cli.failures import REFUSED, one_line
+from graft.cli.options import JSON
 
 PACKAGES = (
     "graftlm",
@@ -35,7 +37,7 @@ SMALL_DISK = 2 * GIGABYTE
 
 def doctor(
     *,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Check packages and hardware. Exits with 1 if `graft run` cannot work."""
     report = examine()
@@ -51,11 +53,12 @@ def examine() -> dict[str, Any]:
     """The report. It works without torch: a failed check becomes a problem."""
     from graft import machine
     from graft.home import home
+    from graft.models.heads.installed import installed_heads
 
     problems: list[str] = []
     notes: list[str] = []
     cpu, memory = machine.cpu(), machine.memory()
-    report = {
+    report: dict[str, Any] = {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: package_version(name) for name in (*PACKAGES, *OPTIONAL)},
@@ -65,7 +68,7 @@ def examine() -> dict[str, Any]:
         "memory": asdict(memory),
         "home": {"path": str(home()), "free": machine.free_space(home())},
         "models": cached_models(problems, notes),
-        "heads": installed_heads(),
+        "heads": [each.name for each in installed_heads()],
         "problems": problems,
         "notes": notes,
     }
@@ -94,12 +97,8 @@ def package_version(name: str) -> str | None:
 
 def torch_state(problems: list[str]) -> dict[str, Any] | None:
     """Threads and GPUs of torch; None and a problem if torch cannot be imported."""
-    try:
-        import torch
-    except Exception as error:  # a broken installation raises many types
-        problems.append(
-            f"torch cannot be imported ({one_line(error)}); type: pip install --upgrade torch"
-        )
+    torch = _imported("torch", problems)
+    if torch is None:
         return None
     gpus = []
     if torch.cuda.is_available():
@@ -110,14 +109,8 @@ def torch_state(problems: list[str]) -> dict[str, Any] | None:
 
 def numba_state(problems: list[str]) -> dict[str, Any] | None:
     """Threading layers of numba, best first; None and a problem if numba cannot be imported."""
-    from importlib import import_module
-
-    try:
-        import numba
-    except Exception as error:  # for example a version that does not fit numpy
-        problems.append(
-            f"numba cannot be imported ({one_line(error)}); type: pip install --upgrade numba"
-        )
+    numba = _imported("numba", problems)
+    if numba is None:
         return None
     layers = []
     for layer, module in (("tbb", "tbbpool"), ("omp", "omppool"), ("workqueue", "workqueue")):
@@ -133,6 +126,16 @@ def numba_state(problems: list[str]) -> dict[str, Any] | None:
     }
 
 
+def _imported(name: str, problems: list[str]) -> Any | None:  # noqa: ANN401 (a module)
+    try:
+        return import_module(name)
+    except Exception as error:  # a broken installation raises many types
+        problems.append(
+            f"{name} cannot be imported ({one_line(error)}); type: pip install --upgrade {name}"
+        )
+        return None
+
+
 def cached_models(problems: list[str], notes: list[str]) -> list[dict[str, Any]]:
     """Models in the cache; a note if the default model is not there."""
     from graft.cli.models import listing
@@ -145,13 +148,6 @@ def cached_models(problems: list[str], notes: list[str]) -> list[dict[str, Any]]
     for name in (row["name"] for row in rows if row["default"] and not row["folder"]):
         notes.append(f"{name} is downloaded at first use, or now with: graft models --fetch {name}")
     return [row for row in rows if row["folder"]]
-
-
-def installed_heads() -> list[str]:
-    """Names of the installed draft heads."""
-    from graft.models.heads import installed
-
-    return [each.name for each in installed.installed_heads()]
 
 
 def show(report: dict[str, Any]) -> None:

@@ -3,9 +3,9 @@
 `index passages`, for the corpora of `graft ask`, is in index_passages.py.
 """
 
-import json as json_module
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,8 @@ import typer
 
 from graft.cli.failures import fails_in_one_line
 from graft.cli.index_passages import passages
-from graft.cli.show import Spinner
+from graft.cli.options import JSON
+from graft.cli.show import Spinner, print_result
 
 if TYPE_CHECKING:
     from graft.match.store_build import Progress, StoreWriter
@@ -55,7 +56,6 @@ SHARD = Annotated[
         help="Maximum tokens of a merged shard; sorting needs 12 bytes per token.",
     ),
 ]
-JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 
 @app.command()
@@ -148,14 +148,14 @@ def info(
             for _ in check_files(store, manifest):
                 pass
     state = {"store": str(store), **describe(manifest), "checked": check}
-    if json:
-        print(json_module.dumps(state, indent=2))
-        return
-    print(f"{_contents(state)} for {state['model']}")
+    lines = [f"{_contents(state)} for {state['model']}"]
     if not state["complete"]:
-        print("not complete: `graft index build` is running or was interrupted; run it again")
+        lines.append(
+            "not complete: `graft index build` is running or was interrupted; run it again"
+        )
     if check:
-        print("all checksums match")
+        lines.append("all checksums match")
+    print_result(state, "\n".join(lines), json=json)
 
 
 @app.command()
@@ -181,15 +181,13 @@ def query(
     tokenizer = _tokenizer(model or read_manifest(store).model)
     opened = open_store(store, tokenizer_fingerprint(tokenizer))
     found = _lookup(opened, tokenizer, text, limit)
-    if json:
-        print(json_module.dumps(found, indent=2, ensure_ascii=False))
-        return
-    print(
+    lines = [
         f"matching tokens: {found['match_length']}; occurrences: {found['hits']:,}; "
         f"{found['microseconds']:.0f} µs"
-    )
+    ]
     for each in found["continuations"][:SHOWN]:
-        print(f"{each['count']:6} of {found['sampled']}  {each['text']!r}")
+        lines.append(f"{each['count']:6} of {found['sampled']}  {each['text']!r}")
+    print_result(found, "\n".join(lines), json=json)
 
 
 app.command()(passages)
@@ -248,20 +246,15 @@ def _merge(writer: "StoreWriter", *, beyond: int) -> None:
 
 def _report(writer: "StoreWriter", *, json: bool) -> None:
     """Print what was added and the datastore's size, as text or JSON."""
-    from dataclasses import asdict
-
     from graft.match.store_files import describe
 
-    state = {"store": str(writer.folder), **describe(writer.manifest)}
-    state["added"] = asdict(writer.progress)
-    if json:
-        print(json_module.dumps(state, indent=2))
-        return
     added = writer.progress
-    print(
+    state = {"store": str(writer.folder), **describe(writer.manifest), "added": asdict(added)}
+    text = (
         f"added {added.documents:,} documents, {added.tokens:,} tokens; "
         f"{added.duplicates:,} were duplicates\n{_contents(state)}"
     )
+    print_result(state, text, json=json)
 
 
 def _contents(state: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """`graft index passages`: corpora of passages for `graft ask`, on disk or in Milvus."""
 
-import json as json_module
 import time
 from pathlib import Path
 from types import ModuleType
@@ -9,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from graft.cli.failures import fails_in_one_line
-from graft.cli.show import Spinner
+from graft.cli.options import JSON
+from graft.cli.show import Spinner, print_result
 from graft.errors import InputError
 
 MEGABYTE = 1e6
@@ -55,7 +55,7 @@ def passages(  # noqa: PLR0913 (one parameter is one option)
     listed: Annotated[
         bool, typer.Option("--list", help="List the corpora in a folder or in Milvus.")
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Build a corpus of passages for `graft ask --corpus`; an interruption changes nothing.
 
@@ -70,14 +70,14 @@ def passages(  # noqa: PLR0913 (one parameter is one option)
         _show_found(backend, query, limit, json=json)
     elif listed:
         corpora = backend[0].listed(backend[1])
-        _print({"corpora": corpora}, "\n".join(corpora), json=json)
+        print_result({"corpora": corpora}, "\n".join(corpora), json=json)
     elif info:
         state = _state(backend)
-        _print(state, _line(state), json=json)
+        print_result(state, _line(state), json=json)
     elif add and (engine is not None or words is not None):
         raise InputError("--add keeps the corpus' own engine and words; leave these out")
     else:
-        _make(backend, files, None if add else (engine, words), json=json)
+        _make(backend, files or [], None if add else (engine, words), json=json)
 
 
 def _backend(corpus: str, engine: str | None) -> tuple[ModuleType, Any]:
@@ -121,7 +121,7 @@ def _make(
             added = module.build(place, files, engine_parts(chosen), words or WORDS, report)
     state = {**_state(backend), "added": added, "seconds": round(time.monotonic() - began, 2)}
     line = f"added {added:,} passages in {state['seconds']:.1f} s"
-    _print(state, f"{line}\n{_line(state)}", json=json)
+    print_result(state, f"{line}\n{_line(state)}", json=json)
 
 
 def _state(backend: tuple[ModuleType, Any]) -> dict[str, Any]:
@@ -163,8 +163,4 @@ def _show_found(backend: tuple[ModuleType, Any], query: str, limit: int, *, json
     for hit in hits:
         text = " ".join(hit.passage.text.split())
         lines.append(f"{hit.score:.3f}  [{hit.passage.id}] {hit.passage.title}\n  {text[:SHOWN]}")
-    _print(state, "\n".join(lines), json=json)
-
-
-def _print(state: dict[str, Any], text: str, *, json: bool) -> None:
-    print(json_module.dumps(state, indent=2, ensure_ascii=False) if json else text)
+    print_result(state, "\n".join(lines), json=json)

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -54,7 +55,8 @@ def main() -> None:
     """Entry point of the `graft` script."""
     # A character that the terminal cannot show becomes a question mark instead of an error.
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="replace")
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     # torch's OpenMP reads it when torch is imported; see `forward_panels.use_threads`.
     os.environ.setdefault(*SHORT_SPINS)
     app()

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from graft.cli.options import JSON
+
 MEGABYTE = 1e6
 
 
@@ -17,7 +19,7 @@ def models(
     remove: Annotated[
         str | None, typer.Option(metavar="NAME", help="Delete a model from the cache.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """List known and cached models, fetch one, or remove one.
 
@@ -25,36 +27,23 @@ def models(
     """
     if fetch is not None and remove is not None:
         raise typer.BadParameter("--fetch and --remove cannot be used together")
+    from graft.models.checkpoints import pretrained
+
+    done: dict[str, Any]
     if fetch is not None:
-        report(fetched(fetch), "{name} is in {folder}", json=json)
+        folder = str(pretrained.locate(fetch).folder)
+        done, line = {"name": fetch, "folder": folder}, f"{fetch} is in {folder}"
     elif remove is not None:
-        report(removed(remove), "removed {name}, {bytes} bytes freed", json=json)
-    elif json:
-        print(json_module.dumps(listing(), indent=2))
+        freed = pretrained.remove(remove)
+        done, line = {"name": remove, "bytes": freed}, f"removed {remove}, {freed} bytes freed"
     else:
-        show(listing())
-
-
-def fetched(name: str) -> dict[str, Any]:
-    """Download the model unless it is in the cache."""
-    from graft.models.checkpoints.pretrained import locate
-
-    return {"name": name, "folder": str(locate(name).folder)}
-
-
-def removed(name: str) -> dict[str, Any]:
-    """Delete the model from the cache."""
-    from graft.models.checkpoints.pretrained import remove
-
-    return {"name": name, "bytes": remove(name)}
-
-
-def report(done: dict[str, Any], sentence: str, *, json: bool) -> None:
-    """Print one line on stderr, or one JSON object."""
+        done, line = listing(), ""
     if json:
-        print(json_module.dumps(done))
+        print(json_module.dumps(done, indent=2))
+    elif line:
+        print(line, file=sys.stderr)
     else:
-        print(sentence.format(**done), file=sys.stderr)
+        show(done)
 
 
 def listing() -> dict[str, Any]:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
 
+# Options and arguments of several commands
+JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+COLOR = Annotated[bool, typer.Option("--color", help="Colour tokens by the source of their draft.")]
+QUESTION = Annotated[
+    str | None, typer.Argument(help="The question; - or nothing reads standard input.")
+]
 DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
 DEVICE = re.compile(r"auto|(cpu|cuda)(:\d+)?")
@@ -300,6 +306,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         command(options=kind(**chosen), **given)
 
     parameters = sorted([*own, *shared], key=lambda each: each.kind)
-    with_options.__signature__ = signature.replace(parameters=parameters)
+    signed = signature.replace(parameters=parameters)
+    setattr(with_options, "__signature__", signed)  # noqa: B010 (functools' type has no such field)
     with_options.__annotations__ = {each.name: each.annotation for each in parameters}
     return with_options

@@ -14,7 +14,7 @@ from graft.cli.documents import (
     report_selection,
     selection_as_dict,
 )
-from graft.cli.options import AnswerOptions, takes_options
+from graft.cli.options import COLOR, JSON, QUESTION, AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, prefill_tokens_per_second, token_printer
 from graft.errors import InputError
 
@@ -24,19 +24,15 @@ if TYPE_CHECKING:
 
 @takes_options
 def run(
-    question: Annotated[
-        str | None, typer.Argument(help="The question; - or nothing reads standard input.")
-    ] = None,
+    question: QUESTION = None,
     *,
     options: AnswerOptions,
     compare: Annotated[
         bool,
         typer.Option("--compare", help="Also decode without drafting; compare tokens and time."),
     ] = False,
-    color: Annotated[
-        bool, typer.Option("--color", help="Colour tokens by the source of their draft.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    color: COLOR = False,
+    json: JSON = False,
 ) -> None:
     """Answer a question from documents.
 

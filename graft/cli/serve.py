@@ -43,8 +43,8 @@ class ServeOptions(ModelOptions):
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Host name that clients may use, as well as localhost; repeatable. With it, or "
-            "on a loopback address, the server refuses other host names.",
+            help="Host name that clients may use, as well as localhost; repeatable. With it, or on "
+            "a loopback address, the server refuses other host names.",
         ),
     ] = None
     served_model_name: Annotated[
@@ -148,7 +148,8 @@ def read_config(file: Path, context: typer.Context) -> dict[str, Any]:
         name = str(key).replace("-", "_")
         if name not in kinds:
             raise InputError(f"{file} has an unknown option {key!r}")
-        if context.get_parameter_source(name).name != "COMMANDLINE":
+        source = context.get_parameter_source(name)
+        if source is None or source.name != "COMMANDLINE":
             options[name] = _checked(f"{file}: {name}", kinds[name], value)
     return options
 

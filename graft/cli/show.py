@@ -1,5 +1,6 @@
 """How an answer is printed: its tokens as they are generated, and a line of statistics below."""
 
+import json as json_module
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,10 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from graft.cli.answer import Answer
+    from graft.decode.output import TokenEvent
     from graft.decode.stats import Stats
+    from graft.rag.answer import Totals
+    from graft.verify.verdict import Promise
 
 # Tokens that the target sampled itself keep the terminal's colour.
 SOURCE_COLORS = {
@@ -55,23 +59,24 @@ class Spinner:
         self.stop()
 
 
-def token_printer(*, color: bool) -> Callable[[Any], None]:
+def token_printer(*, color: bool) -> Callable[["TokenEvent"], None]:
     """A function that writes one token event to stdout, coloured by the source of its draft."""
 
-    def plain(event: Any) -> None:  # noqa: ANN401 (a TokenEvent)
-        sys.stdout.write(event.text)
+    def show(event: "TokenEvent") -> None:
+        text = event.text
+        if color and event.source:
+            from rich.style import Style
+
+            text = Style.parse(color_of(event.source)).render(text)
+        sys.stdout.write(text)
         sys.stdout.flush()
 
-    if not color:
-        return plain
-    from rich.style import Style
+    return show
 
-    def colored(event: Any) -> None:  # noqa: ANN401 (a TokenEvent)
-        style = Style.parse(color_of(event.source))
-        sys.stdout.write(style.render(event.text) if event.source else event.text)
-        sys.stdout.flush()
 
-    return colored
+def print_result(state: dict[str, Any], text: str, *, json: bool) -> None:
+    """Print the result of a command: one JSON object, or a text."""
+    print(json_module.dumps(state, indent=2, ensure_ascii=False) if json else text)
 
 
 def color_of(source: str) -> str:
@@ -106,7 +111,7 @@ def footer(given: "Answer", *, color: bool, load_seconds: float = 0.0) -> None:
     console.print(line)
 
 
-def prompt_parts(stats: "Stats") -> list[str]:
+def prompt_parts(stats: "Stats | Totals") -> list[str]:
     """Prefill speed and cached prompt tokens, where there are any."""
     speed, parts = prefill_tokens_per_second(stats), []
     if speed:
@@ -116,7 +121,7 @@ def prompt_parts(stats: "Stats") -> list[str]:
     return parts
 
 
-def prefill_tokens_per_second(stats: "Stats") -> float:
+def prefill_tokens_per_second(stats: "Stats | Totals") -> float:
     """Speed over the prompt tokens that were computed; 0 where nothing was."""
     computed = stats.prompt_tokens - stats.cached_tokens - stats.approximate_tokens
     return computed / stats.prefill_seconds if stats.prefill_seconds > 0 else 0.0
@@ -147,7 +152,7 @@ def _sources(stats: "Stats", *, color: bool) -> "Text":
     return line.append("; ").append_text(target)
 
 
-def _difference(promise: Any) -> str:  # noqa: ANN401 (a Promise)
+def _difference(promise: "Promise") -> str:
     """How the answer may differ from plain decoding; "" where it may not."""
     if not promise.lossless:
         return " · not lossless: the verifier changes the model's distribution"

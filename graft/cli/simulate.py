@@ -1,18 +1,17 @@
 """`graft simulate`: predicted speed of drafters from recorded outputs and a cost table."""
 
 import json as json_module
-import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graft.cli.bench import split
+from graft.cli.bench import split, table_console
+from graft.cli.options import JSON
 
 if TYPE_CHECKING:
     from graft.bench.simulate.run import Simulated
-
-WIDTH = 100  # of the tables, where there is no terminal
 
 
 def simulate(  # noqa: PLR0913 (one parameter is one option)
@@ -52,7 +51,7 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")] = (
         False
     ),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")] = False,
+    json: JSON = False,
 ) -> None:
     """Replay recorded outputs through drafters, without a model, and predict their speed.
 
@@ -62,45 +61,34 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
     """
     from graft.bench.simulate.roofline import read_place
     from graft.bench.simulate.run import Simulation, simulate
+    from graft.bench.sizes import size
 
     settings = Simulation(
         files=files,
         drafts=split(draft),
         costs=split(costs),
         batches=split(batch, int, "--batch takes whole numbers"),
-        contexts=_contexts(context),
+        contexts=split(context, size, "--context takes whole numbers such as 4k")
+        if context
+        else (None,),
         like=read_place(like) if like else None,
         traces=traces or (),
     )
     _show(simulate(settings), markdown=markdown, json=json)
 
 
-def _contexts(text: str | None) -> tuple[int | None, ...]:
-    from graft.bench.sizes import size
-
-    rule = "--context takes whole numbers such as 4k"
-    return split(text, size, rule) if text else (None,)
-
-
 def _show(simulated: "Simulated", *, markdown: bool, json: bool) -> None:
-    from graft.bench.simulate.tables import as_dict, as_markdown, tables
+    from graft.bench.simulate.tables import tables
 
     if json:
-        print(json_module.dumps(as_dict(simulated)))
+        print(json_module.dumps(asdict(simulated)))
         return
-    made = tables(simulated)
     if markdown:
-        print(as_markdown(made))
+        print("\n\n".join(table.as_markdown() for table in tables(simulated)))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH)
-    for each in made:
-        table = Table(*each.columns, title=each.title, title_justify="left", box=None)
-        for row in each.rows:
-            table.add_row(*row)
-        console.print(table)
+    console = table_console()
+    for table in tables(simulated):
+        console.print(table.as_rich())
     console.print(
         f"{simulated.steps:,} steps in {simulated.seconds:.1f} s: "
         f"{simulated.steps / max(simulated.seconds, 1e-9):,.0f} steps a second",

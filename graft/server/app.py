@@ -133,10 +133,10 @@ def _add_tokens(app: FastAPI, server: Server) -> None:
     engine, builder = server.engine, server.builder
 
     def tokens_of(body: TokenizeRequest) -> list[int]:
-        if (body.prompt is None) == (body.messages is None):
-            raise InputError("give either prompt or messages")
-        if body.messages is not None:
+        if body.messages is not None and body.prompt is None:
             return encode_chat(engine, body.messages, body.tools or []).tokens
+        if body.prompt is None or body.messages is not None:
+            raise InputError("give either prompt or messages")
         if not body.add_special_tokens or not body.prompt.strip():
             return engine.encoder.text(body.prompt)
         return engine.encoder.prompt(body.prompt).tokens

@@ -10,11 +10,11 @@ from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
 from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, chat_logprobs
-from graft.server.messages import encode_chat, plain_text
+from graft.server.messages import encode_chat
 from graft.server.request_builder import RequestBuilder
-from graft.server.schema import ChatRequest, NamedTool
+from graft.server.schema import ChatRequest, NamedTool, plain_text
 from graft.server.tools import Call, CallReader, offered, required_calls, required_schema
-from graft.server.trace import Trace, is_traced, trace_chat
+from graft.server.trace import Trace, trace_chat, trace_field
 from graft.server.usage import usage_and_metrics
 from graft.server.worker import Job, PromptEvent
 
@@ -27,7 +27,7 @@ def prepare(body: ChatRequest, builder: RequestBuilder, tenant: str) -> list[Pre
     params = builder.params(
         body,
         max_tokens=body.max_completion_tokens or body.max_tokens,
-        logprobs=(body.top_logprobs or 0) if body.logprobs or is_traced(body) else None,
+        logprobs=(body.top_logprobs or 0) if body.logprobs or body.traced else None,
     )
     prompt = encode_chat(builder.engine, body.messages, offered(body), body.chat_template_kwargs)
     return [builder.request(prompt, params, body, tenant, required_schema(body))]
@@ -47,10 +47,8 @@ class ChatAnswer:
 
     def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
-        requests = prepare(self.body, builder, tenant)
-        if is_traced(self.body):
-            self.trace = trace_chat(self.body, builder.engine)
-        return requests
+        self.trace = trace_chat(self.body, builder.engine) if self.body.traced else None
+        return prepare(self.body, builder, tenant)
 
     @property
     def streaming(self) -> bool:
@@ -60,7 +58,7 @@ class ChatAnswer:
     @property
     def _by_token(self) -> bool:
         """Whether tokens without text need an event, too."""
-        return self.body.logprobs or is_traced(self.body)
+        return self.body.logprobs or self.body.traced
 
     def complete(self, results: list[list[Result]], events: list[PromptEvent]) -> dict[str, Any]:
         """The response that is not streamed."""
@@ -71,7 +69,7 @@ class ChatAnswer:
         return {
             **self._head("chat.completion"),
             "choices": choices,
-            **usage_and_metrics(results, steps=is_traced(self.body)),
+            **usage_and_metrics(results, steps=self.body.traced),
         }
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
@@ -98,7 +96,7 @@ class ChatAnswer:
             yield {
                 **self._head("chat.completion.chunk"),
                 "choices": [],
-                **usage_and_metrics(results, steps=is_traced(self.body)),
+                **usage_and_metrics(results, steps=self.body.traced),
             }
 
     def _choice(self, index: int, result: Result, events: list[TokenEvent]) -> dict[str, Any]:
@@ -115,11 +113,8 @@ class ChatAnswer:
             "message": message,
             "logprobs": logprobs,
             "finish_reason": _reason(result, called=bool(reader.calls)),
-            **self._traced(events),
+            **trace_field(self.trace, events),
         }
-
-    def _traced(self, events: list[TokenEvent]) -> dict[str, Any]:
-        return {"trace": self.trace.entries(events)} if self.trace and events else {}
 
     @property
     def _required(self) -> bool:
@@ -142,7 +137,7 @@ class ChatAnswer:
             reader.calls += required_calls(result.text, self.body.tool_choice)
             text = "" if reader.calls else result.text
         else:
-            text, _ = reader.finish()
+            text = reader.finish()
         deltas = [{"content": text}] if text else []
         return deltas + [_call_delta(i, call) for i, call in enumerate(reader.calls) if i >= before]
 
@@ -160,7 +155,7 @@ class ChatAnswer:
         if event is not None and self.body.logprobs:
             logprobs = chat_logprobs([event], self.texts)
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        choice |= self._traced([event] if event else [])
+        choice |= trace_field(self.trace, [event] if event else [])
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
 

@@ -4,56 +4,35 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from graft.decode.engine import Engine
 from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
-from graft.decode.text import Prompt
 from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, completion_logprobs
 from graft.server.request_builder import RequestBuilder
 from graft.server.schema import CompletionRequest
-from graft.server.trace import Trace, is_traced, trace_completion
+from graft.server.trace import Trace, trace_completion, trace_field
 from graft.server.usage import usage_and_metrics
 from graft.server.worker import Job, PromptEvent
 
 MAX_TOKENS = 16  # OpenAI's default
+TextOrTokens = str | list[int]
 
 
-def prompts_of(body: CompletionRequest) -> list[Prompt]:
+def prompts_of(body: CompletionRequest) -> list[TextOrTokens]:
     """The prompts of a request; each is text or token ids."""
     prompt = body.prompt
     if isinstance(prompt, str) or not prompt or isinstance(prompt[0], int):
-        return [prompt]
-    return list(prompt)
-
-
-def prepare(body: CompletionRequest, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
-    """A request for each prompt; ApiError or InputError for what cannot be served."""
-    if body.best_of not in (None, body.n):
-        raise ApiError("best_of must be the same as n", param="best_of")
-    if body.echo and body.logprobs is not None:
-        raise ApiError("echo with logprobs is not supported", param="echo")
-    logprobs = 0 if body.logprobs is None and is_traced(body) else body.logprobs
-    params = builder.params(body, max_tokens=body.max_tokens or MAX_TOKENS, logprobs=logprobs)
-    requests = []
-    for prompt in prompts_of(body):
-        if isinstance(prompt, str):
-            builder.check_size(prompt)
-        encoded = builder.engine.encoder.prompt(prompt)
-        requests.append(builder.request(encoded, params, body, tenant))
-    return requests
+        return [cast(TextOrTokens, prompt)]
+    return cast(list[TextOrTokens], prompt)
 
 
 def detokenized(engine: Engine, tokens: list[int]) -> str:
     """The text of token ids; InputError for unknown ones."""
     engine.encoder.text(tokens)
     return engine.loaded.tokenizer.decode(tokens)
-
-
-def _as_text(engine: Engine, prompt: str | list[int]) -> str:
-    return prompt if isinstance(prompt, str) else detokenized(engine, prompt)
 
 
 @dataclass(slots=True)
@@ -70,15 +49,25 @@ class CompletionAnswer:
     traces: list[Trace] = field(default_factory=list)  # of each prompt, if requested
 
     def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
-        """See `prepare`."""
-        requests = prepare(self.body, builder, tenant)
-        if self.body.echo:
-            self.echoed = [_as_text(builder.engine, prompt) for prompt in prompts_of(self.body)]
-        if is_traced(self.body):
-            self.traces = [
-                trace_completion(self.body, prompt, number, builder.engine)
-                for number, prompt in enumerate(prompts_of(self.body))
-            ]
+        """A request for each prompt; ApiError or InputError for what cannot be served."""
+        body, engine = self.body, builder.engine
+        if body.best_of not in (None, body.n):
+            raise ApiError("best_of must be the same as n", param="best_of")
+        if body.echo and body.logprobs is not None:
+            raise ApiError("echo with logprobs is not supported", param="echo")
+        logprobs = 0 if body.logprobs is None and body.traced else body.logprobs
+        params = builder.params(body, max_tokens=body.max_tokens or MAX_TOKENS, logprobs=logprobs)
+        requests = []
+        for number, prompt in enumerate(prompts_of(body)):
+            if isinstance(prompt, str):
+                builder.check_size(prompt)
+            encoded = engine.encoder.prompt(prompt)
+            requests.append(builder.request(encoded, params, body, tenant))
+            if body.echo:
+                text = prompt if isinstance(prompt, str) else detokenized(engine, prompt)
+                self.echoed.append(text)
+            if body.traced:
+                self.traces.append(trace_completion(body, prompt, number, engine))
         return requests
 
     @property
@@ -89,7 +78,7 @@ class CompletionAnswer:
     @property
     def _by_token(self) -> bool:
         """Whether tokens without text need an event, too."""
-        return self.body.logprobs is not None or is_traced(self.body)
+        return self.body.logprobs is not None or self.body.traced
 
     def complete(self, results: list[list[Result]], events: list[PromptEvent]) -> dict[str, Any]:
         """The response that is not streamed."""
@@ -103,7 +92,7 @@ class CompletionAnswer:
         return {
             **self._head(),
             "choices": choices,
-            **usage_and_metrics(results, steps=is_traced(self.body)),
+            **usage_and_metrics(results, steps=self.body.traced),
         }
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
@@ -130,7 +119,7 @@ class CompletionAnswer:
             yield {
                 **self._head(),
                 "choices": [],
-                **usage_and_metrics(results, steps=is_traced(self.body)),
+                **usage_and_metrics(results, steps=self.body.traced),
             }
 
     def _index(self, number: int, choice: int) -> int:
@@ -170,10 +159,5 @@ class CompletionAnswer:
             "text": text,
             "logprobs": completion_logprobs(events, self.texts, offset) if with_logprobs else None,
             "finish_reason": finish,
-            **self._traced(index, events),
+            **trace_field(self.traces[index // self.body.n] if self.traces else None, events),
         }
-
-    def _traced(self, index: int, events: list[TokenEvent]) -> dict[str, Any]:
-        if not self.traces or not events:
-            return {}
-        return {"trace": self.traces[index // self.body.n].entries(events)}

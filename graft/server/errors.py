@@ -45,6 +45,10 @@ def as_api_error(error: BaseException) -> ApiError:
     only the id."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RequestValidationError):
+        return _of_validation(error)
+    if isinstance(error, HTTPException):
+        return ApiError(str(error.detail), error.status_code)
     line = " ".join(str(error).split())
     if isinstance(error, ContextLengthError):
         return ApiError(line, code="context_length_exceeded")
@@ -86,16 +90,8 @@ def handle_errors(app: FastAPI) -> None:
     async def on_error(request: Request, error: Exception) -> JSONResponse:
         return as_response(as_api_error(error))
 
-    async def on_invalid_body(request: Request, error: RequestValidationError) -> JSONResponse:
-        return as_response(_of_validation(error))
-
-    async def on_http_error(request: Request, error: HTTPException) -> JSONResponse:
-        return as_response(ApiError(str(error.detail), error.status_code))
-
-    app.add_exception_handler(GraftError, on_error)
-    app.add_exception_handler(Exception, on_error)
-    app.add_exception_handler(RequestValidationError, on_invalid_body)
-    app.add_exception_handler(HTTPException, on_http_error)
+    for kind in (GraftError, Exception, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, on_error)
 
 
 def _of_validation(error: RequestValidationError) -> ApiError:

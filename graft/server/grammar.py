@@ -7,7 +7,7 @@ that the grammar forbids are pruned before they are scored.
 
 import json
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,8 +21,17 @@ from graft.models.checkpoints.tokenizer import serialised
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import keep
 
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+regex_grammar = LLMatcher.grammar_from_regex  # of texts that a regular expression fully matches
+lark_grammar = LLMatcher.grammar_from_lark  # llguidance's dialect of Lark
 # As json.dumps writes it. With free white space a small model may generate nothing else.
-SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+SPACING: "JsonCompileOptions" = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+}
 ANY_OBJECT = {"type": "object"}
 
 
@@ -41,22 +50,12 @@ def json_grammar(schema: dict[str, Any] | str) -> str:
         raise InputError(f"the JSON schema cannot be used: {error}") from None
 
 
-def regex_grammar(pattern: str) -> str:
-    """The grammar of texts that a regular expression fully matches."""
-    return LLMatcher.grammar_from_regex(pattern)
-
-
 def choice_grammar(choices: list[str]) -> str:
     """The grammar of exactly these texts."""
     if not all(choices):
         raise InputError("a choice must not be empty")
     quoted = " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices)
     return LLMatcher.grammar_from_lark(f"start: {quoted}")
-
-
-def lark_grammar(grammar: str) -> str:
-    """A grammar in llguidance's dialect of Lark."""
-    return LLMatcher.grammar_from_lark(grammar)
 
 
 class Grammars:

@@ -5,21 +5,10 @@ from typing import Any
 from graft.decode.engine import Engine
 from graft.decode.text import EncodedPrompt
 from graft.errors import InputError
-from graft.server.schema import Message, Part, Tool
+from graft.server.schema import Message, Tool, plain_text
 from graft.server.tools import call_for_template, explain
 
-TEXTS = ("text", "input_text", "output_text")
 RESERVED = {"tools", "tokenize", "add_generation_prompt", "chat_template", "return_dict"}
-
-
-def plain_text(content: str | list[Part] | None) -> str:
-    """The text of a message; InputError for parts that are not text."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    for part in content:
-        if part.type not in TEXTS or part.text is None:
-            raise InputError(f"content of type {part.type!r} is not supported; send text")
-    return "\n".join(part.text for part in content)
 
 
 def encode_chat(

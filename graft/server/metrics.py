@@ -30,7 +30,7 @@ HISTOGRAMS = {
 
 
 class Metrics:
-    """The metrics of one server (an `Observer` of its jobs)."""
+    """The metrics of one server."""
 
     def __init__(self, engine: Engine, name: str) -> None:
         self._registry = CollectorRegistry()
@@ -62,16 +62,16 @@ class Metrics:
         return generate_latest(self._registry)
 
     def first_token(self, seconds: float) -> None:
-        """See Observer."""
+        """A job has its first token."""
         self._histograms["time_to_first_token_seconds"].observe(seconds)
 
     def more_tokens(self, tokens: int, seconds: float) -> None:
-        """See Observer."""
+        """A job has more tokens, so many seconds after the ones before."""
         for _ in range(tokens):
             self._histograms["inter_token_latency_seconds"].observe(seconds / tokens)
 
     def finished(self, job: Job) -> None:
-        """See Observer."""
+        """A job is closed."""
         if job.last is not None:
             self._histograms["e2e_request_latency_seconds"].observe(job.last - job.since)
         for answers in job.results:

@@ -5,7 +5,8 @@ from pathlib import Path
 from fastapi import FastAPI
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Scope
 
 FOLDER = Path(__file__).parent / "playground"
 FILES = "/playground"
@@ -34,26 +35,16 @@ def is_page(path: str) -> bool:
 
 def add_pages(app: FastAPI) -> None:
     """Add the routes."""
-    app.mount(FILES, _WithHeaders(StaticFiles(directory=FOLDER)))
+    app.mount(FILES, _Files(directory=FOLDER))
 
     @app.api_route("/", methods=["GET", "HEAD"], include_in_schema=False)
     async def playground() -> FileResponse:
         return FileResponse(FOLDER / "index.html", headers=HEADERS)
 
 
-class _WithHeaders:
-    """Adds HEADERS to all responses of an application."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """See ASGI."""
-        added = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *added]}
-            await send(message)
-
-        await self._app(scope, receive, with_headers)
+class _Files(StaticFiles):
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """A file with HEADERS."""
+        response = await super().get_response(path, scope)
+        response.headers.update(HEADERS)
+        return response

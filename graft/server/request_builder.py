@@ -1,5 +1,6 @@
 """Builds the engine's requests from the fields that clients send."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,6 @@ from graft.server.grammar import (
     lark_grammar,
     regex_grammar,
 )
-from graft.server.messages import plain_text
 from graft.server.schema import ResponseFormat, Sampled, Speculative, StructuredOutputs
 from graft.server.settings import ServerSettings
 from graft.server.tenants import Corpora, Tenants
@@ -161,8 +161,7 @@ class RequestBuilder:
         return method, chosen.num_tokens
 
     def _texts(self, body: Sampled) -> tuple[list[str], str]:
-        texts = [each if isinstance(each, str) else each.text for each in body.documents or []]
-        prediction = plain_text(body.prediction.content) if body.prediction else ""
+        texts, prediction = body.draft_texts()
         limit = self.settings.max_document_characters
         if sum(map(len, texts)) + len(prediction) > limit:
             raise ApiError(
@@ -176,7 +175,7 @@ class RequestBuilder:
 def _grammar(body: Sampled) -> str | None:
     """The grammar of a structured output, if one is requested."""
     outputs = body.structured_outputs or StructuredOutputs()
-    given = [
+    given: list[tuple[Callable[[Any], str], Any]] = [
         (json_grammar, outputs.json_),
         (json_grammar, ANY_OBJECT if outputs.json_object else None),
         (regex_grammar, outputs.regex),

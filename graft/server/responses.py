@@ -6,20 +6,18 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from graft.decode.output import Result, TokenEvent
+from graft.decode.output import Result
 from graft.decode.prepared_request import PreparedRequest
 from graft.server.chat import prepare
 from graft.server.request_builder import RequestBuilder
 from graft.server.schema import (
     ChatRequest,
-    JsonSchema,
     Message,
     ResponseFormat,
     ResponsesRequest,
-    TextFormat,
     TextRequest,
 )
-from graft.server.trace import Trace, is_traced, trace_chat
+from graft.server.trace import Trace, trace_chat, trace_field
 from graft.server.usage import metrics_block, usage
 from graft.server.worker import Job, PromptEvent
 
@@ -34,20 +32,13 @@ def as_chat(body: ResponsesRequest) -> ChatRequest:
     else:
         messages += [Message(role=item.role, content=item.content) for item in body.input]
     fields = {name: getattr(body, name) for name in TextRequest.model_fields}
-    text_format = body.text.format if body.text else None
+    wanted = body.text.format if body.text else None
     return ChatRequest(
         messages=messages,
         max_completion_tokens=body.max_output_tokens,
-        response_format=_response_format(text_format) if text_format else None,
+        response_format=ResponseFormat(type=wanted.type, json_schema=wanted) if wanted else None,
         **fields,
     )
-
-
-def _response_format(text_format: TextFormat) -> ResponseFormat:
-    schema = None
-    if text_format.type == "json_schema":
-        schema = JsonSchema(name=text_format.name, schema=text_format.schema_ or {"type": "object"})
-    return ResponseFormat(type=text_format.type, json_schema=schema)
 
 
 @dataclass(slots=True)
@@ -65,15 +56,13 @@ class ResponseAnswer:
     def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """The engine's request; ApiError or InputError for what cannot be served."""
         chat = as_chat(self.body)
-        requests = prepare(chat, builder, tenant)
-        if is_traced(self.body):
-            self.trace = trace_chat(chat, builder.engine)
-        return requests
+        self.trace = trace_chat(chat, builder.engine) if chat.traced else None
+        return prepare(chat, builder, tenant)
 
     @property
     def streaming(self) -> bool:
         """Whether every token needs an event."""
-        return self.body.stream or is_traced(self.body)
+        return self.body.stream or self.body.traced
 
     def complete(self, results: list[list[Result]], events: list[PromptEvent]) -> dict[str, Any]:
         """The response that is not streamed."""
@@ -92,12 +81,9 @@ class ResponseAnswer:
                 | costs["completion_tokens_details"],
                 "total_tokens": costs["total_tokens"],
             },
-            "metrics": metrics_block(results, steps=is_traced(self.body)),
-            **self._traced([event for _, event in events]),
+            "metrics": metrics_block(results, steps=self.body.traced),
+            **trace_field(self.trace, [event for _, event in events]),
         }
-
-    def _traced(self, events: list[TokenEvent]) -> dict[str, Any]:
-        return {"trace": self.trace.entries(events)} if self.trace and events else {}
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
         """The numbered events of a stream."""
@@ -118,7 +104,7 @@ class ResponseAnswer:
         async for _, event in job.tokens():
             if event.text or self.trace:
                 yield {"type": "response.output_text.delta", **place, "delta": event.text,
-                       "logprobs": [], **self._traced([event])}  # fmt: skip
+                       "logprobs": [], **trace_field(self.trace, [event])}  # fmt: skip
         response = self.complete(job.results, [])
         [message], status = response["output"], response["status"]
         text = message["content"][0]["text"]

@@ -3,8 +3,10 @@
 import logging
 import socket
 from types import FrameType
+from typing import cast
 
 import uvicorn
+from fastapi import FastAPI
 
 from graft.decode.engine import Engine
 from graft.errors import InputError
@@ -21,7 +23,7 @@ class GracefulServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """See uvicorn."""
-        server = self.config.app.state.server
+        server = cast(FastAPI, self.config.app).state.server
         again = self.should_exit
         grace = 0.0 if again else server.settings.grace
         log.info("shutting down; running requests have %g s", grace)

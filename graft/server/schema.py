@@ -8,6 +8,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from graft.errors import InputError
+
+TEXTS = ("text", "input_text", "output_text")  # types of parts
 MAX_STOPS = 64
 MAX_ITEMS = 10_000  # of lists that are processed item by item
 MAX_TOKENS = 1 << 20  # of a prompt; the context length is checked later
@@ -57,7 +60,7 @@ class Speculative(Strict):
 
     enabled: bool = True
     method: str | None = None
-    num_tokens: int | None = Field(None, ge=0, le=1024)
+    num_tokens: int | None = Field(default=None, ge=0, le=1024)
     trace: bool = False
 
 
@@ -77,6 +80,18 @@ class Part(BaseModel):
     text: str | None = None
 
 
+def plain_text(content: str | list[Part] | None) -> str:
+    """The text of a message; InputError for parts that are not text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content:
+        if part.type not in TEXTS or part.text is None:
+            raise InputError(f"content of type {part.type!r} is not supported; send text")
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
 class Document(Strict):
     """A text to draft from; the title is only a label."""
 
@@ -87,9 +102,9 @@ class Document(Strict):
 class StructuredOutputs(Strict):
     """vLLM's `structured_outputs`: exactly one of these."""
 
-    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
     regex: str | None = None
-    choice: list[str] | None = Field(None, min_length=1)
+    choice: list[str] | None = Field(default=None, min_length=1)
     grammar: str | None = None
     json_object: bool | None = None
 
@@ -126,26 +141,36 @@ class TextRequest(Body):
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool = False
     stream: bool = False
-    documents: list[str | Document] | None = Field(None, max_length=MAX_ITEMS)
+    documents: list[str | Document] | None = Field(default=None, max_length=MAX_ITEMS)
     prediction: Prediction | None = None
     speculative: Speculative | None = None
-    cache_salt: str | None = Field(None, max_length=256)
+    cache_salt: str | None = Field(default=None, max_length=256)
     user: str | None = None
+
+    @property
+    def traced(self) -> bool:
+        """Whether the client requests a trace."""
+        return bool(self.speculative and self.speculative.trace)
+
+    def draft_texts(self) -> tuple[list[str], str]:
+        """The documents and the prediction, as texts to draft from."""
+        documents = [each if isinstance(each, str) else each.text for each in self.documents or []]
+        return documents, plain_text(self.prediction.content) if self.prediction else ""
 
 
 class Sampled(TextRequest):
     """The further fields of chats and completions."""
 
     logit_bias: dict[int, float] | None = None
-    stop_token_ids: list[int] | None = Field(None, max_length=MAX_STOPS)
+    stop_token_ids: list[int] | None = Field(default=None, max_length=MAX_STOPS)
     n: int = Field(1, ge=1)
-    max_tokens: int | None = Field(None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = Field(None, min_length=1)
+    guided_choice: list[str] | None = Field(default=None, min_length=1)
     guided_grammar: str | None = None
 
 
@@ -208,9 +233,9 @@ class ChatRequest(Sampled):
     """`POST /v1/chat/completions`."""
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_ITEMS)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool = True
@@ -234,9 +259,9 @@ class CompletionRequest(Sampled):
         | Annotated[list[str], Field(max_length=MAX_ITEMS)]
         | Annotated[list[Tokens], Field(max_length=MAX_ITEMS)]
     )
-    logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: int | None = Field(default=None, ge=0, le=20)
     echo: bool = False
-    best_of: int | None = Field(None, ge=1)
+    best_of: int | None = Field(default=None, ge=1)
 
 
 class ResponseItem(Strict):
@@ -250,14 +275,10 @@ class ResponseItem(Strict):
     phase: str | None = None
 
 
-class TextFormat(Strict):
+class TextFormat(JsonSchema):
     """The output format of a response."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
-    name: str | None = None
-    description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
 
 
 class TextOptions(Strict):
@@ -272,7 +293,7 @@ class ResponsesRequest(TextRequest):
 
     input: str | list[ResponseItem] = Field(min_length=1)
     instructions: str | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
+    max_output_tokens: int | None = Field(default=None, ge=1)
     text: TextOptions | None = None
     truncation: Literal["disabled"] | None = None
     tools: list[Any] = Field(default_factory=list, max_length=0)
@@ -290,7 +311,7 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = Field(None, min_length=1)
+    messages: list[Message] | None = Field(default=None, min_length=1)
     tools: list[Tool] | None = None
     add_special_tokens: bool = True
     return_token_strs: bool = False
@@ -306,7 +327,7 @@ class DetokenizeRequest(Body):
 class AddCorpus(Body):
     """`POST /add_external_corpus`: texts that every request of this key may draft from."""
 
-    corpus_id: str | None = Field(None, min_length=1, max_length=128)
+    corpus_id: str | None = Field(default=None, min_length=1, max_length=128)
     documents: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
 
 

@@ -8,6 +8,7 @@ of the key that added a corpus draft from it. A corpus is a datastore (a suffix 
 import secrets
 import threading
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -28,13 +29,13 @@ class Tenants:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
-        self._drafters: dict[str, Drafters] = {"": engine.drafters}
+        self._drafters = {"": cast(Drafters, engine.drafters)}  # as `graft.load` makes them
 
     def drafters(self, tenant: str) -> Drafters:
         """A tenant's own drafters, made on first use."""
         with self._lock:
             if tenant not in self._drafters:
-                shared = self._engine.drafters.resources  # networks and costs, which do not learn
+                shared = self._drafters[""].resources  # networks and costs, which do not learn
                 self._drafters[tenant] = Drafters(shared, self._engine.loaded.tokenizer)
             return self._drafters[tenant]
 
@@ -44,7 +45,6 @@ class Corpus:
     """`name` is the random name of its datastore."""
 
     name: str
-    documents: int
     tokens: int
 
 
@@ -68,7 +68,7 @@ class Corpora:
                 )
             encoded = [self._engine.encoder.text(text) for text in documents]
             self._check_size(others, encoded)
-            corpus = Corpus(secrets.token_hex(16), len(documents), sum(map(len, encoded)))
+            corpus = Corpus(secrets.token_hex(16), sum(map(len, encoded)))
             drafters = self._tenants.drafters(tenant)
             drafters.add_store(corpus.name, self._store(encoded))
             replaced = self.of(tenant).get(corpus_id)

@@ -59,7 +59,7 @@ def required_schema(request: ChatRequest) -> dict[str, Any] | None:
     None if no call is required."""
     if isinstance(request.tool_choice, NamedTool):
         name = request.tool_choice.function.name
-        return next(t.function.parameters for t in request.tools if t.function.name == name)
+        return next(t.function.parameters for t in request.tools or () if t.function.name == name)
     if request.tool_choice != "required":
         return None
     calls = [
@@ -72,7 +72,7 @@ def required_schema(request: ChatRequest) -> dict[str, Any] | None:
             "required": ["name", "parameters"],
             "additionalProperties": False,
         }
-        for tool in request.tools
+        for tool in request.tools or ()
     ]
     schema: dict[str, Any] = {"type": "array", "items": {"anyOf": calls}, "minItems": 1}
     if not request.parallel_tool_calls:
@@ -113,7 +113,7 @@ def call_for_template(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "type": "function", "function": function}
 
 
-def required_calls(text: str, choice: str | NamedTool) -> list[Call]:
+def required_calls(text: str, choice: str | NamedTool | None) -> list[Call]:
     """The calls in a text that matches `required_schema`; none if it was truncated."""
     try:
         found = json.loads(text)
@@ -144,12 +144,11 @@ class CallReader:
             if not more:
                 return shown, self.calls[before:]
 
-    def finish(self) -> tuple[str, list[Call]]:
-        """The same for the held text, when the answer ends, perhaps inside a call."""
-        before = len(self.calls)
+    def finish(self) -> str:
+        """The held text that is not a call, when the answer ends, perhaps inside a call."""
         rest = self._take(self._held, OPEN + self._held) if self._inside else self._held
         self._held, self._inside = "", False
-        return rest if rest.strip() else "", self.calls[before:]
+        return rest if rest.strip() else ""
 
     def _text(self) -> tuple[str, bool]:
         """Text up to a call, and whether one starts."""
@@ -194,7 +193,7 @@ def _parse_calls(body: str) -> list[Call]:
     for each in found if isinstance(found, list) else [found]:
         if not isinstance(each, dict) or not isinstance(each.get("name"), str):
             return []
-        arguments = next((each[key] for key in ARGUMENTS if key in each), {})
+        arguments: Any = next((each[key] for key in ARGUMENTS if key in each), {})
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
         calls.append(Call(each["name"], text))
     return calls

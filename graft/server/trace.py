@@ -22,10 +22,9 @@ from typing import Any
 
 from graft.decode.engine import Engine
 from graft.decode.output import TokenEvent
-from graft.decode.text import Prompt
 from graft.draft.copies.texts import Origin
-from graft.server.messages import chat_characters, plain_text
-from graft.server.schema import ChatRequest, CompletionRequest, Sampled, TextRequest
+from graft.server.messages import chat_characters
+from graft.server.schema import ChatRequest, CompletionRequest, Sampled
 from graft.server.tools import offered
 
 Characters = list[tuple[int, int]]  # start and end of each token of a text
@@ -82,9 +81,9 @@ class Trace:
         return Place(origin.source, origin.text, *texts[origin.text][origin.token])
 
 
-def is_traced(body: TextRequest) -> bool:
-    """Whether the client requests a trace."""
-    return bool(body.speculative and body.speculative.trace)
+def trace_field(trace: Trace | None, events: list[TokenEvent]) -> dict[str, Any]:
+    """The field `trace` of a choice or chunk; empty if none is requested."""
+    return {"trace": trace.entries(events)} if trace and events else {}
 
 
 def trace_chat(body: ChatRequest, engine: Engine) -> Trace:
@@ -93,7 +92,9 @@ def trace_chat(body: ChatRequest, engine: Engine) -> Trace:
     return _trace(body, engine, [Place("message", *at) if at else None for at in places])
 
 
-def trace_completion(body: CompletionRequest, prompt: Prompt, number: int, engine: Engine) -> Trace:
+def trace_completion(
+    body: CompletionRequest, prompt: str | list[int], number: int, engine: Engine
+) -> Trace:
     """The trace of the prompt with this number of a completion."""
     if isinstance(prompt, str):
         spans = engine.encoder.characters(prompt, special=True)
@@ -102,7 +103,6 @@ def trace_completion(body: CompletionRequest, prompt: Prompt, number: int, engin
 
 
 def _trace(body: Sampled, engine: Engine, prompt: list[Place | None]) -> Trace:
-    texts = [each if isinstance(each, str) else each.text for each in body.documents or []]
-    prediction = plain_text(body.prediction.content) if body.prediction else ""
+    texts, prediction = body.draft_texts()
     characters = engine.encoder.characters
     return Trace(prompt, [characters(text) for text in texts], characters(prediction))

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from graft.decode.engine import Engine
 from graft.decode.output import Result, TokenEvent
@@ -23,25 +23,15 @@ from graft.decode.stats import clock
 from graft.decode.stream import Stream
 from graft.server.errors import BUSY, SERVER_ERROR, ApiError
 
+if TYPE_CHECKING:
+    from graft.server.metrics import Metrics
+
 log = logging.getLogger("graft.server")
 PREPARE_THREADS = 2
 SPREAD = 0.8  # share of the time between two steps over which the tokens of a step are sent
 MAX_RETRY_AFTER = 60  # seconds
 PromptEvent = tuple[int, TokenEvent]  # with the index of the prompt
 Value = TypeVar("Value")
-
-
-class Observer(Protocol):
-    """Counts what happens to jobs."""
-
-    def first_token(self, seconds: float) -> None:
-        """A job has its first token."""
-
-    def more_tokens(self, tokens: int, seconds: float) -> None:
-        """A job has more tokens, so many seconds after the ones before."""
-
-    def finished(self, job: "Job") -> None:
-        """A job is closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +42,7 @@ class Job:
     streams: list[Stream]
     sequences: int
     deadline: float
-    observer: Observer
+    metrics: "Metrics"
     since: float = field(default_factory=clock)
     last: float | None = None  # time of the last tokens
     done: bool = False
@@ -73,9 +63,9 @@ class Job:
         if events:
             now = clock()
             if self.last is None:
-                self.observer.first_token(now - self.since)
+                self.metrics.first_token(now - self.since)
             else:
-                self.observer.more_tokens(len(events), now - self.last)
+                self.metrics.more_tokens(len(events), now - self.last)
             self.last = now
             self._steps.append(events)
         elif done and self.last is None:
@@ -128,9 +118,9 @@ class Worker:
     """Runs an engine for an event loop."""
 
     def __init__(
-        self, engine: Engine, observer: Observer, *, max_waiting: int, timeout: float
+        self, engine: Engine, metrics: "Metrics", *, max_waiting: int, timeout: float
     ) -> None:
-        self.engine, self._observer = engine, observer
+        self.engine, self._metrics = engine, metrics
         self._max_sequences, self._timeout = engine.max_batch + max_waiting, timeout
         self._sequences = 0  # queued and running
         self._mean_seconds = 1.0  # of a job, for Retry-After
@@ -162,7 +152,7 @@ class Worker:
         self._reserve(sequences)
         try:
             streams = await self.run_in_thread(lambda: self._submit(prepare(), streaming))
-            job = Job(streams, sequences, clock() + self._timeout, self._observer)
+            job = Job(streams, sequences, clock() + self._timeout, self._metrics)
         except BaseException:
             self._sequences -= sequences
             raise
@@ -189,7 +179,7 @@ class Worker:
         for stream in job.streams:
             stream.close()
         self._mean_seconds += (clock() - job.since - self._mean_seconds) / 8
-        self._observer.finished(job)
+        self._metrics.finished(job)
 
     def drain(self, seconds: float) -> None:
         """Accept no new jobs, and end running ones after so many seconds."""
@@ -282,8 +272,8 @@ class Worker:
         updates = [each for each in updates if each.events or each.done]
         for each in updates:
             each.job.stopped = each.job.stopped or each.done
-        with suppress(RuntimeError):  # the loop is closed
-            if updates:
+        if updates and self._loop:
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(_deliver, updates)
 
 

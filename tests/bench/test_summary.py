@@ -7,7 +7,7 @@ from made_up_rows import pair, results, row
 from rich.console import Console
 
 from graft.bench.summary import notes, summarize
-from graft.bench.table import as_dict, as_tables, heading
+from graft.bench.table import as_dict, heading, tables
 from graft.errors import InputError
 
 
@@ -112,8 +112,8 @@ def test_a_baseline_without_results_is_refused():
 def test_table_shows_every_variant_of_a_cell():
     found = results(*pair(1), *pair(3, "rag", faster=8.0), *pair(1, temperature=1.0))
     console = Console(width=110, record=True, file=open("/dev/null", "w"))
-    for table in as_tables(summarize(found)[1]):
-        console.print(table)
+    for table in tables(summarize(found)[1]):
+        console.print(table.as_rich())
     text = console.export_text()
     for part in ("s, greedy", "s, temperature 1", "8.00", "2.00", "1/1"):
         assert part in text

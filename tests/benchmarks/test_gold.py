@@ -6,10 +6,12 @@ import pytest
 from made_up_rows import results, row
 from tiny import tiny_engine, tiny_tokenizer
 
-from benchmarks.decode.graft_variants import ShorteningEngine, graft_variant, preset_of
+from benchmarks.decode.graft_variants import SuiteEngine, graft_variant, preset_of
 from benchmarks.quality.report import GOLD_LOG_P, qualities
 from graft.bench.result_file import GOLD, LIKELIHOOD
 from graft.bench.summary import notes, summarize
+from graft.decode.likelihood import log_likelihood
+from graft.decode.prepared_request import as_prepared
 
 PROMPT = [*range(10, 60)]
 SHORT = PROMPT[:3] + PROMPT[-5:]
@@ -109,16 +111,43 @@ def test_preset_of_a_shortened_prompt():
     assert [preset_of(name) for name in ("rag", "rag+copy", "auto")] == ["plain", "copy", "auto"]
 
 
+def request(method, prompts, **more):
+    given = {"prompts": prompts, "max_tokens": 12, "end_tokens": [], "method": method}
+    return {**given, "temperature": 0.0, "seeds": [1, 2][: len(prompts)], **more}
+
+
+def test_likelihood_of_gold_is_that_of_the_whole_answer():
+    engine = tiny_engine()
+    [found] = SuiteEngine(engine).ask(request("plain", [PROMPT], gold=[[5, 6]]))["log_likelihoods"]
+    assert found == pytest.approx(sum(log_likelihood(engine, PROMPT, [5, 6])))
+
+
+@pytest.mark.parametrize(("method", "first"), [("plain", True), ("copy", True), ("copy", False)])
+def test_prompts_are_prefilled_before_they_are_timed(method, first):
+    engine = tiny_engine()
+    engine.model.prefixes.use(max_rows=4096)
+    begun, submit = [], engine.submit
+
+    def submitted(request, **options):
+        begun.append(as_prepared(request).request.params.max_tokens)
+        return submit(request, **options)
+
+    engine.submit = submitted
+    prompts = [PROMPT * 11, PROMPT[::-1] * 11]
+    found = SuiteEngine(engine, prefill_first=first).ask(request(method, prompts))
+    steps = 1 if method == "plain" else 3 + 2 * len(prompts[0]) // engine.model.chunk
+    assert begun == [*([steps] * 2 if first else []), 12, 12]
+    assert [len(tokens) for tokens in found["token_ids"]] == [12, 12]
+
+
 @pytest.mark.parametrize("method", ["rag", "rag+copy"])
 @pytest.mark.parametrize("count", [1, 2])
 def test_rag_generates_from_the_shortened_prompt(method, count):
-    backend = ShorteningEngine(tiny_engine())
+    backend = SuiteEngine(tiny_engine())
     backend._short = lambda prompt: SHORT
 
     def ask(method, prompt):
-        request = {"prompts": [prompt] * count, "max_tokens": 12, "end_tokens": []}
-        request |= {"method": method, "temperature": 0.0, "seeds": [1, 2][:count]}
-        return backend.ask(request)
+        return backend.ask(request(method, [prompt] * count))
 
     found, expected = ask(method, PROMPT), ask("plain", SHORT)
     assert found["token_ids"] == expected["token_ids"]
@@ -128,7 +157,7 @@ def test_rag_generates_from_the_shortened_prompt(method, count):
 
 
 def test_retrieval_shortens_long_prompts_alone():
-    backend = ShorteningEngine(tiny_engine())
+    backend = SuiteEngine(tiny_engine())
     text = "The end and the answer came after the rain. " * 200 + "Who won?"
     prompt = tiny_tokenizer().encode(text)
     short = backend._short(prompt)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.quality.power import detectable
+from benchmarks.quality.power import detectable, difference
 from benchmarks.quality.scores import (
     choice,
     exact_match,
@@ -13,7 +13,7 @@ from benchmarks.quality.scores import (
     number,
     rouge_l_sum,
 )
-from graft.bench.statistics import difference, mean
+from graft.bench.statistics import mean
 
 
 def test_words_are_compared_without_case_punctuation_and_articles():
@@ -131,3 +131,8 @@ def test_power_agrees_with_a_simulation():
 
 def test_equal_answers_leave_nothing_to_detect():
     assert detectable([1, 0, 1], [1, 0, 1]) is None
+
+
+def test_difference_is_other_minus_base():
+    assert difference([1.0, 2.0], [2.0, 3.0]).mean == 1
+    assert difference([1.0, 2.0], [2.0, 3.0]).low == pytest.approx(1)

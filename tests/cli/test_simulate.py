@@ -52,7 +52,7 @@ def test_tables_for_a_document(cli):
         ("--costs llama-8b@tpu", "unknown hardware 'tpu'"),
         ("--like smollm2", "names no model and hardware"),
         ("--batch 0", "--batch takes whole numbers from 1 on"),
-        ("--batch 9", "--batch 9 needs 9 answers"),
+        ("--batch 9", "--batch 9 needs 9 prompts"),
         ("--context much", "--context takes whole numbers such as 4k"),
         ("--traces nowhere", "nowhere is no file of traces"),
     ],

@@ -52,11 +52,11 @@ def replay_figures() -> Figures:
     recordings = list(chain.from_iterable(cells.values()))
     machine = Machine(StepCosts.read(REFERENCE))
     drafters = Drafters()
-    plain = replay(recordings, drafters["plain"], machine, SimulatedClock()).runs
+    plain = replay(recordings, drafters["plain"], machine, SimulatedClock())
     found = {}
     for draft in REPLAYED:
         with counted_lookups() as lookups:
-            runs = replay(recordings, drafters[draft], machine, SimulatedClock()).runs
+            runs = replay(recordings, drafters[draft], machine, SimulatedClock())
         steps = sum(run.steps for run in runs)
         found[f"replayed {draft}"] = {
             "tokens per step": tokens_per_step(runs),

@@ -28,7 +28,7 @@ def read(text, size, most=None):
     reader, shown = CallReader(most), ""
     for start in range(0, len(text), size):
         shown += reader.push(text[start : start + size])[0]
-    return shown + reader.finish()[0], reader.calls
+    return shown + reader.finish(), reader.calls
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])

@@ -23,7 +23,7 @@ LONG = SamplingParams(max_tokens=1900, ignore_eos=True)
 
 
 class Counts:
-    """An observer that counts."""
+    """Metrics that count."""
 
     def __init__(self):
         self.firsts, self.tokens, self.jobs = 0, 0, []
@@ -334,11 +334,11 @@ def test_stopping_ends_waiting_jobs_with_an_error(engine, monkeypatch):
     assert rows_in_use(engine) == (0, 0.0)
 
 
-def test_observers_count_first_and_further_tokens_and_finished_jobs(engine):
+def test_metrics_count_first_and_further_tokens_and_finished_jobs(engine):
     async def watch():
         async with working(engine) as worker:
             ids, _ = await whole(worker, Request(PROMPTS[0], GREEDY), streaming=True)
-            return ids, worker._observer
+            return ids, worker._metrics
 
     ids, counts = run(watch())
     assert (counts.firsts, len(counts.jobs)) == (1, 1)

@@ -8,9 +8,11 @@ import argparse
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import protocol
 
+Model = Any  # llama_cpp.Llama; this environment may not have it
 FILE_TYPES = {"float32": "0", "float16": "1", "bfloat16": "32"}  # general.file_type of a GGUF
 
 
@@ -35,7 +37,7 @@ def main() -> None:
     protocol.serve(lambda request: answer(llm, request), channel, ready)
 
 
-def load(chosen: argparse.Namespace) -> object:
+def load(chosen: argparse.Namespace) -> Model:
     """The model, with the drafter that the library's documentation gives for prompt lookup."""
     from llama_cpp import Llama
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
@@ -57,16 +59,23 @@ def load(chosen: argparse.Namespace) -> object:
     elif chosen.method == "draft":
         drafter = smaller_model(chosen)
     return Counting(
-        model_path=chosen.model,
-        n_ctx=chosen.max_model_len,
-        n_threads=chosen.threads,
-        n_threads_batch=chosen.threads,
-        n_gpu_layers=-1 if chosen.device.startswith("cuda") else 0,
+        **model_options(chosen.model, chosen),
         flash_attn=chosen.flash_attention,
         draft_model=drafter,
         logits_all=drafter is not None,  # else prompts over one batch fail (0.3.36)
-        verbose=False,
     )
+
+
+def model_options(path: str, chosen: argparse.Namespace) -> dict:
+    """The options that the model and a draft model share."""
+    return {
+        "model_path": path,
+        "n_ctx": chosen.max_model_len,
+        "n_threads": chosen.threads,
+        "n_threads_batch": chosen.threads,
+        "n_gpu_layers": -1 if chosen.device.startswith("cuda") else 0,
+        "verbose": False,
+    }
 
 
 def smaller_model(chosen: argparse.Namespace) -> object:
@@ -79,16 +88,9 @@ def smaller_model(chosen: argparse.Namespace) -> object:
         """Drafts one chain; its KV cache is reused between calls."""
 
         def __init__(self) -> None:
-            self.llm = Llama(
-                model_path=chosen.draft_model,
-                n_ctx=chosen.max_model_len,
-                n_threads=chosen.threads,
-                n_threads_batch=chosen.threads,
-                n_gpu_layers=-1 if chosen.device.startswith("cuda") else 0,
-                verbose=False,
-            )
+            self.llm = Llama(**model_options(chosen.draft_model, chosen))
 
-        def __call__(self, input_ids: object, /, **_: object) -> object:
+        def __call__(self, input_ids: np.ndarray, /, **_: object) -> np.ndarray:
             tokens = min(chosen.max_model_len - len(input_ids) - 1, chosen.num_pred_tokens)
             drafted = islice(self.llm.generate(input_ids.tolist(), temp=0.0), tokens)
             return np.array(list(drafted), dtype=np.intc)
@@ -96,7 +98,7 @@ def smaller_model(chosen: argparse.Namespace) -> object:
     return SmallerModel()
 
 
-def settings(llm: object, chosen: argparse.Namespace) -> dict:
+def settings(llm: Model, chosen: argparse.Namespace) -> dict:
     """What is needed to repeat the run."""
     found = {
         "gguf_file_type": llm.metadata.get("general.file_type"),
@@ -112,7 +114,7 @@ def settings(llm: object, chosen: argparse.Namespace) -> dict:
     return found
 
 
-def answer(llm: object, request: dict) -> dict:
+def answer(llm: Model, request: dict) -> dict:
     """One prompt, without reusing a common prefix of the last one."""
     llm.reset()
     llm.passes = 0
@@ -121,7 +123,7 @@ def answer(llm: object, request: dict) -> dict:
     return {**found, "steps": llm.passes - 1}
 
 
-def tokens(llm: object, request: dict) -> Iterator[dict[int, list[int]]]:
+def tokens(llm: Model, request: dict) -> Iterator[dict[int, list[int]]]:
     """New tokens one by one, up to an end token; above temperature 0 plain sampling."""
     generated = llm.generate(
         request["prompts"][0],

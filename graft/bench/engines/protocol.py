@@ -17,9 +17,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import distributions
+from typing import TextIO
 
 
-def parser(description: str) -> argparse.ArgumentParser:
+def parser(description: str | None) -> argparse.ArgumentParser:
     """The options that all workers share."""
     options = argparse.ArgumentParser(description=description)
     options.add_argument("--model", required=True, help="model folder (llama.cpp: a GGUF file)")
@@ -38,7 +39,7 @@ def about(packages: Iterable[str], settings: dict) -> dict:
     return {"versions": found, "settings": settings}
 
 
-def private_stdout() -> object:
+def private_stdout() -> TextIO:
     """A channel on stdout for answers; prints of libraries go to stderr from now on."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -86,7 +87,7 @@ def requests() -> Iterator[dict]:
             yield json.loads(line)
 
 
-def serve(answer: Callable[[dict], dict], channel: object, ready: dict) -> None:
+def serve(answer: Callable[[dict], dict], channel: TextIO, ready: dict) -> None:
     """Answer requests; a failed one is reported and the worker continues."""
 
     def send(message: dict) -> None:

@@ -7,7 +7,10 @@ caches are reused, have few lengths, and are warmed up before anything is timed.
 import importlib.util
 import os
 import shutil
+from typing import Any
 
+Model = Any  # of transformers
+Cache = Any
 MIN_LENGTH = 512  # of a cache, in tokens; longer ones double
 WARM_UP = 16  # tokens: compiling, capturing and replaying each take a few steps
 MAX_COMPILED = 64  # versions that torch keeps
@@ -30,7 +33,7 @@ def require_compiler(device: str) -> None:
 class Compiled:
     """Options of `generate` that compile its steps, with a cache of the right size."""
 
-    def __init__(self, model: object, mode: str) -> None:
+    def __init__(self, model: Model, mode: str) -> None:
         import torch
         from transformers import CompileConfig
 
@@ -38,7 +41,7 @@ class Compiled:
         self._model = model
         self._config = CompileConfig(mode=mode, dynamic=False)
         self._config._compile_all_devices = True  # else transformers compiles on GPUs alone
-        self._caches: dict[tuple[int, int], object] = {}
+        self._caches: dict[tuple[int, int], Cache] = {}
 
     def options(self, inputs: dict, wanted: dict) -> dict:
         """The options for these inputs; compiles what is not compiled yet."""
@@ -51,7 +54,7 @@ class Compiled:
         self._caches[batch, length].reset()
         return {"compile_config": self._config, "past_key_values": self._caches[batch, length]}
 
-    def _warm(self, inputs: dict, wanted: dict, length: int) -> object:
+    def _warm(self, inputs: dict, wanted: dict, length: int) -> Cache:
         """A new cache for `length` tokens, with its steps compiled."""
         from transformers import StaticCache
 

@@ -6,10 +6,15 @@ A compiled model has a process of its own (`--method compiled`); the others are 
 
 import argparse
 import time
+from typing import TYPE_CHECKING, Any
 
 import protocol
 import transformers_compiled
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Model = Any  # of transformers
 DRAFTING = ("lookup", "assisted")
 
 
@@ -31,13 +36,13 @@ def main() -> None:
 
     torch.set_num_threads(chosen.threads)
 
-    def load(folder: str) -> object:
+    def load(folder: str) -> Model:
         kind = {"dtype": getattr(torch, chosen.dtype), "attn_implementation": chosen.attention}
         return AutoModelForCausalLM.from_pretrained(folder, **kind).to(chosen.device).eval()
 
     model = load(chosen.model)
-    names = ("dtype", "device", "threads", "attention")
-    names += ("compile_mode",) if chosen.method else ("lookup_tokens",)
+    own = "compile_mode" if chosen.method else "lookup_tokens"
+    names = ("dtype", "device", "threads", "attention", own)
     settings = {name: getattr(chosen, name) for name in names}
     chosen.assistant = load(chosen.draft_model) if chosen.draft_model else None
     if chosen.assistant is not None:
@@ -47,7 +52,7 @@ def main() -> None:
     protocol.serve(lambda request: answer(model, request, chosen, compiled), channel, ready)
 
 
-def set_assistant(assistant: object, tokens: int | None, settings: dict) -> None:
+def set_assistant(assistant: Model, tokens: int | None, settings: dict) -> None:
     """Set how many tokens the draft model proposes; adds its options to `settings`."""
     config = assistant.generation_config
     config.num_assistant_tokens = tokens or config.num_assistant_tokens
@@ -63,7 +68,7 @@ class Clock:
         self.times: list[float] = []
         self.first_tokens = 0
 
-    def put(self, value: object) -> None:
+    def put(self, value: "Tensor") -> None:
         """Called for the prompt, then after every step with its new tokens."""
         self.times.append(time.perf_counter())
         if len(self.times) == 2:
@@ -74,7 +79,7 @@ class Clock:
 
 
 def answer(
-    model: object,
+    model: Model,
     request: dict,
     chosen: argparse.Namespace,
     compiled: transformers_compiled.Compiled | None = None,

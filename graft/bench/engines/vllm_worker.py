@@ -10,9 +10,11 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import protocol
 
+Engine = Any  # vLLM's; this environment may not have it
 TOKENS = {"ngram": 5, "suffix": 24, "graft": 16}  # drafted at most; suffix: vLLM's own default
 PROPOSER = "graft.integrations.vllm.Proposer"
 ONE_PROCESS = "scheduler and model in this process; else vLLM starts three that busy-wait"
@@ -46,8 +48,9 @@ def preload_openmp() -> None:
 
     Else vLLM's kernels and torch each start a thread pool, and the two compete for the cores.
     """
-    torch_folder = Path(importlib.util.find_spec("torch").origin).parent
-    found = sorted(torch_folder.glob("lib/libgomp*.so*"))
+    torch = importlib.util.find_spec("torch")
+    folder = Path(torch.origin).parent if torch and torch.origin else Path()
+    found = sorted(folder.glob("lib/libgomp*.so*"))
     if found and "libgomp" not in os.environ.get("LD_PRELOAD", ""):
         os.environ["LD_PRELOAD"] = f"{os.environ.get('LD_PRELOAD', '')}:{found[0]}".strip(":")
         os.execv(sys.executable, [sys.executable, *sys.argv])
@@ -86,7 +89,7 @@ def speculation(chosen: argparse.Namespace) -> dict | None:
     return None if chosen.method == "plain" else config
 
 
-def start(chosen: argparse.Namespace) -> object:
+def start(chosen: argparse.Namespace) -> Engine:
     """The engine under `LLM`, for `batch` sequences at a time."""
     from vllm import LLM
 
@@ -104,12 +107,12 @@ def start(chosen: argparse.Namespace) -> object:
     return llm.llm_engine
 
 
-def answer(engine: object, request: dict) -> dict:
+def answer(engine: Engine, request: dict) -> dict:
     """All prompts at once."""
     return protocol.timed(len(request["prompts"]), steps(engine, request), request["end_tokens"])
 
 
-def steps(engine: object, request: dict) -> Iterator[dict[int, list[int]]]:
+def steps(engine: Engine, request: dict) -> Iterator[dict[int, list[int]]]:
     """New tokens of each engine step, by prompt."""
     for place, (prompt, seed) in enumerate(zip(request["prompts"], request["seeds"], strict=True)):
         engine.add_request(str(place), {"prompt_token_ids": prompt}, sampling(request, seed))

@@ -88,8 +88,3 @@ def _in_order(
         ]
         for cell in cells
     }
-
-
-def groups(count: int, batch: int) -> list[range]:
-    """Places of recordings in batches; those that do not fill a last batch are left out."""
-    return [range(start, start + batch) for start in range(0, count - count % batch, batch)]

@@ -1,20 +1,22 @@
 """Replay recorded outputs through a drafter: the real loop around a recorded model."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
+from graft.assemble import Drafters
 from graft.bench.decoding import DecodeRow
+from graft.bench.measure import batched
 from graft.bench.simulate.recorded_model import RecordedForward, RecordedOutputs, SimulatedClock
-from graft.bench.simulate.recordings import Recording, groups
+from graft.bench.simulate.recordings import Recording
 from graft.decode.engine import Engine
 from graft.decode.output import Result
 from graft.decode.request import Request
 from graft.decode.stats import Stats
 from graft.draft.drafter import Drafter
 from graft.models.checkpoints.pretrained import Checkpoint
-from graft.models.language_model import CHUNKS, LanguageModel
+from graft.models.language_model import CHUNKS, Forward, LanguageModel
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import SamplingParams
@@ -44,34 +46,16 @@ class Machine:
         return StepCosts((self.context,), nodes, (seconds,))
 
 
-@dataclass(slots=True)
-class Replayed:
-    """A row for every batch of recordings, and the seconds of the simulation itself."""
-
-    runs: list[DecodeRow] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @property
-    def steps_per_second(self) -> float:
-        """Simulated steps per second of this process."""
-        return sum(run.steps for run in self.runs) / self.seconds if self.seconds else 0.0
-
-
 def replay(
     recordings: Sequence[Recording], drafter: Drafter, machine: Machine, clock: SimulatedClock
-) -> Replayed:
-    """Replay all recordings in batches; `drafter` may use the same `clock`."""
-    replayed = Replayed()
-    if not recordings:
-        return replayed
+) -> list[DecodeRow]:
+    """A row for every batch of recordings; `drafter` may use the same `clock`."""
     outputs = RecordedOutputs([each.output for each in recordings], clock)
     engine = _engine(recordings, drafter, machine, outputs, clock)
-    start = time.perf_counter()
-    for places in groups(len(recordings), machine.batch):
-        group = {place: recordings[place] for place in places}
-        replayed.runs.append(_replayed(engine, group, outputs, clock))
-    replayed.seconds = time.perf_counter() - start
-    return replayed
+    return [
+        _replayed(engine, {place: recordings[place] for place in places}, outputs, clock)
+        for places in batched(range(len(recordings)), machine.batch)
+    ]
 
 
 def _engine(
@@ -83,16 +67,19 @@ def _engine(
 ) -> Engine:
     vocabulary = 1 + max(max(*each.prompt, *each.output) for each in recordings)
     longest = max(len(each.prompt) + each.max_tokens for each in recordings)
+    forward = RecordedForward(vocabulary, machine.costs, clock, machine.context)
     model = LanguageModel(
-        RecordedForward(vocabulary, machine.costs, clock, machine.context),
+        cast(Forward, forward),  # the part of it that lookup drafters need
         vocabulary=vocabulary,
         context_length=longest + SLACK,
         chunk=machine.chunk,
     )
     loaded = LoadedModel(model, None, _NOWHERE, frozenset(), "fp32", "cpu", "recorded")
+    drafters = Drafters()
+    drafters[DRAFT] = drafter
     return Engine(
         loaded,
-        {DRAFT: drafter},
+        drafters,
         outputs.verify,
         machine.budgeted,
         default_draft=DRAFT,

@@ -1,12 +1,12 @@
 """`graft simulate`: every drafter over every recording, under every table of costs."""
 
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
 
 from graft.assemble import PRESETS, Drafters, DraftResources
 from graft.bench.decoding import (
@@ -20,14 +20,15 @@ from graft.bench.decoding import (
 from graft.bench.result_file import Results, read_results
 from graft.bench.simulate.costs import RECORDED, find_costs, graft_settings
 from graft.bench.simulate.recorded_model import SimulatedClock
-from graft.bench.simulate.recordings import Cell, Recording, recordings_of
-from graft.bench.simulate.replay import Machine, Replayed, replay
+from graft.bench.simulate.recordings import Cell, recordings_of
+from graft.bench.simulate.replay import Machine, replay
 from graft.bench.simulate.roofline import Place
 from graft.bench.simulate.traces import GUIDED, Traces, read_traces
 from graft.bench.statistics import Estimate
 from graft.bench.summary import ALL, summarize
 from graft.draft.drafter import Drafter
 from graft.errors import InputError
+from graft.models.checkpoints.tokenizer import read_tokenizer
 from graft.models.language_model import CHUNKS
 
 AUTO = "auto"  # replayed without head and draft model
@@ -83,22 +84,13 @@ class Simulated:
     steps: int = 0
     seconds: float = 0.0
 
-    def count(self, replayed: Replayed) -> None:
-        """Add a replay."""
-        self.steps += sum(run.steps for run in replayed.runs)
-        self.seconds += replayed.seconds
-
-
-Progress = Callable[[str], None]
-
 
 def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
     """Refuse presets that cannot be replayed from recordings and traces."""
-    stores = STORES
-    known = list(PRESETS)
+    stores, known = [*STORES], [*PRESETS]
     if traced:
         known += [*traced, *(name for name in GUIDED if name != STORE_GUIDED)]
-        stores = (*STORES, STORE_GUIDED)
+        stores.append(STORE_GUIDED)
     for part in draft.split("+"):
         preset, _, folder = part.partition(":")
         if part not in known and not (preset in stores and folder):
@@ -109,9 +101,10 @@ def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
             )
 
 
-def simulate(settings: Simulation, progress: Progress = lambda _: None) -> Simulated:
-    """Replay everything; `progress` gets a line per cell."""
-    done, seen = Simulated(), set()
+def simulate(settings: Simulation) -> Simulated:
+    """Replay everything."""
+    done = Simulated()
+    seen: set[Cell] = set()
     for path in settings.files:
         results = read_results(path)
         cells = recordings_of(results, path)
@@ -127,23 +120,17 @@ def simulate(settings: Simulation, progress: Progress = lambda _: None) -> Simul
             machine = Machine(priced.costs, batch, makers.chunk, context)
             known = measured if name == RECORDED and context is None else {}
             for cell, recordings in cells.items():
-                _check_batch(batch, recordings, path)
-                progress(f"{cell}: {name}, batch {batch}")
                 where = (name, batch, context, cell)
                 runs = {}
                 for draft in dict.fromkeys([PLAIN, *settings.drafts]):
                     clock = SimulatedClock()
                     drafter = makers.make(draft, cell, clock, paced=priced.paced)
-                    replayed = replay(recordings, drafter, machine, clock)
-                    done.count(replayed)
-                    runs[draft] = replayed.runs
+                    start = time.perf_counter()
+                    runs[draft] = replay(recordings, drafter, machine, clock)
+                    done.seconds += time.perf_counter() - start
+                    done.steps += sum(run.steps or 0 for run in runs[draft])
                 done.outcomes += _outcomes(where, runs, known)
     return done
-
-
-def _check_batch(batch: int, recordings: list[Recording], path: Path) -> None:
-    if len(recordings) < batch:
-        raise InputError(f"--batch {batch} needs {batch} answers; {path} has {len(recordings)}")
 
 
 class _Makers:
@@ -163,7 +150,8 @@ class _Makers:
     def make(self, draft: str, cell: Cell, clock: SimulatedClock, *, paced: bool) -> Drafter:
         """A new drafter."""
         if ":" in draft and self._tokenizer is None:
-            self._tokenizer = _tokenizer(self._results)
+            # a datastore must have the tokenizer of the recorded model
+            self._tokenizer = read_tokenizer(self._results.header.settings["model"])
         ready = {
             name: each.drafter(cell, clock.spend)
             for name, each in self._traces.items()
@@ -177,15 +165,6 @@ def _needs(draft: str, traced: str) -> bool:
     """Whether a preset needs the traces of this network."""
     parts = draft.split("+")
     return traced in parts or any(part.partition(":")[0] in GUIDED for part in parts)
-
-
-def _tokenizer(results: Results) -> Any:  # noqa: ANN401
-    """Of the recorded model: a datastore must have the same one."""
-    from transformers import AutoTokenizer
-
-    from graft.models.checkpoints.pretrained import locate
-
-    return AutoTokenizer.from_pretrained(locate(results.header.settings["model"]).folder)
 
 
 Where = tuple[str, int, int | None, Cell]
@@ -202,14 +181,15 @@ def _outcomes(where: Where, runs: dict[str, list[DecodeRow]], measured: Known) -
         for draft, all_runs in runs.items():
             mine = [all_runs[i] for i in chosen]
             ratio = decode_ratio([(plain[i], all_runs[i]) for i in chosen])
-            if ratio is None:
+            drafted = drafting(mine)
+            if ratio is None or drafted is None:
                 continue
             key = (cell, batch, category, draft)
             yield Outcome(
                 name, batch, context, cell, category, draft,
                 len(chosen) * batch,
                 tokens_per_step(mine) or 1.0,
-                drafting(mine).nodes_per_step,
+                drafted.nodes_per_step,
                 decode_speed(mine) or 0.0,
                 ratio,
                 *measured.get(key, (None, None)),

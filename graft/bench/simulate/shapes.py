@@ -1,6 +1,6 @@
 """Sizes of decoders, known by name or spelled out, and the lower bounds of their steps."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from graft.errors import InputError
 
@@ -11,8 +11,7 @@ SPELLED = "HEADS/KV_HEADS/HEAD_SIZE or HEADS/KV_HEADS/HEAD_SIZE/LAYERS/HIDDEN/IN
 class Shape:
     """A Llama-shaped decoder; one given by its heads alone has no layers.
 
-    `tied`: the output layer is the input embedding. `of_layers` is the full depth, where fewer
-    layers are measured.
+    `tied`: the output layer is the input embedding.
     """
 
     name: str
@@ -24,12 +23,6 @@ class Shape:
     inner: int = 0
     vocabulary: int = 0
     tied: bool = False
-    of_layers: int = 0
-
-    @property
-    def scale(self) -> float:
-        """The factor of attention scores."""
-        return self.head_size**-0.5
 
     @property
     def read_weights(self) -> int:
@@ -38,24 +31,9 @@ class Shape:
         layer = attention + 3 * self.hidden * self.inner + 2 * self.hidden
         return self.layers * layer + self.hidden + self.vocabulary * self.hidden
 
-    @property
-    def weights(self) -> int:
-        """Numbers in all weights."""
-        return self.read_weights + (0 if self.tied else self.vocabulary * self.hidden)
-
     def kv_numbers(self, rows: int) -> int:
         """Numbers in the keys and values of one layer."""
         return 2 * self.kv_heads * self.head_size * rows
-
-    def with_layers(self, layers: int | None) -> "Shape":
-        """The same with fewer layers; None changes nothing."""
-        if layers is None:
-            return self
-        if not self.layers:
-            raise InputError(f"--layers needs a whole shape: a known one or {SPELLED}")
-        if not 1 <= layers <= self.layers:
-            raise InputError(f"--layers of {self.name} is 1 to {self.layers}, not {layers}")
-        return replace(self, layers=layers, of_layers=self.layers)
 
 
 KNOWN: dict[str, Shape] = {
@@ -82,12 +60,12 @@ def read_shape(text: str) -> Shape:
         sizes = []
     if len(sizes) not in (3, 7) or min(sizes) < 1:
         raise InputError(f"unknown shape {text!r}; choose from {', '.join(KNOWN)} or {SPELLED}")
-    heads, kv_heads, head_size = sizes[:3]
+    heads, kv_heads, head_size, layers, hidden, inner, vocabulary = [*sizes, 0, 0, 0, 0][:7]
     if heads % kv_heads:
         raise InputError(f"--shape {text}: {heads} heads are no multiple of {kv_heads} KV heads")
     if head_size % 2:
         raise InputError(f"--shape {text}: the head size must be even, not {head_size}")
-    return Shape(text, *sizes)
+    return Shape(text, heads, kv_heads, head_size, layers, hidden, inner, vocabulary)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,25 @@
 """The outcomes of a simulation as tables: for every place drafts by rank, cells as columns."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
 
 from graft.bench.decoding import PLAIN
 from graft.bench.simulate.recordings import Cell
 from graft.bench.simulate.run import Outcome, Simulated, ranking
 from graft.bench.sizes import short
 from graft.bench.summary import ALL
+from graft.bench.table import Table, number
 
 DETAILS = "speed-up, tokens/step, nodes/step"
 MAX_DETAILED = 2  # cells that fit a line with all details
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Words in rows; a column's name may have several lines."""
-
-    title: str
-    columns: list[str]
-    rows: list[list[str]]
-
-
 def tables(simulated: Simulated) -> list[Table]:
-    """One for each table of costs, batch and context, and one of what was measured besides."""
+    """One for each cost table, batch and context, and one that compares with measurements."""
     whole = [outcome for outcome in simulated.outcomes if outcome.category == ALL]
     places = dict.fromkeys((each.costs, each.batch, each.context) for each in whole)
     made = [_ranked(place, [o for o in whole if _place(o) == place]) for place in places]
-    drafted = [each for each in whole if each.draft != PLAIN]
-    compared = [each for each in drafted if each.measured_speedup is not None]
-    return [*made, _compared(compared)] if compared else made
+    compared = _compared([each for each in whole if each.draft != PLAIN])
+    return [*made, compared] if compared.rows else made
 
 
 def _place(outcome: Outcome) -> tuple[str, int, int | None]:
@@ -77,31 +66,12 @@ def _compared(outcomes: Sequence[Outcome]) -> Table:
             each.draft,
             f"{each.cell}, batch {each.batch}",
             f"{each.speedup.mean:.2f}",
-            f"{each.measured_speedup:.2f}",
+            number(each.measured_speedup, 2),
             f"{each.speedup.mean / each.measured_speedup - 1:+.1%}",
             f"{each.tokens_per_step:.3f}",
-            f"{each.measured_tokens_per_step:.3f}",
+            number(each.measured_tokens_per_step, 3),
         ]
         for each in outcomes
+        if each.measured_speedup
     ]
-    return Table("predicted from plain decoding's answers, and measured", columns, rows)
-
-
-def as_markdown(made: Sequence[Table]) -> str:
-    """For a document."""
-    return "\n\n".join(_markdown(table) for table in made)
-
-
-def _markdown(table: Table) -> str:
-    names = [name.replace("\n", ": ") for name in table.columns]
-    lines = [names, ["---", *["--:"] * (len(names) - 1)], *table.rows]
-    return "\n".join([table.title, "", *(f"| {' | '.join(line)} |" for line in lines)])
-
-
-def as_dict(simulated: Simulated) -> dict[str, Any]:
-    """For --json."""
-    return {
-        "outcomes": [asdict(each) for each in simulated.outcomes],
-        "steps": simulated.steps,
-        "seconds": simulated.seconds,
-    }
+    return Table("predicted from plain decoding's outputs, and measured", columns, rows, left=2)

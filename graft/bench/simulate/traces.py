@@ -1,31 +1,27 @@
 """Traces: the draft trees of a network at every token of the outputs of a result file.
 
 Gzipped JSON lines: a header (the preset, its time in plain steps), then a line for every output.
+`python -m benchmarks trace` writes them.
 """
 
 import gzip
 import json
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graft.assemble import Drafters
 from graft.bench.result_file import output_hash
 from graft.bench.simulate.recordings import Cell, Recording
-from graft.decode.engine import Engine
 from graft.draft.pacing.budget import Choose, best_by_cost, up_to_limit
-from graft.draft.traced import Trace, Traced, Tracing, key_of
+from graft.draft.traced import Trace, Traced, key_of
 from graft.errors import InputError
-from graft.home import atomic_file
-from graft.sampling import SamplingParams
 from graft.tree.draft_tree import DraftTree
 
 FORMAT = 1
 SOURCE = "traced"
-DIGITS = 6  # of scores
 # Networks with a fixed tree size; others draft as many nodes as the cost model allows.
 FIXED = ("eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
 FIXED_PREFIX = "magicdec"
@@ -53,67 +49,6 @@ class Traces:
         return Traced(self.by_cell[cell], self.choose, share=self.share, spend=spend)
 
 
-def trace(
-    engine: Engine,
-    draft: str,
-    cells: dict[Cell, list[Recording]],
-    progress: Callable[[str], None] = lambda _: None,
-) -> tuple[Traces, list[dict[str, Any]]]:
-    """Decode every prompt plainly again with a draft at every token; the traces, and the lines of
-    their file."""
-    if not isinstance(engine.drafters, Drafters):
-        raise InputError("an engine without presets has nothing to trace")
-    tracing = Tracing(engine.drafters[draft])
-    engine.drafters[SOURCE] = tracing
-    lines: list[dict[str, Any]] = []
-    found: dict[Cell, dict[Hashable, Trace]] = {}
-    try:
-        for cell, recordings in cells.items():
-            for place, each in enumerate(recordings, 1):
-                progress(f"{cell}: {place} of {len(recordings)}")
-                tracing.traces.clear()
-                _generate_again(engine, cell, each)
-                kept = tracing.traces[key_of(each.prompt)]
-                found.setdefault(cell, {})[key_of(each.prompt)] = kept
-                lines.append(_line(cell, each, kept))
-    finally:
-        del engine.drafters[SOURCE]
-    header = {"record": "traces", "format": FORMAT, "draft": draft, "share": tracing.share}
-    return Traces(draft, tracing.share, found), [header, *lines]
-
-
-def _generate_again(engine: Engine, cell: Cell, recording: Recording) -> None:
-    params = SamplingParams(
-        temperature=cell.temperature,
-        max_tokens=recording.max_tokens,
-        stop_token_ids=recording.end_tokens,
-        seed=recording.number,
-    )
-    result = engine.generate(recording.prompt, params, draft=SOURCE)
-    if result.token_ids != recording.output:
-        raise InputError(
-            f"prompt {recording.number} has another output here than in the result file; "
-            "trace with the model, dtype and device of the file"
-        )
-
-
-def _line(cell: Cell, recording: Recording, trees: Sequence[DraftTree]) -> dict[str, Any]:
-    return {
-        "record": "trace",
-        "suite": cell.suite,
-        "temperature": cell.temperature,
-        "context": cell.context,
-        "number": recording.number,
-        "output": output_hash([recording.output]),
-        "trees": [_packed(tree) for tree in trees],
-    }
-
-
-def _packed(tree: DraftTree) -> list[list[Any]]:
-    scores = [round(score, DIGITS) for score in tree.scores.tolist()]
-    return [tree.tokens.tolist(), tree.parents.tolist(), scores]
-
-
 def _unpacked(packed: list[list[Any]]) -> DraftTree:
     tokens, parents, scores = packed
     sources = np.ones(len(tokens), np.int16)
@@ -125,13 +60,6 @@ def _unpacked(packed: list[list[Any]]) -> DraftTree:
         sources,
         ("", SOURCE),
     )
-
-
-def write_traces(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    """Write the file atomically."""
-    with atomic_file(path) as temporary, gzip.open(temporary, "wt", encoding="utf-8") as file:
-        for line in lines:
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def read_traces(path: Path, cells: dict[Cell, list[Recording]]) -> Traces:

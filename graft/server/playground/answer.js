@@ -3,7 +3,6 @@
 
 import { byId, element } from "./page.js";
 import { showNumbers } from "./numbers.js";
-import { runAround } from "./runs.js";
 import { classOf } from "./sources.js";
 
 const STALL_SECONDS = 10; // without a token until a message says so
@@ -143,4 +142,18 @@ export class Answer {
     while (place >= 0 && place < this.tokens.length && !this.tokens[place]) place += direction;
     return this.tokens[place];
   }
+}
+
+// A run: adjacent tokens of an answer that were copied from adjacent tokens.
+function runAround(entries, place) {
+  if (!entries[place]?.copied_from) return null;
+  let [first, last] = [place, place];
+  while (follows(entries[first - 1], entries[first])) first -= 1;
+  while (follows(entries[last], entries[last + 1])) last += 1;
+  return { first, last };
+}
+
+function follows(before, after) {
+  const [one, next] = [before?.copied_from, after?.copied_from];
+  return Boolean(one && next && one.kind === next.kind && one.index === next.index && one.token + 1 === next.token);
 }

@@ -5,12 +5,12 @@ import { Trouble, serverInfo } from "./api.js";
 import { answerAll } from "./asking.js";
 import { Documents } from "./documents.js";
 import { askForKey } from "./key.js";
-import { showLegend } from "./legend.js";
 import { Looking } from "./looking.js";
 import { byId, count } from "./page.js";
 import { showPlot, stepsOf } from "./plot.js";
 import { Prompt } from "./prompt.js";
 import { offerMethods, readSettings } from "./settings.js";
+import { showLegend } from "./sources.js";
 import { startTheme } from "./theme.js";
 import { Viewer } from "./viewer.js";
 

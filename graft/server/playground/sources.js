@@ -1,4 +1,6 @@
-// The sources of tokens: descriptions, and classes of answer.css.
+// The sources of tokens: descriptions, classes of answer.css, and the legend.
+
+import { byId, element } from "./page.js";
 
 const SOURCES = {
   prompt: ["prompt", "copied from the prompt"],
@@ -21,8 +23,20 @@ export const inWords = (source) =>
   source ? (SOURCES[source]?.[1] ?? `drafted by ${source}`) : "target";
 
 // Tokens by source, most frequent first; null is the target.
-export function countSources(entries) {
+function countSources(entries) {
   const counts = new Map();
   for (const { source } of entries) counts.set(source, (counts.get(source) ?? 0) + 1);
   return [...counts].sort((one, other) => other[1] - one[1]);
+}
+
+export function showLegend(entries) {
+  byId("legend-section").hidden = entries.length === 0;
+  const rows = countSources(entries).map(([source, number]) => {
+    const sample = element("span", { className: "sample", textContent: inWords(source) });
+    if (source) sample.classList.add("drafted", classOf(source));
+    const share = Math.round((100 * number) / entries.length);
+    const tokens = element("span", { className: "count", textContent: ` ${number} (${share} %)` });
+    return element("li", {}, sample, tokens);
+  });
+  byId("legend").replaceChildren(...rows);
 }

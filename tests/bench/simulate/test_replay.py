@@ -76,7 +76,7 @@ def test_counts_are_those_of_the_real_run(engine, recordings, draft, temperature
         Drafters(DraftResources())[draft],
         Machine(costs_of(1.0), batch),
         clock,
-    ).runs
+    )
     assert sum(run.steps for run in runs) == sum(each.stats.steps for each in real)
     assert sum(run.drafted for run in runs) == sum(each.stats.num_draft_tokens for each in real)
     accepted = sum(sum(run.accepted_by_source.values()) for run in runs)
@@ -84,9 +84,7 @@ def test_counts_are_those_of_the_real_run(engine, recordings, draft, temperature
 
 
 def test_some_drafts_are_accepted_and_some_are_not(recordings):
-    runs = replay(
-        recordings[0.0], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()
-    ).runs
+    runs = replay(recordings[0.0], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock())
     assert tokens_per_step(runs) > 1.2
     assert (
         0
@@ -97,14 +95,14 @@ def test_some_drafts_are_accepted_and_some_are_not(recordings):
 
 def test_an_answer_that_ended_early_is_replayed_to_its_end():
     recording = Recording(1, "test", [5, 6, 7, 8, 5, 6], [7, 8, END], max_tokens=50, ended=True)
-    [run] = replay([recording], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock()).runs
+    [run] = replay([recording], Drafters()["copy"], Machine(costs_of(1.0)), SimulatedClock())
     assert (run.tokens, run.steps) == (3, 1)
 
 
 def test_time_is_the_tables():
     table = StepCosts((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 4.0, 5.0)))
     recording = Recording(1, "test", [5] * 10, [6, 7, 8], max_tokens=3)
-    [run] = replay([recording], Drafters()["plain"], Machine(table), SimulatedClock()).runs
+    [run] = replay([recording], Drafters()["plain"], Machine(table), SimulatedClock())
     assert run.decode_seconds == pytest.approx(table.step(10, 1) + table.step(11, 1))
     assert run.first_tokens == 1
     assert run.total_seconds == pytest.approx(run.prefill_seconds + run.decode_seconds)
@@ -114,7 +112,7 @@ def test_a_given_context_replaces_the_recorded_one():
     table = StepCosts((10, 20), (1, 2, 4), ((1.0, 1.5, 2.0), (3.0, 4.0, 5.0)))
     recording = Recording(1, "test", [5] * 10, [6, 7, 8], max_tokens=3)
     machine = Machine(table, context=30)
-    [run] = replay([recording], Drafters()["plain"], machine, SimulatedClock()).runs
+    [run] = replay([recording], Drafters()["plain"], machine, SimulatedClock())
     assert run.decode_seconds == pytest.approx(2 * table.step(30, 1))
     assert machine.budgeted.step(1, 2) == table.step(30, 2)
 

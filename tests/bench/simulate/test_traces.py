@@ -1,15 +1,16 @@
-"""What a network guessed is kept, and replayed to the same counts."""
+"""Drafts of a network are traced, and replayed to the same counts."""
 
 import pytest
 from test_replay import ROOM, answers, recorded
 from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import tiny_head
 
+from benchmarks.decode.trace import write_traces
 from graft.assemble import Drafters, DraftResources
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.bench.simulate.replay import Machine, replay
-from graft.bench.simulate.traces import read_traces, trace, write_traces
+from graft.bench.simulate.traces import read_traces
 from graft.errors import InputError
 
 CELL = Cell("test", 0.0, 0)
@@ -25,8 +26,7 @@ def engine(one_thread):
 def traced(engine, tmp_path_factory):
     cells = {CELL: recorded(engine, 0.0)}
     path = tmp_path_factory.mktemp("traces") / "eagle2.jsonl.gz"
-    _, lines = trace(engine, "eagle2", cells)
-    write_traces(path, lines)
+    write_traces(path, engine, "eagle2", cells)
     return cells, path
 
 
@@ -36,14 +36,14 @@ def test_counts_are_those_of_the_real_run(engine, traced, draft):
     clock = SimulatedClock()
     traces = read_traces(path, cells)
     resources = DraftResources(ready={"eagle2": traces.drafter(CELL, clock.spend)})
-    runs = replay(cells[CELL], Drafters(resources)[draft], Machine(costs_of(1.0)), clock).runs
+    runs = replay(cells[CELL], Drafters(resources)[draft], Machine(costs_of(1.0)), clock)
     real = answers(engine, draft, 0.0)
     assert sum(run.steps for run in runs) == sum(each.stats.steps for each in real)
     assert sum(run.drafted for run in runs) == sum(each.stats.num_draft_tokens for each in real)
     assert sum(sum(run.accepted_by_source.values()) for run in runs) > 0
 
 
-def test_drafting_takes_its_time(traced):
+def test_drafting_adds_its_share_of_a_step(traced):
     cells, path = traced
 
     def seconds(share):
@@ -52,26 +52,26 @@ def test_drafting_takes_its_time(traced):
         drafter = Drafters(DraftResources(ready={"eagle2": traces.drafter(CELL, clock.spend)}))[
             "eagle2"
         ]
-        runs = replay(cells[CELL], drafter, Machine(costs_of(1.0)), clock).runs
+        runs = replay(cells[CELL], drafter, Machine(costs_of(1.0)), clock)
         return sum(run.decode_seconds for run in runs)
 
     assert seconds(2.0) > seconds(1.0) > seconds(0.0)
 
 
-def test_another_models_answers_are_refused(engine):
+def test_outputs_of_another_model_are_refused(engine, tmp_path):
     other = Recording(1, "test", engine.encoder.prompt("the end").tokens, [5] * ROOM, ROOM)
     with pytest.raises(InputError, match="has another output here"):
-        trace(engine, "eagle2", {CELL: [other]})
+        write_traces(tmp_path / "traces", engine, "eagle2", {CELL: [other]})
 
 
-def test_traces_of_other_answers_are_refused(traced):
+def test_traces_of_other_outputs_are_refused(traced):
     cells, path = traced
     changed = [Recording(each.number, "test", each.prompt, [7, 8], 2) for each in cells[CELL]]
     with pytest.raises(InputError, match="hold nothing"):
         read_traces(path, {CELL: changed}).drafter(CELL, print)
 
 
-def test_a_file_of_something_else_is_refused(tmp_path):
+def test_a_file_without_traces_is_refused(tmp_path):
     path = tmp_path / "other"
     path.write_text("no")
     with pytest.raises(InputError, match="no file of traces"):

@@ -1,6 +1,7 @@
 import pytest
 
 from benchmarks.kernels.settings import KernelOptions
+from benchmarks.kernels.shapes import all_weights
 from benchmarks.kernels.steps import random_network
 from benchmarks.options import parse
 from graft.bench.simulate.shapes import KNOWN, read_shape
@@ -8,16 +9,16 @@ from graft.errors import InputError
 
 
 def test_known_shapes_have_as_many_weights_as_the_models_they_are_named_after():
-    assert KNOWN["llama-8b"].weights == 8_030_261_248
-    assert KNOWN["smollm2"].weights == 134_515_008
+    assert all_weights(KNOWN["llama-8b"]) == 8_030_261_248
+    assert all_weights(KNOWN["smollm2"]) == 134_515_008
     assert KNOWN["llama-8b"].read_weights == 8_030_261_248 - 128256 * 4096
-    assert KNOWN["smollm2"].read_weights == KNOWN["smollm2"].weights
+    assert KNOWN["smollm2"].read_weights == all_weights(KNOWN["smollm2"])
 
 
 def test_a_network_has_the_weights_that_its_shape_says():
     settings = KernelOptions(shape="4/2/16/3/48/96/100", contexts=(20,), device="cpu").plan()
     network = random_network(settings)
-    assert sum(weight.numel() for weight in network.parameters()) == settings.shape.weights
+    assert sum(weight.numel() for weight in network.parameters()) == all_weights(settings.shape)
     spread = network.model.layers[0].mlp.up_proj.weight.std().item()
     assert spread == pytest.approx(0.02, rel=0.1)
 
@@ -31,8 +32,8 @@ def test_sizes_can_be_spelled_out():
 
 
 def test_fewer_layers_say_how_many_there_are():
-    fewer = KNOWN["llama-8b"].with_layers(2)
-    assert (fewer.layers, fewer.of_layers) == (2, 32)
+    plan = KernelOptions(shape="llama-8b", layers=2, device="cpu").plan()
+    assert (plan.shape.layers, plan.of_layers) == (2, 32)
 
 
 @pytest.mark.parametrize(
