@@ -260,13 +260,9 @@ class StoreLookup:
         """End a document."""
         self._recent.clear()
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` nodes; positions are -1: not in the running text."""
-        return self.lookup_after((), limit, confidence)
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """`lookup` as if `tokens` followed the text."""
-        return self._find(np.array(self._joined(tokens), dtype=np.int32), limit, confidence)
+    def lookup(self, limit: int, confidence: np.ndarray, after: Sequence[int] = ()) -> Matches:
+        """See TokenIndex; positions are -1: not in the running text."""
+        return self._find(np.array(self._joined(after), dtype=np.int32), limit, confidence)
 
     def _find(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
         """Continuations of a pattern."""

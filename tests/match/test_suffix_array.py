@@ -267,14 +267,14 @@ def test_rest_has_the_tree_sizes_of_the_original():
 
 @pytest.mark.parametrize("kind", [StoreIndex, RestIndex])
 @given(documents, ends, st.lists(st.integers(0, SMALL), max_size=20))
-def test_lookup_after_equals_lookup_of_the_extended_text(kind, texts, end, more):
+def test_lookup_with_assumed_tokens_equals_lookup_of_the_extended_text(kind, texts, end, more):
     """Ids beyond the vocabulary among them."""
     store = made(texts)
     ahead, there = kind(store), kind(store)
     for index in (ahead, there):
         index.extend(np.array(end, np.int32))
     before = paths_of(ahead.lookup(64, TRUST))
-    found = ahead.lookup_after(more, 64, TRUST)
+    found = ahead.lookup(64, TRUST, more)
     there.extend(np.array(more, np.int32))
     expected = there.lookup(64, TRUST)
     assert paths_of(found) == paths_of(expected)
