@@ -6,6 +6,7 @@ from rag_tiny import CORPUS, rag_engine
 from graft.errors import InputError
 from graft.rag.corpus import Hit
 from graft.rag.families import FAMILIES, find_family
+from graft.rag.parts import PartReuse
 from graft.rag.prompt import Prompter, quotable
 
 HITS = [Hit(CORPUS.passages[1], 3.0), Hit(CORPUS.passages[0], 2.0)]
@@ -91,7 +92,8 @@ def test_drafts_use_passages_question_and_text_without_demonstrations(engine):
     prompter = Prompter(engine, find_family("general"))
     parts = prompter.parts("Who?", HITS, [], engine.encoder.text("It was"))
     tokens = [token for part in parts for token in part.tokens]
-    copied = [said(engine, tokens[a:b]) for a, b in quotable(parts)]
+    sizes = [PartReuse(part.kind, part.id, len(part.tokens)) for part in parts]
+    copied = [said(engine, tokens[a:b]) for a, b in quotable(sizes)]
     assert copied[0].startswith("[2] river")
     assert copied[-2].endswith("Who?")
     assert copied[-1] == "It was"

@@ -1,13 +1,15 @@
 """KV cache reuse between the rounds of a session."""
 
+from dataclasses import replace
+
 import pytest
 from rag_tiny import CORPUS, QUESTION, rag_engine
 
 from graft.rag.corpus import Bm25Corpus, Hit, Passage
 from graft.rag.document_cache import DocumentCache
-from graft.rag.parts import Part
+from graft.rag.parts import PartReuse, reused
 from graft.rag.reuse import Reuse
-from graft.rag.round_reuse import DocumentReuse, Handed, reused
+from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -165,19 +167,19 @@ def test_scoring_policies_run_with_approximate_reuse(engine):
 
 
 PARTS = [
-    Part("head", [1] * 10, "demonstrations"),
-    Part("passage", [2] * 5, "a"),
-    Part("passage", [3] * 5, "b"),
-    Part("text", [4] * 2),
+    PartReuse("head", "demonstrations", 10),
+    PartReuse("passage", "a", 5),
+    PartReuse("passage", "b", 5),
+    PartReuse("text", "", 2),
 ]
 
 
 @pytest.mark.parametrize(
     ("known", "cached", "expected"),
     [
-        (None, 0, {}),
-        (None, 8, {"demonstrations": 8}),
-        (None, 17, {"demonstrations": 10, "passage": 7}),
+        ([0, 0, 0, 0], 0, {}),
+        ([0, 0, 0, 0], 8, {"demonstrations": 8}),
+        ([0, 0, 0, 0], 17, {"demonstrations": 10, "passage": 7}),
         ([10, 0, 0, 0], 10, {"demonstrations": 10}),
         ([10, 0, 5, 0], 15, {"demonstrations": 10, "passage": 5}),  # the first passage was read
         ([10, 0, 5, 0], 18, {"demonstrations": 10, "passage": 8}),  # and known in part
@@ -185,4 +187,5 @@ PARTS = [
     ],
 )
 def test_reused_tokens_are_counted_by_part(known, cached, expected):
-    assert reused(Handed(PARTS, known=known), cached) == expected
+    parts = [replace(part, exact=exact) for part, exact in zip(PARTS, known, strict=True)]
+    assert reused(parts, cached) == expected

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graft.retrieval import split
-from graft.retrieval.passage import MAX_CHARACTERS
+from graft.retrieval.passage import MAX_CHARACTERS, split
 
 PIECES = ["word", " ", "\n", "\n\n", "\n# ", ". ", "。", "\t| a | b |\n", "é", "😀", "x" * 90]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=120).map("".join) | st.text(max_size=300)
