@@ -56,8 +56,8 @@ class ScriptedEngine:
     def stream(self, prepared):
         request = replace(prepared.request, prompt=prepared.request.prompt.tokens)
         self.requests.append(request)
-        said = self._script.pop(0)
-        text, doubts = said if isinstance(said, tuple) else (said, {})
+        scripted = self._script.pop(0)
+        text, doubts = scripted if isinstance(scripted, tuple) else (scripted, {})
         ends = text.endswith("|")
         events = []
         for piece in _words(text.removesuffix("|")):
