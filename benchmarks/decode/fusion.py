@@ -75,7 +75,7 @@ class _Frozen:
         self._after += tokens.tolist()
 
     def lookup(self, limit: int, confidence: Any) -> Any:  # noqa: ANN401
-        return self._index.lookup_after(self._after[-16:], limit, confidence)
+        return self._index.lookup(limit, confidence, self._after[-16:])
 
 
 def accepted(tree: DraftTree, coming: Sequence[int]) -> int:

@@ -14,16 +14,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import graft
+from benchmarks.rag.logits import continuation_logits, mean_divergence
 from benchmarks.rag.sets import choose, find_sets
 from benchmarks.rows import rows_file
 from graft.decode.engine import Engine
 from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.rag.corpus import Bm25Corpus
-from graft.rag.divergence import continuation_logits, mean_divergence
+from graft.rag.document_cache import DocumentCache, Prepared
 from graft.rag.parts import Part
 from graft.rag.reuse import as_reuse
-from graft.rag.round_reuse import Handed, RoundReuse, reuse_for
+from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -33,29 +34,28 @@ MODES = "exact,blend+0.5,blend+0.3,blend+0.15,cics,keep"
 class Compared:
     """A reuse that also tells how far each of its prompts is from exact reading."""
 
-    def __init__(self, inner: RoundReuse, engine: Engine, tokens: int) -> None:
+    def __init__(self, inner: DocumentReuse, engine: Engine, tokens: int) -> None:
         self.inner, self.engine, self.tokens = inner, engine, tokens
         self.name, self.approximate = inner.name, inner.approximate
         self.keeps_head = inner.keeps_head
         self.found: list[dict] = []
 
-    def hand(self, parts: Sequence[Part], question: str) -> Handed:
-        """What the inner reuse hands over; measured first, by reading it on the side."""
-        handed = self.inner.hand(parts, question)
+    def prepare(self, parts: Sequence[Part], question: str) -> Prepared:
+        """The prompt of the inner reuse, measured first."""
+        prompt = self.inner.prepare(parts, question)
         if not question:
-            return handed
+            return prompt
         plainly = SamplingParams(max_tokens=self.tokens, ignore_eos=True)
         (answer,) = self.engine.generate(
-            [PreparedRequest(Request(handed.tokens, plainly, draft="plain"), max_cached=0)]
+            [PreparedRequest(Request(prompt.tokens, plainly, draft="plain"), max_cached=0)]
         )
-        rows = handed.options.get("rows")
         exact, reused = (
-            continuation_logits(self.engine, handed.tokens, each, answer.token_ids)
-            for each in (None, rows)
+            continuation_logits(self.engine, prompt.tokens, each, answer.token_ids)
+            for each in (None, prompt.rows)
         )
-        share = sum(handed.known or ()) / len(handed.tokens)
+        share = sum(part.exact for part in prompt.parts) / len(prompt.tokens)
         self.found.append({"divergence": mean_divergence(exact, reused), "known_exactly": share})
-        return self.inner.hand(parts, question)
+        return self.inner.prepare(parts, question)
 
     def end(self, question: str) -> None:
         """A question has been answered."""
@@ -95,7 +95,8 @@ def _rows(
         for mode in modes:
             if (chosen.name, question.number, mode) in done:
                 continue
-            compared = Compared(reuse_for(engine, as_reuse(mode)), engine, options.tokens)
+            reuse = DocumentReuse(DocumentCache(engine, as_reuse(mode)))
+            compared = Compared(reuse, engine, options.tokens)
             session = Session(
                 engine,
                 corpora[chosen.name],

@@ -21,9 +21,9 @@ from graft.errors import GraftError
 from graft.machine import usable_cores
 from graft.rag.answer import Answer, Round
 from graft.rag.corpus import Bm25Corpus
-from graft.rag.document_cache import KindStatistics
+from graft.rag.document_cache import DocumentCache, KindStatistics
 from graft.rag.reuse import as_reuse
-from graft.rag.round_reuse import DocumentReuse, RoundReuse, reuse_for
+from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -107,7 +107,7 @@ class _Measuring:
     progress: Progress
     corpora: dict[str, Bm25Corpus] = field(default_factory=dict)
     warm: set[tuple[str, str]] = field(default_factory=set)
-    reuses: dict[tuple[str, str, str], RoundReuse] = field(default_factory=dict)
+    reuses: dict[tuple[str, str, str], DocumentReuse] = field(default_factory=dict)
 
     def all(self, left: list[Measurement]) -> bool:
         """Every measurement; False if one failed."""
@@ -131,26 +131,26 @@ class _Measuring:
             self._warm_up(each)
         session = self._session(each, self._reuse(each))
         max_tokens = self.settings.max_tokens or session.family.max_tokens
-        before = _passages(session.reuse)
+        before = session.reuse.cache.statistics().passages
         load = round(os.getloadavg()[0], 2)
         self.engine.loop.lock.exclusive(self.engine.model.prefixes.clear)
         params = SamplingParams(max_tokens=max_tokens, seed=each.question.number)
         answer = session.ask(each.question.text, params)
         return {**_measured(each, answer), **_cached(session.reuse, before), "load": load}
 
-    def _reuse(self, each: Measurement) -> RoundReuse:
+    def _reuse(self, each: Measurement) -> DocumentReuse:
         """Of this question alone, unless the variant reuses over questions."""
         chosen, place = (
             as_reuse(each.variant.reuse),
             (each.set.name, each.policy, each.variant.name),
         )
         if not (chosen.approximate and chosen.scope == "all"):
-            return reuse_for(self.engine, chosen)
+            return DocumentReuse(DocumentCache(self.engine, chosen))
         if place not in self.reuses:
-            self.reuses[place] = reuse_for(self.engine, chosen)
+            self.reuses[place] = DocumentReuse(DocumentCache(self.engine, chosen))
         return self.reuses[place]
 
-    def _session(self, each: Measurement, reuse: RoundReuse) -> Session:
+    def _session(self, each: Measurement, reuse: str | DocumentReuse) -> Session:
         name = each.set.name
         if name not in self.corpora:
             self.corpora[name] = Bm25Corpus(each.set.passages)
@@ -167,7 +167,7 @@ class _Measuring:
     def _warm_up(self, each: Measurement) -> None:
         """Once per policy and variant."""
         self.warm.add((each.policy, each.variant.name))
-        session = self._session(each, reuse_for(self.engine, as_reuse(each.variant.reuse)))
+        session = self._session(each, each.variant.reuse)
         session.ask(each.question.text, SamplingParams(max_tokens=WARM_UP, seed=0))
 
 
@@ -191,15 +191,9 @@ def _measured(each: Measurement, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _passages(reuse: RoundReuse) -> KindStatistics:
-    """What a cache of documents has counted so far."""
-    known = isinstance(reuse, DocumentReuse)
-    return reuse.cache.statistics().passages if known else KindStatistics()
-
-
-def _cached(reuse: RoundReuse, before: KindStatistics) -> dict[str, int]:
-    """What it counted since, and the bytes it holds; nothing where there is none."""
-    if not isinstance(reuse, DocumentReuse):
+def _cached(reuse: DocumentReuse, before: KindStatistics) -> dict[str, int]:
+    """Passages and hits since `before`, and the bytes of the cache; nothing without reuse."""
+    if reuse.name == "off":
         return {}
     after = reuse.cache.statistics()
     return {

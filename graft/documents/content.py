@@ -3,8 +3,9 @@
 import gzip
 import io
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import BinaryIO
 
 from graft.documents.html import looks_like_html
 from graft.documents.pdf import looks_like_pdf
@@ -29,15 +30,26 @@ FOREIGN_SUFFIXES = {".docx", ".odt", ".epub", ".pptx", ".xlsx", ".ods", ".odp", 
 
 def read_content(path: Path) -> bytes:
     """All bytes, decompressed if the file is gzipped; InputError if it cannot be read."""
+    with open_document(path) as file:
+        return _bounded(file, path)
+
+
+@contextmanager
+def open_document(path: Path) -> Iterator[io.BufferedIOBase]:
+    """The file's bytes, decompressed if it is gzipped; InputError while it cannot be read."""
     try:
         with path.open("rb") as file:
-            if file.peek(len(GZIP)).startswith(GZIP):
-                return _unzipped(file, path)
-            return _bounded(file, path)
+            if not file.peek(len(GZIP)).startswith(GZIP):
+                yield file
+                return
+            with gzip.open(file) as unpacked:
+                yield unpacked
     except FileNotFoundError:
         raise InputError(f"document {path} does not exist") from None
     except IsADirectoryError:
         raise InputError(f"document {path} is a folder, not a file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"document {path} is a damaged gzip file: {error}") from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InputError(f"document {path} cannot be read: {reason}") from None
@@ -55,7 +67,7 @@ def kind_of(data: bytes, path: PurePath) -> str:
     return "text"
 
 
-def _bounded(file: BinaryIO, path: Path) -> bytes:
+def _bounded(file: io.BufferedIOBase, path: Path) -> bytes:
     """The bytes; InputError if they are too many or not a document."""
     head = file.read(_HEAD)
     if not looks_like_pdf(head):
@@ -67,14 +79,6 @@ def _bounded(file: BinaryIO, path: Path) -> bytes:
             "split it and name the parts you need"
         )
     return data
-
-
-def _unzipped(file: BinaryIO, path: Path) -> bytes:
-    try:
-        with gzip.open(file) as unpacked:
-            return _bounded(io.BufferedReader(unpacked), path)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"document {path} is a damaged gzip file: {error}") from None
 
 
 def _refuse_foreign(head: bytes, path: Path) -> None:

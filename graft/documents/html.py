@@ -76,7 +76,7 @@ def html_text(data: bytes, path: str) -> str:
         raise InputError(f"document {path} cannot be read as HTML: {reason}") from error
     if result.warnings:
         logger.warning("%s was not read completely: %s", path, result.warnings[0].message)
-    text = plain_characters(result.content)
+    text = plain_characters(result.content or "")
     for pattern, replacement in (
         (_LINE_END_SPACES, ""),
         (_BLANK_LINES, "\n\n"),

@@ -6,16 +6,14 @@ or a list of conversation turns with `content` or `value`. Empty texts are skipp
 """
 
 import csv
-import gzip
 import json
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from graft.documents.content import read_content
+from graft.documents.content import open_document, read_content
 from graft.documents.find import find_files
 from graft.documents.read import read_document, warn_of_skipped
 from graft.errors import InputError
@@ -115,46 +113,33 @@ def _array_of_records(path: Path) -> list[Any]:
 
 
 def _of_lines(path: Path) -> Iterator[Record]:
-    for number, line in enumerate(_lines(path), 1):
-        if line.strip():
-            yield _parsed(line, f"{path}, line {number}")
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
-    try:
-        with opener(path, "rb") as lines:
-            yield from lines
-    except FileNotFoundError:
-        raise InputError(f"document {path} does not exist") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"document {path} is a damaged gzip file: {error}") from error
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
-        raise InputError(f"document {path} cannot be read: {reason}") from error
+    with open_document(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                yield _parsed(line, f"{path}, line {number}")
 
 
 def _columns_of(path: Path) -> list[str]:
     """The column names in the first line of a table."""
-    first = next(_lines(path), b"").decode("utf-8-sig", errors="replace")
+    with open_document(path) as lines:
+        first = lines.readline().decode("utf-8-sig", errors="replace")
     return next(csv.reader([first], delimiter="\t"), [])
 
 
 def _of_table(path: Path, columns: list[str]) -> Iterator[Record]:
     """Rows with CSV quoting; InputError for a row of another length."""
     csv.field_size_limit(sys.maxsize)
-    rows = csv.reader((line.decode("utf-8") for line in _lines(path)), delimiter="\t")
-    try:
-        next(rows)
-        for row in filter(None, rows):
-            if len(row) != len(columns):
-                raise InputError(
-                    f"{path}, line {rows.line_num}, has {len(row)} columns instead of "
-                    f"{len(columns)}"
-                )
-            yield Record(dict(zip(columns, row, strict=True)), f"{path}, line {rows.line_num}")
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{path}, line {rows.line_num + 1}, is not a row: {error}") from error
+    with open_document(path) as lines:
+        rows = csv.reader((line.decode("utf-8") for line in lines), delimiter="\t")
+        try:
+            next(rows)
+            for row in filter(None, rows):
+                where = f"{path}, line {rows.line_num}"
+                if len(row) != len(columns):
+                    raise InputError(f"{where}, has {len(row)} columns instead of {len(columns)}")
+                yield Record(dict(zip(columns, row, strict=True)), where)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise InputError(f"{path}, line {rows.line_num + 1}, is not a row: {error}") from error
 
 
 def _parsed(line: bytes, where: str) -> Record:

@@ -179,7 +179,8 @@ def _open_stores(vllm_config: Any) -> list[Store]:  # noqa: ANN401
 def _likeliest(matches: Matches, max_tokens: int) -> tuple[list[int], np.ndarray]:
     """The path of the best children in a trie, and its probabilities."""
     parents = matches.parents.tolist()
-    path, node = [], -1
+    path: list[int] = []
+    node = -1
     for at, parent in enumerate(parents):  # best first, parents before their children
         if parent == node and len(path) < max_tokens:
             path.append(at)

@@ -129,11 +129,6 @@ class Continuations:
             np.empty(capacity, dtype=np.int32),
         )
 
-    @property
-    def nodes(self) -> np.ndarray:
-        """[n, 6] the columns of all nodes, the root first."""
-        return self.arrays[1][: self.arrays[0][0]]
-
     def clear(self) -> None:
         """Remove all places."""
         _clear(*self.arrays)

@@ -9,8 +9,6 @@ Places with the same last `min_match` tokens form a chain, most recent first, of
 `MAX_PLACES` are examined.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from graft.match.hash_table import (
@@ -22,7 +20,6 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.matches import Matches
 from graft.match.text_index import TextIndex
 
 MAX_PLACES = 1024
@@ -33,11 +30,9 @@ _TOKEN, _PARENT, _MATCH, _COUNT, _TOTAL, _POSITION, _RANK = range(7)
 
 
 @compiled
-def _insert_places(
-    text: np.ndarray, start: int, stop: int, tables: tuple, previous: np.ndarray, length: int
-) -> None:
+def _insert_places(text: np.ndarray, start: int, stop: int, chains: tuple, length: int) -> None:
     """Chain the places from `start` on to the last one with the same `length` tokens."""
-    keys, latest = tables
+    keys, latest, previous = chains
     run = run_before(text, start, length)
     for at in range(start, stop):
         run = 0 if text[at] == BORDER else run + 1
@@ -61,14 +56,17 @@ def _match_length(text: np.ndarray, place: int, end: np.ndarray, max_match: int)
 
 
 @compiled
-def _latest_place(tables: tuple, end: np.ndarray, length: int) -> int:
-    """The latest place of the last `length` tokens of `end`, or -1."""
-    keys, latest = tables
+def _latest_place(chains: tuple, end: np.ndarray, length: int, size: int) -> int:
+    """The latest place of the last `length` tokens of `end` that has a continuation in the text of
+    `size` tokens, or -1."""
+    keys, latest, previous = chains
     if run_before(end, len(end), length) < length:
         return -1
     key = hash_before(end, len(end), length)
     slot = key_slot(keys, key)
-    return latest[slot] if keys[slot] == key else -1
+    if keys[slot] != key:
+        return -1
+    return previous[size - 1] if latest[slot] == size - 1 else latest[slot]
 
 
 @compiled
@@ -190,13 +188,14 @@ def _copy_best(trie: np.ndarray, scores: np.ndarray, found: np.ndarray, best: np
 
 @compiled
 def _lookup(
-    chained: tuple, options: tuple, confidence: np.ndarray, work: tuple, found: tuple
+    texts: tuple, chains: tuple, options: tuple, confidence: np.ndarray, work: tuple, found: tuple
 ) -> int:
-    """Fill `found` with the best nodes; returns how many."""
-    text, size, previous, end, latest = chained
+    """Fill `found` with the best nodes; returns how many. `texts` is (text, its size, end)."""
+    text, size, end = texts
     min_match, max_match, length = options
     places, branches, trie, scores = work
-    listed = _list_places(text, end, latest, previous, max_match, places)
+    latest = _latest_place(chains, end, min_match, size)
+    listed = _list_places(text, end, latest, chains[2], max_match, places)
     span = (min_match, max_match)
     used = _choose(text, size, places[:listed], length, branches, span)
     nodes = _merge(text, branches[:used], confidence, trie, scores)
@@ -212,7 +211,7 @@ class CopyIndex(TextIndex):
     def __init__(
         self, *, max_match: int = 10, min_match: int = 2, branches: int = 2, length: int = 10
     ) -> None:
-        self._options = (min_match, max_match, length)
+        self._options, self._context = (min_match, max_match, length), max_match
         self._work = (
             np.empty((MAX_PLACES, 2), dtype=np.int32),
             np.empty((branches, 3), dtype=np.int32),
@@ -221,36 +220,20 @@ class CopyIndex(TextIndex):
         )
         super().__init__()
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` nodes of the branches; a score is the product of the confidences."""
-        size = self._text.size
-        latest = self._previous[size - 1] if size else -1
-        return self._lookup(self._text.tokens[:size], latest, limit, confidence)
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """`lookup` as if `tokens` followed the text."""
-        if not len(tokens):
-            return self.lookup(limit, confidence)
-        size, max_match = self._text.size, self._options[1]
-        after = np.array(tokens, dtype=np.int32)
-        end = np.concatenate([self._text.tokens[max(0, size - max_match) : size], after])
-        latest = _latest_place(self._tables, end, self._options[0])
-        return self._lookup(end, latest, limit, confidence)
-
-    def _lookup(self, end: np.ndarray, latest: int, limit: int, confidence: np.ndarray) -> Matches:
-        fields = np.empty((_RANK, limit), dtype=np.int32)
-        scores = np.empty(limit, dtype=np.float32)
-        chained = (self._text.tokens, self._text.size, self._previous, end, latest)
-        trust = np.array(confidence, dtype=np.float64)
-        size = _lookup(chained, self._options, trust, self._work, (fields, scores))
-        return Matches(fields, scores[:size])
+    def _find(
+        self, end: np.ndarray, confidence: np.ndarray, fields: np.ndarray, scores: np.ndarray
+    ) -> int:
+        """The best nodes of the branches; a score is the product of the confidences."""
+        texts, found = (self._text.tokens, self._text.size, end), (fields, scores)
+        return _lookup(texts, self._chains, self._options, confidence, self._work, found)
 
     def _make_tables(self, capacity: int) -> None:
         slots = slots_for(capacity)
-        self._tables = (np.zeros(slots, dtype=np.int64), np.empty(slots, dtype=np.int32))
-        self._previous = np.empty(capacity, dtype=np.int32)
+        self._chains = (
+            np.zeros(slots, dtype=np.int64),  # keys: hashes of the last `min_match` tokens
+            np.empty(slots, dtype=np.int32),  # their latest place
+            np.empty(capacity, dtype=np.int32),  # of each place the previous one in its chain
+        )
 
     def _insert(self, first: int, last: int) -> None:
-        _insert_places(
-            self._text.tokens, first, last, self._tables, self._previous, self._options[0]
-        )
+        _insert_places(self._text.tokens, first, last, self._chains, self._options[0])

@@ -78,14 +78,6 @@ def run_after(text: np.ndarray, start: int, stop: int) -> int:
     return run
 
 
-@compiled
-def _has_negative(tokens: np.ndarray, start: int, stop: int) -> bool:
-    for at in range(start, stop):
-        if tokens[at] < 0:
-            return True
-    return False
-
-
 class Text:
     """Tokens in an array that grows by doubling; a document ends with `BORDER`."""
 
@@ -113,9 +105,10 @@ class Text:
         stop = self.size + len(tokens)
         self.reserve(stop)
         self.tokens[self.size : stop] = tokens
-        few = isinstance(tokens, list)  # a short list is checked faster in Python
-        if min(tokens, default=0) < 0 if few else _has_negative(self.tokens, self.size, stop):
-            raise InputError(f"token {min(tokens)} is negative; token ids start at 0")
+        # A short list is checked faster in Python.
+        lowest = min(tokens, default=0) if isinstance(tokens, list) else tokens.min(initial=0)
+        if lowest < 0:
+            raise InputError(f"token {lowest} is negative; token ids start at 0")
         self.size = stop
 
     def append_border(self) -> None:
@@ -123,8 +116,3 @@ class Text:
         self.reserve(self.size + 1)
         self.tokens[self.size] = BORDER
         self.size += 1
-
-    def __getitem__(self, position: int) -> int:
-        if not 0 <= position < self.size:
-            raise IndexError(f"position {position} is outside a text of {self.size} tokens")
-        return int(self.tokens[position])

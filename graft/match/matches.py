@@ -1,5 +1,6 @@
 """The result of an index lookup: a trie of continuations with their counts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,8 +62,9 @@ class TokenIndex(Protocol):
     def border(self) -> None:
         """End a document: nothing matches or continues across this point."""
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
+    def lookup(self, limit: int, confidence: np.ndarray, after: Sequence[int] = ()) -> Matches:
         """At most `limit` continuation nodes of the text's end, most probable first.
 
-        `confidence[min(m, len - 1)]` is the acceptance rate of drafts with m matching tokens.
+        `confidence[min(m, len - 1)]` is the acceptance rate of drafts with m matching tokens. The
+        tokens `after` are assumed to follow the text; they are not appended.
         """

@@ -8,8 +8,6 @@ A token is inserted into hash tables once, when it arrives. N-grams with equal 6
 as equal; a collision costs a rejected draft at worst.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from graft.match.copy_index import CopyIndex
@@ -22,7 +20,6 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.matches import Matches
 from graft.match.text_index import TextIndex
 
 __all__ = ["CopyIndex", "NgramCounts", "NgramIndex"]
@@ -97,33 +94,18 @@ class NgramIndex(TextIndex):
     """
 
     def __init__(self, *, max_ngram: int = 3, length: int = 10) -> None:
-        self.max_ngram = max_ngram
+        self.max_ngram = self._context = max_ngram
         self.length = length
         super().__init__()
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """The first `limit` tokens of the chain; a score multiplies n's confidence per token."""
-        return self._copy(self._text.tokens[: self._text.size], limit, confidence)
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """`lookup` as if `tokens` followed the text."""
-        size = self._text.size
-        last = self._text.tokens[max(0, size - self.max_ngram) : size]
-        end = np.concatenate([last, np.array(tokens, dtype=np.int32)])
-        return self._copy(end, limit, confidence)
-
-    def _copy(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
-        size = min(limit, self.length)
-        fields, scores = np.empty((6, size), dtype=np.int32), np.empty(size, dtype=np.float32)
-        size = _copy_first_place(
-            self._text.tokens,
-            end,
-            self._tables,
-            self.max_ngram,
-            np.array(confidence, dtype=np.float64),
-            (fields, scores),
+    def _find(
+        self, end: np.ndarray, confidence: np.ndarray, fields: np.ndarray, scores: np.ndarray
+    ) -> int:
+        """The first tokens of the chain; a score multiplies n's confidence per token."""
+        found = (fields, scores[: self.length])
+        return _copy_first_place(
+            self._text.tokens, end, self._tables, self.max_ngram, confidence, found
         )
-        return Matches(fields, scores[:size])
 
     def _make_tables(self, capacity: int) -> None:
         slots = slots_for(self.max_ngram * capacity)
@@ -170,15 +152,20 @@ def _longest_context(
 
 @compiled
 def _continue(
-    text: np.ndarray, stop: int, tables: tuple, window: tuple, confidence: np.ndarray, found: tuple
+    text: np.ndarray,
+    end: np.ndarray,
+    tables: tuple,
+    window: tuple,
+    confidence: np.ndarray,
+    found: tuple,
 ) -> int:
-    """Fill `found` with the chain that continues the text up to `stop`; returns its length."""
+    """Fill `found` with the chain that continues `end`; returns its length."""
     contexts, best, _, _ = tables
     recent, max_context = window
     fields, scores = found
-    known = run_before(text, stop, max_context)
+    known = run_before(end, len(end), max_context)
     for at in range(known):
-        recent[at] = text[stop - known + at]
+        recent[at] = end[len(end) - known + at]
     for at in range(len(scores)):
         slot, n = _longest_context(contexts, recent, known, max_context)
         if n == 0:
@@ -197,24 +184,17 @@ class NgramCounts(TextIndex):
     """
 
     def __init__(self, *, order: int = 5, length: int = 7) -> None:
-        self.order = order
+        self.order, self._context = order, order - 1
         self.length = length
         self._window = np.empty(order + length, dtype=np.int32)
         super().__init__()
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """The first `limit` tokens of the chain; a score is the product of the confidences."""
-        size = min(limit, self.length)
-        fields, scores = np.empty((6, size), dtype=np.int32), np.empty(size, dtype=np.float32)
-        size = _continue(
-            self._text.tokens,
-            self._text.size,
-            self._tables,
-            (self._window, self.order - 1),
-            np.array(confidence, dtype=np.float64),
-            (fields, scores),
-        )
-        return Matches(fields, scores[:size])
+    def _find(
+        self, end: np.ndarray, confidence: np.ndarray, fields: np.ndarray, scores: np.ndarray
+    ) -> int:
+        """The first tokens of the chain; a score is the product of the confidences."""
+        found, window = (fields, scores[: self.length]), (self._window, self._context)
+        return _continue(self._text.tokens, end, self._tables, window, confidence, found)
 
     def _make_tables(self, capacity: int) -> None:
         slots = slots_for((self.order - 1) * capacity)

@@ -104,7 +104,8 @@ class StoreWriter:
             return
         if tokens.max() >= self.manifest.vocabulary:
             raise InputError(f"token {tokens.max()} is not in the datastore's vocabulary")
-        self._texts += [tokens.astype(self.manifest.dtype), self._border()]
+        border = np.array([self.manifest.vocabulary], dtype=self.manifest.dtype)
+        self._texts += [tokens.astype(self.manifest.dtype), border]
         self._digests.append(digest)
         self._pending += len(tokens) + 1
         self.progress.documents += 1
@@ -128,9 +129,6 @@ class StoreWriter:
         write_manifest(self.folder, manifest)
         self.manifest = manifest
         delete_unnamed(self.folder, manifest)
-
-    def _border(self) -> np.ndarray:
-        return np.array([self.manifest.vocabulary], dtype=self.manifest.dtype)
 
 
 def begin_store(folder: Path, manifest: Manifest) -> Manifest:

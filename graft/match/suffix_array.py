@@ -120,26 +120,6 @@ def _longest(
 
 
 @compiled
-def _reliable(
-    text: np.ndarray, suffixes: np.ndarray, pattern: np.ndarray, bounds: tuple, found: np.ndarray
-) -> int:
-    """The same for the longest end with `RELIABLE_MATCH` tokens or `MIN_PLACES` places, else for
-    the one with the most places."""
-    min_match, border = bounds
-    length = _longest(text, suffixes, pattern, bounds, found)
-    for shorter in range(min(length, RELIABLE_MATCH) - 1, min_match - 1, -1):
-        if length >= RELIABLE_MATCH or found[1] - found[0] >= MIN_PLACES:
-            break
-        first = len(pattern) - shorter
-        rank = _first_place(text, suffixes, pattern, first)
-        behind = _after_last(text, suffixes, pattern, first, (rank, border))
-        if behind - rank > found[1] - found[0]:
-            length = shorter
-            found[0], found[1] = rank, behind
-    return length
-
-
-@compiled
 def _count_sample(trie: tuple, arrays: tuple, ranks: tuple, sample: tuple, lengths: tuple) -> None:
     """Count the continuations of the sampled places of a shard.
 
@@ -205,10 +185,6 @@ class Store:
     def search_reliable(self, pattern: np.ndarray) -> Hits:
         """The same for the longest end with `RELIABLE_MATCH` tokens or `MIN_PLACES` places, else
         for the one with the most places."""
-        if len(self._shards) == 1:  # one compiled call is enough
-            found = np.zeros(2, dtype=np.int64)
-            length = _reliable(*self._shards[0], pattern, (MIN_MATCH, self.border), found)
-            return Hits(length, ((int(found[0]), int(found[1])) if length else (0, 0),))
         best = self.search(pattern)
         for length in range(min(best.length, RELIABLE_MATCH) - 1, MIN_MATCH - 1, -1):
             if best.length >= RELIABLE_MATCH or best.count >= MIN_PLACES:
@@ -260,13 +236,9 @@ class StoreLookup:
         """End a document."""
         self._recent.clear()
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` nodes; positions are -1: not in the running text."""
-        return self.lookup_after((), limit, confidence)
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """`lookup` as if `tokens` followed the text."""
-        return self._find(np.array(self._joined(tokens), dtype=np.int32), limit, confidence)
+    def lookup(self, limit: int, confidence: np.ndarray, after: Sequence[int] = ()) -> Matches:
+        """See TokenIndex; positions are -1: not in the running text."""
+        return self._find(np.array(self._joined(after), dtype=np.int32), limit, confidence)
 
     def _find(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:
         """Continuations of a pattern."""

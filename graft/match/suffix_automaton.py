@@ -269,16 +269,6 @@ class SuffixAutomaton:
         """The text, int32; borders are -1."""
         return self._text.tokens[: self._text.size]
 
-    @property
-    def match_length(self) -> int:
-        """Length of the longest end of the text that occurred before."""
-        used, states, _ = self.arrays
-        return int(states[states[used[2], LINK], LENGTH])
-
-    def token_at(self, position: int) -> int:
-        """The token at a position of the text; a border is -1."""
-        return self._text[position]
-
     def reserve(self, length: int) -> None:
         """Allocate memory for a text of `length` tokens at once instead of by doubling."""
         self._text.reserve(length)
@@ -298,19 +288,15 @@ class SuffixAutomaton:
         self._grow_arrays()
         border(self._arrays)
 
-    def lookup(self, limit: int, confidence: np.ndarray) -> Matches:
-        """At most `limit` continuation nodes of the text's end, best score first."""
-        return self.lookup_after((), limit, confidence)
-
-    def lookup_after(self, tokens: Sequence[int], limit: int, confidence: np.ndarray) -> Matches:
-        """`lookup` as if `tokens` followed the text."""
+    def lookup(self, limit: int, confidence: np.ndarray, after: Sequence[int] = ()) -> Matches:
+        """See TokenIndex."""
         if len(self._frontier[-1]) < self._frontier_size(limit):
             self._frontier = self._make_frontier(limit)
         fields = np.empty((6, limit), dtype=np.int32)
         scores = np.empty(limit, dtype=np.float32)
         trust = np.asarray(confidence, dtype=np.float64)
-        after = np.array(tokens, dtype=np.int32) if len(tokens) else NO_TOKENS
-        text, found = (self._text.tokens, self._text.size, after), (fields, scores)
+        assumed = np.array(after, dtype=np.int32) if len(after) else NO_TOKENS
+        text, found = (self._text.tokens, self._text.size, assumed), (fields, scores)
         size = _lookup(self._arrays, text, self._frontier, trust, self._limits, found)
         return Matches(fields, scores[:size])
 

@@ -17,7 +17,6 @@ from numba import njit
 
 DEPTH = 32
 SPAN = 1 << 20  # suffixes that a thread sorts at a time, or one bucket if it is larger
-_RUN = 12  # keys that are sorted by insertion before they are merged
 
 _sorting = njit(cache=True, nogil=True)
 
@@ -54,13 +53,9 @@ def _sort_span(text: np.ndarray, border: int, suffixes: np.ndarray, edges: np.nd
     same = np.ones(len(mine), dtype=np.bool_)
     same[edges[:-1] - edges[0]] = False
     largest = int(np.diff(edges).max())
-    work = (
-        np.empty(largest, dtype=np.uint64),
-        np.empty(largest, dtype=np.uint64),
-        np.empty(largest, dtype=np.uint32),
-    )
     bits = max(int(border).bit_length(), 1)
-    _sort_groups(text, mine, same, work, (border, bits, 64 // bits))
+    keys = np.empty(largest, dtype=np.uint64)
+    _sort_groups(text, mine, same, keys, (border, bits, 64 // bits))
 
 
 @_sorting
@@ -81,10 +76,9 @@ def _bucket(text: np.ndarray, border: int, heads: np.ndarray, suffixes: np.ndarr
 
 @_sorting
 def _sort_groups(
-    text: np.ndarray, suffixes: np.ndarray, same: np.ndarray, work: tuple, packing: tuple
+    text: np.ndarray, suffixes: np.ndarray, same: np.ndarray, keys: np.ndarray, packing: tuple
 ) -> None:
     """Sort by all tokens but the first; `same`: equal to the suffix before, as far as compared."""
-    keys, spare_keys, spare = work
     depth = 1
     while depth < DEPTH:
         left = 0
@@ -96,9 +90,10 @@ def _sort_groups(
             if size > 1:
                 group = suffixes[left:right]
                 _pack_keys(text, group, depth, packing, keys)
-                _sort_pairs(keys[:size], group, spare_keys[:size], spare[:size])
+                order = np.argsort(keys[:size], kind="mergesort")  # equal ones keep their order
+                group[:] = group[order]
                 for at in range(1, size):
-                    same[left + at] = keys[at] == keys[at - 1]
+                    same[left + at] = keys[order[at]] == keys[order[at - 1]]
             left = right
         depth += packing[2]
 
@@ -116,54 +111,3 @@ def _pack_keys(
             token = text[place] if place < len(text) else border
             key = (key << np.uint64(bits)) | np.uint64(token)
         keys[at] = key
-
-
-@_sorting
-def _sort_pairs(
-    keys: np.ndarray, values: np.ndarray, other_keys: np.ndarray, other_values: np.ndarray
-) -> None:
-    """Sort keys and their values in place by key; equal ones keep their order."""
-    size = len(keys)
-    for start in range(0, size, _RUN):
-        _insert_pairs(keys, values, start, min(start + _RUN, size))
-    from_keys, from_values, to_keys, to_values = keys, values, other_keys, other_values
-    width, moved = _RUN, False
-    while width < size:
-        for start in range(0, size, 2 * width):
-            middle, stop = min(start + width, size), min(start + 2 * width, size)
-            _merge_pairs(from_keys, from_values, to_keys, to_values, (start, middle, stop))
-        from_keys, from_values, to_keys, to_values = to_keys, to_values, from_keys, from_values
-        width, moved = 2 * width, not moved
-    if moved:
-        for at in range(size):
-            keys[at], values[at] = other_keys[at], other_values[at]
-
-
-@_sorting
-def _insert_pairs(keys: np.ndarray, values: np.ndarray, start: int, stop: int) -> None:
-    for at in range(start + 1, stop):
-        key, value, place = keys[at], values[at], at
-        while place > start and keys[place - 1] > key:
-            keys[place], values[place] = keys[place - 1], values[place - 1]
-            place -= 1
-        keys[place], values[place] = key, value
-
-
-@_sorting
-def _merge_pairs(
-    keys: np.ndarray,
-    values: np.ndarray,
-    to_keys: np.ndarray,
-    to_values: np.ndarray,
-    bounds: tuple,
-) -> None:
-    """Merge the sorted start..middle and middle..stop into start..stop of the other arrays."""
-    start, middle, stop = bounds
-    left, right = start, middle
-    for at in range(start, stop):
-        if right >= stop or (left < middle and keys[left] <= keys[right]):
-            to_keys[at], to_values[at] = keys[left], values[left]
-            left += 1
-        else:
-            to_keys[at], to_values[at] = keys[right], values[right]
-            right += 1

@@ -6,7 +6,7 @@ has its own seed, derived from the answer's: the same seed gives the same text w
 and every exact reuse.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -19,10 +19,10 @@ from graft.decode.text import Detokenizer, EncodedPrompt
 from graft.rag.answer import CUE, Answer, Made, Round, Totals, extract
 from graft.rag.call import Call
 from graft.rag.corpus import Hit
-from graft.rag.parts import PASSAGE, Part
+from graft.rag.document_cache import Prepared
+from graft.rag.parts import PASSAGE, reused
 from graft.rag.policy import Plan, Token, Tokens, Written, never, text_of
 from graft.rag.prompt import quotable
-from graft.rag.round_reuse import Handed, reused
 from graft.sampling import SamplingParams, choose_seed
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class AnswerStream:
             ),
         )
 
-    def _run(self) -> Iterator[Event]:
+    def _run(self) -> Generator[Event]:
         """All events; `_seconds` excludes the time that the caller takes between them."""
         self._head_seconds = self._session.prefill_demonstrations()
         events = self._rounds()
@@ -158,14 +158,14 @@ class AnswerStream:
             events.close()
             self._session.reuse.end(self._name)
 
-    def _rounds(self) -> Iterator[Event]:
+    def _rounds(self) -> Generator[Event]:
         plan: Plan | None = self._session.policy.first(self._question)
         while plan is not None:
             plan = yield from self._round(plan)
         if self._session.force_answer and not CUE.search(self._state.text):
             yield from self._force()
 
-    def _round(self, plan: Plan) -> Iterator[Event]:
+    def _round(self, plan: Plan) -> Generator[Event, None, Plan | None]:
         """Retrieve, generate, decide; returns the plan of the next round or None."""
         state, session = self._state, self._session
         retrievals = sum(each.query is not None for each in state.rounds)
@@ -173,11 +173,13 @@ class AnswerStream:
         if last:  # generate to the end with the passages of the last search
             plan = Plan(0, None, certain=True, reason="maximum number of rounds")
         grounded = last or plan.query is not None
-        decision = _Decision(reason=plan.reason)
+        query: str | None = None
+        seconds = 0.0
         if plan.query is not None:
-            decision = self._retrieve(plan)
-            yield Retrieved(len(state.rounds) + 1, decision.query, plan.reason, state.hits)
-        call, handed = self._call(plan.is_complete, grounded=grounded)
+            query, seconds = self._retrieve(plan.query)
+            yield Retrieved(len(state.rounds) + 1, query, plan.reason, state.hits)
+        prompt = self._prompt(grounded=grounded)
+        call = self._call(prompt, plan.is_complete, scored=session.policy.scored and not grounded)
         for piece in call.pieces():
             if plan.certain and piece:
                 yield TextAdded(piece)
@@ -185,80 +187,71 @@ class AnswerStream:
         following = session.policy.next(
             Written(self._question_tokens, tuple(state.kept), tuple(call.tokens), grounded)
         )
-        decision = replace(decision, policy_seconds=clock() - began)
+        decision = _Decision(query, plan.reason, seconds, clock() - began)
         keep = len(call.tokens) if plan.certain else following.keep
         if not plan.certain and keep:
             yield TextAdded(text_of(call.tokens[:keep]))
-        yield RoundEnded(self._end_round(call, handed, keep, decision))
+        yield RoundEnded(self._end_round(call, prompt, keep, decision))
         stuck = last or (keep == 0 and (grounded or following.query is None))
         state.finish_reason = self._finish_reason(call, keep, stuck=stuck)
         return None if state.finish_reason else following
 
-    def _retrieve(self, plan: Plan) -> _Decision:
-        """Search with the last tokens of the plan's query, or the question if it is empty."""
+    def _retrieve(self, query: str) -> tuple[str, float]:
+        """Search with the last tokens of a query, or the question if it is empty; returns the
+        query and the seconds."""
         encoder, tokenizer = self._session.engine.encoder, self._session.engine.loaded.tokenizer
-        query = plan.query or self._question
+        query = query or self._question
         tokens = encoder.text(query)
         if len(tokens) > QUERY_TOKENS:
             query = tokenizer.decode(tokens[-QUERY_TOKENS:], skip_special_tokens=True).strip()
         began = clock()
         self._state.hits = self._session.corpus.search(query, self._session.passages)
-        return _Decision(query, plan.reason, retrieval_seconds=clock() - began)
+        return query, clock() - began
+
+    def _prompt(self, *, grounded: bool, cue: Tokens = ()) -> Prepared:
+        """The next prompt, with the passages of the last search or without; `cue` follows the text
+        so far."""
+        state, session = self._state, self._session
+        text = [token.id for token in (*state.kept, *cue)]
+        hits = state.hits if grounded else ()
+        parts = session.prompter.parts(self._question, hits, state.seen, text)
+        return session.reuse.prepare(parts, self._name)
 
     def _call(
-        self, is_complete: Callable[[Tokens], bool], *, grounded: bool
-    ) -> tuple[Call, Handed]:
-        """Continue the text, with the passages of the last search or without."""
-        state, session = self._state, self._session
-        text = [token.id for token in state.kept]
-        handed = self._hand(state.hits if grounded else (), text)
-        scored = session.policy.scored and not grounded
-        tokens_left = self._params.max_tokens - len(text)
-        params = self._call_params(max_tokens=tokens_left, logprobs=0 if scored else None)
-        return self._make_call(handed, params, state.text, is_complete), handed
-
-    def _hand(self, hits: Sequence[Hit], text: list[int]) -> Handed:
-        """The prompt with these passages and its cached rows."""
-        session = self._session
-        parts: list[Part] = session.prompter.parts(self._question, hits, self._state.seen, text)
-        return session.reuse.hand(parts, self._name)
-
-    def _call_params(self, *, max_tokens: int, logprobs: int | None) -> SamplingParams:
-        """The sampling parameters of the next call."""
-        return replace(
-            self._params,
-            seed=(self._seed + len(self._state.rounds) * _SEED_STEP) % (1 << 64),
-            max_tokens=max_tokens,
-            stop=(*self._params.stop, self._session.prompter.stop),
-            logprobs=logprobs,
-        )
-
-    def _make_call(
         self,
-        handed: Handed,
-        params: SamplingParams,
-        before: str,
-        enough: Callable[[Tokens], bool] = never,
+        prompt: Prepared,
+        is_complete: Callable[[Tokens], bool] = never,
+        *,
+        scored: bool = False,
+        max_tokens: int | None = None,
     ) -> Call:
-        session = self._session
-        prompt = EncodedPrompt(handed.tokens, quotable(handed.parts))
-        request = Request(prompt, params, draft=session.draft)
-        prepared = PreparedRequest(request, **handed.options)
-        return Call(session.engine, prepared, before, enough, session.language)
+        """A call that continues the text, by default up to the maximum length of the answer."""
+        state, session = self._state, self._session
+        params = replace(
+            self._params,
+            seed=(self._seed + len(state.rounds) * _SEED_STEP) % (1 << 64),
+            max_tokens=max_tokens or self._params.max_tokens - len(state.kept),
+            stop=(*self._params.stop, session.prompter.stop),
+            logprobs=0 if scored else None,
+        )
+        encoded = EncodedPrompt(prompt.tokens, quotable(prompt.parts))
+        request = Request(encoded, params, draft=session.draft)
+        prepared = PreparedRequest(request, prompt.rows)
+        return Call(session.engine, prepared, state.text, is_complete, session.language)
 
-    def _end_round(self, call: Call, handed: Handed, keep: int, decision: _Decision) -> Round:
+    def _end_round(self, call: Call, prompt: Prepared, keep: int, decision: _Decision) -> Round:
         """Keep the first `keep` tokens of a call and record the round."""
         state = self._state
-        ids = [part.id for part in handed.parts if part.kind == PASSAGE]
+        ids = [part.id for part in prompt.parts if part.kind == PASSAGE]
         ended = Round(
             number=len(state.rounds) + 1,
             query=decision.query,
             reason=decision.reason,
             hits=tuple(hit for hit in state.hits if hit.passage.id in ids),
-            reordered=handed.reordered,
+            reordered=prompt.reordered,
             text=text_of(call.tokens[:keep]),
             dropped=text_of(call.tokens[keep:]),
-            reused=reused(handed, call.result.stats.cached_tokens),
+            reused=reused(prompt.parts, call.result.stats.cached_tokens),
             retrieval_seconds=decision.retrieval_seconds,
             judging_seconds=decision.policy_seconds,
             stats=call.result.stats,
@@ -284,20 +277,18 @@ class AnswerStream:
         """Append "the answer is" and generate without documents, as DRAGIN's evaluation does."""
         state, session = self._state, self._session
         cue = _tokens(session.engine, session.prompter.cue(begun=bool(state.kept)))
-        text = [token.id for token in (*state.kept, *cue)]
-        handed = self._hand((), text)
-        if len(handed.tokens) + FORCED_TOKENS >= session.engine.context_length:
+        prompt = self._prompt(grounded=False, cue=cue)
+        if len(prompt.tokens) + FORCED_TOKENS >= session.engine.context_length:
             return
         state.kept += cue
         state.forced = True
         yield TextAdded(text_of(cue))
-        params = self._call_params(max_tokens=FORCED_TOKENS, logprobs=None)
-        call = self._make_call(handed, params, state.text)
+        call = self._call(prompt, max_tokens=FORCED_TOKENS)
         for piece in call.pieces():
             if piece:
                 yield TextAdded(piece)
         decision = _Decision(reason="forced: no answer yet")
-        yield RoundEnded(self._end_round(call, handed, len(call.tokens), decision))
+        yield RoundEnded(self._end_round(call, prompt, len(call.tokens), decision))
 
 
 def _tokens(engine: Engine, text: str | Sequence[int]) -> list[Token]:

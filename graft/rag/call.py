@@ -25,7 +25,7 @@ class Call:
     is_complete: Callable[[Tokens], bool]
     language: Language
     tokens: list[Token] = field(default_factory=list)
-    result: Result | None = None
+    result: Result = field(init=False)  # once `pieces` has ended
     cut: bool = False  # ended by the policy or the answer, not by the model or max_tokens
 
     def pieces(self) -> Iterator[str]:

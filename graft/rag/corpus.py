@@ -4,6 +4,7 @@
 those on disk.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -51,7 +52,9 @@ class Bm25Corpus:
         if not passages:
             raise InputError("the corpus has no passages; name files that hold some")
         self.passages = list(passages)
-        check_ids(self.passages)
+        name, count = Counter(passage.id for passage in self.passages).most_common(1)[0]
+        if count > 1:
+            raise InputError(f"two passages have the id {name!r}; ids must differ")
         columns: dict[str, int] = {}
         counts = [
             [columns.setdefault(word, len(columns)) for word in words(f"{each.title} {each.text}")]
@@ -74,12 +77,3 @@ class Bm25Corpus:
         scores = self._index.get_scores(query_words)
         best = np.argsort(-scores, kind="stable")[:k]
         return [Hit(self.passages[i], float(scores[i])) for i in best.tolist() if scores[i] > 0]
-
-
-def check_ids(passages: Sequence[Passage]) -> None:
-    """Raise InputError if two passages have the same id."""
-    seen: set[str] = set()
-    for passage in passages:
-        if passage.id in seen:
-            raise InputError(f"two passages have the id {passage.id!r}; ids must differ")
-        seen.add(passage.id)

@@ -28,10 +28,7 @@ _HEADING = re.compile(r"^#{1,3}[ \t]+(.*\S)", re.M)
 
 def read_corpus(paths: Iterable[str | Path]) -> Bm25Corpus:
     """A BM25 corpus of the passages of files, folders and patterns."""
-    passages = list(read_passages(paths))
-    if not passages:
-        raise InputError("the corpus has no passages; name files that hold some")
-    return Bm25Corpus(passages)
+    return Bm25Corpus(list(read_passages(paths)))
 
 
 def read_passages(

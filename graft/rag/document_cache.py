@@ -72,11 +72,6 @@ class KindStatistics:
         """Parts with cached rows, exact or approximate."""
         return self.exact_hits + self.approximate_hits
 
-    @property
-    def hit_rate(self) -> float:
-        """The share of parts with cached rows."""
-        return self.hits / self.parts if self.parts else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
@@ -157,9 +152,9 @@ class DocumentCache:
             last = place == len(ordered) - 1  # always computed: its logits are needed
             self._plan_part(plan, part, question, last=last)
         with self._lock:
-            for part in plan.parts:
-                if part.kind in self._counted:
-                    self._counted[part.kind].count(part)
+            for counted in plan.parts:
+                if counted.kind in self._counted:
+                    self._counted[counted.kind].count(counted)
         rows = PromptRows(
             plan.tokens, plan.pieces, plan.head, self._shareable(plan),
             self._rows, self._rotation, self.reuse,
@@ -216,7 +211,7 @@ class DocumentCache:
             return Piece(first, end, name=name)
         if self.reuse.scope == "all":
             return self._after_head(plan, tokens, first)
-        return self._in_question(plan, part, question, name)
+        return self._in_question(plan, part, tokens, name, question)
 
     def _may_be_exact(self, plan: _Plan) -> bool:
         """With scope "all" only up to the first passage, so that other prompts change no answer."""
@@ -231,9 +226,10 @@ class DocumentCache:
         entry = self._rows.get(name, tokens, plan.head)
         return Piece(first, end, entry, exact=False, apart=True, name=name)
 
-    def _in_question(self, plan: _Plan, part: Part, question: str, name: str) -> Piece:
+    def _in_question(
+        self, plan: _Plan, part: Part, tokens: np.ndarray, name: str, question: str
+    ) -> Piece:
         """A passage of an earlier prompt of the question, else to be computed in place."""
-        tokens = np.asarray(part.tokens, np.int32)
         first, end = len(plan.tokens), len(plan.tokens) + len(tokens)
         with self._lock:
             recorded = self._questions.get(question, {}).get(tokens.tobytes())
@@ -271,7 +267,8 @@ class DocumentCache:
             if self.reuse.approximate:
                 cached = [text for text in self._questions.get(question, {}) if text in by_text]
             else:
-                cached = list(max((_begin(o, by_text) for o in self._orders), key=len, default=()))
+                longest = max((_begin(o, by_text) for o in self._orders), key=len, default=())
+                cached = list(longest)
         leading = [by_text[text] for text in dict.fromkeys(cached)]
         rest = iter([*leading, *(p for p in passages if not any(p is each for each in leading))])
         ordered = [next(rest) if part.kind == PASSAGE else part for part in parts]

@@ -1,5 +1,6 @@
 """The parts of a prompt, and the cached tokens of each."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -36,6 +37,20 @@ class PartReuse:
     def computed(self) -> int:
         """Tokens without cached rows."""
         return self.tokens - self.exact - self.approximate
+
+
+def reused(parts: Sequence[PartReuse], cached: int) -> dict[str, int]:
+    """Cached tokens with exact rows by kind of part; parts of the head by their id.
+
+    `cached` is their total: those of the parts, and what the prefix cache has of the others.
+    """
+    in_prefix = max(0, cached - sum(part.exact for part in parts))  # from the first part on
+    counts: Counter[str] = Counter()
+    for part in parts:
+        more = min(in_prefix, part.tokens - part.exact)
+        in_prefix -= more
+        counts[part.id if part.kind == HEAD else part.kind] += part.exact + more
+    return {kind: count for kind, count in counts.items() if count}
 
 
 def _checked(part: tuple) -> Part:

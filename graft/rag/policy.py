@@ -12,12 +12,7 @@ from typing import Protocol
 from graft.errors import InputError
 from graft.rag.sentences import Language, Span, may_end_sentence
 
-POLICIES = {
-    "fl": "FL-RAG: every N tokens, with them as the query",
-    "fs": "FS-RAG: after every sentence, with it as the query",
-    "flare": "FLARE: for sentences written with low probabilities",
-    "dragin": "DRAGIN: for words that are uncertain and attended to",
-}
+POLICIES = ("fl", "fs", "flare", "dragin")
 
 
 def check_policy(name: str) -> None:
@@ -75,10 +70,15 @@ class Plan:
 
 
 class Policy(Protocol):
-    """Decides when to retrieve. `scored`: it needs probabilities and entropies."""
+    """Decides when to retrieve."""
 
-    name: str
-    scored: bool
+    @property
+    def name(self) -> str:
+        """In results."""
+
+    @property
+    def scored(self) -> bool:
+        """Whether it needs probabilities and entropies."""
 
     def first(self, question: str) -> Plan:
         """The plan of the first call."""

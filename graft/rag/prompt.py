@@ -17,7 +17,7 @@ from graft.decode.engine import Engine
 from graft.errors import InputError
 from graft.rag.corpus import Hit, Passage
 from graft.rag.families import Family, packaged
-from graft.rag.parts import HEAD, PASSAGE, Part
+from graft.rag.parts import HEAD, PASSAGE, Part, PartReuse
 
 STYLES = ("auto", "chat", "plain")
 MAX_UNRELATED = 10  # the latest ids in the guide
@@ -25,11 +25,11 @@ _MARK = "\ue000"  # private use character
 _QUOTABLE = (PASSAGE, "question", "text")
 
 
-def quotable(parts: Sequence[Part]) -> list[tuple[int, int]]:
+def quotable(parts: Sequence[PartReuse]) -> list[tuple[int, int]]:
     """Spans to draft from: passages, question and text, without the demonstrations."""
     spans, start = [], 0
     for part in parts:
-        end = start + len(part.tokens)
+        end = start + part.tokens
         if part.kind in _QUOTABLE and end > start:
             spans.append((start, end))
         start = end

@@ -6,7 +6,6 @@ layers of the copied tokens; the tokens whose rows differ most from the copies a
 layers, each attending to everything before it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,9 +20,6 @@ from graft.rag.reuse import Reuse
 from graft.rag.row_cache import Entry, RowCache, to_storage
 
 PROBE_LAYERS = 2  # recomputed to see which tokens differ; in the first layer none does
-
-# (differences [n], number of tokens to choose) -> their indices, ascending
-Choose = Callable[[np.ndarray, int], np.ndarray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class Piece:
 
 
 def farthest(differences: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the largest differences."""
+    """Indices of the `count` largest differences [n], ascending."""
     return np.sort(np.argsort(-differences, kind="stable")[:count])
 
 
@@ -67,13 +63,11 @@ class PromptRows:
     cache: RowCache
     rotation: KeyRotation | None
     reuse: Reuse
-    choose: Choose = farthest
+    approximate: bool = field(init=False)  # see PreparedRows
     _done: set[str] = field(default_factory=set)  # names that are in the cache
 
-    @property
-    def approximate(self) -> bool:
-        """See PreparedRows."""
-        return not all(piece.exact for piece in self.pieces)
+    def __post_init__(self) -> None:
+        self.approximate = not all(piece.exact for piece in self.pieces)
 
     def unread(self, known: int) -> tuple[int, int]:
         """See PreparedRows."""
@@ -119,6 +113,7 @@ class PromptRows:
             extent.skipped = last - extent.total
             return
         if not piece.exact:
+            assert self.rotation is not None  # of every approximate mode
             device = read_rows(model, extent, 0, 0).device
             before, after = entry.first + places, piece.first + places
             rows = self.rotation.rotated(rows.to(device), before, after)
@@ -147,7 +142,7 @@ class PromptRows:
             model, extent, first, self.tokens[first:end], min(PROBE_LAYERS, copied.shape[1])
         )
         fresh = read_rows(model, extent, first, end)[:, :PROBE_LAYERS]
-        chosen = first + self.choose(_differences(copied, fresh), count)
+        chosen = first + farthest(_differences(copied, fresh), count)
         rewrite(model, extent, chosen, [self.tokens[place] for place in chosen])
         return chosen
 

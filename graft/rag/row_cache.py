@@ -130,14 +130,15 @@ class RowCache:
         """Bytes of all files in the folder."""
         return kept(self._folder)[1] if self._folder else 0
 
-    def _path(self, name: str) -> Path:
-        return self._folder / self._key / f"{name}.safetensors"
+    def _path(self, folder: Path, name: str) -> Path:
+        return folder / self._key / f"{name}.safetensors"
 
     def _write(self, entry: Entry) -> None:
         """Write an entry; a disk error is logged, not raised, since rows can be computed again."""
-        if not self._folder or not entry.exact or entry.size > self._max_disk_bytes:
+        folder = self._folder
+        if folder is None or not entry.exact or entry.size > self._max_disk_bytes:
             return
-        path = self._path(entry.name)
+        path = self._path(folder, entry.name)
         if path.exists():
             return
         text = torch.from_numpy(entry.tokens.copy())
@@ -148,18 +149,18 @@ class RowCache:
         }  # fmt: skip
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._folder.chmod(0o700)  # the text can be recovered from the rows
+            folder.chmod(0o700)  # the text can be recovered from the rows
             clean(path.parent)
             with atomic_file(path, needed=entry.size) as temporary:
                 save_file({"tokens": text, "rows": rows}, temporary, about)
-            make_room(self._folder, self._max_disk_bytes)
+            make_room(folder, self._max_disk_bytes)
             with self._lock:
                 self.spilled += 1
         except (GraftError, OSError) as error:
             log.warning("rows of a passage cannot be written to disk: %s", error)
 
     def _read(self, name: str, tokens: np.ndarray, first: int) -> Entry | None:
-        if not self._folder or not (path := self._path(name)).exists():
+        if not self._folder or not (path := self._path(self._folder, name)).exists():
             return None
         try:
             with safe_open(path, "pt") as opened:

@@ -16,13 +16,14 @@ from graft.rag.answer import Answer
 from graft.rag.answering import AnswerStream
 from graft.rag.attention import Attention
 from graft.rag.corpus import Corpus
+from graft.rag.document_cache import DocumentCache
 from graft.rag.families import find_family
 from graft.rag.parts import Part
 from graft.rag.policies import make_policy
 from graft.rag.policy import Policy
 from graft.rag.prompt import Prompter
 from graft.rag.reuse import DISK_BYTES, Reuse, as_reuse
-from graft.rag.round_reuse import RoundReuse, reuse_for
+from graft.rag.round_reuse import DocumentReuse
 from graft.rag.sentences import Language, find_language
 from graft.sampling import SamplingParams
 
@@ -33,7 +34,7 @@ MAX_ROUNDS = 16  # with retrieval
 class Session:
     """Answers questions over a corpus with a model.
 
-    `policy` and `reuse` are names or objects; sessions may share a `round_reuse.DocumentReuse`.
+    `policy` and `reuse` are names or objects; sessions may share a `DocumentReuse`.
     `threshold` is the policy's, by default the published one for the `family` of questions.
     `guided` marks relevant passages in the prompt (IDGR), by default if reuse is approximate.
     `cache_dir` keeps the KV cache of demonstrations and passages on disk, at most `cache_size`
@@ -46,7 +47,7 @@ class Session:
         corpus: Corpus,
         *,
         policy: str | Policy = "dragin",
-        reuse: str | Reuse | RoundReuse = "exact",
+        reuse: str | Reuse | DocumentReuse = "exact",
         draft: str = "igpg",
         family: str = "general",
         threshold: float | None = None,
@@ -72,10 +73,13 @@ class Session:
             raise InputError("a policy object has its own threshold and attention; leave them out")
         self.policy: Policy = policy
         if isinstance(chosen, Reuse):
-            chosen = reuse_for(engine, chosen, folder=cache_dir, disk_bytes=cache_size)
+            if cache_dir is not None and chosen.name == "off":
+                raise InputError("reuse off caches nothing on disk; choose demos, exact or cics")
+            cache = DocumentCache(engine, chosen, folder=cache_dir, disk_bytes=cache_size)
+            chosen = DocumentReuse(cache)
         elif cache_dir is not None:
             raise InputError("a reuse object has its own cache; leave cache_dir out")
-        self.reuse: RoundReuse = chosen
+        self.reuse = chosen
         self.guided = self.reuse.approximate if guided is None else guided
         self.prompter = Prompter(engine, self.family, style, self.guided)
         self.passages, self.max_rounds = passages, max_rounds
@@ -108,8 +112,8 @@ class Session:
         if self.reuse.keeps_head and head.tokens:
             once = SamplingParams(max_tokens=1, ignore_eos=True)
             began = clock()
-            handed = self.reuse.hand([head, Part("text", head.tokens[-1:])], "")
-            request = Request(handed.tokens, once, draft="plain")
-            self.engine.generate(PreparedRequest(request, **handed.options))
+            prompt = self.reuse.prepare([head, Part("text", head.tokens[-1:])], "")
+            request = Request(prompt.tokens, once, draft="plain")
+            self.engine.generate(PreparedRequest(request, prompt.rows))
             self._head_seconds = clock() - began
         return self._head_seconds

@@ -69,15 +69,3 @@ class Bm25:
         """See Retriever."""
         found = scores(question, texts)
         return Relevance(found, found > 0)
-
-
-class Farthest:
-    """BM25 reversed, to measure a drafter when retrieval fails (RAPID, table 3).
-
-    The paper uses the text of another question. Here it is the prompt's own texts in reverse order
-    of relevance. All count as relevant: only the budget limits the selection.
-    """
-
-    def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
-        """See Retriever."""
-        return Relevance(-scores(question, texts), np.ones(len(texts), bool))

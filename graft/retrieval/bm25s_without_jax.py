@@ -18,7 +18,7 @@ def load_bm25s() -> ModuleType:
         import bm25s
 
         return bm25s
-    sys.modules[JAX] = None
+    sys.modules[JAX] = None  # type: ignore[assignment]  # makes `import jax` fail
     try:
         import bm25s
     finally:

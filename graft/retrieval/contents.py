@@ -39,5 +39,5 @@ def special_tokens(tokenizer: Any) -> frozenset[int]:  # noqa: ANN401
 
 
 def _after_role(text: TokenText, start: int, end: int) -> int:
-    line = text.of(start, min(end, start + ROLE_TOKENS))
-    return max(start, text.border(text.place(start) + ROLE.match(line).end()))
+    role = ROLE.match(text.of(start, min(end, start + ROLE_TOKENS)))
+    return max(start, text.border(text.place(start) + (role.end() if role else 0)))

@@ -3,39 +3,43 @@
 `bm25` needs no extra package; `static` (word vectors) and `dense` (all-MiniLM-L6-v2; `dense:NAME`
 any other sentence encoder or folder) need one each. Names joined by + are fused by rank; `hybrid`
 is bm25+static. On a GPU bm25+dense finds more; on a CPU an encoder takes as long as a small
-model's prefill. `farthest` selects the least relevant texts, for experiments.
+model's prefill.
 """
 
 from graft.errors import InputError
-from graft.retrieval.bm25 import Bm25, Farthest
-from graft.retrieval.encoder import find_encoder
+from graft.retrieval.bm25 import Bm25
 from graft.retrieval.fusion import Fusion
-from graft.retrieval.retriever import Retriever
+from graft.retrieval.retriever import Encoder, Retriever
 
-HYBRID = "bm25+static"
-NAMES = ("bm25", "static", "dense", "farthest")
+BM25 = "bm25"
+CHOICES = "bm25, static, dense, dense:NAME or hybrid, or join several by +"
+ALIASES = {"bm25s": BM25, "hybrid": f"{BM25}+static"}
 
 
-def retriever(name: str = "bm25") -> Retriever:
+def retriever(name: str = BM25) -> Retriever:
     """The retriever of that name, loaded; InputError for an unknown name."""
-    check_retriever(name)
-    parts = (HYBRID if name == "hybrid" else name).split("+")
-    members = [_single(part) for part in parts]
+    members: list[Retriever] = [
+        Bm25() if part == BM25 else find_encoder(part) for part in check_retriever(name)
+    ]
     return members[0] if len(members) == 1 else Fusion(members)
 
 
-def check_retriever(name: str) -> None:
-    """Raise InputError for an unknown name; loads nothing."""
-    for part in (HYBRID if name == "hybrid" else name).split("+"):
-        kind, _, encoder = part.partition(":")
-        if part not in NAMES and not (kind == "dense" and encoder):
-            raise InputError(
-                f"unknown retriever {part!r}; choose bm25, static, dense, dense:NAME or hybrid, or "
-                "join several by +"
-            )
+def check_retriever(name: str, kind: str = "retriever", choices: str = CHOICES) -> tuple[str, ...]:
+    """The single retrievers of a name; InputError if one is unknown. Loads nothing."""
+    parts = "+".join(ALIASES.get(part, part) for part in name.split("+")).split("+")
+    for part in parts:
+        encoder, _, model = part.partition(":")
+        if part not in (BM25, "static", "dense") and not (encoder == "dense" and model):
+            raise InputError(f"unknown {kind} {part!r}; choose {choices}")
+    return tuple(parts)
 
 
-def _single(name: str) -> Retriever:
-    if name == "bm25":
-        return Bm25()
-    return Farthest() if name == "farthest" else find_encoder(name)
+def find_encoder(name: str) -> Encoder:
+    """Load `static` (word vectors), `dense` (all-MiniLM-L6-v2) or `dense:NAME`."""
+    if name == "static":
+        from graft.retrieval.static import StaticEmbeddings
+
+        return StaticEmbeddings()
+    from graft.retrieval.dense import MINILM, DenseEmbeddings
+
+    return DenseEmbeddings(name.partition(":")[2] or MINILM)

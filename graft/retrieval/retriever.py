@@ -1,4 +1,4 @@
-"""The protocol of retrievers: how relevant texts are to a question."""
+"""The protocols of retrievers and encoders: how relevant texts are to a question."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,3 +25,15 @@ class Retriever(Protocol):
 
     def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
         """The relevance of each text to the question."""
+
+
+class Encoder(Retriever, Protocol):
+    """Computes unit vectors; a passage with a cosine of `min_cosine` or more is relevant."""
+
+    min_cosine: float
+
+    def encode_passages(self, texts: Sequence[str]) -> np.ndarray:
+        """float32 [texts, size]."""
+
+    def encode_question(self, question: str) -> np.ndarray:
+        """float32 [size]."""

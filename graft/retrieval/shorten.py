@@ -7,7 +7,6 @@ rest of the budget is filled with the most relevant chunks, in their order. Both
 the same tokens, so the same output continues both.
 """
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,14 +30,15 @@ MAX_SHARE = 0.75  # of the long prompt: a longer short prompt saves too little
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """The short prompt, the `kept` spans of the long one, the search `query` and the `seconds` it
-    took. `matched` is False if no chunk was relevant and the first in rank were taken."""
+    """The short prompt, the `kept` spans of the long one and the search `query`.
+
+    `matched` is False if no chunk was relevant and the first in rank were taken.
+    """
 
     tokens: list[int]
     kept: tuple[Span, ...]
     query: str
     matched: bool
-    seconds: float
 
 
 class Shortener:
@@ -58,18 +58,13 @@ class Shortener:
         self._joints = Joints.of(tokenizer)
         token_text(tokenizer, ())  # fills the cache of token bytes
 
-    def shorten(
-        self,
-        tokens: Sequence[int],
-        quotable: Sequence[Span],
-        question: Sequence[int] | None = None,
-    ) -> Shortened | None:
+    def shorten(self, tokens: Sequence[int], quotable: Sequence[Span]) -> Shortened | None:
         """The short prompt; None if it cannot be made or would save too little.
 
-        `quotable` are the spans of content, the rest is chat template. The query is `question`, or
-        the prompt's own question.
+        `quotable` are the spans of content, the rest is chat template. The query is the prompt's
+        own question.
         """
-        begun, budget = time.perf_counter(), self._budget(len(tokens))
+        budget = self._budget(len(tokens))
         if budget > MAX_SHARE * len(tokens):
             return None
         tokens = list(tokens)
@@ -77,10 +72,9 @@ class Shortener:
         spans = contents(text, tokens, quotable, self._special)
         if not spans:
             return None
-        given = self._tokenizer.decode(list(question or ())).strip()
-        query = given or asking.query(text, spans, *_limits(budget))
+        query = asking.query(text, spans, *_limits(budget))
         layout = Layout(tokens, text, spans, self._joints)
-        always = list(_always(text, spans, budget, given))
+        always = list(_always(text, spans, budget))
         tokens_left = budget - len(layout.join(always)[0])
         found, matched = self._found(_chunks(layout, always, tokens_left), query)
         sizes = [len(chunk) for chunk in found]
@@ -88,7 +82,7 @@ class Shortener:
         short, kept = _fitting(layout, always, taken, budget)
         if not taken:
             return None
-        return Shortened(short, tuple(kept), query, matched, time.perf_counter() - begun)
+        return Shortened(short, tuple(kept), query, matched)
 
     def _found(self, rest: list[Chunk], query: str) -> tuple[list[Chunk], bool]:
         """The relevant chunks, best first, each text once; if none is relevant, the first ones."""
@@ -114,8 +108,8 @@ def _limits(budget: int) -> tuple[int, int]:
     return min(QUESTION_TOKENS, budget // 4), min(INSTRUCTION_TOKENS, budget // 8)
 
 
-def _always(text: TokenText, spans: list[Span], budget: int, given: str) -> Iterator[Span]:
-    """Spans that are kept for every query; `given` is the text of a given question."""
+def _always(text: TokenText, spans: list[Span], budget: int) -> Iterator[Span]:
+    """Spans that are kept for every query."""
     max_question, max_instruction = _limits(budget)
     yield asking.tail(text, spans[-1], max_question)[0]
     yield asking.head(text, spans[-1], max_instruction)
@@ -126,13 +120,6 @@ def _always(text: TokenText, spans: list[Span], budget: int, given: str) -> Iter
         if left < 0:
             break
         yield start, end
-    for start, end in reversed(spans if given else []):
-        place = text.of(start, end).rfind(given)
-        if place >= 0:
-            place += text.place(start)
-            last = text.border_after(place + len(given))
-            yield max(start, text.border(place)), min(end, last)
-            break
 
 
 def _fitting(

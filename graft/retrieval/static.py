@@ -42,12 +42,12 @@ class StaticEmbeddings:
     def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
         """See Retriever."""
         query = self._embed([question])[0][0]
-        scores = [
+        found = [
             best(vectors @ query, counts)
             for first in range(0, len(texts), BATCH)
             for vectors, counts in [self._embed(texts[first : first + BATCH])]
         ]
-        scores = np.concatenate([np.zeros(0, np.float32), *scores])
+        scores = np.concatenate([np.zeros(0, np.float32), *found])
         return Relevance(scores, scores >= MIN_COSINE)
 
     def encode_passages(self, texts: Sequence[str]) -> np.ndarray:

@@ -38,10 +38,6 @@ class TokenText:
         """The last border at or before a character."""
         return int(self.borders[np.searchsorted(self.places, place, side="right") - 1])
 
-    def border_after(self, place: int) -> int:
-        """The first border at or after a character."""
-        return int(self.borders[np.searchsorted(self.places, place)])
-
 
 def token_text(tokenizer: Any, tokens: Sequence[int]) -> TokenText:  # noqa: ANN401
     """The text of the tokens of a fast tokenizer, special tokens included."""

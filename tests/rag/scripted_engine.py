@@ -41,9 +41,13 @@ class ScriptedEngine:
     def __init__(self, *script):
         self._script = list(script)
         tokenizer = tiny_tokenizer()
-        self.loaded = SimpleNamespace(tokenizer=tokenizer, eos_ids=frozenset({END}))
+        forward = SimpleNamespace(frequencies=tuple)
+        self.model = SimpleNamespace(prefixes=SimpleNamespace(used=False), forward=forward)
+        self.loaded = SimpleNamespace(
+            tokenizer=tokenizer, eos_ids=frozenset({END}), model=self.model, identity="scripted",
+            dtype="fp32", forward_name="scripted", device="cpu",
+        )  # fmt: skip
         self.encoder = Encoder(tokenizer, VOCABULARY)
-        self.model = SimpleNamespace(prefixes=SimpleNamespace(used=False))
         self.requests, self.streams = [], []
 
     def prompt(self, call):
@@ -52,8 +56,8 @@ class ScriptedEngine:
     def stream(self, prepared):
         request = replace(prepared.request, prompt=prepared.request.prompt.tokens)
         self.requests.append(request)
-        said = self._script.pop(0)
-        text, doubts = said if isinstance(said, tuple) else (said, {})
+        scripted = self._script.pop(0)
+        text, doubts = scripted if isinstance(scripted, tuple) else (scripted, {})
         ends = text.endswith("|")
         events = []
         for piece in _words(text.removesuffix("|")):

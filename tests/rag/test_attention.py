@@ -16,8 +16,8 @@ def told_by(network, tokens):
     """The same from transformers itself."""
     network.set_attn_implementation("eager")
     with torch.inference_mode():
-        told = network(torch.tensor([tokens]), output_attentions=True, use_cache=False)
-    return told.attentions[-1][0].float().numpy()
+        output = network(torch.tensor([tokens]), output_attentions=True, use_cache=False)
+    return output.attentions[-1][0].float().numpy()
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def test_another_model_does_not_use_the_cache(tmp_path):
 
 def test_folder_stays_within_its_size(tmp_path):
     _, whole = answered(rag_engine(), tmp_path / "whole")
-    most = whole.disk_bytes // 2
-    _, half = answered(rag_engine(), tmp_path / "half", cache_size=most)
-    assert 0 < half.disk_bytes <= most
+    limit = whole.disk_bytes // 2
+    _, half = answered(rag_engine(), tmp_path / "half", cache_size=limit)
+    assert 0 < half.disk_bytes <= limit
 
 
 def test_folder_needs_a_reuse_with_a_cache(tmp_path):

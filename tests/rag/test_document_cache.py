@@ -10,11 +10,12 @@ import torch
 from late import Late
 from tiny import tiny_engine, tiny_network
 
+from benchmarks.rag.logits import continuation_logits, mean_divergence, prefill_prompt
 from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.errors import InputError, UnsupportedModelError
 from graft.models.spans import read_rows
-from graft.rag.divergence import continuation_logits, mean_divergence, prefill_prompt
+from graft.rag import prompt_rows
 from graft.rag.document_cache import DocumentCache
 from graft.rag.reuse import Reuse
 from graft.sampling import SamplingParams
@@ -289,7 +290,7 @@ def test_several_answers_share_a_prompt_with_reused_rows(engine):
     assert {choice.stats.approximate_tokens for choice in result.choices} == {46}
 
 
-def test_all_rows_are_freed(engine):
+def test_all_rows_are_freed(engine, monkeypatch):
     model = engine.model
     cache = cache_of(engine, "blend", scope="all")
     prepared = cache.prepare(prompt(0, 1, 2))
@@ -301,7 +302,7 @@ def test_all_rows_are_freed(engine):
         raise RuntimeError("broken on purpose")
 
     prepared = cache.prepare(prompt(2, 1, 0))
-    prepared.rows.choose = fail
+    monkeypatch.setattr(prompt_rows, "farthest", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         ask(engine, prepared)
     model.prefixes.clear()
@@ -419,7 +420,7 @@ def test_statistics_count_the_head_separately(engine):
     ask(engine, cache.prepare(prompt(0, 1)))
     ask(engine, cache.prepare(prompt(1, 2)))
     found = cache.statistics()
-    assert (found.head.parts, found.head.exact_hits, found.head.hit_rate) == (2, 1, 0.5)
+    assert (found.head.parts, found.head.exact_hits, found.head.hits) == (2, 1, 1)
     assert (found.passages.parts, found.passages.approximate_hits) == (4, 1)
     assert found.passages.exact_tokens == 0
     assert found.passages.approximate_tokens == 23
@@ -471,7 +472,9 @@ FACTS = [
 
 
 @pytest.mark.slow
-def test_on_the_real_model_blending_beats_chance_and_comes_closer_with_its_share(smollm2):
+def test_on_the_real_model_blending_beats_chance_and_comes_closer_with_its_share(
+    smollm2, monkeypatch
+):
     encode = smollm2.encoder.text
     parts = [
         ("head", encode(HEAD_TEXT), ""),
@@ -483,11 +486,10 @@ def test_on_the_real_model_blending_beats_chance_and_comes_closer_with_its_share
     tokens = [token for _, own, _ in parts for token in own]
     exact = continuation_logits(smollm2, tokens, None, answer)
 
-    def divergence(mode, share=0.0, choose=None):
+    def divergence(mode, share=0.0, choose=prompt_rows.farthest):
         cache = cache_of(smollm2, mode, scope="all", share=share)
         prepared = cache.prepare(parts)
-        if choose:
-            prepared.rows.choose = choose
+        monkeypatch.setattr(prompt_rows, "farthest", choose)
         logits = continuation_logits(smollm2, prepared.tokens, prepared.rows, answer)
         return mean_divergence(exact, logits)
 

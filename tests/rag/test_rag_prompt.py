@@ -6,6 +6,7 @@ from rag_tiny import CORPUS, rag_engine
 from graft.errors import InputError
 from graft.rag.corpus import Hit
 from graft.rag.families import FAMILIES, find_family
+from graft.rag.parts import PartReuse
 from graft.rag.prompt import Prompter, quotable
 
 HITS = [Hit(CORPUS.passages[1], 3.0), Hit(CORPUS.passages[0], 2.0)]
@@ -16,14 +17,14 @@ def engine():
     return rag_engine()
 
 
-def said(engine, tokens):
+def decoded(engine, tokens):
     return engine.loaded.tokenizer.decode(tokens)
 
 
 def test_plain_prompt_is_one_text(engine):
     prompter = Prompter(engine, find_family("2wiki"), "plain", guided=True)
     parts = prompter.parts("Who?", HITS, ["9", "1"], engine.encoder.text(" It was"))
-    text = said(engine, [token for part in parts for token in part.tokens])
+    text = decoded(engine, [token for part in parts for token in part.tokens])
     assert text.startswith(
         "Question: In which city was the director of the film The Third Man born"
     )
@@ -40,13 +41,13 @@ def test_plain_prompt_is_one_text(engine):
 def test_first_round_lists_no_unrelated_passages(engine):
     parts = Prompter(engine, find_family("2wiki"), "plain").parts("Who?", HITS, [], [])
     [guide] = [part for part in parts if part.kind == "guide"]
-    assert "unrelated" not in said(engine, guide.tokens)
+    assert "unrelated" not in decoded(engine, guide.tokens)
 
 
 def test_only_the_last_unrelated_passages_are_listed(engine):
     seen = [f"d{n}" for n in range(30)]
     parts = Prompter(engine, find_family("2wiki"), "plain").parts("Who?", HITS, seen, [])
-    [guide] = [said(engine, part.tokens) for part in parts if part.kind == "guide"]
+    [guide] = [decoded(engine, part.tokens) for part in parts if part.kind == "guide"]
     assert "[d20]" in guide
     assert "[d19]" not in guide
 
@@ -54,20 +55,20 @@ def test_only_the_last_unrelated_passages_are_listed(engine):
 def test_unguided_prompt_has_the_request_only(engine):
     prompter = Prompter(engine, find_family("2wiki"), "plain", guided=False)
     [guide] = [part for part in prompter.parts("Who?", HITS, ["9"], []) if part.kind == "guide"]
-    assert said(engine, guide.tokens) == "Answer the question in the same format as above.\n"
+    assert decoded(engine, guide.tokens) == "Answer the question in the same format as above.\n"
 
 
 def test_without_passages_there_is_neither_context_nor_guide(engine):
     parts = Prompter(engine, find_family("hotpotqa"), "plain").parts("Who?", [], ["9"], [])
     assert [part.kind for part in parts] == ["head", "question", "frame"]
-    assert said(engine, parts[1].tokens).startswith(find_family("hotpotqa").instruction)
+    assert decoded(engine, parts[1].tokens).startswith(find_family("hotpotqa").instruction)
 
 
 def test_a_chat_model_gets_demonstrations_as_turns(engine):
     prompter = Prompter(engine, find_family("general"))
     assert prompter.style == "chat"
     parts = prompter.parts("Who?", HITS, [], engine.encoder.text("It was"))
-    text = said(engine, [token for part in parts for token in part.tokens])
+    text = decoded(engine, [token for part in parts for token in part.tokens])
     assert text.count("<|im_start|>assistant") == 4
     assert text.endswith("Question: Who?<|im_end|>\n<|im_start|>assistant\nIt was")
 
@@ -91,7 +92,8 @@ def test_drafts_use_passages_question_and_text_without_demonstrations(engine):
     prompter = Prompter(engine, find_family("general"))
     parts = prompter.parts("Who?", HITS, [], engine.encoder.text("It was"))
     tokens = [token for part in parts for token in part.tokens]
-    copied = [said(engine, tokens[a:b]) for a, b in quotable(parts)]
+    sizes = [PartReuse(part.kind, part.id, len(part.tokens)) for part in parts]
+    copied = [decoded(engine, tokens[a:b]) for a, b in quotable(sizes)]
     assert copied[0].startswith("[2] river")
     assert copied[-2].endswith("Who?")
     assert copied[-1] == "It was"

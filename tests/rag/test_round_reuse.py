@@ -1,13 +1,15 @@
 """KV cache reuse between the rounds of a session."""
 
+from dataclasses import replace
+
 import pytest
 from rag_tiny import CORPUS, QUESTION, rag_engine
 
 from graft.rag.corpus import Bm25Corpus, Hit, Passage
 from graft.rag.document_cache import DocumentCache
-from graft.rag.parts import Part
+from graft.rag.parts import PartReuse, reused
 from graft.rag.reuse import Reuse
-from graft.rag.round_reuse import DocumentReuse, Handed, reused
+from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -75,14 +77,14 @@ def test_approximate_answers_are_marked(engine, reuse):
     assert answer.made.approximate
     assert answer.made.reuse == reuse
     assert answer.totals.approximate_tokens > 0
-    told = answer.as_dict()
-    assert told["approximate"] is True
-    nearly = [each for each in told["rounds"] if each["approximate_tokens"]]
-    assert nearly
-    assert all(each["approximate"] for each in nearly)
-    for each in answer.rounds:  # what is nearly known never counts as known
-        known = sum(each.reused.values()) + each.stats.approximate_tokens
-        assert known < each.stats.prompt_tokens
+    content = answer.as_dict()
+    assert content["approximate"] is True
+    approximate = [each for each in content["rounds"] if each["approximate_tokens"]]
+    assert approximate
+    assert all(each["approximate"] for each in approximate)
+    for each in answer.rounds:  # approximate tokens are not counted as exact
+        cached = sum(each.reused.values()) + each.stats.approximate_tokens
+        assert cached < each.stats.prompt_tokens
 
 
 def test_drafts_change_no_token_of_approximate_answers(engine):
@@ -133,8 +135,8 @@ def test_scope_all_shares_passages(engine):
     own.corpus = Turning()
     answers.append(own.ask(QUESTION, SHORT))
     assert answers[0].token_ids == answers[1].token_ids
-    nearly = [answer.rounds[0].stats.approximate_tokens for answer in answers]
-    assert nearly[1] > nearly[0] == 0
+    approximate = [answer.rounds[0].stats.approximate_tokens for answer in answers]
+    assert approximate[1] > approximate[0] == 0
 
 
 def test_reordered_rounds_are_marked(engine):
@@ -165,24 +167,25 @@ def test_scoring_policies_run_with_approximate_reuse(engine):
 
 
 PARTS = [
-    Part("head", [1] * 10, "demonstrations"),
-    Part("passage", [2] * 5, "a"),
-    Part("passage", [3] * 5, "b"),
-    Part("text", [4] * 2),
+    PartReuse("head", "demonstrations", 10),
+    PartReuse("passage", "a", 5),
+    PartReuse("passage", "b", 5),
+    PartReuse("text", "", 2),
 ]
 
 
 @pytest.mark.parametrize(
     ("known", "cached", "expected"),
     [
-        (None, 0, {}),
-        (None, 8, {"demonstrations": 8}),
-        (None, 17, {"demonstrations": 10, "passage": 7}),
+        ([0, 0, 0, 0], 0, {}),
+        ([0, 0, 0, 0], 8, {"demonstrations": 8}),
+        ([0, 0, 0, 0], 17, {"demonstrations": 10, "passage": 7}),
         ([10, 0, 0, 0], 10, {"demonstrations": 10}),
-        ([10, 0, 5, 0], 15, {"demonstrations": 10, "passage": 5}),  # the first passage was read
-        ([10, 0, 5, 0], 18, {"demonstrations": 10, "passage": 8}),  # and known in part
+        ([10, 0, 5, 0], 15, {"demonstrations": 10, "passage": 5}),  # the first passage computed
+        ([10, 0, 5, 0], 18, {"demonstrations": 10, "passage": 8}),  # partly in the prefix cache
         ([0, 5, 0, 0], 15, {"demonstrations": 10, "passage": 5}),
     ],
 )
 def test_reused_tokens_are_counted_by_part(known, cached, expected):
-    assert reused(Handed(PARTS, known=known), cached) == expected
+    parts = [replace(part, exact=exact) for part, exact in zip(PARTS, known, strict=True)]
+    assert reused(parts, cached) == expected

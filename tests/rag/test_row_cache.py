@@ -81,11 +81,11 @@ def test_inexact_rows_are_not_written_to_disk(tmp_path):
 
 
 def test_folder_stays_within_its_size(tmp_path):
-    most = 5 * SIZE
-    kept = RowCache("model", max_bytes=0, folder=tmp_path, disk_bytes=most)
+    limit = 5 * SIZE
+    kept = RowCache("model", max_bytes=0, folder=tmp_path, disk_bytes=limit)
     for number in range(10):
         kept.put(entry(number))
-        assert kept.disk_bytes <= most
+        assert kept.disk_bytes <= limit
     assert files(tmp_path)
     small = RowCache("model", max_bytes=0, folder=tmp_path / "small", disk_bytes=SIZE - 1)
     small.put(entry(1))

@@ -238,10 +238,10 @@ def test_demonstrations_are_prefilled_once(engine):
 
 
 def test_answer_as_a_dictionary(engine):
-    told = tiny_session(engine, "fs").ask(QUESTION, SHORT).as_dict()
-    assert {"text", "answer", "rounds", "stats", "policy", "language", "seed"} <= set(told)
+    content = tiny_session(engine, "fs").ask(QUESTION, SHORT).as_dict()
+    assert {"text", "answer", "rounds", "stats", "policy", "language", "seed"} <= set(content)
     wanted = {
         "query", "passages", "reused", "prefill_seconds", "decode_seconds", "retrieval_seconds",
     }  # fmt: skip
-    assert wanted <= set(told["rounds"][0])
-    assert set(told["rounds"][0]["passages"][0]) == {"id", "score"}
+    assert wanted <= set(content["rounds"][0])
+    assert set(content["rounds"][0]["passages"][0]) == {"id", "score"}

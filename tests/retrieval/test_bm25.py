@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graft.retrieval import scores
-from graft.retrieval.bm25 import question_words, words
+from graft.retrieval.bm25 import question_words, scores, words
 
 VOCABULARY = ["rent", "lift", "door", "pay", "key", "roof", "week"]
 TEXTS = st.lists(

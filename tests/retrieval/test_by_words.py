@@ -8,10 +8,10 @@ from graft.retrieval.by_words import by_words
 
 
 @given(st.text(), st.integers(1, 20))
-def test_only_blanks_are_lost_and_no_passage_is_too_long(text, most):
-    pieces = list(by_words(text, most))
+def test_only_blanks_are_lost_and_no_passage_is_too_long(text, limit):
+    pieces = list(by_words(text, limit))
     assert "".join("".join(piece.split()) for piece in pieces) == "".join(text.split())
-    assert all(piece and len(piece.split()) <= most for piece in pieces)
+    assert all(piece and len(piece.split()) <= limit for piece in pieces)
 
 
 def test_passage_ends_with_a_sentence_that_ends_in_its_last_quarter():

@@ -25,23 +25,23 @@ PIECES = [
 LONG = st.lists(st.sampled_from(PIECES), max_size=120).map("".join) | st.text(max_size=200)
 
 
-def cut(text, most=MAX_TOKENS, tokenizer=TOKENIZERS[0]):
+def cut(text, limit=MAX_TOKENS, tokenizer=TOKENIZERS[0]):
     tokens = tokenizer.encode(text, add_special_tokens=False)
-    return tokens, chunks(token_text(tokenizer, tokens), 0, len(tokens), most)
+    return tokens, chunks(token_text(tokenizer, tokens), 0, len(tokens), limit)
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @given(LONG, st.integers(1, 60))
-def test_joined_chunks_are_the_tokens(tokenizer, text, most):
-    tokens, found = cut(text, most, tokenizer)
+def test_joined_chunks_are_the_tokens(tokenizer, text, limit):
+    tokens, found = cut(text, limit, tokenizer)
     assert [token for chunk in found for token in tokens[chunk.start : chunk.end]] == tokens
     assert "".join(chunk.text for chunk in found) == token_text(tokenizer, tokens).text
-    assert all(0 < len(chunk) <= most for chunk in found)
-    assert all(len(chunk) >= max(1, most // 2) for chunk in found[:-1])
+    assert all(0 < len(chunk) <= limit for chunk in found)
+    assert all(len(chunk) >= max(1, limit // 2) for chunk in found[:-1])
 
 
 @pytest.mark.parametrize(
-    ("unit", "most", "end"),
+    ("unit", "limit", "end"),
     [
         ("Some words of a paragraph. And more,\nof it" + " here" * 9 + ".\n\n", 120, "here."),
         ("The sentence goes on\nto the next line.\n", 80, "next line."),
@@ -55,8 +55,8 @@ def test_joined_chunks_are_the_tokens(tokenizer, text, most):
     ],
 )
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_cuts_are_at_the_best_border(unit, most, end, tokenizer):
-    _, found = cut(unit * 60, most, tokenizer)
+def test_cuts_are_at_the_best_border(unit, limit, end, tokenizer):
+    _, found = cut(unit * 60, limit, tokenizer)
     assert len(found) > 3
     assert all(chunk.text.rstrip().endswith(end) for chunk in found[:-1])
 

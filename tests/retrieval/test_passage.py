@@ -2,30 +2,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graft.retrieval import split
-from graft.retrieval.passage import MAX_CHARACTERS
+from graft.retrieval.passage import MAX_CHARACTERS, split
 
 PIECES = ["word", " ", "\n", "\n\n", "\n# ", ". ", "。", "\t| a | b |\n", "é", "😀", "x" * 90]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=120).map("".join) | st.text(max_size=300)
 
 
 @given(TEXTS, st.integers(1, 120))
-def test_nothing_is_lost_or_repeated(text, most):
-    passages = split("a.txt", text, most)
+def test_nothing_is_lost_or_repeated(text, limit):
+    passages = split("a.txt", text, limit)
     assert "".join(passage.text for passage in passages) == text
     place = 0
     for passage in passages:
         assert passage.document == "a.txt"
         assert passage.start == place < passage.end
         assert text[passage.start : passage.end] == passage.text
-        assert len(passage.text) <= most
+        assert len(passage.text) <= limit
         place = passage.end
 
 
 @given(TEXTS, st.integers(2, 120))
-def test_only_the_last_passage_is_shorter_than_half(text, most):
-    for passage in split("a.txt", text, most)[:-1]:
-        assert len(passage.text) >= most // 2
+def test_only_the_last_passage_is_shorter_than_half(text, limit):
+    for passage in split("a.txt", text, limit)[:-1]:
+        assert len(passage.text) >= limit // 2
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from tiny_words import made_up_text
 
 from graft.errors import InputError
-from graft.retrieval import Relevance, retriever
 from graft.retrieval.fusion import Fusion
+from graft.retrieval.named import retriever
+from graft.retrieval.retriever import Relevance
 from graft.retrieval.windows import best, edges
 
 needs_wordllama = pytest.mark.skipif(
@@ -215,12 +216,3 @@ def test_without_sentence_transformers_the_extra_is_named(monkeypatch):
 def test_folder_without_an_encoder_is_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match="not a folder with an encoder"):
         retriever(f"dense:{tmp_path}")
-
-
-def test_farthest_ranks_the_least_relevant_first():
-    question = "the engine of the locomotive, the mechanic and the parliament"
-    nearest = retriever("bm25").relevance(question, TEXTS)
-    found = retriever("farthest").relevance(question, TEXTS)
-    assert nearest.ranking()[0] == found.ranking()[-1] == 2
-    assert found.ranking()[0] == 1
-    assert found.relevant.all()

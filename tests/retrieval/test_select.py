@@ -2,7 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graft.retrieval import Passage, fill, ranking
+from graft.retrieval.passage import Passage
+from graft.retrieval.select import fill, ranking
 
 SIZES = st.lists(st.integers(1, 50), max_size=60)
 

@@ -73,7 +73,7 @@ def test_borders_are_never_inside_a_character():
     assert len(found.borders) == 3
     assert found.of(0, 2) == ""
     assert found.border(0) == 0
-    assert found.border_after(2) == len(tokens)
+    assert found.border(2) == len(tokens)
 
 
 def test_invalid_utf8_is_not_held_back():

@@ -105,10 +105,10 @@ class LookupDrafter:
         self, context: DraftContext, path: list[int], scores: Sequence[float], nodes: int
     ) -> DraftTree:
         """A tree of `path`, whose nodes have these `scores`, and at most `nodes` continuations of
-        it. The index must be able to `lookup_after`."""
+        it."""
         text = self._texts[context.sequence]
         limit = min(self._nodes, nodes)
-        matches = text.index.lookup_after(path, limit, text.calibration.confidence())
+        matches = text.index.lookup(limit, text.calibration.confidence(), path)
         if not len(matches):
             return root_only(context.root)
         count = len(path)

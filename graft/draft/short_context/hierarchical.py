@@ -37,7 +37,7 @@ def no_proposal(context: DraftContext, path: list[int], nodes: int) -> DraftTree
 
 
 def lookup_after(lookup: LookupDrafter) -> ProposeAfter:
-    """Matches after draft tokens; the index must be able to `lookup_after`."""
+    """Matches after draft tokens."""
 
     def after(context: DraftContext, path: list[int], nodes: int) -> DraftTree:
         found = lookup.propose_after(context, path, [1.0] * len(path), nodes)

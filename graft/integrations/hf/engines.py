@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -76,7 +76,8 @@ def engine_for(model: PreTrainedModel) -> Iterator[Engine]:
             yield kept.engine
         else:
             attention = fastest_attention(model.device)
-            yield _engine(model, HookForward(model, attention), "hook", kept.costs)
+            forward = cast(Forward, HookForward(model, attention))
+            yield _engine(model, forward, "hook", kept.costs)
 
 
 def _lock_of(model: PreTrainedModel) -> Any:  # noqa: ANN401

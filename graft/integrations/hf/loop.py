@@ -85,9 +85,9 @@ def generate(  # noqa: PLR0913  transformers' signature and three of ours
     )
     texts = [each.tolist() if isinstance(each, Tensor) else each for each in documents]
     predicted = prediction.tolist() if isinstance(prediction, Tensor) else prediction
-    seeds = _seeds(rows, sampled=generation_config.do_sample)
     options = ([row.prompt for row in rows], stopping_criteria.max_length, draft, texts, predicted)
-    seeds = agreed_seeds(model, seeds, options)
+    own_seeds = _seeds(rows, sampled=generation_config.do_sample)
+    seeds = agreed_seeds(model, own_seeds, options)
     with engine_for(model) as engine:
         max_tokens = _tokens_left(engine, rows, input_ids.shape[1], stopping_criteria.max_length)
         requests = [
@@ -180,9 +180,8 @@ def _output(
     if pad is None and not ends.go_on and len(set(ends.at)) > 1:
         raise InputError("rows end at different lengths; set pad_token_id")
     generated = input_ids.new_full((len(rows), ends.longest), 0 if pad is None else pad)
-    for number, result in enumerate(results):
-        length = ends.longest if ends.go_on else ends.at[number]
-        generated[number, :length] = input_ids.new_tensor(result.token_ids[:length])
+    for row, result, length in zip(generated, results, ends.lengths, strict=True):
+        row[:length] = input_ids.new_tensor(result.token_ids[:length])
     sequences = torch.cat([input_ids, generated], -1)
     if not config.return_dict_in_generate:
         return sequences
@@ -209,8 +208,8 @@ def _steps(of_rows: list[list[Tensor]], ends: Ends, pad: int | None) -> tuple[Te
     return tuple(
         torch.stack(
             [
-                row[step] if step < (ends.longest if ends.go_on else end) else padding
-                for row, end in zip(of_rows, ends.at, strict=True)
+                row[step] if step < length else padding
+                for row, length in zip(of_rows, ends.lengths, strict=True)
             ]
         )
         for step in range(ends.longest)

@@ -63,6 +63,11 @@ class Ends:
         """Length of the longest finished row."""
         return max((length for length in self.at if length), default=0)
 
+    @property
+    def lengths(self) -> list[int]:
+        """Length of each row in the output."""
+        return [self.longest if self.go_on or end is None else end for end in self.at]
+
 
 @dataclass(frozen=True, slots=True)
 class GenerateArgs:

@@ -2,6 +2,7 @@
 
 import inspect
 import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ def generate_arguments(model: PreTrainedModel, input_ids: Tensor) -> dict[str, A
     transformers (5.10 to 5.22 at least) passes neither the streamer nor the assistant model to a
     callable: the streamer would never end and the assistant would be ignored.
     """
-    code, frame = inspect.unwrap(GenerationMixin.generate).__code__, sys._getframe()
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
     found = dict(frame.f_locals) if frame else {}

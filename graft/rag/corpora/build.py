@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -39,6 +39,7 @@ from graft.rag.corpora.folder import (
 from graft.rag.corpora.indexes import LexicalWriter, VectorWriter
 from graft.rag.corpus import Passage
 from graft.rag.corpus_files import Known, read_passages
+from graft.retrieval.retriever import Encoder
 
 BATCH = 256  # passages
 Report = Callable[[int, str], None]  # passages so far, stage
@@ -62,12 +63,7 @@ def build(
     about = describe(engines, words, encoders)
     with _writing(folder) as temporary:
         builder = _Builder(temporary, report)
-        for number, name in enumerate(engines):
-            if name == BM25:
-                builder.writers.append(LexicalWriter(temporary / LEXICAL))
-            else:
-                file = temporary / vectors_file(number)
-                builder.writers.append(VectorWriter(file, encoders[name]))
+        builder.open_indexes(engines, encoders)
         builder.add_passages(read_passages(files, words))
         return builder.finish(about).passages
 
@@ -82,14 +78,7 @@ def add(folder: Path, files: Iterable[str], report: Report) -> int:
         builder = _Builder(temporary, report, len(texts))
         shutil.copyfile(folder / TEXT, temporary / TEXT)
         builder.places = np.load(folder / PLACES).tolist()
-        for number, name in enumerate(about.engines):
-            if name == BM25:
-                writer = LexicalWriter(temporary / LEXICAL)
-                writer.add(searched_text(each.title, each.text) for each in texts)
-            else:
-                file = vectors_file(number)
-                writer = VectorWriter(temporary / file, encoders[name], folder / file)
-            builder.writers.append(writer)
+        builder.open_indexes(about.engines, encoders, folder)
         builder.add_passages(read_passages(files, about.words, Known(texts)))
         return builder.finish(about).passages - manifest.passages
 
@@ -118,6 +107,24 @@ class _Builder:
     count: int = 0
     places: list[int] = field(default_factory=lambda: [0])
     writers: list[Writer] = field(default_factory=list)
+
+    def open_indexes(
+        self,
+        engines: tuple[str, ...],
+        encoders: Mapping[str, Encoder],
+        earlier: Path | None = None,
+    ) -> None:
+        """Start an index for each engine, with the passages of an `earlier` corpus."""
+        for number, name in enumerate(engines):
+            if name == BM25:
+                words = LexicalWriter(self.folder / LEXICAL)
+                old = Texts(earlier) if earlier else ()
+                words.add(searched_text(each.title, each.text) for each in old)
+                self.writers.append(words)
+            else:
+                file = vectors_file(number)
+                vectors = earlier / file if earlier else None
+                self.writers.append(VectorWriter(self.folder / file, encoders[name], vectors))
 
     def add_passages(self, passages: Iterable[Passage]) -> None:
         """Write and index passages in batches."""

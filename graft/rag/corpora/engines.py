@@ -7,25 +7,17 @@ from typing import Any
 import numpy as np
 
 from graft.errors import InputError
-from graft.retrieval.encoder import Encoder, find_encoder
+from graft.retrieval.named import BM25, check_retriever, find_encoder
+from graft.retrieval.retriever import Encoder
 
-BM25 = "bm25"
-ALIASES = {"bm25s": BM25, "hybrid": f"{BM25}+static"}
+CHOICES = "bm25s, static, dense, dense:NAME, hybrid or milvus"
 PROBE = "The lift at the main entrance was installed in 2011."
 SAME = 0.999  # minimum cosine of the probe's vectors by the same encoder on any device
 
 
 def engine_parts(name: str) -> tuple[str, ...]:
     """`bm25s`, `static`, `dense`, `dense:NAME` or `hybrid`, joined by +, as single engines."""
-    parts = tuple(ALIASES.get(name, name).split("+"))
-    parts = tuple(ALIASES.get(part, part) for part in parts)
-    for part in parts:
-        kind, colon, model = part.partition(":")
-        if part not in (BM25, "static", "dense") and not (kind == "dense" and colon and model):
-            raise InputError(
-                f"unknown engine {part!r}; choose bm25s, static, dense, dense:NAME, hybrid or "
-                "milvus"
-            )
+    parts = check_retriever(name, "engine", CHOICES)
     if len(set(parts)) < len(parts):
         raise InputError(f"the engine {name!r} has a part twice")
     return parts

@@ -17,8 +17,8 @@ from graft.errors import InputError
 from graft.rag.corpus import K1, B
 from graft.retrieval.bm25 import question_words, words
 from graft.retrieval.bm25s_without_jax import load_bm25s
-from graft.retrieval.encoder import Encoder
 from graft.retrieval.fusion import RANK_OFFSET
+from graft.retrieval.retriever import Encoder
 
 BLOCK = 1 << 16  # vectors compared at a time
 Ranked = tuple[np.ndarray, np.ndarray]  # numbers of passages and their scores, best first

@@ -27,8 +27,8 @@ from graft.rag.corpora.engines import (
 from graft.rag.corpus import K1, B, Hit, Passage
 from graft.rag.corpus_files import Known, read_passages
 from graft.retrieval.bm25 import question_words
-from graft.retrieval.encoder import Encoder
 from graft.retrieval.fusion import RANK_OFFSET
+from graft.retrieval.retriever import Encoder
 
 PREFIX = "milvus:"
 TOKEN = "GRAFT_MILVUS_TOKEN"  # noqa: S105  name of an environment variable
@@ -87,7 +87,7 @@ def build(
         client.drop_collection(building)  # of an interrupted build
         _create(client, building, about)
         try:
-            count = _insert(client, building, read_passages(files, words), encoders, report)
+            count = _insert(client, building, read_passages(files, words), about, encoders, report)
             if not count:
                 raise InputError("the corpus has no passages; name files that hold some")
             client.drop_collection(address.collection)
@@ -111,7 +111,7 @@ def add(address: Address, files: Iterable[str], report: Report) -> int:
         check_encoders(about, encoders, str(address))
         known = Known(_passages(client, address.collection))
         fresh = read_passages(files, about.words, known)
-        return _insert(client, address.collection, fresh, encoders, report)
+        return _insert(client, address.collection, fresh, about, encoders, report)
 
 
 class MilvusCorpus:
@@ -131,8 +131,8 @@ class MilvusCorpus:
 
     def search(self, query: str, k: int) -> list[Hit]:
         """See Corpus."""
-        queries = {name: self._query(name, query) for name in self.about.engines}
-        queries = {name: each for name, each in queries.items() if each is not None}
+        own = {name: self._query(name, query) for name in self.about.engines}
+        queries = {name: each for name, each in own.items() if each is not None}
         with _errors(self.address):
             if len(queries) > 1:  # Milvus Lite also fuses irrelevant passages
                 queries = {name: each for name, each in queries.items() if self._one(name, each, 1)}
@@ -283,11 +283,12 @@ def _insert(
     client: Any,  # noqa: ANN401
     name: str,
     passages: Iterable[Passage],
+    about: About,
     encoders: Mapping[str, Encoder],
     report: Report,
 ) -> int:
     """Insert passages with their vectors in batches; returns their number."""
-    about, count, rest = _about(client, name), 0, iter(passages)
+    count, rest = 0, iter(passages)
     while batch := list(islice(rest, BATCH)):
         rows = [_row(each) for each in batch]
         for engine, encoder in encoders.items():

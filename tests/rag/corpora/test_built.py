@@ -123,7 +123,7 @@ def test_another_encoder_of_the_same_name_is_refused(tmp_path, files, letters):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (lambda c: (c / TEXT).write_bytes((c / TEXT).read_bytes()[:-5]), "bytes instead of"),
         (lambda c: (c / TEXT).unlink(), "is missing"),
@@ -133,11 +133,11 @@ def test_another_encoder_of_the_same_name_is_refused(tmp_path, files, letters):
         (lambda c: (c / MANIFEST).unlink(), "is not a corpus"),
     ],
 )
-def test_incomplete_and_damaged_corpora_are_refused(tmp_path, files, spoil, said):
+def test_incomplete_and_damaged_corpora_are_refused(tmp_path, files, spoil, message):
     corpus = tmp_path / "corpus"
     make(corpus, files)
     spoil(corpus)
-    with pytest.raises(InputError, match=said) as raised:
+    with pytest.raises(InputError, match=message) as raised:
         BuiltCorpus(corpus)
     assert "graft index passages" in str(raised.value)
     assert "\n" not in str(raised.value)
