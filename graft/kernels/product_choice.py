@@ -8,7 +8,7 @@ or so; what was chosen is kept on disk.
 
 import json
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -33,7 +33,8 @@ from graft.kernels.product_triton import (
 log = logging.getLogger(__name__)
 
 TILE = 16  # rows of a program at least: fewer rows take as long
-FEW = 128  # rows from which the library is faster than ours wherever it has the same bits
+FEW = 128  # rows from which the library is faster than ours wherever it has the same bits ...
+STEP = 64  # ... and is tried, if they are a multiple of this: steps are padded
 REPEATS = 12  # launches of a way that is measured
 MATRICES = 8  # of different layers, so that no weights come from a cache
 LIBRARY = None
@@ -49,17 +50,15 @@ class ChosenProduct:
         *,
         gated: bool = False,
         cut: bool = False,
-        sizes: Collection[int] = (),
     ) -> None:
         """With `gated` see `product`. `cut` matrices may have several segments: their products
-        are then [segments, N, O] in float32. Only for these numbers of rows ways are measured."""
+        are then [segments, N, O] in float32."""
         self._weights, self._gated = weights, gated
         self._biases = biases or [None] * len(weights)
         outputs, self._depth = weights[0].shape
         self._outputs = outputs // 2 if gated else outputs
         self.segments = segments_of(outputs, self._depth) if cut else 1
         self._measures = weights[0].device.type == "cuda"
-        self._sizes = set(sizes)
         self._ways: dict[int, ProductPlan | None] = {}
 
     def __call__(self, index: int, x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -91,7 +90,7 @@ class ChosenProduct:
         return y if out is None else out.copy_(y)
 
     def _choose(self, rows: int) -> ProductPlan | None:
-        if not self._measures or (rows > TILE and rows not in self._sizes):
+        if not self._measures or (rows > FEW and rows % STEP):
             return default_plan(rows, self._outputs, self._depth, self._weights[0].itemsize)
         assert not torch.cuda.is_current_stream_capturing(), "measure before capturing"
         weight = self._weights[0]

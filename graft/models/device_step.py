@@ -47,19 +47,6 @@ class StepShape:
         }
 
 
-def exact(plan: SplitPlan) -> StepShape:
-    """The shape of a step with this plan and nothing else."""
-    return StepShape(
-        len(plan.nodes),
-        plan.tile,
-        len(plan.tasks),
-        len(plan.extents),
-        plan.paths.shape[1],
-        plan.parts,
-        plan.merges,
-    )
-
-
 class DeviceStep:
     """The buffer on a device and its parts."""
 

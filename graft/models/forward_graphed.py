@@ -21,7 +21,7 @@ from graft.kernels.split_attention_triton import plan_for
 from graft.kernels.split_plan import UNCUT, SplitPlan
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.capture import captured, reason
-from graft.models.device_step import DeviceStep, StepShape, exact
+from graft.models.device_step import DeviceStep, StepShape
 from graft.models.forward_triton import TritonLayers
 from graft.sampling import upload
 
@@ -29,10 +29,12 @@ log = logging.getLogger(__name__)
 
 # Five to sixteen rows cost the same: the matrix units take sixteen at a time.
 BUCKETS = (1, 2, 4, 16, 24, 32, 48, 64, 80, 96, 128, 192, 256)
-# Pieces of prompts: the library's products take 128 rows at a time, so padding costs them nothing.
-PIECES = tuple(range(384, 2048 + 1, 128))
-# The least tables of a graph, if it has them at all: attention tasks, stored splits, tree depth.
-TASKS, PARTS, DEPTH = 32, 16, 16
+# Chunks of prompts, alone or with drafts of other sequences: the library's products take 128 rows
+# at a time, so padding costs them nothing.
+PIECES = tuple(range(384, 2304 + 1, 128))
+LARGE = 256  # steps beyond all sizes are padded to a multiple of it
+# The least tables of a graph: attention tasks, stored splits, tree depth, extents of a sequence.
+TASKS, PARTS, DEPTH, EXTENTS = 32, 16, 16, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,6 @@ class GraphedForward:
         if len(outputs) < len(tokens):
             wanted = upload(torch.from_numpy(outputs), self.device)
         shape = self._shape(plan)
-        if shape is None:
-            self._features = self.layers.features(self._filled(tokens, layout, plan))
-            return self.layers.logits(self._features[wanted])
         prepared = self._prepared.get(shape) or self._prepare(shape)
         prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
         self._features, logits = self._compute(prepared)
@@ -87,7 +86,7 @@ class GraphedForward:
             self.layers.features(self._alone(tokens, layout))
         finally:
             self.layers.queries = None
-        return torch.stack(found)
+        return torch.stack(found)[:, :, : len(tokens)]
 
     @torch.inference_mode()
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
@@ -101,12 +100,8 @@ class GraphedForward:
     def _alone(self, tokens: np.ndarray, layout: TreeLayout) -> DeviceStep:
         """A step whose kernels are launched without a graph."""
         self._keep_valid(int(layout.positions.max()) + 1)
-        return self._filled(tokens, layout, plan_for(layout, self.layers.group, self._keys))
-
-    def _filled(
-        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: SplitPlan
-    ) -> DeviceStep:
-        step = DeviceStep(exact(plan), self.device)
+        plan = plan_for(layout, self.layers.group, self._keys)
+        step = DeviceStep(self._shape(plan), self.device)
         step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
         return step
 
@@ -132,19 +127,19 @@ class GraphedForward:
         weight = self.layers.weights.head
         return weight if tokens is None else weight[tokens]
 
-    def _shape(self, plan: SplitPlan) -> StepShape | None:
+    def _shape(self, plan: SplitPlan) -> StepShape:
         """Few shapes for many steps: the next of some numbers of nodes, and tables of sizes that
-        double. None for steps that nothing is captured for."""
-        count = len(plan.nodes)
-        nodes = next((size for size in self.sizes if size >= count), None)
-        if nodes is None or (count > BUCKETS[-1] and plan.paths.shape[1]):
-            return None
+        double."""
+        count, depth = len(plan.nodes), plan.paths.shape[1]
+        large = -(-count // LARGE) * LARGE
+        nodes = next((size for size in self.sizes if size >= count), large)
+        few = min(nodes, BUCKETS[-1])
         return StepShape(
             nodes,
             plan.tile,
-            _doubled(TASKS, len(plan.tasks)) if len(plan.tasks) else 0,
-            _doubled(nodes, len(plan.extents)),
-            _doubled(DEPTH, plan.paths.shape[1]) if plan.paths.shape[1] else 0,
+            _doubled(TASKS, len(plan.tasks)),
+            _doubled(EXTENTS * few, len(plan.extents)),
+            _doubled(DEPTH, depth) if depth or nodes == few else 0,
             _doubled(PARTS, plan.parts) if plan.parts > UNCUT else UNCUT,
             plan.merges,
         )
@@ -183,7 +178,7 @@ class GraphedForward:
         step = DeviceStep(shape, self.device)
         step.clear()
         prepared = _Prepared(step)
-        if self.capturing:
+        if self.capturing and shape.nodes in self.sizes:
             try:
                 graph, outcome = captured(partial(self._launch, step), self.device, self._pool)
             except RuntimeError as error:

@@ -5,9 +5,6 @@ splits (`split_attention_triton`), norms and rotations work row by row, and ever
 where the others do. So a step's other nodes, its size and its graph change nothing.
 """
 
-from collections.abc import Collection
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,10 +22,7 @@ TABLE = 1 << 17  # positions whose angles are computed at first, if the model ha
 class TritonLayers:
     """Computes a step that is on the device; its inputs stay at the same addresses."""
 
-    def __init__(
-        self, shape: LlamaShape, weights: LlamaWeights, sizes: Collection[int] = ()
-    ) -> None:
-        """`sizes`: numbers of nodes that steps are padded to."""
+    def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
         assert weights.layers[0].scales is None, "int8 products run in panels or the hook"
         self.shape, self.weights = shape, weights
         head = weights.head
@@ -38,12 +32,11 @@ class TritonLayers:
         self._rotary: tuple[Tensor, Tensor] = (head.new_empty(0), head.new_empty(0))
         self.queries: list[Tensor] | None = None  # of the layers so far, while they are wanted
         layers = weights.layers
-        chosen = partial(ChosenProduct, sizes=sizes)
-        self._qkv = chosen([x.qkv for x in layers], [x.qkv_bias for x in layers])
-        self._output = chosen([x.output for x in layers], cut=True)
-        self._gate_up = chosen([x.gate_up for x in layers], gated=True)
-        self._down = chosen([x.down for x in layers], cut=True)
-        self._head = chosen([head])
+        self._qkv = ChosenProduct([x.qkv for x in layers], [x.qkv_bias for x in layers])
+        self._output = ChosenProduct([x.output for x in layers], cut=True)
+        self._gate_up = ChosenProduct([x.gate_up for x in layers], gated=True)
+        self._down = ChosenProduct([x.down for x in layers], cut=True)
+        self._head = ChosenProduct([head])
 
     @property
     def group(self) -> int:

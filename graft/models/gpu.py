@@ -37,7 +37,7 @@ def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
     from graft.models.forward_graphed import GraphedForward
     from graft.models.forward_triton import TritonLayers
 
-    return GraphedForward(TritonLayers(shape, weights, GraphedForward.sizes))
+    return GraphedForward(TritonLayers(shape, weights))
 
 
 def hold_rows(

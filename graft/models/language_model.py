@@ -21,6 +21,7 @@ from graft.models.view import View
 from graft.tree.draft_tree import DraftTree, chain, root_only
 
 TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees that `warm_up` prepares batches of
+CONTEXT = 320  # tokens in front of them: short contexts have steps of their own shapes
 CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens prefilled in one step
 
 
@@ -194,13 +195,16 @@ class LanguageModel:
         with trees of several sizes."""
         max_rows = self.arena.max_rows
         limit = self.context_length if max_rows is None else min(self.context_length, max_rows)
-        sizes = [each for each in self.forward.sizes if each < limit]
+        sizes = [each for each in self.forward.sizes if each + CONTEXT < limit]
         if not sizes:
             return
-        if max_rows is not None and max(sizes) + (sequences - 1) * max(TREES) > max_rows:
+        needed = max(sizes) + CONTEXT + (sequences - 1) * (max(TREES) + CONTEXT)
+        if max_rows is not None and needed > max_rows:
             sequences = 1
-        extents = [self.open(max(TREES) if i else max(sizes)) for i in range(sequences)]
+        extents = [self.open(CONTEXT + (max(TREES) if i else max(sizes))) for i in range(sequences)]
         try:
+            for extent in extents:
+                self.prefill_chunk(extent, [0] * CONTEXT)
             for smallest, size in zip((1, *(each + 1 for each in sizes)), sizes, strict=False):
                 for nodes in {smallest, size} if size <= max(TREES) else {size}:
                     self.score(extents[:1], [chain([0] * nodes)], last_only=[True])
