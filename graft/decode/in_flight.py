@@ -8,6 +8,7 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from itertools import accumulate
 
+import numpy as np
 from torch import Tensor
 
 from graft.decode.sequence import Sequence
@@ -18,6 +19,7 @@ from graft.verify.draws import Draws, SamplerNodes
 from graft.verify.verdict import Verifier
 
 _LAST_NODE = root_only(0)  # a prompt chunk has logits after its last token alone
+_UNKNOWN = root_only(0)  # the root of a step that starts before its token is known
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -70,6 +72,24 @@ def step_parts(
     ]
 
 
+class NextNode:
+    """Where a step samples that starts before the token of the last is known."""
+
+    depths = np.array([1])
+
+    def __len__(self) -> int:
+        return 1
+
+    def paths(self) -> list[list[int]]:
+        """See Nodes: only samplers without penalties use it."""
+        return [[]]
+
+
+def parts_ahead(sequences: Several[Sequence]) -> list[Part]:
+    """The parts of a step whose roots are not known yet."""
+    return [Part(sequence, _UNKNOWN, place) for place, sequence in enumerate(sequences)]
+
+
 Verified = tuple[Part, list[int], list[int]]  # a part, its committed nodes, its final tokens
 
 
@@ -94,6 +114,17 @@ class InFlightStep:
     def needed(self) -> bool:
         """Whether any of its sequences is still running."""
         return any(not part.sequence.finished for part in self.parts)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it decodes one token of every sequence, without drafts and prompt chunks."""
+        return all(len(part.tree) == 1 and not part.prefill for part in self.parts)
+
+    def fill_roots(self) -> None:
+        """The tokens of the step before are known now."""
+        for part in self.parts:
+            if not part.sequence.finished:
+                part.tree = root_only(part.sequence.context.tokens[-1])
 
     def complete(self, model: LanguageModel, verify: Verifier) -> None:
         """Wait for the logits, verify, commit, and let the drafters observe the final tokens.

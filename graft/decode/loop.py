@@ -4,12 +4,19 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from graft.decode.in_flight import InFlightStep, Part, by_drafter, step_parts
+from graft.decode.in_flight import (
+    InFlightStep,
+    NextNode,
+    Part,
+    by_drafter,
+    parts_ahead,
+    step_parts,
+)
 from graft.decode.scheduler import Scheduler, seconds_by_nodes
 from graft.decode.sequence import Sequence
 from graft.decode.stats import clock
 from graft.decode.step_lock import StepLock
-from graft.draft.drafter import Budget, UpdatesAsync
+from graft.draft.drafter import Budget, Drafter, RunsAhead, UpdatesAsync
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
@@ -38,17 +45,22 @@ class DecodeLoop:
     def step(self) -> None:
         """One target forward: a draft tree per decoding sequence, and chunks of queued prompts.
 
-        An asynchronous device gets the next step before texts and events of this one are made. The
-        first token of a streamed answer is emitted first: it does not wait for drafting.
+        An asynchronous device gets the next step before texts and events of this one are made, and
+        a step without drafts even before this one's tokens are known. The first token of a
+        streamed answer is emitted first: it does not wait for drafting.
         """
         current = self._in_flight or self.launch()
         self._in_flight = None
         if current:
             launch_ahead = self.model.asynchronous and not current.yields_first_token
+            ahead = self._run_ahead(current) if launch_ahead else None
             try:
                 current.complete(self.model, self._verify)
-                if launch_ahead:
-                    self._in_flight = self.launch()
+                if ahead:
+                    ahead.fill_roots()
+                elif launch_ahead:
+                    ahead = self.launch()
+                self._in_flight = ahead
             finally:
                 current.emit()
             current.record_time(until=self._in_flight.since if self._in_flight else clock())
@@ -75,6 +87,28 @@ class DecodeLoop:
                 sequence.start_drafter()
         self._update_async(decoding)
         return in_flight
+
+    def _run_ahead(self, current: InFlightStep) -> InFlightStep | None:
+        """Score the step after `current` with tokens that only the device knows; None if it needs
+        the host: to draft, to prefill, or to decide what is sampled."""
+        sequences = [part.sequence for part in current.parts]
+        drafters = by_drafter(sequences)
+        if not (
+            current.plain
+            and current.draws
+            and self.scheduler.is_settled(sequences)
+            and all(s.runs_ahead and self.model.has_room(s.extent, 2) for s in sequences)
+            and all(_can_skip(drafter, [sequences[i] for i in mine]) for drafter, mine in drafters)
+        ):
+            return None
+        since = clock()
+        for drafter, _ in drafters:
+            drafter.skip()
+        extents = [sequence.extent for sequence in sequences]
+        logits = self.model.score_ahead(extents, current.draws.on_device)
+        draws = Draws([(sequence.sampler, NextNode()) for sequence in sequences], logits)
+        self._update_async(sequences)
+        return InFlightStep(parts_ahead(sequences), list(logits.split(1)), draws, since)
 
     def _draft(self, decoding: list[Sequence], *, prefill: int) -> list[DraftTree]:
         """A draft tree for each sequence; each drafter knows the cost of the step so far."""
@@ -137,6 +171,10 @@ class DecodeLoop:
     def busy(self) -> bool:
         """Whether a step is in flight."""
         return self._in_flight is not None
+
+
+def _can_skip(drafter: Drafter, sequences: list[Sequence]) -> bool:
+    return isinstance(drafter, RunsAhead) and drafter.can_skip([s.context for s in sequences])
 
 
 def _fail(error: Exception, sequences: list[Sequence]) -> None:

@@ -56,6 +56,13 @@ class Scheduler:
         """Running sequences that get a token in the next step."""
         return [each for each in self._running if each.context.tokens and not each.paused]
 
+    def is_settled(self, sequences: list[Sequence]) -> bool:
+        """Whether the next step is one of exactly these sequences, without prompt chunks, unless
+        one finishes."""
+        full = self._active >= self.max_batch
+        running = len(self._running) == len(sequences) and self.decoding == sequences
+        return running and (full or self._first_waiting() is None)
+
     def schedule(self, costs: StepCosts) -> tuple[list[Chunk], list[Sequence]]:
         """The prompt chunks and the decoding sequences of the next step."""
         self.collect_finished()

@@ -138,6 +138,15 @@ class Sequence:
                 tree = self.constraint.prune([*self.context.prompt, *self.context.tokens], tree)
         return tree
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether a step may start before the last token is known: the device alone samples, no one
+        needs its logits, and the next token is not the last."""
+        params = self.sampler.params
+        samples = self.sampler.stateless and (params.greedy or params.top_p == 1)
+        unused = self.stop_when is None and params.logprobs is None
+        return samples and unused and self.tokens_left > 1
+
     def append_first(self, logits: Tensor, drawn: Several[int] | None = None) -> int:
         """Append the first token, `drawn` or sampled from `logits` [1, V] after the prompt."""
         if self.sampler.params.n > 1 and self.leader is None:

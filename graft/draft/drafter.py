@@ -95,6 +95,17 @@ class UpdatesAsync(Protocol):
 
 
 @runtime_checkable
+class RunsAhead(Protocol):
+    """A drafter that lets a step without drafts start before the tokens of the last are known."""
+
+    def can_skip(self, contexts: list[DraftContext]) -> bool:
+        """Whether the next step of these sequences has no drafts, whatever their tokens are."""
+
+    def skip(self) -> None:
+        """That step starts now, without a call of `propose`."""
+
+
+@runtime_checkable
 class Detachable(Protocol):
     """A drafter that can stop following a running sequence."""
 
@@ -125,6 +136,13 @@ class NoDraft:
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         return [root_only(context.root) for context in contexts]
+
+    def can_skip(self, contexts: list[DraftContext]) -> bool:
+        """See RunsAhead."""
+        return True
+
+    def skip(self) -> None:
+        """See RunsAhead."""
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

@@ -169,6 +169,21 @@ class LanguageModel:
         _, layout = self._laid_out(extents, [root_only(0)] * len(extents))
         return self.forward.run(tokens, layout, np.arange(len(extents)))
 
+    def score_ahead(self, extents: Sequence[Extent], tokens: Tensor) -> Tensor:
+        """`score_drawn` after a step of one node per sequence that is not committed yet; the
+        extents must have free rows for both."""
+        self.commit_all([(extent, [0]) for extent in extents])
+        try:
+            return self.score_drawn(extents, tokens)
+        finally:
+            for extent in extents:
+                self.arena.truncate(extent, extent.length - 1)
+
+    def has_room(self, extent: Extent, tokens: int) -> bool:
+        """Whether so many more tokens fit without allocating rows."""
+        fits = extent.length + tokens <= extent.capacity
+        return fits and extent.position + tokens <= self.context_length
+
     def features(self, nodes: Sequence[int]) -> Tensor:
         """[n, E] of nodes of the last step, numbered over all its trees; see Forward."""
         return self.forward.features(np.asarray(nodes, np.int64))

@@ -52,7 +52,7 @@ class Draws:
 
     def __init__(self, samples: Sequence[SamplerNodes], logits: Tensor) -> None:
         self._counts = [len(nodes) for _, nodes in samples]
-        drawn = draw_all(samples, logits)
+        self.on_device = drawn = draw_all(samples, logits)  # [M] int64
         self._tokens = drawn.to("cpu", non_blocking=True)  # pinned, if it comes from a device
         self._arrived = torch.cuda.Event() if drawn.is_cuda else None
         if self._arrived:

@@ -62,6 +62,7 @@ class Controller:
         self._running: tuple[Estimator, Measured] | None = None
         self._ended: tuple[Estimator, Measured, StepSample] | None = None
         self._arm: Arm | None = None  # of the next step; None: not decided
+        self._ahead = False  # whether a plain step started before the tokens of the last arrived
         self._attached: set[int] = set()  # sequences that the model follows
         self._unseen: list[TargetStep] = []  # steps that the drafters have not observed yet
 
@@ -78,7 +79,7 @@ class Controller:
         self._switch_to(contexts, prefills=budget.prefills)
         if self._arm is None:
             self.update_async()
-        arm, self._arm = self._arm, None
+        arm, self._arm, self._ahead = self._arm, None, False
         self._close_step(self._timer.begin(self._sequences))
         plain = expected = float(budget.seconds[0])
         nodes = 0
@@ -94,6 +95,17 @@ class Controller:
         self._running = self._estimator, measured
         return trees
 
+    def can_skip(self, contexts: list[DraftContext]) -> bool:
+        """See RunsAhead: a plain step after a plain step, if no model follows the sequences."""
+        was_plain = self._running is not None and self._running[1].arm is Arm.PLAIN
+        same = [context.sequence for context in contexts] == self._sequences
+        decodes = self._estimator is self._decoding
+        return self._arm is Arm.PLAIN and was_plain and same and decodes and not self._attached
+
+    def skip(self) -> None:
+        """See RunsAhead. The step counts from the arrival of the tokens before it."""
+        self._arm, self._ahead = None, True
+
     def update_async(self) -> None:
         """See UpdatesAsync: estimate, and decide for the next step."""
         self._show_unseen()
@@ -106,6 +118,9 @@ class Controller:
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. After a plain step without a model, the next one need not wait for this."""
         self._timer.add_tokens(sum(len(step.tokens) for step in steps))
+        if self._ahead:
+            self._ahead = False
+            self._close_step(self._timer.begin(self._sequences))
         self._unseen += steps
         if self._attached or (self._running and self._running[1].arm is not Arm.PLAIN):
             self._show_unseen()
