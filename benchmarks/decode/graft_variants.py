@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from graft.assemble import VERIFIERS
+from graft.assemble.presets import VERIFIERS
 from graft.bench.decoding import INEXACT
 from graft.bench.graft_engine import GraftEngine
 from graft.bench.variants import GRAFT, Variant, preset
@@ -73,4 +73,4 @@ class ShorteningEngine(GraftEngine):
         if self._shorten is None:
             raise InputError("rag needs a model with a fast tokenizer")
         found = self._shorten(prompt, [(0, len(prompt))])
-        return list(prompt if found is None else found.tokens)
+        return list(prompt if found is None else found)

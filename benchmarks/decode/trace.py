@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.settings import option
-from graft.assemble import check_draft, load
+from graft.assemble.loading import load
+from graft.assemble.presets import check_draft
 from graft.bench.result_file import read_results
 from graft.bench.simulate.recordings import recordings_of
 from graft.bench.simulate.traces import trace as traced

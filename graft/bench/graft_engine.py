@@ -11,7 +11,7 @@ from typing import Any
 
 from graft import Engine, Request, Result, SamplingParams
 from graft.bench.about import versions
-from graft.decode.likelihood import log_likelihood
+from graft.bench.likelihood import log_likelihood
 from graft.decode.stats import Stats
 
 

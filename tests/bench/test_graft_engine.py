@@ -4,7 +4,7 @@ import pytest
 from tiny import tiny_engine
 
 from graft.bench.graft_engine import GraftEngine
-from graft.decode.likelihood import log_likelihood
+from graft.bench.likelihood import log_likelihood
 from graft.decode.prepared_request import as_prepared
 
 PROMPT = [*range(10, 60)]

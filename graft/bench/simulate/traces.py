@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from graft.assemble import Drafters
+from graft.assemble.drafters import Drafters
 from graft.bench.result_file import output_hash
 from graft.bench.simulate.recordings import Cell, Recording
+from graft.bench.simulate.traced import Trace, Traced, Tracing, key_of
 from graft.decode.engine import Engine
 from graft.draft.pacing.budget import Choose, best_by_cost, up_to_limit
-from graft.draft.traced import Trace, Traced, Tracing, key_of
 from graft.errors import InputError
 from graft.home import atomic_file
 from graft.sampling import SamplingParams

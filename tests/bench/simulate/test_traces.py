@@ -5,7 +5,8 @@ from test_replay import ROOM, answers, recorded
 from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import tiny_head
 
-from graft.assemble import Drafters, DraftResources
+from graft.assemble.drafters import Drafters
+from graft.assemble.resources import DraftResources
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.bench.simulate.replay import Machine, replay
