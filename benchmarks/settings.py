@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from graft.assemble import load
+from graft.assemble.loading import load
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
 from graft.models.heads.installed import AUTO_HEAD

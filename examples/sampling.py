@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import graft
-from graft.assemble import PRESETS
+from graft.assemble.presets import PRESETS
 from graft.documents import document_messages, read_document
 
 DOCUMENT = Path(__file__).with_name("service_agreement.md")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from graft.assemble import load as load
+    from graft.assemble.loading import load as load
     from graft.decode.document_prompt import DocumentPrompt as DocumentPrompt
     from graft.decode.document_prompt import Excerpt as Excerpt
     from graft.decode.document_prompt import document_prompt as document_prompt
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # The public names by module. They are imported on first use, because torch takes seconds.
 _PUBLIC = {
-    "graft.assemble": ("load",),
+    "graft.assemble.loading": ("load",),
     "graft.decode.document_prompt": ("DocumentPrompt", "Excerpt", "document_prompt"),
     "graft.decode.engine": ("Engine",),
     "graft.decode.output": ("Result", "TokenEvent"),

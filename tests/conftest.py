@@ -69,7 +69,7 @@ def one_thread():
 
 def load_smollm2(dtype):
     """The default model from the user's cache, where `make setup` put it."""
-    from graft.assemble import load
+    from graft.assemble.loading import load
     from graft.models.checkpoints.pretrained import installed
 
     with pytest.MonkeyPatch.context() as patch:

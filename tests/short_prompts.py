@@ -2,24 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 HEAD, TAIL = 20, 60  # tokens of each end
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """A shortened prompt."""
-
-    tokens: list[int]
-
-
-def ends_only(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> Ends | None:  # noqa: ARG001
+def ends_only(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> list[int] | None:  # noqa: ARG001
     """The beginning and the end; None for prompts that are hardly longer."""
     if len(tokens) < 2 * (HEAD + TAIL):
         return None
-    return Ends([*tokens[:HEAD], *tokens[-TAIL:]])
+    return [*tokens[:HEAD], *tokens[-TAIL:]]
 
 
 class Inline:

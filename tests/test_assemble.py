@@ -11,16 +11,16 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 import graft
-from graft.assemble import (
+from graft.assemble import heads as assembled_heads
+from graft.assemble.drafters import make_drafter
+from graft.assemble.presets import (
     EITHER_PRESETS,
     HEAD_PRESETS,
     MODEL_PRESETS,
     PRESETS,
     SELF_PRESETS,
     SHORT_PRESETS,
-    make_drafter,
 )
-from graft.assemble import heads as assembled_heads
 from graft.errors import CheckpointError, InputError
 from graft.home import home
 from graft.models.checkpoints.pretrained import locate

@@ -17,7 +17,7 @@ from tiny import tiny_draft_model, tiny_network
 from tiny_heads import tiny_head
 from tiny_int8 import quantised
 
-from graft.assemble import triforce
+from graft.assemble.networks import triforce, triforce_head
 from graft.draft.models.growth import ChainGrowth, TreeGrowth
 from graft.draft.short_context.kv_selection import Chunks, SnapKV, Window
 from graft.draft.short_context.streaming import SelfDrafter
@@ -36,7 +36,8 @@ PROMPTS = [random_prompt(40), random_prompt(61, 1), random_prompt(300, 2)]
 
 def narrow_drafters(engine, head=None):
     """Every kind of selection, over much smaller parts than the presets'."""
-    target = engine.drafters.resources.target
+    resources = engine.drafters.resources
+    target = resources.target
     made = {
         "window": SelfDrafter(target, ChainGrowth(3), WINDOW),
         "window tree": SelfDrafter(target, TreeGrowth(3, 3), WINDOW),
@@ -44,10 +45,10 @@ def narrow_drafters(engine, head=None):
             replace(target, costs=tiny_draft_model().costs), ChainGrowth(8), WINDOW, adaptive=True
         ),
         "snapkv": SelfDrafter(target, ChainGrowth(3), SNAPKV),
-        "triforce": triforce(target, CHUNKS),
+        "triforce": triforce(resources, CHUNKS),
     }
     if head:
-        made["triforce-head"] = triforce(target, CHUNKS, head=engine.drafters.resources.head)
+        made["triforce-head"] = triforce_head(resources, CHUNKS)
     return made
 
 

@@ -21,7 +21,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from graft.assemble import Drafters, DraftResources
+from graft.assemble.drafters import Drafters
+from graft.assemble.resources import DraftResources
 from graft.decode.engine import Engine
 from graft.draft.drafter import Drafter
 from graft.draft.heads.head import DraftHead, growth_for

@@ -148,7 +148,7 @@ def measure(folder: Path, queries: np.ndarray) -> dict[str, Any]:
 
 def ask(index: TokenIndex, queries: np.ndarray, limit: int, name: str) -> dict[str, float]:
     """Microseconds that a query takes, the first half of them not counted."""
-    trust, times, worked = Calibration(STORE_PRIOR).confidence(), [], []
+    trust, times, worked = Calibration(STORE_PRIOR).rates, [], []
     for query in queries:
         index.extend(query)
         started, ran = time.perf_counter(), time.thread_time()

@@ -22,7 +22,8 @@ import graft
 from benchmarks.rows import rows_file
 from benchmarks.suites.task import read_suite, select
 from graft import SamplingParams
-from graft.assemble import EAGLE_TREE, make_drafter
+from graft.assemble.drafters import make_drafter
+from graft.assemble.networks import EAGLE_TREE
 from graft.bench.result_file import read_results
 from graft.bench.statistics import ratio
 from graft.draft.combined import Combined, Concurrently, Prune, all_nodes
@@ -62,7 +63,8 @@ class PromptOnly(LookupDrafter):
     def start(self, context: DraftContext) -> None:
         """The suffix of the output, matched in the prompt alone."""
         super().start(context)
-        self._texts[context.sequence].index = _Frozen(self._texts[context.sequence].index)
+        text = self._texts[context.sequence]
+        text.indexed = _Frozen(text.indexed)
 
 
 class _Frozen:
@@ -72,7 +74,7 @@ class _Frozen:
         self._index, self._after = index, []
 
     def extend(self, tokens: Any) -> None:  # noqa: ANN401
-        self._after += tokens.tolist()
+        self._after += list(tokens)
 
     def lookup(self, limit: int, confidence: Any) -> Any:  # noqa: ANN401
         return self._index.lookup(limit, confidence, self._after[-16:])

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from graft.assemble import VERIFIERS
+from benchmarks.likelihood import log_likelihood
+from graft.assemble.presets import VERIFIERS
 from graft.bench.decoding import INEXACT
 from graft.bench.graft_engine import GraftEngine
 from graft.bench.variants import GRAFT, Variant, preset
 from graft.decode.engine import Engine
-from graft.decode.likelihood import log_likelihood
 from graft.draft.short_context.retrieved import Retrieval
 from graft.draft.short_context.short_prompt import Shorten
 from graft.errors import InputError
@@ -100,4 +100,4 @@ class SuiteEngine(GraftEngine):
         if self._shorten is None:
             raise InputError("rag needs a model with a fast tokenizer")
         found = self._shorten(prompt, [(0, len(prompt))])
-        return list(prompt if found is None else found.tokens)
+        return list(prompt if found is None else found)

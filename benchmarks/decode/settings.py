@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from benchmarks.decode.graft_variants import graft_variant, preset_of
 from benchmarks.settings import Settings, option
 from benchmarks.suites import max_answer_tokens
-from graft.assemble import check_draft
+from graft.assemble.presets import check_draft
 from graft.bench.variants import ENGINES, Variant, engine_variant
 from graft.errors import InputError
 from graft.machine import usable_cores

@@ -3,23 +3,32 @@
 import gzip
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
+
 from benchmarks.settings import option
-from graft.assemble import Drafters, check_draft, load
+from graft.assemble.drafters import Drafters
+from graft.assemble.loading import load
+from graft.assemble.presets import check_draft
 from graft.bench.result_file import output_hash, read_results
 from graft.bench.simulate.recordings import Cell, Recording, recordings_of
+from graft.bench.simulate.traced import key_of
 from graft.bench.simulate.traces import FORMAT, SOURCE
 from graft.decode.engine import Engine
-from graft.draft.traced import Tracing, key_of
+from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import InputError
 from graft.home import atomic_file
 from graft.models.heads.installed import may_have_head
+from graft.models.language_model import TargetStep
 from graft.sampling import SamplingParams
-from graft.tree.draft_tree import DraftTree
+from graft.tree.draft_tree import DraftTree, root_only
 
 DIGITS = 6  # of scores
 
@@ -60,6 +69,47 @@ def trace(settings: TraceSettings) -> None:
     path = settings.out or settings.file.with_suffix(f".{settings.draft}.jsonl.gz")
     write_traces(path, engine, settings.draft, cells, lambda line: sys.stderr.write(f"{line}\n"))
     sys.stderr.write(f"traces: {path}\n")
+
+
+class Tracing:
+    """Records what `drafter` proposes, and proposes nothing itself."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.traces: dict[Hashable, list[DraftTree]] = defaultdict(list)
+        self._drafting: list[float] = []
+        self._steps: list[float] = []
+        self._since: float | None = None  # the last proposal's end
+
+    @property
+    def share(self) -> float:
+        """The time of a draft, in steps of plain decoding."""
+        return median(self._drafting) / median(self._steps) if self._steps else 0.0
+
+    def start(self, context: DraftContext) -> None:
+        """See Drafter."""
+        self._since = None
+        self._drafter.start(context)
+
+    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
+        """See Drafter."""
+        began = time.perf_counter()
+        if self._since is not None:
+            self._steps.append(began - self._since)
+        free = replace(budget, seconds=np.full_like(budget.seconds, budget.seconds[0]))
+        for context, tree in zip(contexts, self._drafter.propose(contexts, free), strict=True):
+            self.traces[key_of(context.prompt)].append(replace(tree, probs=None))
+        self._since = time.perf_counter()
+        self._drafting.append(self._since - began)
+        return [root_only(context.root) for context in contexts]
+
+    def observe(self, steps: list[TargetStep]) -> None:
+        """See Drafter."""
+        self._drafter.observe(steps)
+
+    def finish(self, sequence: int) -> None:
+        """See Drafter."""
+        self._drafter.finish(sequence)
 
 
 def write_traces(

@@ -23,7 +23,7 @@ os.environ.setdefault("TRITON_INTERPRET", "1")  # no kernel runs; the import nee
 
 import graft
 from graft import Request, SamplingParams
-from graft.assemble import engine_around
+from graft.assemble.loading import engine_around
 from graft.decode import loop
 from graft.decode.in_flight import InFlightStep
 from graft.models.device_step import DeviceStep

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import graft
+from benchmarks.likelihood import log_likelihood
 from benchmarks.report import Table
 from benchmarks.rows import rows_file
 from graft.bench.sizes import short, size
 from graft.bench.table import MISSING
-from graft.decode.likelihood import log_likelihood
 from graft.errors import GraftError, InputError
 
 EDGES = (0, 2048, 4096, 8192, 12288, 16384, 24576, 32768, 49152, 65536, 98304, 131072)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from benchmarks.settings import Settings, option
-from graft.assemble import check_draft
+from graft.assemble.presets import check_draft
 from graft.errors import InputError
 from graft.models.heads.installed import may_have_head, named_head
 from graft.rag.policies import check_policy

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from graft.assemble.copies import adaptive_copies
-from graft.assemble.resources import DraftResources
+from graft.assemble.resources import DraftResources, required
 from graft.assemble.verifiers import GAMMA
 from graft.draft.combined import Combined, within_cost
 from graft.draft.drafter import Drafter
@@ -24,37 +24,36 @@ def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
     """Copies and networks within the measured step cost; for long prompts also the target with a
     short version of them. With a clock, drafters are disabled while they lose time."""
     copies = adaptive_copies()
-    drafter = Combined([copies, *networks], prune=within_cost) if networks else copies
+    model: Combined | ByPromptLength | None = None
+    if networks:
+        model = Combined([copies, *networks], prune=within_cost)
     target, min_tokens = resources.target, None
-    if resources.shorten:
+    if target and resources.shorten:
         min_tokens = min_prompt_length(target.costs, target, MAX_DEPTH, target.model.context_length)
-    if min_tokens is not None:
-        adaptive = replace(resources, chains=Chains())
-        short = _short(adaptive, target, min_tokens=min_tokens, min_gain=UNCERTAIN_GAIN)
-        long = Combined([copies, *networks, short], prune=within_cost)
-        drafter = ByPromptLength(long, drafter, min_tokens=min_tokens)
+        if min_tokens is not None:
+            free = replace(resources, chains=Chains())  # of any depth, without q
+            short = _short(free, target, min_tokens=min_tokens, min_gain=UNCERTAIN_GAIN)
+            long = Combined([copies, *networks, short], prune=within_cost)
+            model = ByPromptLength(long, model or copies, min_tokens=min_tokens)
     if resources.clock is None:
-        return drafter
-    model = None if drafter is copies else drafter
+        return model or copies
     min_prompt = 0 if networks else min_tokens or 0
     return Controller(copies, resources.clock, model, min_prompt=min_prompt)
 
 
 def rapid(resources: DraftResources) -> ShortContextDrafter:
     """RAPID: chains of a smaller draft model, else of the target, from short prompts."""
-    return _short(resources, resources.model if _smaller(resources) else resources.target)
+    model = target = required(resources.target)
+    seconds = target.costs.step(MIN_PROMPT, 1)
+    if resources.model and resources.model.costs.step(MIN_PROMPT, 1) < seconds:
+        model = resources.model
+    return _short(resources, model)
 
 
 def rapid_up(resources: DraftResources) -> ShortContextDrafter:
     """RAPID with a larger draft model."""
     chains = replace(resources.chains, gamma=resources.chains.gamma or GAMMA)
-    return _short(replace(resources, chains=chains), resources.model)
-
-
-def _smaller(resources: DraftResources) -> bool:
-    """Whether there is a draft model that is faster than the target."""
-    model, target = resources.model, resources.target
-    return bool(model) and model.costs.step(MIN_PROMPT, 1) < target.costs.step(MIN_PROMPT, 1)
+    return _short(replace(resources, chains=chains), required(resources.model))
 
 
 def _short(
@@ -66,7 +65,7 @@ def _short(
 ) -> ShortContextDrafter:
     """Chains from short prompts."""
     prompts = Prompts(
-        resources.shorten,
+        required(resources.shorten),
         min_tokens=min_tokens,
         drafts_whole=draft_model is not resources.target,
         wait=resources.chains.sampled,

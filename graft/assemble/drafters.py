@@ -5,8 +5,6 @@ from dataclasses import replace
 from typing import Any
 
 from graft.assemble.presets import (
-    RETRIEVING,
-    SELF_PRESETS,
     STORE_PRESETS,
     check_draft,
     presets_with,
@@ -19,7 +17,6 @@ from graft.errors import InputError
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store, open_store
 from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
-from graft.models.heads.config import KINDS
 
 
 def make_drafter(
@@ -46,19 +43,9 @@ def make_drafter(
     if preset in STORE_PRESETS:
         assert find_store is not None, "a datastore needs find_store"
         return STORE_PRESETS[preset].make(resources, find_store(folder))
-    _check_resources(preset, resources)
+    if needed := resources.missing(preset):
+        raise InputError(f"draft {preset!r} needs {needed}")
     return presets_with(draft_model=True, head=True)[preset].make(resources)
-
-
-def _check_resources(preset: str, resources: DraftResources) -> None:
-    """Raise InputError for a preset that these resources cannot make."""
-    if preset in KINDS and preset not in resources.heads:
-        there = ", ".join(resources.heads)
-        raise InputError(f"draft {preset!r} needs a head of that kind; the one here is {there}")
-    if preset in RETRIEVING and not resources.shorten:
-        raise InputError(f"draft {preset!r} needs a model with a tokenizer")
-    if preset in {*SELF_PRESETS, "triforce-head"} and resources.target is None:
-        raise InputError(f"draft {preset!r} needs the target itself; use its engine")
 
 
 class Drafters(dict[str, Drafter]):

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 
-from graft.assemble.checks import check_verifier
 from graft.assemble.copies import INDEXES
 from graft.assemble.drafters import Drafters
 from graft.assemble.heads import Heads, machine_clock
-from graft.assemble.presets import check_draft, retrieves
+from graft.assemble.presets import check_draft, check_verifier, retrieves
 from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import chains_for, make_verifier
 from graft.decode.engine import Engine
@@ -118,9 +117,9 @@ def load(  # noqa: PLR0913  every option by its name
     _keep_prefixes(both, max_bytes=kept, disk_bytes=disk_cache)
     vocabulary = loaded.model.vocabulary
     resources = DraftResources(
-        model=drafting and with_overhead(DraftModel(drafting.model, _costs(drafting), vocabulary)),
+        model=_draft_model(drafting, _costs(drafting), vocabulary) if drafting else None,
         heads=Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1, warm=warm),
-        target=with_overhead(DraftModel(loaded.model, costs, vocabulary)),
+        target=_draft_model(loaded, costs, vocabulary),
         shorten=retrieval.with_tokenizer(loaded.tokenizer),
         chains=chains,
         clock=machine_clock(),
@@ -165,6 +164,10 @@ def _row_bytes(both: Sequence[LoadedModel]) -> int:
     return sum(each.model.arena.storage.row_bytes for each in both)
 
 
+def _draft_model(loaded: LoadedModel, costs: StepCosts, vocabulary: int) -> DraftModel:
+    return with_overhead(DraftModel(loaded.model, costs, vocabulary))
+
+
 def _costs(loaded: LoadedModel) -> StepCosts:
     return costs_for(loaded.model, loaded.identity, loaded.dtype, loaded.device)
 
@@ -192,14 +195,7 @@ def engine_around(
         resources = replace(resources, target=itself)
     drafters = Drafters(resources, loaded.tokenizer)
     drafters[draft]  # InputError where it cannot be made
-    return Engine(
-        loaded,
-        drafters,
-        verify,
-        costs,
-        default_draft=draft,
-        max_batch=max_batch,
-    )
+    return Engine(loaded, drafters, verify, costs, default_draft=draft, max_batch=max_batch)
 
 
 def rows_key_of(loaded: LoadedModel) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from graft.assemble.auto import auto
 from graft.assemble.copies import COPIED, copy, rasd_copies, rest
-from graft.assemble.resources import DraftResources
+from graft.assemble.resources import DraftResources, required
 from graft.draft.combined import Combined, Concurrently, Guide, GuidedByModel, all_nodes
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Drafter
@@ -12,11 +12,11 @@ from graft.draft.heads.growth import Beam
 from graft.draft.heads.head import BEAMS, EAGLE_NODES, DraftHead, HeadDrafter
 from graft.draft.models.chains import MAX_DEPTH, Chains
 from graft.draft.models.growth import ChainGrowth, TreeGrowth
-from graft.draft.models.model import UNCERTAIN_GAIN, DraftModel, ModelDrafter
+from graft.draft.models.model import UNCERTAIN_GAIN, ModelDrafter
 from graft.draft.short_context.hierarchical import (
     CheckedGrowth,
+    ProposeAfter,
     hierarchical,
-    lookup_after,
     no_proposal,
 )
 from graft.draft.short_context.kv_selection import (
@@ -36,7 +36,7 @@ EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODE
 
 
 def _magicdec(selection: KVSelection) -> Callable[[DraftResources], SelfDrafter]:
-    return lambda resources: SelfDrafter(resources.target, MAGICDEC_CHAIN, selection)
+    return lambda resources: SelfDrafter(required(resources.target), MAGICDEC_CHAIN, selection)
 
 
 magicdec = _magicdec(MAGICDEC)
@@ -47,17 +47,30 @@ magicdec_snapkv = _magicdec(MAGICDEC_SNAPKV)
 
 def window(resources: DraftResources) -> SelfDrafter:
     """The target over a window of its cache, its depth limited by the step cost."""
-    return SelfDrafter(resources.target, ChainGrowth(MAX_DEPTH), LONGSPEC_WINDOW, adaptive=True)
+    return SelfDrafter(
+        required(resources.target), ChainGrowth(MAX_DEPTH), LONGSPEC_WINDOW, adaptive=True
+    )
 
 
-def triforce_with_copies(resources: DraftResources) -> Combined:
+def triforce(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
     """TriForce whose lowest level copies from the text."""
-    return triforce(resources.target)
+    fast = copy()
+    return _triforce(resources, selection, fast, fast.propose_after)
 
 
-def triforce_with_head(resources: DraftResources) -> Combined:
-    """TriForce whose lowest level is a draft head."""
-    return triforce(resources.target, head=resources.head)
+def triforce_head(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
+    """TriForce whose lowest level is a draft head's chain."""
+    beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
+    fast = HeadDrafter(required(resources.head), beam, nodes=TRIFORCE_DEPTH)
+    return _triforce(resources, selection, fast, no_proposal)
+
+
+def _triforce(
+    resources: DraftResources, selection: KVSelection, fast: Drafter, propose_after: ProposeAfter
+) -> Combined:
+    """Drafts of `fast`, verified by the target over a part of its KV cache."""
+    growth = CheckedGrowth(TRIFORCE_DEPTH, fast=fast, propose_after=propose_after, nodes=COPIED)
+    return hierarchical(SelfDrafter(required(resources.target), growth, selection), fast)
 
 
 def auto_preset(resources: DraftResources) -> Drafter:
@@ -65,23 +78,23 @@ def auto_preset(resources: DraftResources) -> Drafter:
     if resources.heads:
         return auto(resources, head(resources))
     if resources.model:
-        return auto(resources, Chains().drafter(resources.model, min_gain=UNCERTAIN_GAIN))
+        return auto(resources, Chains().drafter(required(resources.model), min_gain=UNCERTAIN_GAIN))
     return auto(resources)
 
 
 def sd(resources: DraftResources) -> ModelDrafter:
     """A draft model's chain."""
-    return resources.chains.drafter(resources.model)
+    return resources.chains.drafter(required(resources.model))
 
 
 def sd_tree(resources: DraftResources) -> ModelDrafter:
     """A draft model's tree, its depth limited by the step cost."""
-    return ModelDrafter(resources.model, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True)
+    return ModelDrafter(required(resources.model), EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True)
 
 
 def head(resources: DraftResources) -> HeadDrafter:
     """The first head's tree, limited by the step cost."""
-    return HeadDrafter(resources.head, nodes=EAGLE_NODES)
+    return HeadDrafter(required(resources.head), nodes=EAGLE_NODES)
 
 
 def eagle2(resources: DraftResources) -> HeadDrafter:
@@ -112,22 +125,8 @@ def rasd_rest(resources: DraftResources, store: Store) -> Combined:
 def rasd(retrieval: LookupDrafter, resources: DraftResources) -> Combined:
     """RASD: the tree of a head or a draft model, with retrieved branches that it confirms."""
     network = _paper_tree(resources)
-    prune = GuidedByModel([retrieval], network)
+    prune = GuidedByModel(retrieval, network)
     return Combined([retrieval, network], prune=prune, schedule=Concurrently())
-
-
-def triforce(
-    target: DraftModel, selection: KVSelection = TRIFORCE, *, head: DraftHead | None = None
-) -> Combined:
-    """Copies or a head's chain, verified by the target over a part of its KV cache."""
-    if head:
-        beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
-        fast, propose_after = HeadDrafter(head, beam, nodes=TRIFORCE_DEPTH), no_proposal
-    else:
-        fast = copy()
-        propose_after = lookup_after(fast)
-    growth = CheckedGrowth(TRIFORCE_DEPTH, fast=fast, propose_after=propose_after, nodes=COPIED)
-    return hierarchical(SelfDrafter(target, growth, selection), fast)
 
 
 def _paper_tree(resources: DraftResources) -> Guide:
@@ -136,7 +135,7 @@ def _paper_tree(resources: DraftResources) -> Guide:
         return next(iter(resources.ready.values()))
     if resources.heads:
         return _head_drafter(resources.heads, next(iter(resources.heads)))
-    return ModelDrafter(resources.model, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
+    return ModelDrafter(required(resources.model), EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
 
 
 def _head_drafter(heads: Mapping[str, DraftHead], kind: str) -> HeadDrafter:

@@ -1,6 +1,6 @@
-"""The presets: name, description and maker of every draft, each in one entry.
+"""The presets: name, description and maker of every draft, each in one entry; the verifiers' names.
 
-To add one, write a maker and add its entry to the group that says what it needs
+To add a preset, write a maker and add its entry to the group that says what it needs
 (docs/drafters.md). Importing this file does not import torch, so makers are named as
 "module:attribute" and imported on first use.
 """
@@ -50,7 +50,7 @@ SHORT_PRESETS: dict[str, Preset] = {
         "a chain of the target, or of a smaller draft model, from retrieved passages of a long "
         "prompt (Chen et al. 2025)",
         "graft.assemble.auto:rapid",
-    ),
+    )
 }
 MODEL_PRESETS: dict[str, Preset] = {
     "sd": Preset(
@@ -90,7 +90,7 @@ SELF_PRESETS: dict[str, Preset] = {
     "triforce": Preset(
         "TriForce: copies verified by the target over 4,096 tokens retrieved from its cache, 6 "
         "draft tokens (Sun et al. 2024)",
-        f"{NETWORKS}:triforce_with_copies",
+        f"{NETWORKS}:triforce",
     ),
 }  # run the target's own weights
 HEAD_PRESETS: dict[str, Preset] = {
@@ -105,7 +105,7 @@ HEAD_PRESETS: dict[str, Preset] = {
         "LongSpec's beam: 4, 16, 16, 16, 16 nodes (Yang et al. 2025)", f"{NETWORKS}:longspec"
     ),
     "triforce-head": Preset(
-        "TriForce with a draft head's chain as the lowest level", f"{NETWORKS}:triforce_with_head"
+        "TriForce with a draft head's chain as the lowest level", f"{NETWORKS}:triforce_head"
     ),
 }  # need a draft head
 EITHER_PRESETS: dict[str, Preset] = {
@@ -135,6 +135,13 @@ STORE_PRESETS: dict[str, Preset] = {
 }  # need a datastore: its folder stands behind a colon
 RETRIEVING = ("rapid", "rapid-up")  # draft from retrieved passages
 SAMPLED_PRESETS = ("sd", *RETRIEVING)  # chains with the drafter's distribution q at every node
+# The distribution of a drafted position, for the target's p and the drafter's q; phat: see Shift
+VERIFIERS: dict[str, str] = {
+    "walk": "p, sampled with plain decoding's own noise: the same text",
+    "rejection": "p: min(p, q) + (1 - sum min(p, q)) norm(max(p - q, 0))",
+    "rapid": "min(q, phat) + (1 - sum min(q, phat)) norm(max(p - phat, p - q, 0))",
+    "rapid-phat": "phat: min(q, phat) + (1 - sum min(q, phat)) norm(max(phat - q, 0))",
+}
 
 
 def presets_with(*, draft_model: bool, head: bool) -> dict[str, Preset]:
@@ -170,6 +177,17 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
             raise InputError(
                 f"unknown draft {part!r}; choose one of {', '.join([*known, *stores])}"
             )
+
+
+def check_verifier(name: str, draft: str) -> None:
+    """Raise InputError for an unknown verifier, and for one that cannot use this draft."""
+    if name not in VERIFIERS:
+        raise InputError(f"unknown verifier {name!r}; choose one of {', '.join(VERIFIERS)}")
+    if name.startswith("rapid") and draft not in SAMPLED_PRESETS:
+        raise InputError(
+            f"verifier {name!r} needs a chain sampled from a model, and draft {draft!r} is not "
+            f"one; choose one of {', '.join(SAMPLED_PRESETS)} (--draft)"
+        )
 
 
 def retrieves(name: str) -> bool:

@@ -1,7 +1,8 @@
-"""Who helps an engine's target to guess."""
+"""What drafters are made of."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from graft.assemble.presets import RETRIEVING, SELF_PRESETS, Preset, presets_with
 from graft.draft.combined import Guide
@@ -10,6 +11,14 @@ from graft.draft.models.chains import Chains
 from graft.draft.models.model import DraftModel
 from graft.draft.short_context.short_prompt import Shorten
 from graft.models.heads.config import KINDS
+
+Resource = TypeVar("Resource")
+
+
+def required(resource: Resource | None) -> Resource:
+    """A resource that is there: `make_drafter` has checked it."""
+    assert resource is not None
+    return resource
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +44,14 @@ class DraftResources:
     def presets(self) -> dict[str, Preset]:
         """The presets that these resources allow."""
         known = presets_with(draft_model=self.model is not None, head=bool(self.heads))
-        missing = {kind for kind in KINDS if kind not in self.heads}
-        if not self.shorten:
-            missing.update(RETRIEVING)
-        if not self.target:
-            missing.update(SELF_PRESETS, {"triforce-head"})
-        return {name: preset for name, preset in known.items() if name not in missing}
+        return {name: preset for name, preset in known.items() if not self.missing(name)}
+
+    def missing(self, preset: str) -> str | None:
+        """What a preset needs and these resources do not have."""
+        if preset in KINDS and preset not in self.heads:
+            return f"a head of that kind; the one here is {', '.join(self.heads)}"
+        if preset in RETRIEVING and not self.shorten:
+            return "a model with a tokenizer"
+        if preset in {*SELF_PRESETS, "triforce-head"} and self.target is None:
+            return "the target itself; use its engine"
+        return None

@@ -11,7 +11,7 @@ GAMMA = 10  # RAPID's
 
 def make_verifier(name: str, shift: Shift) -> Verifier:
     """The verifier of this name."""
-    made = {
+    made: dict[str, Verifier] = {
         "walk": walk,
         "rejection": rejection,
         "rapid": rapid(shift),

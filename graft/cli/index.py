@@ -271,7 +271,7 @@ def _lookup(store: "Store", tokenizer: Any, text: str, limit: int) -> dict[str, 
     from graft.draft.copies.calibration import STORE_PRIOR, Calibration
     from graft.match.suffix_array import SAMPLE
 
-    index, confidence = store.index(), Calibration(STORE_PRIOR).confidence()
+    index, confidence = store.index(), Calibration(STORE_PRIOR).rates
     tokens = np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
     index.extend(tokens)
     index.lookup(limit, confidence)  # compiles the kernels and loads the pages

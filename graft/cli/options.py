@@ -152,8 +152,7 @@ class ModelOptions:
 
     def check(self) -> None:
         """Raise InputError for a wrong value; imports neither torch nor numba."""
-        from graft.assemble.checks import check_verifier
-        from graft.assemble.presets import check_draft
+        from graft.assemble.presets import check_draft, check_verifier
         from graft.models.heads.installed import may_have_head, named_head
 
         if self.dtype not in DTYPES:

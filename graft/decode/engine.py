@@ -1,15 +1,16 @@
 """The engine: a loaded model that answers requests."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar, Unpack, overload
+from typing import Unpack, cast, overload
 
 from graft.decode.build import SequenceBuilder
 from graft.decode.loop import DecodeLoop
 from graft.decode.output import Result
 from graft.decode.prepared_request import PreparedRequest, as_prepared, is_batch
 from graft.decode.request import Options, Request
+from graft.decode.step_lock import Outcome
 from graft.decode.stream import AsyncStream, Stream
 from graft.decode.text import Encoder, Prompt
 from graft.draft.drafter import Drafter, DraftersByName
@@ -19,7 +20,6 @@ from graft.sampling import SamplingParams
 from graft.verify.verdict import Verifier
 
 MAX_UNREAD = 64  # events after which a stream that is not read pauses
-Outcome = TypeVar("Outcome")
 Input = Prompt | Request | PreparedRequest
 
 
@@ -49,12 +49,9 @@ class Engine:
         self._numbers = itertools.count()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
-    @overload
-    def generate(
-        self,
-        prompt: Input,
-        params: SamplingParams | None = None,
-        **options: Unpack[Options],
+    @overload  # text and token ids are sequences too; `is_batch` tells them apart
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: Input, params: SamplingParams | None = None, **options: Unpack[Options]
     ) -> Result: ...
 
     @overload
@@ -81,9 +78,8 @@ class Engine:
         is too long.
         """
         batched = is_batch(prompt)
-        requests = [
-            as_prepared(each, params, **options) for each in (prompt if batched else [prompt])
-        ]
+        prompts = cast(Sequence[Input], prompt if batched else [prompt])
+        requests = [as_prepared(each, params, **options) for each in prompts]
         streams: list[Stream] = []
         try:
             for request in requests:
@@ -127,9 +123,7 @@ class Engine:
 
     def _drafter(self, prepared: PreparedRequest) -> Drafter:
         name = prepared.request.draft or self.default_draft
-        drafters: DraftersByName | Mapping[str, Drafter] = self.drafters
-        if prepared.drafters is not None:
-            drafters = prepared.drafters
+        drafters = self.drafters if prepared.drafters is None else prepared.drafters
         if name in drafters:
             return drafters[name]
         return self.exclusive(lambda: drafters[name])  # making a drafter may run the model

@@ -3,7 +3,6 @@
 No sequence changes between `launch` and `complete`, so a step in flight may be dropped at any time.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from itertools import accumulate
@@ -12,7 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from graft.decode.sequence import Sequence
-from graft.draft.drafter import Drafter
+from graft.draft.drafter import by_drafter
 from graft.models.language_model import LanguageModel, TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 from graft.verify.draws import Draws, SamplerNodes
@@ -57,7 +56,7 @@ class Part:
 
     @property
     def _ends_prompt(self) -> bool:
-        return self.sequence.extent.total + len(self.tree) == len(self.sequence.context.prompt)
+        return self.sequence.held_extent.total + len(self.tree) == len(self.sequence.context.prompt)
 
 
 def step_parts(
@@ -135,12 +134,12 @@ class InFlightStep:
         try:
             self._verify(verify, verified)
         finally:  # after an interrupt, too: these sequences already have their tokens
-            model.commit_all([(part.sequence.extent, path) for part, path, _ in verified])
+            model.commit_all([(part.sequence.held_extent, path) for part, path, _ in verified])
             for part, _, _ in verified:
                 if part.prefill:
                     with part.sequence.guard():
                         part.sequence.store_rows(model)
-            for drafter, places in by_drafter([part.sequence for part, _, _ in verified]):
+            for drafter, places in by_drafter(verified, lambda each: each[0].sequence.drafter):
                 drafter.observe([_target_step(*verified[i]) for i in places])
 
     def _verify(self, verify: Verifier, verified: list[Verified]) -> None:
@@ -169,13 +168,3 @@ def _target_step(part: Part, path: list[int], tokens: list[int]) -> TargetStep:
     sequence = part.sequence
     nodes = [part.first + node for node in path]
     return TargetStep(sequence.context.sequence, tokens, nodes, sequence.extent)
-
-
-def by_drafter(sequences: list[Sequence]) -> list[tuple[Drafter, list[int]]]:
-    """Every drafter once, with the places of its sequences."""
-    if sequences and all(each.drafter is sequences[0].drafter for each in sequences):
-        return [(sequences[0].drafter, list(range(len(sequences))))]
-    places: dict[int, list[int]] = defaultdict(list)
-    for i, sequence in enumerate(sequences):
-        places[id(sequence.drafter)].append(i)
-    return [(sequences[own[0]].drafter, own) for own in places.values()]

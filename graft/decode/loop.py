@@ -2,21 +2,13 @@
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
 
-from graft.decode.in_flight import (
-    InFlightStep,
-    NextNode,
-    Part,
-    by_drafter,
-    parts_ahead,
-    step_parts,
-)
+from graft.decode.in_flight import InFlightStep, NextNode, Part, parts_ahead, step_parts
 from graft.decode.scheduler import Scheduler, seconds_by_nodes
 from graft.decode.sequence import Sequence
 from graft.decode.stats import clock
-from graft.decode.step_lock import StepLock
-from graft.draft.drafter import Budget, Drafter, RunsAhead, UpdatesAsync
+from graft.decode.step_lock import Outcome, StepLock
+from graft.draft.drafter import Budget, Drafter, RunsAhead, UpdatesAsync, by_drafter
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
@@ -25,7 +17,6 @@ from graft.verify.verdict import Verifier
 
 log = logging.getLogger(__name__)
 MAX_NODES = 91  # of one tree, root excluded: 59 of EAGLE-2's and 32 retrieved
-Outcome = TypeVar("Outcome")
 
 
 class DecodeLoop:
@@ -92,7 +83,7 @@ class DecodeLoop:
         """Score the step after `current` with tokens that only the device knows; None if it needs
         the host: to draft, to prefill, or to decide what is sampled."""
         sequences = [part.sequence for part in current.parts]
-        drafters = by_drafter(sequences)
+        drafters = by_drafter(sequences, lambda each: each.drafter)
         if not (
             current.plain
             and current.draws
@@ -112,9 +103,9 @@ class DecodeLoop:
 
     def _draft(self, decoding: list[Sequence], *, prefill: int) -> list[DraftTree]:
         """A draft tree for each sequence; each drafter knows the cost of the step so far."""
-        trees: list[DraftTree | None] = [None] * len(decoding)
+        trees = [root_only(sequence.context.root) for sequence in decoding]
         rows = prefill + len(decoding)
-        for drafter, mine in by_drafter(decoding):
+        for drafter, mine in by_drafter(decoding, lambda each: each.drafter):
             nodes = MAX_NODES * len(mine)
             seconds = seconds_by_nodes(
                 self.costs, decoding, rows=rows, prefill=prefill, nodes=nodes
@@ -124,7 +115,7 @@ class DecodeLoop:
                 proposed = drafter.propose([decoding[i].context for i in mine], budget)
             except Exception as error:  # fails its own sequences, not those of other drafters
                 _fail(error, [decoding[i] for i in mine])
-                proposed = [root_only(decoding[i].context.tokens[-1]) for i in mine]
+                continue
             for i, tree in zip(mine, proposed, strict=True):
                 trees[i] = decoding[i].limit(tree)
                 rows += len(trees[i]) - 1
@@ -133,7 +124,7 @@ class DecodeLoop:
     def _score(self, parts: list[Part], since: float) -> InFlightStep:
         """Run the target over all nodes; the device also samples where it computes on its own."""
         logits, counts = self.model.score_all(
-            [part.sequence.extent for part in parts],
+            [part.sequence.held_extent for part in parts],
             [part.tree for part in parts],
             last_only=[part.prefill for part in parts],
         )
@@ -143,7 +134,7 @@ class DecodeLoop:
 
     def _update_async(self, decoding: list[Sequence]) -> None:
         """Let drafters do deferred work while the device computes."""
-        for drafter, mine in by_drafter(decoding):
+        for drafter, mine in by_drafter(decoding, lambda each: each.drafter):
             if isinstance(drafter, UpdatesAsync):
                 try:
                     drafter.update_async()
@@ -158,14 +149,12 @@ class DecodeLoop:
 
     def exclusive(self, action: Callable[[], Outcome]) -> Outcome:
         """Run `action` between two steps; a step in flight is dropped and launched again later."""
-        outcome: list[Outcome] = []
 
-        def alone() -> None:
+        def alone() -> Outcome:
             self._in_flight = None
-            outcome.append(action())
+            return action()
 
-        self.lock.exclusive(alone)
-        return outcome[0]
+        return self.lock.exclusive(alone)
 
     @property
     def busy(self) -> bool:

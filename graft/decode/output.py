@@ -79,13 +79,14 @@ class StepOutput:
 
     def sources(self) -> list[str]:
         """The drafter of each token, "" for the target."""
-        drafted = [self.tree.source(node) for node in self.path[1 : len(self.tokens) + 1]]
+        accepted = self.path[1 : len(self.tokens) + 1]
+        drafted = [self.tree.source(node) for node in accepted] if self.tree else []
         return drafted if len(drafted) == len(self.tokens) else [*drafted, ""]
 
     def place(self, number: int) -> int:
         """Where the token of this number is copied from (`draft/copies/texts.py`)."""
         node = number + 1
-        return self.tree.place(self.path[node]) if node < len(self.path) else NOWHERE
+        return self.tree.place(self.path[node]) if self.tree and node < len(self.path) else NOWHERE
 
 
 def token_scores(tokens: Sequence[int], logits: Tensor, top: int) -> list[Scores]:

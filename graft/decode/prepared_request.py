@@ -1,6 +1,6 @@
 """A request with what only Graft's own callers set: the server, adaptive RAG, integrations."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graft.decode.request import Request
 from graft.decode.text import Prompt
-from graft.draft.drafter import Drafter
+from graft.draft.drafter import DraftersByName
 from graft.errors import InputError
 from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel
@@ -72,7 +72,7 @@ class PreparedRequest:
     rows: PreparedRows | None = None
     max_cached: int | None = None
     constrain: Constrain | None = None
-    drafters: Mapping[str, Drafter] | None = None
+    drafters: DraftersByName | None = None
 
 
 def is_batch(prompt: Any) -> bool:  # noqa: ANN401

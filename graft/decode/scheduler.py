@@ -141,7 +141,7 @@ class Scheduler:
         rows = (tokens_left if bounded else min(tokens_left, ROWS_AHEAD)) + self._spare
         if leader and leader.extent and leader.prompt_logits is not None:
             sequence.extent = model.fork(leader.extent, len(prompt), rows)
-            exact = sequence.rows.shareable if sequence.stats.approximate else None
+            exact = sequence.rows.shareable if sequence.rows and sequence.rows.approximate else None
             sequence.stats.cached_tokens = len(prompt[:exact])
             sequence.stats.approximate_tokens = leader.stats.approximate_tokens
             sequence.tokens_left = min(tokens_left, model.context_length - sequence.extent.position)
@@ -158,7 +158,7 @@ class Scheduler:
             model.prefixes.enter(prompt, sequence.extent, most=most, salt=salt)
 
     def _release(self, sequence: Sequence) -> None:
-        context, extent = sequence.context, sequence.extent
+        context, extent = sequence.context, sequence.held_extent
         sequence.drafter.finish(context.sequence)
         sequence.extent = None
         tokens = [*context.prompt, *context.tokens]
@@ -198,5 +198,5 @@ def seconds_by_nodes(
 
 
 def _mean_length(decoding: list[Sequence]) -> int:
-    mean = sum(sequence.extent.total for sequence in decoding) // max(len(decoding), 1)
+    mean = sum(sequence.held_extent.total for sequence in decoding) // max(len(decoding), 1)
     return mean // LENGTH_STEP * LENGTH_STEP

@@ -63,6 +63,12 @@ class Sequence:
     cancelled: bool = False
 
     @property
+    def held_extent(self) -> Extent:
+        """Its KV cache rows, while it holds some."""
+        assert self.extent is not None
+        return self.extent
+
+    @property
     def finished(self) -> bool:
         """Whether it gets no more tokens."""
         return self.cancelled or self.finish_reason is not None or self.error is not None
@@ -101,7 +107,7 @@ class Sequence:
 
     def next_chunk(self, max_tokens: int) -> list[int]:
         """The next prompt tokens to prefill: neither cached nor prepared."""
-        start, end = self.extent.total, len(self.context.prompt)
+        start, end = self.held_extent.total, len(self.context.prompt)
         if self.rows:
             start, end = self.rows.unread(start)
         return self.context.prompt[start : min(end, start + max_tokens)]
@@ -110,10 +116,11 @@ class Sequence:
         """Insert prepared rows up to the next chunk."""
         if self.rows is None:
             return
-        exact, approximate = self.rows.fill(model, self.extent)
+        extent = self.held_extent
+        exact, approximate = self.rows.fill(model, extent)
         self.stats.cached_tokens += exact
         self.stats.approximate_tokens += approximate
-        left = model.context_length - len(self.context.prompt) - self.extent.skipped
+        left = model.context_length - len(self.context.prompt) - extent.skipped
         if left <= 0:
             raise ContextLengthError(
                 f"the positions of the reused passages end {1 - left} beyond the model's context; "
@@ -124,7 +131,7 @@ class Sequence:
     def store_rows(self, model: LanguageModel) -> None:
         """Store newly computed prompt rows for later requests, if rows are prepared for it."""
         if self.rows:
-            self.rows.keep(model, self.extent)
+            self.rows.keep(model, self.held_extent)
 
     def limit(self, tree: DraftTree) -> DraftTree:
         """The part of a draft tree to score: no deeper than the tokens left (and so within the
@@ -187,6 +194,7 @@ class Sequence:
             return True
         if self.stop_when is None:
             return False
+        assert self.sampler.history is not None
         return bool(self.stop_when(self.sampler.history, logits[node]))
 
     def emit(self) -> None:

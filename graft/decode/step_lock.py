@@ -2,8 +2,11 @@
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from graft.errors import InputError
+
+Outcome = TypeVar("Outcome")
 
 
 class StepLock:
@@ -18,15 +21,17 @@ class StepLock:
         while not ready():
             self.once(ready, step)
 
-    def once(self, ready: Callable[[], bool], step: Callable[[], None]) -> None:
+    def once(self, ready: Callable[[], bool], step: Callable[[], object]) -> None:
         """At most one step, by this thread or another; none if `ready`."""
         if not self.try_exclusive(lambda: ready() or step()):
             self._wait()
 
-    def exclusive(self, action: Callable[[], None]) -> None:
-        """Run `action` as soon as no step is running."""
-        while not self.try_exclusive(action):
+    def exclusive(self, action: Callable[[], Outcome]) -> Outcome:
+        """Run `action` as soon as no step is running; returns what it returns."""
+        outcome: list[Outcome] = []
+        while not self.try_exclusive(lambda: outcome.append(action())):
             self._wait()
+        return outcome[0]
 
     def try_exclusive(self, action: Callable[[], object]) -> bool:
         """Run `action` now if no step is running; returns whether it ran."""

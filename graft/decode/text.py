@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import TemplateError
 from tokenizers.decoders import DecodeStream
@@ -58,7 +58,7 @@ class Encoder:
         if not items:
             raise InputError("the prompt is empty; write a question")
         if all(isinstance(item, dict) for item in items):
-            return self.chat(items)
+            return self.chat(cast(list[Message], items))
         return self._ids(items)
 
     def chat(self, messages: list[Message], **options: Any) -> EncodedPrompt:  # noqa: ANN401

@@ -106,18 +106,14 @@ def _by_sequence(proposed: list[list[DraftTree]]) -> list[list[DraftTree]]:
 
 
 def all_nodes(
-    contexts: list[DraftContext],  # noqa: ARG001
-    proposed: list[list[DraftTree]],
-    budget: Budget,
+    contexts: list[DraftContext], proposed: list[list[DraftTree]], budget: Budget
 ) -> list[DraftTree]:
     """The best nodes up to the budget's limit per tree (CASD)."""
     return [cut(reduce(union, trees), budget.nodes) for trees in proposed]
 
 
 def within_cost(
-    contexts: list[DraftContext],  # noqa: ARG001
-    proposed: list[list[DraftTree]],
-    budget: Budget,
+    contexts: list[DraftContext], proposed: list[list[DraftTree]], budget: Budget
 ) -> list[DraftTree]:
     """The nodes that raise the batch's expected tokens per second."""
     return best_of([reduce(union, trees) for trees in proposed], best_by_cost, budget)
@@ -135,11 +131,11 @@ class GuidedByModel:
     """RASD: keeps the retrieved branches whose first token the draft model proposes too.
 
     Where retrieval finds nothing, it looks up continuations of the draft model's best nodes: the
-    `width` best of each of the first `levels`. The model's tree is the last of the proposed ones,
-    the others are those of `retrieval`.
+    `width` best of each of the first `levels`. The proposed trees are those of `retrieval` and
+    `model`, in this order.
     """
 
-    retrieval: Sequence[LookupDrafter]
+    retrieval: LookupDrafter
     model: Guide
     levels: int = 2
     width: int = 3
@@ -152,35 +148,23 @@ class GuidedByModel:
         return [cut(self._fused(*pair, budget.nodes), budget.nodes) for pair in pairs]
 
     def _fused(self, context: DraftContext, trees: list[DraftTree], nodes: int) -> DraftTree:
-        drafted, found = trees[-1], trees[:-1]
+        found, drafted = trees
         likely = self.model.first_tokens(context.sequence)
         if not likely:
-            return reduce(union, trees)
-        if all(len(tree) == 1 for tree in found):
-            found = self._continuations(context, drafted, nodes)
-        return reduce(union, [starting_with(tree, likely) for tree in found], drafted)
+            return union(found, drafted)
+        if len(found) == 1:
+            return self._continued(context, drafted, nodes)
+        return union(drafted, starting_with(found, likely))
 
-    def _continuations(self, context: DraftContext, tree: DraftTree, nodes: int) -> list[DraftTree]:
-        """Retrieved continuations of the tree's nodes, of the first level that has any."""
-        paths = tree.paths()
+    def _continued(self, context: DraftContext, tree: DraftTree, nodes: int) -> DraftTree:
+        """The tree with retrieved continuations of its nodes, of the first level that has any."""
+        paths, whole = tree.paths(), tree
         for level in range(1, self.levels + 1):
             in_level = [node for node in range(len(tree)) if len(paths[node]) == level]
             best = sorted(in_level, key=lambda node: -tree.scores[node])[: self.width]
-            found = [
-                drafter.propose_after(context, paths[node], _scores_to(tree, node), nodes)
-                for node in best
-                for drafter in self.retrieval
-            ]
-            found = [each for each in found if len(each) > 1]
-            if found:
-                return found
-        return []
-
-
-def _scores_to(tree: DraftTree, node: int) -> list[float]:
-    """The scores of the path from below the root down to a node."""
-    scores = []
-    while node > 0:
-        scores.append(float(tree.scores[node]))
-        node = int(tree.parents[node])
-    return scores[::-1]
+            for node in best:  # their numbers stay: new nodes come after this level
+                found = self.retrieval.propose_after(context, paths[node], nodes)
+                whole = union(whole, found, at=node)
+            if whole is not tree:
+                break
+        return whole

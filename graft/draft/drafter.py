@@ -1,15 +1,17 @@
 """The protocol of all drafters: start a sequence, propose trees, observe steps, finish."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
+
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -55,10 +57,6 @@ class Budget:
     overhead_seconds: float = 0.0
     prefills: bool = False
 
-    def with_overhead(self, seconds: float) -> "Budget":
-        """The same, with this overhead."""
-        return Budget(self.nodes, self.seconds, self.base_tokens, seconds, self.prefills)
-
     def after(self, trees: Sequence[DraftTree]) -> "Budget":
         """What remains for other drafters once these trees are in the step."""
         expected = sum(float(tree.scores[1:].sum()) for tree in trees)
@@ -84,6 +82,17 @@ class Drafter(Protocol):
 
     def finish(self, sequence: int) -> None:
         """Forget the sequence."""
+
+
+def by_drafter(
+    items: Sequence[Item], drafter_of: Callable[[Item], Drafter]
+) -> list[tuple[Drafter, list[int]]]:
+    """Every drafter once, with the places of its items."""
+    found: dict[int, tuple[Drafter, list[int]]] = {}
+    for place, item in enumerate(items):
+        drafter = drafter_of(item)
+        found.setdefault(id(drafter), (drafter, []))[1].append(place)
+    return list(found.values())
 
 
 @runtime_checkable

@@ -46,7 +46,7 @@ class _StoreLookup:
         self.index.extend(new)
 
     def chain(self, max_tokens: int) -> tuple[list[int], np.ndarray]:
-        self.matches = self.index.lookup(4 * max_tokens, self.calibration.confidence())
+        self.matches = self.index.lookup(4 * max_tokens, self.calibration.rates)
         return _likeliest(self.matches, max_tokens)
 
 

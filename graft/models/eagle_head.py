@@ -30,6 +30,8 @@ class EagleLayer(nn.Module):
 class EagleHead(nn.Module):
     """Embedding and output layer are the target's; `d2t` [n] int64 are the drafted ids."""
 
+    d2t: Tensor
+
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         self.config = config

@@ -21,6 +21,8 @@ from graft.models.heads.layers import MLP, CrossAttention, Norm, Positions, Self
 class LongSpecHead(nn.Module):
     """Embedding and output layer are the target's; `d2t` [n] int64 are the drafted ids."""
 
+    d2t: Tensor
+
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
         self.config = config

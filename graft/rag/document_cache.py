@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graft.assemble import rows_key_of
+from graft.assemble.loading import rows_key_of
 from graft.decode.engine import Engine
 from graft.models.rotation import find_rotation, frequencies_name
 from graft.rag.parts import HEAD, PASSAGE, Part, PartReuse, checked

@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from graft.assemble import Drafters
+from graft.assemble.drafters import Drafters
 from graft.decode.engine import Engine
 from graft.match.store_files import Manifest, ShardArrays
 from graft.match.store_warm_up import warm_up

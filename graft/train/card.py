@@ -12,10 +12,7 @@ from graft.train.dataset import Dataset
 from graft.train.settings import Settings
 from graft.train.state import Progress
 
-PAPERS = {
-    "eagle2": "EAGLE-2 (Li et al. 2024)",
-    "longspec": "LongSpec (Yang et al. 2025)",
-}
+PAPERS = {"eagle2": "EAGLE-2 (Li et al. 2024)", "longspec": "LongSpec (Yang et al. 2025)"}
 READS = {
     "eagle2": "Its input is the target's last feature and the token after it.",
     "longspec": "Its input is the last {window} tokens and the keys and values of the\n"

@@ -31,4 +31,4 @@ def compile_in_place(*modules: nn.Module) -> None:
 
 def _fall_back_to_eager() -> None:
     """Run eagerly what cannot be compiled."""
-    torch._dynamo.config.suppress_errors = True  # noqa: SLF001 (torch's only switch for this)
+    torch._dynamo.config.suppress_errors = True

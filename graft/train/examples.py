@@ -8,7 +8,7 @@ assistant's messages and the tokens that end them are in the loss; of texts ever
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -137,7 +137,7 @@ class Reader:
                     yield Example(tokens, _mask(encoding.offsets, each.spans))
 
 
-def is_conversation(value: Any) -> bool:  # noqa: ANN401 (any JSON)
+def is_conversation(value: Any) -> TypeGuard[list[dict[str, Any]]]:  # noqa: ANN401 (any JSON)
     """Whether this is a list of turns."""
     return isinstance(value, list) and all(isinstance(turn, dict) for turn in value)
 

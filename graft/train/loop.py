@@ -15,7 +15,7 @@ from graft.train.dataset import Dataset, rows_at
 from graft.train.journal import Journal
 from graft.train.objectives import Objective, chains, counted_tokens
 from graft.train.processes import Processes
-from graft.train.schedule import Schedule
+from graft.train.schedule import learning_rate, progress
 from graft.train.settings import Settings
 from graft.train.state import Progress, load_state, save_state
 
@@ -44,7 +44,6 @@ class Loop:
         self._settings, self._head = setup.settings, setup.head
         self._rows, self._processes = setup.dataset.train, setup.processes
         self._device = next(setup.head.parameters()).device
-        self._schedule = Schedule.of(setup.settings)
         self._optimizer = _optimizer(setup.head, setup.settings)
         self._progress = load_state(self._settings, self._head, self._optimizer)
         self._forward = self._processes.prepare(self._head)
@@ -80,7 +79,7 @@ class Loop:
         return not stopped
 
     def _done(self) -> float:
-        return self._schedule.progress(self._progress.step, self._progress.elapsed)
+        return progress(self._settings, self._progress.step, self._progress.elapsed)
 
     def _train_step(self, step: int) -> Tensor:
         """One step of the optimizer; the mean loss of this process's tokens."""
@@ -99,7 +98,7 @@ class Loop:
             total += outcome.loss.detach() / counted
         torch.nn.utils.clip_grad_norm_(self._head.parameters(), MAX_GRADIENT_NORM)
         for group in self._optimizer.param_groups:
-            group["lr"] = self._schedule.rate(self._done())
+            group["lr"] = learning_rate(self._settings, self._done())
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total * processes.count
@@ -113,15 +112,14 @@ class Loop:
         """Tokens per step on held-out rows, verified by the target's argmax."""
         if self._processes.rank:
             return
-        rows, total, sums = self._setup.dataset.held_out, 0, None
+        rows, measured = self._setup.dataset.held_out, []
         share = max(1, (self._settings.micro_batch or self._settings.batch) // 2)
         for part in _parts(np.arange(len(rows)), share):
             with self._precision():
                 batch = batch_of(rows, part, self._device)
-                accepted, count = chains(self._setup.objective.measure(self._head, batch))
-            sums = accepted if sums is None else sums + accepted
-            total += count
-        rates = (sums / max(total, 1)).tolist()
+                measured.append(chains(self._setup.objective.measure(self._head, batch)))
+        accepted, counts = zip(*measured, strict=True)
+        rates = (torch.stack(accepted).sum(0) / max(sum(counts), 1)).tolist()
         step, tokens_per_step = self._progress.step, round(1 + sum(rates), 4)
         self._progress.tokens_per_step = tokens_per_step
         self._progress.accepted = [round(rate, 4) for rate in rates]
@@ -141,7 +139,7 @@ class Loop:
         speed = len(self._since) * self._settings.batch * self._settings.length / seconds
         done = self._done()
         left = self._progress.elapsed / done * (1 - done)
-        step, rate = self._progress.step, self._schedule.rate(done)
+        step, rate = self._progress.step, learning_rate(self._settings, done)
         self._setup.journal.note(
             step=step, loss=loss, tokens_per_second=speed, learning_rate=rate,
             elapsed=self._progress.elapsed,

@@ -77,7 +77,7 @@ class _Chunked(torch.autograd.Function):
         for places in used.split(CHUNK):
             count = len(places)
             if compute is not _chunk:  # compiled for a static shape
-                places = F.pad(places, (0, CHUNK - count))  # noqa: PLW2901
+                places = F.pad(places, (0, CHUNK - count))
             weights = supervision.weights[:, places]
             weights[:, count:] = 0
             loss, same, slope = compute(

@@ -1,12 +1,12 @@
 """Training in one process or in several.
 
-`accelerate launch` or `torchrun` start several; each has the target and the head and takes its part
-of every batch, and accelerate sums the gradients. A head is one layer, so it is not sharded.
+`accelerate launch -m graft train ...` or `torchrun` start several. Each has the target and the head
+and takes its part of every batch; accelerate sums the gradients. A head is one layer, so it is not
+sharded.
 """
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -27,8 +27,7 @@ class Processes(Protocol):
     def prepare(self, head: nn.Module) -> nn.Module:
         """The head whose forward is called from now on."""
 
-    @contextmanager
-    def accumulating(self, head: nn.Module, *, last: bool) -> Iterator[None]:
+    def accumulating(self, head: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """Gradients are summed over processes only in the `last` part of a step."""
 
     def backward(self, loss: Tensor) -> None:
@@ -47,10 +46,9 @@ class SingleProcess:
         """See Processes."""
         return head
 
-    @contextmanager
-    def accumulating(self, head: nn.Module, *, last: bool) -> Iterator[None]:
+    def accumulating(self, head: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """See Processes."""
-        yield
+        return nullcontext()
 
     def backward(self, loss: Tensor) -> None:
         """See Processes."""
@@ -82,14 +80,9 @@ class MultiProcess:
         """See Processes."""
         return self._accelerator.prepare_model(head)
 
-    @contextmanager
-    def accumulating(self, head: nn.Module, *, last: bool) -> Iterator[None]:
+    def accumulating(self, head: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """See Processes."""
-        if last:
-            yield
-            return
-        with self._accelerator.no_sync(head):
-            yield
+        return nullcontext() if last else self._accelerator.no_sync(head)
 
     def backward(self, loss: Tensor) -> None:
         """See Processes. accelerate averages gradients, so the loss is scaled by `count`."""

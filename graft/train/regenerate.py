@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from graft.assemble import load
+from graft.assemble.loading import load
 from graft.decode.request import Request
 from graft.errors import ContextLengthError, InputError
 from graft.models.load import find_device

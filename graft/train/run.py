@@ -100,7 +100,7 @@ def _dataset(settings: Settings, target: Target, files: list[str], journal: Jour
 def _head(settings: Settings, target: Target, dataset: Dataset) -> Head:
     """A new head on the target's device, in fp32, or the one to start from."""
     if settings.start:
-        return _started(settings, target).to(target.device).train()
+        return _started(settings.start, settings, target).to(target.device).train()
     ids = torch.from_numpy(dataset.draft_ids(settings.draft_vocabulary))
     config = head_config(
         settings.kind,
@@ -116,16 +116,14 @@ def _head(settings: Settings, target: Target, dataset: Dataset) -> Head:
     return head.to(target.device).train()
 
 
-def _started(settings: Settings, target: Target) -> Head:
+def _started(folder: Path, settings: Settings, target: Target) -> Head:
     """The head to start from, which may attend to fewer layers."""
-    head = read_head(settings.start, target.checkpoint, target.config).float()
+    head = read_head(folder, target.checkpoint, target.config).float()
     if head.config.kind != settings.kind:
-        raise InputError(f"{settings.start} is a head of kind {head.config.kind}")
+        raise InputError(f"{folder} is a head of kind {head.config.kind}")
     layers = head.config.cross_layers
     if layers > settings.cross_layers:
-        raise InputError(
-            f"{settings.start} attends to {layers} layers; use --cross-layers {layers}"
-        )
+        raise InputError(f"{folder} attends to {layers} layers; use --cross-layers {layers}")
     if layers == settings.cross_layers:
         return head
     config = replace(head.config, cross_layers=settings.cross_layers)

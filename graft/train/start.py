@@ -7,6 +7,7 @@ are scaled to contribute equally, because their magnitudes differ by far.
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.files import Head
@@ -30,7 +31,7 @@ def init_random(head: Head, seed: int) -> None:
 
 
 @torch.no_grad()
-def init_from_target(head: Head, network: nn.Module) -> None:
+def init_from_target(head: Head, network: PreTrainedModel) -> None:
     """Copy weights of the target whose shapes match, over random ones."""
     if isinstance(head, EagleHead):
         _balance_fusion(head, network)
@@ -39,7 +40,7 @@ def init_from_target(head: Head, network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def widen(head: LongSpecHead, before: LongSpecHead) -> None:
+def widen(head: Head, before: Head) -> None:
     """Copy a head that attends to fewer layers; the further layers contribute 0 at first, so both
     heads draft the same."""
     known = before.state_dict()
@@ -52,7 +53,7 @@ def widen(head: LongSpecHead, before: LongSpecHead) -> None:
             value[: len(given)] = given
 
 
-def _balance_fusion(head: EagleHead, network: nn.Module) -> None:
+def _balance_fusion(head: EagleHead, network: PreTrainedModel) -> None:
     """Scale the two halves of the fusion so that its output has a standard deviation of 1."""
     embedding = network.get_input_embeddings().weight
     some = torch.arange(min(len(embedding), SAMPLE_IDS), device=embedding.device)[None]
@@ -63,7 +64,7 @@ def _balance_fusion(head: EagleHead, network: nn.Module) -> None:
         head.fc.weight[:, half] *= (2 * width) ** -0.5 / (STD * size)
 
 
-def _copy_layers(head: LongSpecHead, decoder: nn.Module) -> None:
+def _copy_layers(head: LongSpecHead, decoder: PreTrainedModel) -> None:
     first, last = decoder.layers[0], decoder.layers[-1]
     copied = [
         (head.input_layernorm, first.input_layernorm),

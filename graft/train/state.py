@@ -4,22 +4,20 @@ The order of data, noise and offsets depend only on the seed and the step's numb
 is the same bit for bit.
 """
 
-import json
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from graft.errors import CheckpointError, InputError
 from graft.home import atomic_file
 from graft.train.settings import Settings, option_name, options
 
-FILE = "state.safetensors"
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW
+FILE = "state.pt"
+UNREADABLE = (EOFError, LookupError, OSError, RuntimeError, TypeError, UnpicklingError, ValueError)
 
 
 @dataclass(slots=True)
@@ -36,17 +34,15 @@ def save_state(
     settings: Settings, head: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
 ) -> None:
     """Save a checkpoint; if the process is killed, the previous one remains."""
-    tensors = {f"head.{name}": value for name, value in head.state_dict().items()}
-    for name, parameter in head.named_parameters():
-        for moment, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{moment}.{name}"] = value
-    about = {
-        "settings": json.dumps(settings.identity()),
-        "progress": json.dumps(astuple(progress)),
+    state = {
+        "settings": settings.identity(),
+        "progress": asdict(progress),
+        "head": head.state_dict(),
+        "optimizer": optimizer.state_dict(),
     }
-    whole = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    with atomic_file(settings.work / FILE, needed=sum(t.nbytes for t in whole.values())) as file:
-        save_file(whole, file, metadata=about)
+    weights = sum(value.nbytes for value in head.state_dict().values())
+    with atomic_file(settings.work / FILE, needed=3 * weights) as file:  # and AdamW's two moments
+        torch.save(state, file)
 
 
 def load_state(settings: Settings, head: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
@@ -55,28 +51,16 @@ def load_state(settings: Settings, head: nn.Module, optimizer: torch.optim.Optim
     if not path.is_file():
         return Progress()
     try:
-        with safe_open(path, "pt") as file:
-            about = file.metadata()
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        _check_same(settings, json.loads(about["settings"]), path)
-        progress = Progress(*json.loads(about["progress"]))
-        _put(tensors, head, optimizer)
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        reason = str(error).splitlines()[0][:200]
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        _check_same(settings, state["settings"], path)
+        head.load_state_dict(state["head"])
+        optimizer.load_state_dict(state["optimizer"])
+        return Progress(**state["progress"])
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200]
         raise CheckpointError(
             f"{path} cannot be read ({reason}); delete it to start again"
         ) from error
-    return progress
-
-
-def _put(tensors: dict[str, Tensor], head: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    head.load_state_dict({n[5:]: value for n, value in tensors.items() if n.startswith("head.")})
-    for name, parameter in head.named_parameters():
-        if f"step.{name}" in tensors:
-            state = {moment: tensors[f"{moment}.{name}"] for moment in MOMENTS}
-            for moment in MOMENTS[1:]:
-                state[moment] = state[moment].to(parameter.device)
-            optimizer.state[parameter] = state
 
 
 def _check_same(settings: Settings, before: dict[str, Any], path: Path) -> None:

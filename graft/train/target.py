@@ -96,6 +96,7 @@ class _KeepKV:
     def take(self) -> tuple[Tensor, Tensor]:
         """Keys and values of the last forward pass."""
         pair, self._pair = self._pair, None
+        assert pair is not None
         return pair
 
 

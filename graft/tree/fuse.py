@@ -7,13 +7,13 @@ from graft.tree.draft_tree import DraftTree, in_level_order
 BOTH = "both"  # the source of nodes that several drafters proposed
 
 
-def union(first: DraftTree, second: DraftTree) -> DraftTree:
-    """A tree with every path of both.
+def union(first: DraftTree, second: DraftTree, at: int = 0) -> DraftTree:
+    """A tree with every path of both; the root of the second is node `at` of the first.
 
     A common node gets the higher score. Its source is `BOTH` if two drafters proposed it, or the
     only named one. Places of copied tokens are kept.
     """
-    if first.tokens[0] != second.tokens[0]:
+    if first.tokens[at] != second.tokens[0]:
         raise ValueError("trees with different roots cannot be merged")
     if len(second) == 1:
         return first
@@ -25,7 +25,8 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
     sources = [names.index(first.source(i)) for i in range(len(first))]
     places, others = first.all_places(), second.all_places()
     children = [dict(each) for each in first.children]
-    place = [0] * len(second)
+    second_scores = (first.scores[at] * second.scores).tolist()
+    place = [at] * len(second)
     for i in range(1, len(second)):
         parent, token = place[second.parents[i]], int(second.tokens[i])
         node = children[parent].get(token)
@@ -33,11 +34,11 @@ def union(first: DraftTree, second: DraftTree) -> DraftTree:
             node = children[parent][token] = len(tokens)
             tokens.append(token)
             parents.append(parent)
-            scores.append(float(second.scores[i]))
+            scores.append(second_scores[i])
             sources.append(names.index(second.source(i)))
             places.append(others[i])
             children.append({})
-        scores[node] = max(scores[node], float(second.scores[i]))
+        scores[node] = max(scores[node], second_scores[i])
         sources[node] = _index(_common_source(names[sources[node]], second.source(i)), names)
         places[node] = max(places[node], others[i])
         place[i] = node

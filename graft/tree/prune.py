@@ -60,21 +60,6 @@ def starting_with(tree: DraftTree, tokens: Iterable[int]) -> DraftTree:
     return keep(tree, kept)
 
 
-def below(tree: DraftTree, node: int) -> DraftTree:
-    """The subtree of `node`, which becomes the root; the tree must be a chain down to it."""
-    parents = tree.parents[node:] - node
-    parents[0] = -1
-    scores = tree.scores[node:] / tree.scores[node]
-    return DraftTree(
-        tree.tokens[node:],
-        parents,
-        scores,
-        tree.sources[node:],
-        tree.source_names,
-        places=None if tree.places is None else tree.places[node:],
-    )
-
-
 def shallow(tree: DraftTree, depth: int) -> DraftTree:
     """The nodes at most `depth` below the root."""
     if len(tree) == 1 or tree.depths[-1] <= depth:  # level order: depths never fall

@@ -31,15 +31,6 @@ def has_q(tree: DraftTree) -> bool:
     return tree.probs is not None and len(tree) > 1
 
 
-def output(rule: Rule, p: Tensor, q: Tensor) -> Tensor:
-    """The distribution [..., V] of the token that a rule emits at a drafted position."""
-    accepts, residual = rule(p, q)
-    kept = torch.minimum(q, accepts)
-    total = residual.sum(-1, keepdim=True)
-    drawn = torch.where(total > 0, residual / total, p)
-    return kept + (1 - kept.sum(-1, keepdim=True)) * drawn
-
-
 def judge(
     tree: DraftTree,
     logits: Tensor,
@@ -50,7 +41,9 @@ def judge(
     """The accepted nodes, root first, and the token after them."""
     if any(parent != node - 1 for node, parent in enumerate(tree.parents.tolist())):
         raise ValueError("rules with q need a chain: siblings sampled from one q are biased")
-    path, kept, tokens = [0], [], tree.tokens.tolist()
+    assert tree.probs is not None
+    path, tokens = [0], tree.tokens.tolist()
+    kept: list[int] = []
     for first, p in _targets(tree, logits, sampler):
         q = tree.probs[first : first + len(p)].to(p)
         accepts, residual = rule(p, q)

@@ -9,8 +9,9 @@ under a caller's `process`, and those whose nucleus (top-p) exceeds the candidat
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -36,7 +37,9 @@ MAX_ROWS = 64  # at once: noise takes 8 bytes for every token of the vocabulary,
 class Nodes(Protocol):
     """Where to sample: the nodes of a tree, or a part of one."""
 
-    depths: np.ndarray  # [n], the last one the greatest
+    @property
+    def depths(self) -> np.ndarray:
+        """[n], the last one the greatest."""
 
     def __len__(self) -> int: ...
 
@@ -44,7 +47,31 @@ class Nodes(Protocol):
         """For every node the tokens drafted before it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """`count` positions behind one path of `depth` draft tokens. Where the host does not know these
+    tokens, the path is empty, and penalties count committed tokens only."""
+
+    depth: int
+    count: int = 1
+    path: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def depths(self) -> np.ndarray:
+        """[n]: how far ahead of the root they are."""
+        return np.full(self.count, self.depth)
+
+    def paths(self) -> list[list[int]]:
+        """See Nodes."""
+        return [list(self.path)] * self.count
+
+
 SamplerNodes = tuple[Sampler | None, Nodes]  # None: no token is needed there
+Sampled = tuple[Sampler, Nodes]
+Entry = TypeVar("Entry", bound=SamplerNodes)
 
 
 class Draws:
@@ -71,7 +98,7 @@ class Draws:
 
 def draw_all(samples: Sequence[SamplerNodes], logits: Tensor) -> Tensor:
     """Tokens [M] int64 for all nodes, in the order of `logits` [M, V]."""
-    return _concatenated([_draw(*part) for part in _parts(samples, logits)])
+    return _concatenated([_draw(*part) for part in _parts(samples, logits, _draw_key)])
 
 
 def preferences(
@@ -82,11 +109,11 @@ def preferences(
     They show how close the runner-up is. Nodes that only the sampler can decide get those of the
     raw logits. The logits may be those of some `tokens` only, if no sampler adjusts them.
     """
-    found = _concatenated([_preferred(*part, tokens) for part in _parts(samples, logits)])
-    return found.log_softmax(-1)
+    parts = _parts(samples, logits, _draw_key)
+    return _concatenated([_preferred(*part, tokens) for part in parts]).log_softmax(-1)
 
 
-def distributions(samples: Sequence[SamplerNodes], logits: Tensor) -> tuple[Tensor, Tensor]:
+def distributions(samples: Sequence[Sampled], logits: Tensor) -> tuple[Tensor, Tensor]:
     """[M, V] float32 sampling distributions without `process`, at temperature 1 if greedy.
 
     The second tensor [M] says where they are exact: a nucleus (top-p) that exceeds the candidates
@@ -97,7 +124,7 @@ def distributions(samples: Sequence[SamplerNodes], logits: Tensor) -> tuple[Tens
     return _concatenated(probs), _concatenated(exact)
 
 
-def sampled(samples: Sequence[SamplerNodes], logits: Tensor) -> tuple[Tensor, Tensor]:
+def sampled(samples: Sequence[Sampled], logits: Tensor) -> tuple[Tensor, Tensor]:
     """Draft tokens [M], sampled with noise independent of the target's, and the distributions
     [M, V] they come from. A greedy sampler gets the most likely token."""
     probs, _ = distributions(samples, logits)
@@ -111,13 +138,11 @@ def sampled(samples: Sequence[SamplerNodes], logits: Tensor) -> tuple[Tensor, Te
 
 
 def _parts(
-    samples: Sequence[SamplerNodes],
-    logits: Tensor,
-    key: Callable[[SamplerNodes], tuple] | None = None,
-) -> Iterator[tuple[list[SamplerNodes], Tensor]]:
+    samples: Sequence[Entry], logits: Tensor, key: Callable[[Entry], tuple]
+) -> Iterator[tuple[list[Entry], Tensor]]:
     """Adjacent entries that can be computed together, and their logits."""
     first = 0
-    for _, members in groupby(samples, key=key or _draw_key):
+    for _, members in groupby(samples, key=key):
         group = list(members)
         count = sum(len(tree) for _, tree in group)
         yield group, logits[first : first + count]
@@ -125,7 +150,7 @@ def _parts(
 
 
 def _concatenated(parts: Sequence[Tensor]) -> Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))
 
 
 def _draw_key(sample: SamplerNodes) -> tuple[bool, bool, int]:
@@ -136,13 +161,13 @@ def _draw_key(sample: SamplerNodes) -> tuple[bool, bool, int]:
     return False, sampler.params.greedy, id(sampler) if sampler.adjusts else 0
 
 
-def _distribution_key(sample: SamplerNodes) -> tuple[bool, int]:
+def _distribution_key(sample: Sampled) -> tuple[bool, int]:
     """Distributions of entries with the same key are computed together: (greedy, on their own)."""
     sampler, _ = sample
     return sampler.params.greedy, id(sampler) if sampler.adjusts else 0
 
 
-def _distribution(group: list[SamplerNodes], logits: Tensor) -> tuple[Tensor, Tensor]:
+def _distribution(group: list[Sampled], logits: Tensor) -> tuple[Tensor, Tensor]:
     logits, exact = _adjusted(group, logits), None
     if group[0][0].params.greedy:
         scaled = logits.float()
@@ -154,12 +179,17 @@ def _distribution(group: list[SamplerNodes], logits: Tensor) -> tuple[Tensor, Te
     return scaled.softmax(-1), exact
 
 
-def _draw(group: list[SamplerNodes], logits: Tensor) -> Tensor:
-    sampler, _ = group[0]
-    if sampler is None or not sampler.batchable:
+def _batchable(group: list[SamplerNodes]) -> list[Sampled]:
+    """All entries of a group, or none if only the sampler itself can decide them."""
+    return [(sampler, nodes) for sampler, nodes in group if sampler and sampler.batchable]
+
+
+def _draw(entries: list[SamplerNodes], logits: Tensor) -> Tensor:
+    group = _batchable(entries)
+    if not group:
         return torch.full((len(logits),), NOT_DRAWN, dtype=torch.int64, device=logits.device)
     logits = _adjusted(group, logits)
-    if sampler.params.greedy:
+    if group[0][0].params.greedy:
         return greedy_rows(logits)
     if draws_fast(logits) and not _filters(group, logits).any:
         keys, _, temperatures, *_ = upload(torch.from_numpy(_numbers(group)), logits.device)
@@ -173,17 +203,17 @@ def _draw(group: list[SamplerNodes], logits: Tensor) -> Tensor:
     )
 
 
-def _preferred(group: list[SamplerNodes], logits: Tensor, tokens: Tensor | None) -> Tensor:
-    sampler, _ = group[0]
-    if sampler is None or not sampler.batchable:
+def _preferred(entries: list[SamplerNodes], logits: Tensor, tokens: Tensor | None) -> Tensor:
+    group = _batchable(entries)
+    if not group:
         return logits.float()
     logits = _adjusted(group, logits)
-    if sampler.params.greedy:
+    if group[0][0].params.greedy:
         return logits.float()
     return _concatenated([noisy.float() for noisy, _ in _noisy(group, logits, tokens)])
 
 
-def _adjusted(group: list[SamplerNodes], logits: Tensor) -> Tensor:
+def _adjusted(group: list[Sampled], logits: Tensor) -> Tensor:
     sampler, _ = group[0]
     if not sampler.adjusts:
         return logits
@@ -191,7 +221,7 @@ def _adjusted(group: list[SamplerNodes], logits: Tensor) -> Tensor:
 
 
 def _noisy(
-    group: list[SamplerNodes], logits: Tensor, tokens: Tensor | None = None
+    group: list[Sampled], logits: Tensor, tokens: Tensor | None = None
 ) -> Iterator[tuple[Tensor, Tensor | None]]:
     """Scores with noise [n, V], at most MAX_ROWS at a time, and where they are exact [n]."""
     if tokens is None:
@@ -202,7 +232,7 @@ def _noisy(
         yield _with_noise(*part, filters, tokens)
 
 
-def _numbers(group: list[SamplerNodes]) -> np.ndarray:
+def _numbers(group: list[Sampled]) -> np.ndarray:
     """[5, M] int64: each node's noise key and top-k; the bits of its temperature, top-p and the
     logarithm of its min-p (one upload for all)."""
     whole, fractions = [], []
@@ -215,7 +245,7 @@ def _numbers(group: list[SamplerNodes]) -> np.ndarray:
     return np.concatenate([np.array(whole).T, np.array(fractions).T.copy().view(np.int64)])
 
 
-def _filters(group: list[SamplerNodes], logits: Tensor) -> "_Filters":
+def _filters(group: list[Sampled], logits: Tensor) -> "_Filters":
     return _Filters([sampler.params for sampler, _ in group], logits.shape[1])
 
 

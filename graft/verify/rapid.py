@@ -110,6 +110,7 @@ class Rapid:
     def _soft_greedy(
         self, tree: DraftTree, logits: Tensor, sampler: Sampler
     ) -> tuple[list[int], int]:
+        assert tree.probs is not None
         path, tokens = [0], tree.tokens.tolist()
         for nodes in _batches(len(tree), sampler):
             rows = [sampler.scores(logits[node], tokens[1 : node + 1]) for node in nodes]

@@ -20,7 +20,8 @@ def walk(
 ) -> Verdict:
     """See Verifier."""
     children = tree.children
-    path, ahead = [0], []
+    path = [0]
+    ahead: list[int] = []
     while True:
         node = path[-1]
         token = NOT_DRAWN if drawn is None else drawn[node]

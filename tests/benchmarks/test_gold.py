@@ -7,10 +7,10 @@ from made_up_rows import results, row
 from tiny import tiny_engine, tiny_tokenizer
 
 from benchmarks.decode.graft_variants import SuiteEngine, graft_variant, preset_of
+from benchmarks.likelihood import log_likelihood
 from benchmarks.quality.report import GOLD_LOG_P, qualities
 from graft.bench.result_file import GOLD, LIKELIHOOD
 from graft.bench.summary import notes, summarize
-from graft.decode.likelihood import log_likelihood
 from graft.decode.prepared_request import as_prepared
 
 PROMPT = [*range(10, 60)]

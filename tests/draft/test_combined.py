@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tiny import tiny_draft_model, tiny_engine
 
-from graft.assemble import DraftResources, make_drafter
+from graft.assemble.drafters import make_drafter
+from graft.assemble.resources import DraftResources
 from graft.draft.combined import (
     Combined,
     Concurrently,
@@ -261,7 +262,7 @@ class Guide(Fixed):
 
 def guided(guide, prompt, tokens, **options):
     retrieval = LookupDrafter(CopyIndex, up_to_limit, nodes=20, calibrated=False)
-    prune = GuidedByModel([retrieval], guide, **options)
+    prune = GuidedByModel(retrieval, guide, **options)
     combined = Combined([retrieval, guide], prune=prune)
     context = DraftContext(0, prompt, [(0, len(prompt))], tokens=tokens)
     combined.start(context)
@@ -298,22 +299,21 @@ def test_retrieval_continues_level_by_level():
     assert (3, 4, 5) not in guided(Guide([[2, 7], [3, 4]]), prompt, [99, 61], width=1)
 
 
-def test_continuations_multiply_probabilities():
+def test_lookup_after_draft_tokens():
     retrieval = LookupDrafter(CopyIndex, up_to_limit, nodes=20, calibrated=False)
     context = DraftContext(0, [61, 3, 4], [(0, 3)], tokens=[99, 61])
     retrieval.start(context)
-    tree = retrieval.propose_after(context, [3], [0.5], 20)
-    assert tree.scores[0] == 1
-    assert tree.scores[1] == 0.5
-    assert 0 < tree.scores[2] < 0.5
-    assert len(retrieval.propose_after(context, [8], [0.5], 20)) == 1
+    tree = retrieval.propose_after(context, [3], 20)
+    assert tree.tokens[:2].tolist() == [3, 4]
+    assert 0 < tree.scores[1] < tree.scores[0] == 1
+    assert len(retrieval.propose_after(context, [8], 20)) == 1
 
 
 def test_model_without_a_draft_prunes_nothing(draft_model):
     retrieval, model = Fixed([[3, 4]], "a"), ModelDrafter(
         draft_model, TreeGrowth(2, 4), nodes=9, adaptive=False
     )  # fmt: skip
-    combined = Combined([retrieval, model], prune=GuidedByModel([], model))
+    combined = Combined([retrieval, model], prune=GuidedByModel(retrieval, model))
     context = DraftContext(0, [40] * 600, [], tokens=[7])  # more than one prefill chunk
     combined.start(context)
     assert sources(combined.propose([context], BUDGET)[0]) == {(3,): "a", (3, 4): "a"}

@@ -8,7 +8,8 @@ from test_lossless_streaming import narrow_drafters
 from tiny import tiny_draft_model, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
-from graft.assemble import EITHER_PRESETS, PRESETS, make_verifier
+from graft.assemble.presets import EITHER_PRESETS, PRESETS
+from graft.assemble.verifiers import make_verifier
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.models.chains import Chains
 from graft.draft.models.growth import ChainGrowth
@@ -58,7 +59,7 @@ def test_levels_drawn_without_a_wait_are_those_drawn_with_one(forward, params, m
     trees = []
     for ahead in (True, False):
         if not ahead:
-            monkeypatch.setattr(ChainGrowth, "can_extend_ahead", lambda growth, drafts: False)
+            monkeypatch.setattr(ChainGrowth, "grows_ahead", lambda growth, drafts: False)
         draft_model = tiny_draft_model(forward=forward, device="cuda")
         drafter = ModelDrafter(draft_model, ChainGrowth(6), nodes=6, adaptive=False)
         contexts = [DraftContext(each, [5, 6, 7, 8 + each], [], tokens=[9]) for each in range(3)]

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graft import SamplingParams
-from graft.assemble import Drafters
+from graft.assemble.drafters import Drafters
 from graft.bench.decoding import decode_ratio, drafting, tokens_per_step
 from graft.bench.result_file import read_results
 from graft.bench.simulate.recorded_model import SimulatedClock

@@ -11,7 +11,7 @@ import transformers as hf
 from test_load import save
 from tiny_architectures import VOCABULARY, build, config_of
 
-from graft.assemble import rows_key_of
+from graft.assemble.loading import rows_key_of
 from graft.errors import InputError
 from graft.home import home
 from graft.models import step_costs

@@ -13,7 +13,7 @@ from daily import daily
 from safetensors.torch import load_file
 from tiny import tiny_network
 
-from graft.errors import InputError
+from graft.errors import CheckpointError, InputError
 from graft.models.checkpoints.pretrained import locate
 from graft.models.heads.files import read_head
 from graft.train.journal import read_notes
@@ -105,21 +105,22 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from graft.train import loop
-from graft.train.__main__ import main
+from graft.cli.main import main
 save, made = loop.save_state, []
 def save_then_die(*given):
     made.append(save(*given))
     if len(made) == 3:
         os.kill(os.getpid(), signal.SIGKILL)
 loop.save_state = save_then_die
-sys.argv[0] = "graft.train"
-sys.exit(main())
+sys.argv[0] = "graft"
+main()
 """
 
 
 def command(settings):
     return [
-        "eagle2", "--data", *settings.data, "--out", str(settings.out), "--model", settings.model,
+        "train", "eagle2", "--data", *settings.data, "--out", str(settings.out),
+        "--model", settings.model,
         "--length", "64", "--batch", "4", "--steps", "8", "--learning-rate", "3e-3",
         "--draft-vocabulary", "64", "--held-out", "0.05", "--evaluations", "2", "--save-minutes",
         "0", "--dtype", "fp32", "--device", "cpu",
@@ -150,11 +151,11 @@ def test_two_processes_train_like_one(settings):
     options = [*command(together), "--noise", "0"]
     options[options.index("--steps") + 1] = "3"
     ended = subprocess.run(
-        [sys.executable, *launch, "-m", "graft.train", *options],
+        [sys.executable, *launch, "-m", "graft", *options],
         env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    assert ended.stderr.count("reading and packing") == 1
+    assert ended.stderr.count("tokenising and packing") == 1
     ours, theirs = (load_file(s.out / "model.safetensors") for s in (alone, together))
     for name, value in theirs.items():
         torch.testing.assert_close(ours[name], value, rtol=1e-3, atol=1e-4)
@@ -164,6 +165,15 @@ def test_a_finished_run_can_be_extended(settings):
     train(settings, silent)
     assert train(replace(settings, steps=10), silent)
     assert "10 steps" in (settings.out / "README.md").read_text()
+
+
+def test_a_damaged_checkpoint_is_an_error(settings):
+    train(settings, silent)
+    checkpoint = settings.work / "state.pt"
+    for content in (b"", b"novel", checkpoint.read_bytes()[:-2000]):
+        checkpoint.write_bytes(content)
+        with pytest.raises(CheckpointError, match="delete it to start again"):
+            train(settings, silent)
 
 
 def test_other_settings_do_not_resume(settings):

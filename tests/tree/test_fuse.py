@@ -10,7 +10,7 @@ from test_draft_tree import ROOT, assert_sound, path_of, paths, paths_of
 
 from graft.tree.draft_tree import DraftTree, chain, from_paths, in_level_order, root_only
 from graft.tree.fuse import union
-from graft.tree.prune import below, shallow
+from graft.tree.prune import shallow
 
 
 @st.composite
@@ -85,6 +85,15 @@ def test_an_empty_draft_adds_nothing(tree):
     assert scores_of(union(root_only(ROOT), tree)) == scores_of(tree)
 
 
+def test_union_below_a_node_multiplies_scores():
+    tree = union(from_paths(1, [[2], [3]], "a"), root_only(1))
+    tree.scores[:] = [1, 0.5, 0.25]
+    found = union(tree, from_paths(3, [[4, 5], [6]], "b"), at=2)
+    assert found.paths() == [[], [2], [3], [3, 4], [3, 6], [3, 4, 5]]
+    assert found.scores.tolist() == [1, 0.5, 0.25, 0.25, 0.25, 0.25]
+    assert [found.source(node) for node in range(1, 6)] == ["a", "a", "b", "b", "b"]
+
+
 def test_trees_with_different_roots_are_refused():
     with pytest.raises(ValueError, match="different roots"):
         union(root_only(1), root_only(2))
@@ -99,4 +108,4 @@ def test_where_nodes_were_copied_from_survives_union_and_cut():
     for tree in (union(copied, drafted), union(drafted, copied)):
         places = {int(token): tree.place(node) for node, token in enumerate(tree.tokens)}
         assert places == {1: -1, 2: 7, 3: 8, 4: -1}
-        assert below(shallow(tree, 1), 1).all_places() == [7]
+        assert shallow(tree, 1).all_places() == [-1, 7]

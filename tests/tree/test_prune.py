@@ -11,7 +11,7 @@ from test_draft_tree import assert_sound, path_of
 from test_fuse import as_set, scored_trees
 
 from graft.tree.draft_tree import DraftTree, chain, from_paths
-from graft.tree.prune import below, best_first, cut, keep, starting_with, strongest
+from graft.tree.prune import best_first, cut, keep, starting_with, strongest
 
 
 def brute_force(tree: DraftTree, budget: int) -> list[int]:
@@ -21,17 +21,6 @@ def brute_force(tree: DraftTree, budget: int) -> list[int]:
         frontier = [i for i in range(1, len(tree)) if i not in taken and tree.parents[i] in taken]
         taken.append(max(frontier, key=lambda i: (tree.scores[i], -i)))
     return taken
-
-
-def test_subtree_below_a_chain():
-    tree = replace(
-        from_paths(1, [[2, 3, 4, 5], [2, 3, 6]]),
-        scores=np.array([1, 0.8, 0.5, 0.4, 0.1, 0.2], np.float32),
-    )
-    hanging = below(tree, 2)
-    assert hanging.paths() == [[], [4], [6], [4, 5]]
-    assert hanging.parents.tolist() == [-1, 0, 0, 1]
-    assert hanging.scores == pytest.approx([1, 0.8, 0.2, 0.4])
 
 
 def falling(tree: DraftTree) -> DraftTree:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from graft.assemble import Drafters
+from graft.assemble.drafters import Drafters
 from graft.bench.decoding import DecodeRow
 from graft.bench.measure import batched
 from graft.bench.simulate.recorded_model import RecordedForward, RecordedOutputs, SimulatedClock

@@ -8,7 +8,9 @@ from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
 
-from graft.assemble import PRESETS, Drafters, DraftResources
+from graft.assemble.drafters import Drafters
+from graft.assemble.presets import PRESETS
+from graft.assemble.resources import DraftResources
 from graft.bench.decoding import (
     PLAIN,
     DecodeRow,

@@ -15,8 +15,8 @@ import numpy as np
 
 from graft.bench.result_file import output_hash
 from graft.bench.simulate.recordings import Cell, Recording
+from graft.bench.simulate.traced import Trace, Traced, key_of
 from graft.draft.pacing.budget import Choose, best_by_cost, up_to_limit
-from graft.draft.traced import Trace, Traced, key_of
 from graft.errors import InputError
 from graft.tree.draft_tree import DraftTree
 

@@ -105,12 +105,8 @@ class Calibration:
     def __init__(self, prior: np.ndarray = PRIOR) -> None:
         self._prior = prior
         self._counts = np.zeros((2, LONGEST + 1))
-        self._rates = np.empty(LONGEST + 1)
-        _rate_all(self._counts, prior, self._rates)
-
-    def confidence(self) -> np.ndarray:
-        """[LONGEST + 1] estimated hit rate by match length, until the next `observe`."""
-        return self._rates
+        self.rates = np.empty(LONGEST + 1)  # estimated hit rate by match length
+        _rate_all(self._counts, prior, self.rates)
 
     def observe(self, matches: Matches, emitted: Sequence[int] | np.ndarray) -> None:
         """Compare a proposal, as it was before pruning, with the committed tokens.
@@ -120,11 +116,9 @@ class Calibration:
         """
         tokens = np.asarray(emitted, np.int32)
         found = matches.fields, len(matches)
-        _observe(self._counts, self._prior, self._rates, found, tokens)
+        _observe(self._counts, self._prior, self.rates, found, tokens)
 
     @classmethod
     def warm_up(cls) -> None:
         """Compile it, or load it from the cache, before the first request."""
-        one = cls()
-        one.observe(Matches(np.empty((6, 1), np.int32), np.empty(0, np.float32)), [0])
-        one.confidence()
+        cls().observe(Matches(np.empty((6, 1), np.int32), np.empty(0, np.float32)), [0])

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from graft.draft.copies.build_tree import source_at, tree_of
+from graft.draft.copies.build_tree import tree_of
 from graft.draft.copies.calibration import PRIOR, Calibration
-from graft.draft.copies.texts import NOWHERE, SOURCES, Layout, text_spans
+from graft.draft.copies.texts import SOURCES, Layout, text_spans
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import Choose
 from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
-from graft.tree.draft_tree import DraftTree, in_level_order, root_only
+from graft.tree.draft_tree import DraftTree, root_only
 
 
 @dataclass(slots=True)
@@ -46,14 +46,11 @@ class _Text:
         while len(self.verified) > keep_last:
             self.calibration.observe(*self.verified.pop(0))
 
-    def tree(self, root: int, count: int) -> DraftTree:
-        """The `count` best nodes of the last proposal."""
+    def tree(self, root: int, matches: Matches, count: int) -> DraftTree:
+        """The `count` best matches below the root."""
         if count == 0:
             return root_only(root)
-        return tree_of(root, self.matches, count, self.starts, self.kinds)
-
-    def sources(self, positions: np.ndarray) -> list[int]:
-        return [source_at(place, self.starts, self.kinds) for place in positions.tolist()]
+        return tree_of(root, matches, count, self.starts, self.kinds)
 
 
 class LookupDrafter:
@@ -92,34 +89,22 @@ class LookupDrafter:
         """See Drafter."""
         limit = min(self._nodes, budget.nodes)
         texts = [self._texts[context.sequence] for context in contexts]
+        found = []
         for text in texts:
             text.calibrate(keep_last=1)
-            text.matches = text.index.lookup(limit, text.calibration.confidence())
-        counts = self._choose([text.matches.scores for text in texts], budget)
+            text.matches = text.index.lookup(limit, text.calibration.rates)
+            found.append(text.matches)
+        counts = self._choose([matches.scores for matches in found], budget)
         return [
-            text.tree(context.root, count)
-            for context, text, count in zip(contexts, texts, counts, strict=True)
+            text.tree(context.root, matches, count)
+            for context, text, matches, count in zip(contexts, texts, found, counts, strict=True)
         ]
 
-    def propose_after(
-        self, context: DraftContext, path: list[int], scores: Sequence[float], nodes: int
-    ) -> DraftTree:
-        """A tree of `path`, whose nodes have these `scores`, and at most `nodes` continuations of
-        it."""
+    def propose_after(self, context: DraftContext, path: Sequence[int], nodes: int) -> DraftTree:
+        """At most `nodes` continuations of draft tokens, rooted at the last of them."""
         text = self._texts[context.sequence]
-        limit = min(self._nodes, nodes)
-        matches = text.index.lookup(limit, text.calibration.confidence(), path)
-        if not len(matches):
-            return root_only(context.root)
-        count = len(path)
-        return in_level_order(
-            np.concatenate([[context.root], path, matches.tokens]),
-            np.concatenate([np.arange(-1, count), matches.parents + 1 + count]),
-            np.concatenate([[1.0], scores, scores[-1] * matches.scores]),
-            np.array([0] * (count + 1) + text.sources(matches.positions)),
-            SOURCES,
-            np.concatenate([[NOWHERE] * (count + 1), matches.positions]),
-        )
+        matches = text.index.lookup(min(self._nodes, nodes), text.calibration.rates, path)
+        return text.tree(path[-1], matches, len(matches))
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

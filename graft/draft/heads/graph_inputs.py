@@ -21,7 +21,11 @@ from graft.sampling import DRAW, Sampler, as_signed
 
 PADDING_ROW = -(1 << 20)  # the first draft row of a padding sequence
 MIN_SIZE = 16  # tasks and partial results of a level
-TORCH_TYPES = {np.int64: torch.int64, np.int32: torch.int32, np.float32: torch.float32}
+TORCH_TYPES: dict[type, torch.dtype] = {
+    np.int64: torch.int64,
+    np.int32: torch.int32,
+    np.float32: torch.float32,
+}
 INT64_NAMES = ("tokens", "positions", "rows", "last", "roots", "tree_rows")
 
 PlanKey = tuple[str, int]  # whose rows ("own" or "target"), and the depth of the nodes
@@ -139,8 +143,8 @@ class DraftInputs:
             host["tree_rows"][i] = sum(self._runner.seen(text.memory, 0)[-1])
             count = last
         if self._runner.window is None:
-            features = [each.text.features for each in inputs]
-            torch.cat(features, out=self.features[:count])
+            features = (each.text.features for each in inputs)
+            torch.cat([each for each in features if each is not None], out=self.features[:count])
         for key, ((plan, _), above) in plans.by_key.items():
             tasks = host["tasks", key][: len(plan.tasks)]
             tasks[:] = plan.tasks
@@ -165,12 +169,12 @@ class DraftInputs:
     def _set_noise(self, samplers: Sequence[Sampler | None]) -> None:
         host = self._host.numpy
         for i, sampler in enumerate(samplers):
-            if sampler is not None:
-                host["keys"][:, i] = [
-                    as_signed(sampler.key(depth, DRAW)) for depth in range(len(host["keys"]))
-                ]
-            sampled = sampler is not None and not sampler.params.greedy
-            host["noise"][:, i] = (1 / sampler.params.temperature, 1.0) if sampled else (1.0, 0.0)
+            host["noise"][:, i] = 1.0, 0.0
+            if sampler is None or sampler.params.greedy:
+                continue
+            keys = [as_signed(sampler.key(depth, DRAW)) for depth in range(len(host["keys"]))]
+            host["keys"][:, i] = keys
+            host["noise"][:, i] = 1 / sampler.params.temperature, 1.0
 
     def _clear(self) -> None:
         self._host.whole.zero_()

@@ -11,6 +11,7 @@ plans how the cached rows are split among the device's programs, as for the targ
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from graft.kernels.beam_triton import Nodes, Step, advance, best_children
 from graft.models.capture import Pool, captured, reason
 from graft.models.heads.fused import FusedHead, FusedRound
 from graft.models.heads.runner import TREE_ROWS, HeadRunner, Text
+from graft.models.storage import RowStorage
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ NEW_TOKENS_EACH = 8  # or so many per sequence
 
 
 class GraphedGrowth:
-    """See Growth."""
+    """See Growth. The caches of the head and the target are RowStorages."""
 
     def __init__(self, runner: HeadRunner) -> None:
         self.runner, self.capturing = runner, runner.device.type == "cuda"
@@ -81,9 +83,9 @@ class GraphedGrowth:
 
     def _drop_invalid_graphs(self) -> None:
         """Drop all graphs if the caches they read have moved."""
-        storages = [self.runner.storage]
+        storages = [cast(RowStorage, self.runner.storage)]
         if self.runner.window is not None:
-            storages.append(self.runner.model.arena.storage)
+            storages.append(cast(RowStorage, self.runner.model.arena.storage))
             storages[-1].settle()
         addresses = tuple(n for each in storages for n in (each.kv.data_ptr(), each.rows))
         if addresses != self._addresses:
@@ -123,6 +125,7 @@ class _Prepared:
             self._graph.replay()
         else:
             self._found = self._launch()
+        assert self._found is not None
         self._on_host.copy_(self._found, non_blocking=True)
         if self._copied:
             self._copied.record()

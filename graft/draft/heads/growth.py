@@ -17,7 +17,7 @@ from torch import Tensor
 from graft.models.arena import Extent
 from graft.models.heads.runner import HeadRunner, Round, Text
 from graft.sampling import Sampler
-from graft.verify.draws import preferences
+from graft.verify.draws import Positions, preferences
 
 BATCHES = (1, 2, 4, 8, 16)  # batch sizes that graphs are captured for
 
@@ -48,27 +48,6 @@ class Beam:
     def nodes(self) -> int:
         """All candidate nodes without the root."""
         return sum(n * self.children for n in self.rows) if self.keeps_all else sum(self.sizes)
-
-
-@dataclass(frozen=True, slots=True)
-class LevelPositions:
-    """`count` positions to sample at, all at one depth. The host does not know the draft tokens
-    before them, so penalties count committed tokens only."""
-
-    depth: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    @property
-    def depths(self) -> np.ndarray:
-        """[n]: how far ahead of the root they are."""
-        return np.full(self.count, self.depth)
-
-    def paths(self) -> list[list[int]]:
-        """Empty paths."""
-        return [[]] * self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +139,7 @@ class SampledChildren:
             whole = logits.new_full((len(logits), runner.config.vocabulary), -torch.inf)
             logits = whole.index_copy_(1, tokens, logits)
             tokens = torch.arange(logits.shape[1], device=logits.device)
-        positions = [(sampler, LevelPositions(depth, width)) for sampler in self.samplers]
+        positions = [(sampler, Positions(depth, width)) for sampler in self.samplers]
         best = preferences(positions, logits, tokens).topk(min(count, logits.shape[1]))
         shape = (len(self.samplers), width, -1)
         return tokens[best.indices].view(shape), best.values.view(shape)

@@ -135,7 +135,7 @@ class HeadDrafter:
         steps = [step for step in steps if not self._states[step.sequence].skipped]
         states = [self._states[step.sequence] for step in steps]
         for each, step in zip(states, steps, strict=True):
-            if each.tree and step.tokens:
+            if each.tree and each.token_probs and step.tokens:
                 self._verified.append((each, each.tree, each.token_probs, step.tokens))
                 each.clear_draft()
         if self._runner.window is None and steps:
@@ -185,6 +185,7 @@ class HeadDrafter:
         counts = [len(step.nodes) for step in steps]
         features = self._runner.model.features([node for step in steps for node in step.nodes])
         for each, step, own in zip(states, steps, features.split(counts), strict=True):
+            assert step.extent is not None
             first = step.extent.total - len(step.nodes)
             if each.memory is None or first != each.features_end:  # earlier tokens have no features
                 each.memory = each.memory or self._runner.open()
@@ -200,7 +201,9 @@ class HeadDrafter:
     def _draft(self, ready: list[_SequenceState], beam: Beam, budget: Budget) -> None:
         """Give each sequence a tree. Rates are updated while the device works."""
         inputs = [
-            DraftInput(self._next_text(each), each.extent, each.context.sampler) for each in ready
+            DraftInput(self._next_text(each), each.extent, each.context.sampler)
+            for each in ready
+            if each.extent
         ]
         pending = self._growth.begin(inputs, beam)
         if self._beam is None and beam is not TRIAL and self._drafts % REPLAN_EVERY == 0:
@@ -240,20 +243,20 @@ class HeadDrafter:
         pairs the stored features, except the `keep_last` last ones, with the tokens after them.
         Without new tokens the root is processed again, because a draft starts from its output."""
         window = self._runner.window
+        memory = each.memory = each.memory or self._runner.open()
         if window is not None:
-            each.memory = each.memory or self._runner.open()
-            if each.length - each.memory.end > window:
-                each.memory.begin(each.length - window)
-            each.memory.end = min(each.memory.end, each.length - 1)
-            return Text(each.memory, each.text(each.memory.end, each.length))
-        if not each.features:
+            if each.length - memory.end > window:
+                memory.begin(each.length - window)
+            memory.end = min(memory.end, each.length - 1)
+            return Text(memory, each.text(memory.end, each.length))
+        if not each.features and each.last_feature is not None:
             each.features, each.num_features = [each.last_feature], 1
-            each.memory.end -= 1
+            memory.end -= 1
         features = torch.cat(each.features) if len(each.features) > 1 else each.features[0]
-        taken, first = each.num_features - keep_last, each.memory.end + 1
+        taken, first = each.num_features - keep_last, memory.end + 1
         each.features, each.num_features = [features[taken:]] if keep_last else [], keep_last
         each.last_feature = features[-1:]
-        return Text(each.memory, each.text(first, first + taken), features[:taken])
+        return Text(memory, each.text(first, first + taken), features[:taken])
 
 
 def _plan_key(ready: list[_SequenceState], budget: Budget) -> tuple[int, int]:

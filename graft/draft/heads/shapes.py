@@ -86,7 +86,7 @@ class ShapeChooser:
     def _overhead_seconds(self, length: int, sequences: int) -> float:
         return self.overhead.step(length, sequences) if self.overhead else 0.0
 
-    def _best_depth(  # noqa: PLR0913
+    def _best_depth(
         self, rates: np.ndarray, width: int, sequences: int, length: int, budget: Budget
     ) -> tuple[int, Expected]:
         """The depth at which the rate of this width stops rising, and what to expect there."""

@@ -22,6 +22,12 @@ class DraftCache:
     drafted: list[int] = field(default_factory=list)  # draft tokens in the rows behind them
 
     @property
+    def held_extent(self) -> Extent:
+        """The rows, while some are allocated."""
+        assert self.extent is not None
+        return self.extent
+
+    @property
     def length(self) -> int:
         """Committed tokens: prompt and output."""
         return len(self.context.prompt) + len(self.context.tokens)
@@ -48,12 +54,10 @@ class DraftCache:
             self.close()
             return False
         try:
-            if self.extent is None:
-                self._open()
-            self._share_prompt()
-            self._drop_rejected()
-            rows = self.extent.length + self.uncached + scratch
-            self.model.prefixes.ensure(self.extent, rows)
+            extent = self.extent or self._open()
+            self._share_prompt(extent)
+            self._drop_rejected(extent)
+            self.model.prefixes.ensure(extent, extent.length + self.uncached + scratch)
         except OutOfRowsError:
             return False
         return True
@@ -66,6 +70,14 @@ class DraftCache:
         chunk += tokens[start : start + max_tokens - len(chunk)]
         return [min(token, self.model.vocabulary - 1) for token in chunk]
 
+    @property
+    def sees_all(self) -> bool:
+        """Whether a draft token attends to as much as the target's tokens do; see ViewCache."""
+        return False
+
+    def follow(self, target: Extent | None) -> None:
+        """Called after each step with the target's own rows; see ViewCache."""
+
     def close(self) -> None:
         """Free the rows."""
         if self.extent is None:
@@ -75,19 +87,20 @@ class DraftCache:
         self.model.prefixes.leave(text[: self.cached], self.extent, salt=self.context.salt)
         self.extent, self.cached, self.drafted, self.shared = None, 0, [], False
 
-    def _open(self) -> None:
+    def _open(self) -> Extent:
         prompt, salt = self.context.prompt, self.context.salt
         self.extent = self.model.prefixes.open(prompt, ROWS_AHEAD, salt=salt)
         self.cached = self.extent.total
+        return self.extent
 
-    def _share_prompt(self) -> None:
+    def _share_prompt(self, extent: Extent) -> None:
         """Only after prefill: a drafter may never finish it, and other requests would wait."""
         if not self.shared and not self.prefilling:
             prompt, salt = self.context.prompt, self.context.salt
-            self.model.prefixes.enter(prompt, self.extent, salt=salt)
+            self.model.prefixes.enter(prompt, extent, salt=salt)
             self.shared = True
 
-    def _drop_rejected(self) -> None:
+    def _drop_rejected(self, extent: Extent) -> None:
         """The last committed token is never kept: its logits start the next draft."""
         new = self.context.tokens[max(0, self.cached - len(self.context.prompt)) : -1]
         for token, drafted in zip(new, self.drafted, strict=False):
@@ -95,4 +108,4 @@ class DraftCache:
                 break
             self.cached += 1
         self.drafted = []
-        self.model.arena.truncate(self.extent, self.cached - self.extent.shared)
+        self.model.arena.truncate(extent, self.cached - extent.shared)

@@ -100,24 +100,27 @@ class NoCostLimit:
 
     trial_seconds = 0.0
 
-    def forward_seconds(self, rows: int, sequences: int = 1) -> float:  # noqa: ARG002
+    def forward_seconds(self, rows: int, sequences: int = 1) -> float:
         """See CostModel."""
         return 0.0
 
     def add_forward(self, rows: int, sequences: int = 1) -> None:
         """See CostModel."""
 
-    def saved_seconds(self, depth: int, sequences: int, acceptance: float) -> float:  # noqa: ARG002
+    def saved_seconds(self, depth: int, sequences: int, acceptance: float) -> float:
         """See CostModel."""
         return np.inf
 
-    def best_depth(self, depth: int, sequences: int, acceptance: float) -> int:  # noqa: ARG002
+    def best_depth(self, depth: int, sequences: int, acceptance: float) -> int:
         """See CostModel."""
         return depth
 
     def set_draft(self, scores: Sequence[np.ndarray]) -> None:
         """See CostModel."""
 
-    def select(self, gains: Sequence[float], rows: Sequence[int]) -> list[int]:  # noqa: ARG002
+    def select(self, gains: Sequence[float], rows: Sequence[int]) -> list[int]:
         """See CostModel."""
         return list(range(len(gains)))
+
+
+Costs = CostModel | NoCostLimit

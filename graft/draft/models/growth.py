@@ -9,7 +9,6 @@ is `sampled`, and carries its q.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,88 +18,41 @@ from graft.draft.models.partial_draft import PartialDraft
 from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, chain
-from graft.verify.draws import SamplerNodes, preferences, sampled
+from graft.verify.draws import Positions, SamplerNodes, preferences, sampled
 
 # One token per draft, on the device -> the logits [M, V] after them
 ScoreOnDevice = Callable[[Tensor], Tensor]
-
-
-class Growth(Protocol):
-    """A rule that grows `depth` levels of a draft."""
-
-    depth: int
-    scratch: int  # rows that the draft tokens of a sequence need at most
-    keeps_root: bool  # whether the root's row stays in the cache from level to level
-    sampled: bool  # whether drafts carry q, and so must not be pruned by their tokens
-
-    def can_grow(self, draft: PartialDraft) -> bool:
-        """Whether the draft may get another level."""
-
-    def rows(self, draft: PartialDraft) -> int:
-        """Rows of the next level's forward."""
-
-    def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
-        """One forward: logits [M, V] after the frontiers of all drafts, side by side."""
-
-    def extend(self, drafts: Sequence[PartialDraft], logits: Tensor) -> None:
-        """Add the next level, given those logits."""
-
-    def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
-        """Whether `extend_ahead` works for these drafts."""
-
-    def extend_ahead(
-        self, drafts: Sequence[PartialDraft], logits: Tensor, levels: int, score: ScoreOnDevice
-    ) -> None:
-        """Add several levels without waiting for the device in between."""
-
-
-@dataclass(frozen=True, slots=True)
-class DraftPosition:
-    """One position to sample at: behind these draft tokens."""
-
-    tokens: list[int]
-
-    def __len__(self) -> int:
-        return 1
-
-    @property
-    def depths(self) -> np.ndarray:
-        """[1]: how far ahead of the root it is."""
-        return np.array([len(self.tokens)])
-
-    def paths(self) -> list[list[int]]:
-        """The one path to it."""
-        return [self.tokens]
 
 
 @dataclass(frozen=True, slots=True)
 class ChainGrowth:
     """One token after another, at most `depth`; ends at the first below `confidence`.
 
-    The chain's rows stay in the cache, so accepted tokens are not computed again.
+    The chain's rows stay in the cache, so accepted tokens are not computed again. `sampled` chains
+    carry q, and so must not be pruned by their tokens.
     """
 
     depth: int
     confidence: float = 0.0
     sampled: bool = False
-    keeps_root = True
+    keeps_root = True  # whether the root's row stays in the cache from level to level
 
     @property
     def scratch(self) -> int:
-        """See Growth."""
+        """Rows that the draft tokens of a sequence need at most."""
         return self.depth
 
     def can_grow(self, draft: PartialDraft) -> bool:
-        """See Growth."""
+        """Whether the draft may get another level."""
         return draft.depth < self.depth and draft.token_probs[-1] >= self.confidence
 
-    def rows(self, draft: PartialDraft) -> int:  # noqa: ARG002
-        """See Growth."""
+    def rows(self, draft: PartialDraft) -> int:
+        """Rows of the next level's forward."""
         return 1
 
     def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
-        """See Growth."""
-        extents = [draft.cache.extent for draft in drafts]
+        """One forward: logits [M, V] after the frontiers of all drafts, side by side."""
+        extents = [draft.cache.held_extent for draft in drafts]
         tokens = [draft.tokens[-1] for draft in drafts]
         logits, _ = model.score_all(extents, [chain([token]) for token in tokens])
         model.commit_all([(extent, [0]) for extent in extents])
@@ -108,31 +60,27 @@ class ChainGrowth:
             draft.cache.drafted.append(token)
         return logits
 
-    def extend(self, drafts: Sequence[PartialDraft], logits: Tensor) -> None:
-        """See Growth."""
-        tokens, probs = self._next_tokens(drafts, _frontier_positions(drafts), logits)
-        _append_levels(drafts, [tokens.tolist()], [probs.tolist()])
-
-    def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
-        """See Growth."""
+    def grows_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
+        """Whether `extend` can add several levels at once to these drafts."""
         samplers = [draft.cache.context.sampler for draft in drafts]
         return not self.confidence and all(each is None or each.stateless for each in samplers)
 
-    def extend_ahead(
+    def extend(
         self, drafts: Sequence[PartialDraft], logits: Tensor, levels: int, score: ScoreOnDevice
     ) -> None:
-        """See Growth. The host gets the tokens of all levels at the end."""
-        samplers = [draft.cache.context.sampler for draft in drafts]
-        found: list[tuple[Tensor, Tensor]] = []
-        for level in range(levels):
-            after = score(found[-1][0]) if found else logits
-            # Such samplers depend on the depth alone, so the tokens may be unknown
-            positions = [DraftPosition([0] * (draft.depth + level)) for draft in drafts]
-            pairs = list(zip(samplers, positions, strict=True))
-            found.append(self._next_tokens(drafts, pairs, after))
-        tokens, probs = (torch.stack(each).tolist() for each in zip(*found, strict=True))
-        _append_levels(drafts, tokens, probs)
-        for draft in drafts:
+        """Add levels, given those logits. The host gets the tokens of all levels at the end."""
+        found = [self._next_tokens(drafts, _frontier_positions(drafts), logits)]
+        for level in range(1, levels):
+            # Samplers of such drafts depend on the depth alone, so the tokens may be unknown
+            positions: list[SamplerNodes] = [
+                (draft.cache.context.sampler, Positions(draft.depth + level)) for draft in drafts
+            ]
+            found.append(self._next_tokens(drafts, positions, score(found[-1][0])))
+        tokens, probs = (_on_host(each) for each in zip(*found, strict=True))
+        for place, draft in enumerate(drafts):
+            for token, prob in zip(tokens, probs, strict=True):
+                draft.frontier = draft.add(draft.frontier[0], [token[place]], [prob[place]])
+                draft.depth += 1
             draft.cache.drafted += draft.tokens[-levels:-1]
 
     def _next_tokens(
@@ -142,7 +90,7 @@ class ChainGrowth:
         if not self.sampled:
             best = preferences(positions, logits).max(-1)
             return best.indices, best.values.exp()
-        tokens, probs = sampled(positions, logits)
+        tokens, probs = sampled([(each, nodes) for each, nodes in positions if each], logits)
         for draft, row in zip(drafts, probs, strict=True):
             draft.probs.append(row)
         return tokens, probs.gather(1, tokens[:, None])[:, 0]
@@ -162,19 +110,19 @@ class TreeGrowth:
 
     @property
     def scratch(self) -> int:
-        """See Growth."""
+        """See ChainGrowth."""
         return 1 + self.width * self.depth
 
     def can_grow(self, draft: PartialDraft) -> bool:
-        """See Growth."""
+        """See ChainGrowth."""
         return draft.depth < self.depth
 
     def rows(self, draft: PartialDraft) -> int:
-        """See Growth."""
+        """See ChainGrowth."""
         return len(draft.with_ancestors(draft.frontier))
 
     def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
-        """See Growth."""
+        """See ChainGrowth."""
         trees, selected, first = [], [], 0
         for draft in drafts:
             nodes = draft.with_ancestors(draft.frontier)
@@ -182,15 +130,17 @@ class TreeGrowth:
             place = {node: i for i, node in enumerate(nodes)}
             selected += [first + place[node] for node in draft.frontier]
             first += len(nodes)
-        logits, _ = model.score_all([draft.cache.extent for draft in drafts], trees)
+        logits, _ = model.score_all([draft.cache.held_extent for draft in drafts], trees)
         return logits[upload(torch.tensor(selected), logits.device)]
 
-    def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:  # noqa: ARG002
-        """See Growth. The host selects the best nodes."""
+    def grows_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
+        """See ChainGrowth. The host selects the best nodes."""
         return False
 
-    def extend(self, drafts: Sequence[PartialDraft], logits: Tensor) -> None:
-        """See Growth."""
+    def extend(
+        self, drafts: Sequence[PartialDraft], logits: Tensor, levels: int, score: ScoreOnDevice
+    ) -> None:
+        """See ChainGrowth. Adds one level."""
         logs = preferences(_frontier_positions(drafts), logits)
         best = logs.topk(min(self.width, logs.shape[1]))
         probs, tokens = best.values.exp().tolist(), best.indices.tolist()
@@ -206,14 +156,7 @@ class TreeGrowth:
             draft.depth += 1
 
 
-def _append_levels(
-    drafts: Sequence[PartialDraft], tokens: Sequence[list[int]], probs: Sequence[list[float]]
-) -> None:
-    """Append one node per level to each chain; a level has a token and a probability for each."""
-    for place, draft in enumerate(drafts):
-        for token, prob in zip(tokens, probs, strict=True):
-            draft.frontier = draft.add(draft.frontier[0], [token[place]], [prob[place]])
-            draft.depth += 1
+Growth = ChainGrowth | TreeGrowth
 
 
 def _subtree(draft: PartialDraft, nodes: list[int], vocabulary: int) -> DraftTree:
@@ -229,9 +172,14 @@ def _subtree(draft: PartialDraft, nodes: list[int], vocabulary: int) -> DraftTre
     )
 
 
+def _on_host(levels: tuple[Tensor, ...]) -> list[list]:
+    """The rows as lists, copied in one piece."""
+    return torch.stack(levels).tolist() if len(levels) > 1 else [levels[0].tolist()]
+
+
 def _frontier_positions(drafts: Sequence[PartialDraft]) -> list[SamplerNodes]:
     return [
-        (draft.cache.context.sampler, DraftPosition(draft.path(node)))
+        (draft.cache.context.sampler, Positions(draft.depth, path=draft.path(node)))
         for draft in drafts
         for node in draft.frontier
     ]

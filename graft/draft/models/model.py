@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.models.cache import DraftCache
-from graft.draft.models.cost_model import CostModel, NoCostLimit
+from graft.draft.models.cost_model import CostModel, Costs, NoCostLimit
 from graft.draft.models.growth import Growth
 from graft.draft.models.partial_draft import SOURCE, PartialDraft
 from graft.draft.pacing.budget import best_by_cost, best_of, up_to_limit
@@ -118,7 +118,8 @@ class ModelDrafter:
         """See Drafter."""
         for step in steps:
             each = self._states[step.sequence]
-            if each.tree:
+            each.cache.follow(step.extent)
+            if each.tree and each.draft:
                 each.trust.observe(each.tree, each.draft.token_probs, step.tokens)
                 each.clear_draft()
 
@@ -145,23 +146,23 @@ class ModelDrafter:
         """Draft for the sequences that the cost model selects."""
         if not ready:
             return
-        costs: CostModel | NoCostLimit = NoCostLimit()
+        costs: Costs = NoCostLimit()
         if self._adaptive:
             length = sum(each.cache.visible for each in ready) // len(ready)
             model = self._draft_model
             costs = CostModel(budget, model.costs, length, overhead=model.overhead)
         if self._prefill_at_once:
             self._prefill_prompts(ready)
-        growing, logits = self._begin(ready, costs)
+        begun = self._begin(ready, costs)
+        if begun is None:
+            return
+        growing, logits = begun
         started = list(growing)
         while growing:
             logits = self._draft_model.fit_vocabulary(logits)
             levels = self._levels_ahead(growing, costs)
-            if levels > 1:
-                score = partial(self._score_on_device, growing, costs)
-                self._growth.extend_ahead(growing, logits, levels, score)
-            else:
-                self._growth.extend(growing, logits)
+            score = partial(self._score_on_device, growing, costs)
+            self._growth.extend(growing, logits, levels, score)
             costs.set_draft([np.array(draft.scores[1:]) for draft in started])
             growing = self._select_growing(growing, costs)
             if growing:
@@ -169,21 +170,19 @@ class ModelDrafter:
                 costs.add_forward(rows, len(growing))
                 logits = self._growth.score(self._model, growing)
 
-    def _score_on_device(
-        self, growing: list[PartialDraft], costs: CostModel | NoCostLimit, tokens: Tensor
-    ) -> Tensor:
+    def _score_on_device(self, growing: list[PartialDraft], costs: Costs, tokens: Tensor) -> Tensor:
         """See ScoreOnDevice. The host knows the rows, not the tokens in them."""
-        extents = [draft.cache.extent for draft in growing]
+        extents = [draft.cache.held_extent for draft in growing]
         logits = self._model.score_drawn(extents, tokens)
         self._model.commit_all([(extent, [0]) for extent in extents])
         costs.add_forward(len(extents), len(extents))
         return self._draft_model.fit_vocabulary(logits)
 
-    def _levels_ahead(self, growing: list[PartialDraft], costs: CostModel | NoCostLimit) -> int:
+    def _levels_ahead(self, growing: list[PartialDraft], costs: Costs) -> int:
         """Levels to grow before the host looks at the tokens: more than one where the device works
         asynchronously."""
         left = self._growth.depth - max(draft.depth for draft in growing)
-        if left < 2 or not (self._model.asynchronous and self._growth.can_extend_ahead(growing)):
+        if left < 2 or not (self._model.asynchronous and self._growth.grows_ahead(growing)):
             return 1
         acceptance = sum(draft.trust.expected_rate for draft in growing) / len(growing)
         return costs.best_depth(left, len(growing), acceptance)
@@ -193,12 +192,10 @@ class ModelDrafter:
         for cache in [each.cache for each in ready if each.cache.prefilling]:
             while cache.uncached > 1:
                 chunk = cache.next_chunk(min(self._model.chunk, cache.uncached - 1))
-                self._model.prefill_chunk(cache.extent, chunk)
+                self._model.prefill_chunk(cache.held_extent, chunk)
                 cache.cached += len(chunk)
 
-    def _select_growing(
-        self, drafts: list[PartialDraft], costs: CostModel | NoCostLimit
-    ) -> list[PartialDraft]:
+    def _select_growing(self, drafts: list[PartialDraft], costs: Costs) -> list[PartialDraft]:
         """The drafts that get one more level."""
         growing = [draft for draft in drafts if self._growth.can_grow(draft)]
         gains = [draft.reach * draft.trust.expected_rate for draft in growing]
@@ -206,31 +203,29 @@ class ModelDrafter:
         return [growing[place] for place in sorted(costs.select(gains, rows))]
 
     def _begin(
-        self, ready: list[SequenceState], costs: CostModel | NoCostLimit
-    ) -> tuple[list[PartialDraft], Tensor | None]:
+        self, ready: list[SequenceState], costs: Costs
+    ) -> tuple[list[PartialDraft], Tensor] | None:
         """Process uncached tokens; an empty draft for each sequence without any left, and the
         logits after their roots."""
         chunks = self._chunks(self._select(ready, costs))
         if not chunks:
-            return [], None
+            return None
         logits, _ = self._model.score_all(
-            [each.cache.extent for each, _ in chunks],
+            [each.cache.held_extent for each, _ in chunks],
             [chain(chunk) for _, chunk in chunks],
             last_only=[True] * len(chunks),
         )
         decoding = [len(chunk) for each, chunk in chunks if not each.cache.prefilling]
         costs.add_forward(sum(decoding), max(len(decoding), 1))
-        complete = [
-            place for place, (each, chunk) in enumerate(chunks) if self._commit(each.cache, chunk)
-        ]
-        for place in complete:
-            each = chunks[place][0]
-            each.draft = PartialDraft(each.cache, each.trust, self._draft_model.source)
-        return [chunks[place][0].draft for place in complete], logits[complete]
+        drafts, complete = [], []
+        for place, (each, chunk) in enumerate(chunks):
+            if self._commit(each.cache, chunk):
+                each.draft = PartialDraft(each.cache, each.trust, self._draft_model.source)
+                drafts.append(each.draft)
+                complete.append(place)
+        return drafts, logits[complete]
 
-    def _select(
-        self, ready: list[SequenceState], costs: CostModel | NoCostLimit
-    ) -> list[SequenceState]:
+    def _select(self, ready: list[SequenceState], costs: Costs) -> list[SequenceState]:
         """The sequences to process: those expected to save time, those due for a trial, and last,
         because they fill the chunk, those to prefill."""
         decoding = [each for each in ready if not each.cache.prefilling]
@@ -246,7 +241,7 @@ class ModelDrafter:
         return selected + self._select_prefills(prefilling, costs)
 
     def _select_prefills(
-        self, prefilling: list[SequenceState], costs: CostModel | NoCostLimit
+        self, prefilling: list[SequenceState], costs: Costs
     ) -> list[SequenceState]:
         """The prompts to prefill: all whose drafts are expected to save enough, otherwise now and
         then one of a new request as a trial."""
@@ -289,7 +284,7 @@ class ModelDrafter:
         complete = len(chunk) == cache.uncached
         kept = len(chunk) - (complete and not self._growth.keeps_root)
         if kept:
-            self._model.commit(cache.extent, list(range(kept)))
+            self._model.commit(cache.held_extent, list(range(kept)))
         cache.cached += len(chunk) - complete
         if complete and self._growth.keeps_root:
             cache.drafted = [chunk[-1]]

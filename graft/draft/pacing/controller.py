@@ -10,10 +10,18 @@ The cost table (`models/step_costs.py`) limits the nodes of a single draft; the 
 the table cannot know: host time, a busy machine, drafts that are rejected more often than expected.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
 
-from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, UpdatesAsync
+from graft.draft.drafter import (
+    Budget,
+    Detachable,
+    DraftContext,
+    Drafter,
+    UpdatesAsync,
+    by_drafter,
+)
 from graft.draft.pacing.estimator import MIN_STEPS, Arm, Estimator, Measured
 from graft.draft.pacing.step_timer import StepSample, StepTimer
 from graft.models.language_model import TargetStep
@@ -30,9 +38,6 @@ class Lookup(Drafter, UpdatesAsync, Protocol):
 
 class LookupAndModel(Drafter, Detachable, Protocol):
     """The same lookups combined with a draft model or head, which can be detached."""
-
-
-Item = TypeVar("Item", DraftContext, TargetStep)
 
 
 class Controller:
@@ -70,16 +75,13 @@ class Controller:
         """See Drafter."""
         if self._attaches(context):
             self._attached.add(context.sequence)
-            self._model.start(context)
-        else:
-            self._lookup.start(context)
+        self._drafter(context.sequence).start(context)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         self._switch_to(contexts, prefills=budget.prefills)
-        if self._arm is None:
-            self.update_async()
-        arm, self._arm, self._ahead = self._arm, None, False
+        arm = self._decide() if self._arm is None else self._arm
+        self._arm, self._ahead = None, False
         self._close_step(self._timer.begin(self._sequences))
         plain = expected = float(budget.seconds[0])
         nodes = 0
@@ -87,7 +89,7 @@ class Controller:
             trees = [root_only(context.root) for context in contexts]
         else:
             self._show_unseen()
-            budget = budget.with_overhead(self._estimator.overhead_seconds)
+            budget = replace(budget, overhead_seconds=self._estimator.overhead_seconds)
             trees = self._draft(arm, contexts, budget)
             nodes = sum(map(len, trees)) - len(trees)
             expected = float(budget.seconds[min(nodes, len(budget.seconds) - 1)])
@@ -107,13 +109,8 @@ class Controller:
         self._arm, self._ahead = None, True
 
     def update_async(self) -> None:
-        """See UpdatesAsync: estimate, and decide for the next step."""
-        self._show_unseen()
-        self._lookup.update_async()
-        if self._ended:
-            self._settle(*self._ended)
-            self._ended = None
-        self._arm = self._choose()
+        """See UpdatesAsync."""
+        self._arm = self._decide()
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. After a plain step without a model, the next one need not wait for this."""
@@ -129,9 +126,14 @@ class Controller:
         """See Drafter."""
         self._timer.close()
         self._show_unseen()
-        attached = sequence in self._attached
-        (self._model if attached else self._lookup).finish(sequence)
+        self._drafter(sequence).finish(sequence)
         self._attached.discard(sequence)
+
+    def _drafter(self, sequence: int) -> Drafter:
+        return self._model if self._model and sequence in self._attached else self._lookup
+
+    def _drafter_of(self, item: DraftContext | TargetStep) -> Drafter:
+        return self._drafter(item.sequence)
 
     def _attaches(self, context: DraftContext) -> bool:
         """Whether the model follows a new sequence: it is the fastest arm, or may be tried."""
@@ -153,14 +155,19 @@ class Controller:
             return
         if kind not in self._estimators:
             alike = [each for each in self._estimators if each[1] == kind[1]]
-            nearest = min(alike, key=lambda each: abs(each[0] - kind[0]), default=None)
+            nearest = min(alike, key=lambda each: abs(each[0] - kind[0]), default=kind)
             self._estimators[kind] = Estimator(self._estimators.get(nearest))
         self._kind, self._estimator, self._arm = kind, self._estimators[kind], None
         if not prefills:
             self._decoding = self._estimator
 
-    def _choose(self) -> Arm:
-        """The arm of the next step."""
+    def _decide(self) -> Arm:
+        """Estimate, and choose the arm of the next step."""
+        self._show_unseen()
+        self._lookup.update_async()
+        if self._ended:
+            self._settle(*self._ended)
+            self._ended = None
         arm = self._best_affordable()
         self._since_refresh += arm is not Arm.PLAIN
         if self._since_refresh > REFRESH_STEPS:  # the arms below, in turn
@@ -212,31 +219,21 @@ class Controller:
     def _draft(self, arm: Arm, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         if arm is Arm.LOOKUP:
             return self._lookup.propose(contexts, budget)
-        found: dict[int, DraftTree] = {}
-        for drafter, own in self._by_drafter(contexts):
-            trees = drafter.propose(own, budget)
-            found |= zip((context.sequence for context in own), trees, strict=True)
-        return [found[context.sequence] for context in contexts]
+        trees: dict[int, DraftTree] = {}
+        for drafter, places in by_drafter(contexts, self._drafter_of):
+            proposed = drafter.propose([contexts[i] for i in places], budget)
+            trees.update(zip(places, proposed, strict=True))
+        return [trees[place] for place in range(len(contexts))]
 
     def _show_unseen(self) -> None:
         if self._unseen:
             unseen, self._unseen = self._unseen, []
-            for drafter, own in self._by_drafter(unseen):
-                drafter.observe(own)
-
-    def _by_drafter(self, items: list[Item]) -> Iterator[tuple[Drafter, list[Item]]]:
-        """Sequences that the model follows, and the others, with their drafter."""
-        if not self._attached:
-            yield self._lookup, items
-            return
-        attached = [item for item in items if item.sequence in self._attached]
-        if attached:
-            yield self._model, attached
-        if len(attached) < len(items):
-            yield self._lookup, [item for item in items if item.sequence not in self._attached]
+            for drafter, places in by_drafter(unseen, self._drafter_of):
+                drafter.observe([unseen[i] for i in places])
 
     def _detach(self) -> None:
         """The model stops following the running sequences: following costs time in every step."""
+        assert self._model is not None
         for sequence in self._attached.intersection(self._sequences):
             self._model.detach(sequence)
             self._attached.remove(sequence)

@@ -4,7 +4,7 @@ The last step of a sequence ends when its tokens arrive, plus the usual time bet
 next start: the next step belongs to other sequences and may start much later.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import NamedTuple
 
 
@@ -20,12 +20,12 @@ class StepTimer:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._sequences: Hashable = None
+        self._sequences: list[int] | None = None
         self._begun_at = self._tokens_at = self._between = 0.0
         self._tokens = 0
         self._closed = True
 
-    def begin(self, sequences: Hashable) -> StepSample | None:
+    def begin(self, sequences: list[int]) -> StepSample | None:
         """Start a step of these sequences; return the one before, or None if its end is unknown."""
         now, last = self._clock(), None
         if sequences == self._sequences:

@@ -15,35 +15,23 @@ import torch
 from torch import Tensor
 
 from graft.draft.combined import Combined
-from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, Drafter
-from graft.draft.models.growth import ChainGrowth, DraftPosition
+from graft.draft.models.growth import ChainGrowth
 from graft.draft.models.partial_draft import PartialDraft
 from graft.draft.short_context.streaming import SelfDrafter
 from graft.models.language_model import LanguageModel
 from graft.sampling import upload
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.tree.prune import below, shallow
-from graft.verify.draws import preferences
-from graft.verify.walk import walk
+from graft.tree.prune import shallow
+from graft.verify.draws import Positions, SamplerNodes, preferences
 
 # (context, draft tokens so far, max nodes) -> the fast drafter's tree, rooted at the last of them
 ProposeAfter = Callable[[DraftContext, list[int], int], DraftTree]
 
 
-def no_proposal(context: DraftContext, path: list[int], nodes: int) -> DraftTree:  # noqa: ARG001
+def no_proposal(context: DraftContext, path: list[int], nodes: int) -> DraftTree:
     """For a fast drafter that can only propose after committed tokens, such as a head."""
     return root_only(path[-1])
-
-
-def lookup_after(lookup: LookupDrafter) -> ProposeAfter:
-    """Matches after draft tokens."""
-
-    def after(context: DraftContext, path: list[int], nodes: int) -> DraftTree:
-        found = lookup.propose_after(context, path, [1.0] * len(path), nodes)
-        return below(found, len(path)) if len(found) > 1 else root_only(path[-1])
-
-    return after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,31 +45,31 @@ class CheckedGrowth(ChainGrowth):
 
     @property
     def scratch(self) -> int:
-        """See Growth."""
+        """See ChainGrowth."""
         return self.depth + self.nodes
 
-    def can_extend_ahead(self, drafts: Sequence[PartialDraft]) -> bool:  # noqa: ARG002
-        """See Growth. The fast drafter runs on the host."""
+    def grows_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
+        """See ChainGrowth. The fast drafter runs on the host."""
         return False
 
     def rows(self, draft: PartialDraft) -> int:
-        """See Growth. An upper bound: the fast drafter's tree is not known yet."""
+        """See ChainGrowth. An upper bound: the fast drafter's tree is not known yet."""
         return 1 + min(self.nodes, self.depth - draft.depth - 1)
 
     def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
-        """See Growth."""
+        """See ChainGrowth."""
         trees = self._proposed(drafts)
-        extents = [draft.cache.extent for draft in drafts]
+        extents = [draft.cache.held_extent for draft in drafts]
         logits, counts = model.score_all(extents, trees)
         best = preferences(_positions(drafts, trees), logits).max(-1)
         drawn, probs = best.indices.tolist(), best.values.exp().tolist()
         paths, last, first = [], [], 0
         for draft, tree, count in zip(drafts, trees, counts, strict=True):
             part = slice(first, first + count)
-            verdict = walk(tree, logits[part], draft.cache.context.sampler, drawn[part])
-            _append_path(draft, tree, verdict.path, probs[part])
-            paths.append(verdict.path)
-            last.append(first + verdict.path[-1])
+            path = _descend(tree, drawn[part])
+            _append_path(draft, tree, path, probs[part])
+            paths.append(path)
+            last.append(first + path[-1])
             first += count
         model.commit_all(list(zip(extents, paths, strict=True)))
         return logits[upload(torch.tensor(last), logits.device)]
@@ -100,15 +88,22 @@ class CheckedGrowth(ChainGrowth):
         return trees
 
 
-def _positions(
-    drafts: Sequence[PartialDraft], trees: Sequence[DraftTree]
-) -> list[tuple[object, DraftPosition]]:
+def _positions(drafts: Sequence[PartialDraft], trees: Sequence[DraftTree]) -> list[SamplerNodes]:
     """Where the middle drafter samples: at every node of every tree."""
     return [
-        (draft.cache.context.sampler, DraftPosition([*draft.path(draft.frontier[0]), *path]))
+        (draft.cache.context.sampler, Positions(len(path), path=path))
         for draft, tree in zip(drafts, trees, strict=True)
-        for path in tree.paths()
+        for node_path in tree.paths()
+        for path in [[*draft.path(draft.frontier[0]), *node_path]]
     ]
+
+
+def _descend(tree: DraftTree, drawn: list[int]) -> list[int]:
+    """The nodes whose tokens were sampled, root first."""
+    path = [0]
+    while (child := tree.children[path[-1]].get(drawn[path[-1]])) is not None:
+        path.append(child)
+    return path
 
 
 def _append_path(draft: PartialDraft, tree: DraftTree, path: list[int], probs: list[float]) -> None:

@@ -25,7 +25,10 @@ class KVSelection(Protocol):
     """A rule that selects the rows of a sequence: a prompt and the output after it."""
 
     source: str  # the name of its draft tokens in statistics
-    gathered: int  # rows selected per layer and head, 0 for none
+
+    @property
+    def gathered(self) -> int:
+        """Rows selected per layer and head, 0 for none."""
 
     def leaves_out(self, prompt: int, total: int) -> bool:
         """Whether it selects fewer than all `total` tokens, `prompt` of them the prompt's."""
@@ -46,11 +49,11 @@ class Window:
     source = "window"
     gathered = 0
 
-    def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
+    def leaves_out(self, prompt: int, total: int) -> bool:
         """See KVSelection."""
         return total > self.sinks + self.latest
 
-    def spans(self, prompt: int, total: int) -> Spans:  # noqa: ARG002
+    def spans(self, prompt: int, total: int) -> Spans:
         """See KVSelection."""
         return (0, self.sinks), (total - self.latest, total)
 
@@ -74,7 +77,7 @@ class SnapKV:
         """See KVSelection."""
         return self.budget - self.observed
 
-    def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
+    def leaves_out(self, prompt: int, total: int) -> bool:
         """See KVSelection."""
         return prompt > self.budget
 
@@ -106,7 +109,7 @@ class Chunks:
         """See KVSelection."""
         return self.budget // self.size * self.size
 
-    def leaves_out(self, prompt: int, total: int) -> bool:  # noqa: ARG002
+    def leaves_out(self, prompt: int, total: int) -> bool:
         """See KVSelection."""
         return prompt // self.size > self.budget // self.size
 

@@ -4,12 +4,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from graft.draft.short_context.short_prompt import Shorten, Shortened
+from graft.draft.short_context.short_prompt import Shorten
 from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from graft.retrieval.retriever import Retriever
+    from graft.retrieval.shorten import Shortener
 
 DEFAULT_RETRIEVER, DEFAULT_BUDGET = "bm25", "capped"
 BUDGETS = ("capped", "rapid")  # named budgets; any other is a number of tokens
@@ -38,7 +42,7 @@ class Retrieval:
             assert self.retriever
 
     @cached_property
-    def retriever(self) -> Any:  # noqa: ANN401
+    def retriever(self) -> "Retriever":
         """Finds passages."""
         from graft.retrieval.named import retriever
 
@@ -62,23 +66,24 @@ class _Shortening:
 
     def __init__(self, retrieval: Retrieval, tokenizer: Any) -> None:  # noqa: ANN401
         self._retrieval, self._tokenizer = retrieval, tokenizer
-        self._kept: OrderedDict[bytes, Shortened | None] = OrderedDict()
+        self._kept: OrderedDict[bytes, list[int] | None] = OrderedDict()
 
     def __call__(
         self, tokens: Sequence[int], quotable: Sequence[tuple[int, int]]
-    ) -> Shortened | None:
+    ) -> list[int] | None:
         key = _key(tokens, quotable)
         try:
             short = self._kept.pop(key)  # drafters of other presets may run at the same time
         except KeyError:
-            short = self._shortener.shorten(tokens, quotable)
+            shortened = self._shortener.shorten(tokens, quotable)
+            short = shortened.tokens if shortened else None
         self._kept[key] = short
         if len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return short
 
     @cached_property
-    def _shortener(self) -> Any:  # noqa: ANN401
+    def _shortener(self) -> "Shortener":
         from graft.retrieval.shorten import Shortener
 
         return Shortener(self._tokenizer, self._retrieval.retriever, self._retrieval.budget)

@@ -11,12 +11,11 @@ tokens, and where the target drafts, a shared beginning with the long prompt is 
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter
+from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, by_drafter
 from graft.draft.models.cost_model import CostModel
 from graft.draft.models.model import DraftModel, ModelDrafter
 from graft.draft.pacing.trust import FIRST_RATE
@@ -31,20 +30,9 @@ MIN_PROMPT = 1024  # tokens: to shorten a shorter prompt takes as long as its pr
 SHORT_RATIO = 4  # a long prompt has at least about this many times the tokens of its short version
 
 
-class Shortened(Protocol):
-    """A short prompt."""
-
-    tokens: Sequence[int]
-
-
-class Shorten(Protocol):
-    """From a long prompt to a short one; called on a thread of its own."""
-
-    def __call__(
-        self, tokens: Sequence[int], quotable: Sequence[tuple[int, int]]
-    ) -> Shortened | None:
-        """The short prompt, with the same last tokens; None if the prompt is not worth shortening,
-        such as one without tokens. `quotable` are the spans of content, not chat template."""
+# (long prompt, its spans of content) -> a short prompt with the same last tokens. None: the prompt
+# is not worth shortening, such as one without tokens. Called on a thread of its own.
+Shorten = Callable[[Sequence[int], Sequence[tuple[int, int]]], list[int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +53,7 @@ class ShortContextDrafter:
     def __init__(self, drafter: ModelDrafter, prompts: Prompts) -> None:
         self._drafter, self._prompts = drafter, prompts
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft-shorten")
-        self._pending: dict[int, Future[Shortened | None]] = {}
-        self._latest: tuple[list[int], Future[Shortened | None]] | None = None
+        self._pending: dict[int, Future[list[int] | None]] = {}
         self._contexts: dict[int, DraftContext] = {}  # the draft model's, by sequence
 
     def preload(self) -> "ShortContextDrafter":
@@ -75,14 +62,12 @@ class ShortContextDrafter:
         return self
 
     def start(self, context: DraftContext) -> None:
-        """See Drafter. A prompt shared by several sequences is shortened once."""
+        """See Drafter."""
         if len(context.prompt) < self._prompts.min_tokens:
             self._start_whole(context)
-            return
-        if self._latest is None or self._latest[0] is not context.prompt:
+        else:
             future = self._executor.submit(self._prompts.shorten, context.prompt, context.quotable)
-            self._latest = context.prompt, future
-        self._pending[context.sequence] = self._latest[1]
+            self._pending[context.sequence] = future
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -116,11 +101,9 @@ class ShortContextDrafter:
     def _forget(self, sequence: int) -> bool:
         """Forget a sequence; whether the draft model has started it."""
         self._pending.pop(sequence, None)
-        if not self._pending:
-            self._latest = None
         return self._contexts.pop(sequence, None) is not None
 
-    def _start_short(self, context: DraftContext, future: "Future[Shortened | None]") -> None:
+    def _start_short(self, context: DraftContext, future: "Future[list[int] | None]") -> None:
         try:
             short = future.result()
         except Exception as error:  # the request goes on without drafts
@@ -129,7 +112,7 @@ class ShortContextDrafter:
         if short is None:
             self._start_whole(context)
         else:
-            self._start(replace(context, prompt=list(short.tokens), quotable=[]))
+            self._start(replace(context, prompt=short, quotable=[]))
 
     def _start_whole(self, context: DraftContext) -> None:
         if self._prompts.drafts_whole:
@@ -142,8 +125,8 @@ class ShortContextDrafter:
 
 
 class ByPromptLength:
-    """One drafter for prompts of `min_tokens` or more, another for shorter ones. The two may share
-    drafters."""
+    """One drafter for prompts of `min_tokens` or more, another for shorter ones, which then need
+    not wait for merging the trees of more drafters. The two may share drafters."""
 
     def __init__(self, long: Drafter, short: Drafter, *, min_tokens: int) -> None:
         self._long, self._short, self._min_tokens = long, short, min_tokens
@@ -158,7 +141,7 @@ class ByPromptLength:
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
         trees: dict[int, DraftTree] = {}
-        for drafter, places in self._by_drafter([each.sequence for each in contexts]):
+        for drafter, places in by_drafter(contexts, self._drafter_of):
             proposed = drafter.propose([contexts[i] for i in places], budget)
             trees.update(zip(places, proposed, strict=True))
             if len(places) < len(contexts):
@@ -167,7 +150,7 @@ class ByPromptLength:
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
-        for drafter, places in self._by_drafter([each.sequence for each in steps]):
+        for drafter, places in by_drafter(steps, self._drafter_of):
             drafter.observe([steps[i] for i in places])
 
     def finish(self, sequence: int) -> None:
@@ -182,14 +165,8 @@ class ByPromptLength:
         if isinstance(drafter, Detachable):
             drafter.detach(sequence)
 
-    def _by_drafter(self, sequences: list[int]) -> list[tuple[Drafter, list[int]]]:
-        """Each drafter that has sequences here, with their places."""
-        found = []
-        for drafter in (self._short, self._long):
-            places = [i for i, each in enumerate(sequences) if self._chosen[each] is drafter]
-            if places:
-                found.append((drafter, places))
-        return found
+    def _drafter_of(self, item: DraftContext | TargetStep) -> Drafter:
+        return self._chosen[item.sequence]
 
 
 def min_prompt_length(

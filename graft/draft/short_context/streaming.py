@@ -14,16 +14,16 @@ from torch import Tensor
 
 from graft.draft.drafter import DraftContext
 from graft.draft.models.cache import DraftCache
-from graft.draft.models.cost_model import CostModel, NoCostLimit
+from graft.draft.models.cost_model import Costs
 from graft.draft.models.growth import Growth
 from graft.draft.models.model import DraftModel, ModelDrafter, SequenceState
 from graft.draft.models.partial_draft import PartialDraft
 from graft.draft.short_context.kv_selection import KVSelection
 from graft.models.arena import Extent, OutOfRowsError
-from graft.models.language_model import TargetStep
+from graft.models.view import View
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class ViewCache(DraftCache):
     """The target's own rows of a sequence, seen through `selection`; see DraftCache.
 
@@ -31,35 +31,41 @@ class ViewCache(DraftCache):
     its first step), and rows of draft tokens are dropped before the next draft.
     """
 
-    selection: KVSelection | None = None
+    selection: KVSelection
     base: Extent | None = None
+    view: View | None = None  # also `extent`
     chosen: Extent | None = None  # rows gathered from the prompt's
 
     @property
     def visible(self) -> int:
         """See DraftCache."""
-        return self.extent.sees
+        return self.view.sees if self.view else 0
 
     @property
     def sees_all(self) -> bool:
         """Whether the selection leaves no row out, so that drafting costs as much as decoding."""
         return not self.selection.leaves_out(len(self.context.prompt), self.length - 1)
 
+    def follow(self, target: Extent | None) -> None:
+        """See DraftCache."""
+        self.base = target
+
     def prepare(self, depth: int, scratch: int) -> bool:
         """See DraftCache."""
-        if self.base is None or self.base.total != self.length - 1 or self.sees_all:
+        base = self.base
+        if base is None or base.total != self.length - 1 or self.sees_all:
             return False
         if self.length + depth > self.model.context_length:
             self.close()
             return False
         try:
-            self._open()
-            self.extent.length = 0
-            self.model.prefixes.ensure(self.extent, 1 + scratch)
+            view = self.view or self._look_at(base)
+            view.length = 0
+            self.model.prefixes.ensure(view, 1 + scratch)
         except OutOfRowsError:
             return False
-        self.extent.look(*self.selection.spans(len(self.context.prompt), self.base.total))
-        self.cached, self.drafted = self.base.total, []
+        view.look(*self.selection.spans(len(self.context.prompt), base.total))
+        self.cached, self.drafted = base.total, []
         return True
 
     def close(self) -> None:
@@ -67,23 +73,25 @@ class ViewCache(DraftCache):
         for each in (self.extent, self.chosen):
             if each is not None:
                 self.model.close(each)
-        self.extent, self.chosen, self.cached, self.drafted = None, None, 0, []
+        self.extent = self.view = self.chosen = None
+        self.cached, self.drafted = 0, []
 
-    def _open(self) -> None:
-        if self.extent is None:
-            self.extent = self.model.look(self.base, 1)
+    def _look_at(self, base: Extent) -> View:
+        """A view of the target's rows, after the prompt's prefill."""
         if self.selection.gathered and self.chosen is None:
-            self.chosen = self.model.prefixes.reserve(self.selection.gathered)
-            self._gather()
-            self.extent.chosen = self.chosen
+            self.chosen = self._gathered(base)
+        self.extent = self.view = self.model.look(base, 1, self.chosen)
+        return self.view
 
-    def _gather(self) -> None:
-        """Copy the rows selected per layer and head, once, after the prompt's prefill."""
+    def _gathered(self, base: Extent) -> Extent:
+        """A copy of the rows selected per layer and head."""
         count, storage = self.selection.gathered, self.model.arena.storage
-        tokens = self.selection.choose(self.model, self.base, self.context.prompt)
-        rows = torch.from_numpy(self.base.rows).to(tokens.device)
-        storage.gather(rows[tokens], self.chosen.start + np.arange(count))
-        self.chosen.length = count
+        tokens = self.selection.choose(self.model, base, self.context.prompt)
+        chosen = self.model.prefixes.reserve(count)
+        rows = torch.from_numpy(base.rows).to(tokens.device)
+        storage.gather(rows[tokens], chosen.start + np.arange(count))
+        chosen.length = count
+        return chosen
 
 
 class SelfDrafter(ModelDrafter):
@@ -98,12 +106,6 @@ class SelfDrafter(ModelDrafter):
         super().__init__(target, growth, nodes=growth.depth, adaptive=adaptive)
         self._selection = selection
 
-    def observe(self, steps: list[TargetStep]) -> None:
-        """See Drafter."""
-        for step in steps:
-            self._states[step.sequence].cache.base = step.extent
-        super().observe(steps)
-
     def sees_all(self, sequence: int) -> bool:
         """Whether the selection is the whole cache, so that nothing is drafted."""
         return self._states[sequence].cache.sees_all
@@ -112,14 +114,14 @@ class SelfDrafter(ModelDrafter):
         return ViewCache(self._model, context, selection=self._selection)
 
     def _begin(
-        self, ready: list[SequenceState], costs: CostModel | NoCostLimit
-    ) -> tuple[list[PartialDraft], Tensor | None]:
+        self, ready: list[SequenceState], costs: Costs
+    ) -> tuple[list[PartialDraft], Tensor] | None:
         """See ModelDrafter. Only the root is uncached: its forward is the first level's."""
-        selected = self._select(ready, costs)
-        for each in selected:
+        drafts = []
+        for each in self._select(ready, costs):
             each.draft = PartialDraft(each.cache, each.trust, self._selection.source)
-        drafts = [each.draft for each in selected]
+            drafts.append(each.draft)
         if not drafts:
-            return [], None
+            return None
         costs.add_forward(sum(self._growth.rows(draft) for draft in drafts), len(drafts))
         return drafts, self._growth.score(self._model, drafts)

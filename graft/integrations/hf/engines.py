@@ -19,7 +19,9 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
-from graft.assemble import DraftResources, engine_around, machine_clock
+from graft.assemble.heads import machine_clock
+from graft.assemble.loading import engine_around
+from graft.assemble.resources import DraftResources
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
 from graft.integrations.hf.split import explain_uneven_heads, shared_costs

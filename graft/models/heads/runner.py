@@ -74,7 +74,7 @@ class HeadRunner:
         if packed:  # activations in 32 bits, weights in their own dtype
             pack_linears(head)
             self.output = PanelLinear(weight)
-        self.tokens = head.d2t  # [n]: the ids it drafts
+        self.tokens: Tensor = head.d2t  # [n]: the ids it drafts
         self.scale = head.config.head_size**-0.5
         sizes = (1, head.config.kv_heads, head.config.head_size)
         self.storage: Storage = (

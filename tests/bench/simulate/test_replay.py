@@ -4,7 +4,8 @@ import pytest
 from tiny import END, costs_of, tiny_engine
 
 from graft import Request, SamplingParams
-from graft.assemble import Drafters, DraftResources
+from graft.assemble.drafters import Drafters
+from graft.assemble.resources import DraftResources
 from graft.bench.decoding import tokens_per_step
 from graft.bench.simulate.recorded_model import SimulatedClock, step_seconds
 from graft.bench.simulate.recordings import Recording

@@ -6,7 +6,8 @@ from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import tiny_head
 
 from benchmarks.decode.trace import write_traces
-from graft.assemble import Drafters, DraftResources
+from graft.assemble.drafters import Drafters
+from graft.assemble.resources import DraftResources
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.bench.simulate.replay import Machine, replay

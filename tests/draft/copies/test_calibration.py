@@ -19,17 +19,17 @@ PROPOSAL = matches((7, -1, 5), (8, 0, 6), (9, -1, 2))
 
 
 def test_sequence_starts_from_the_priors():
-    assert Calibration().confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)
-    assert len(Calibration().confidence()) == LONGEST + 1
+    assert Calibration().rates[1:] == pytest.approx(PRIOR[1:], abs=1e-6)
+    assert len(Calibration().rates) == LONGEST + 1
 
 
 def test_sequence_starts_from_other_priors():
     one = Calibration(STORE_PRIOR)
-    assert one.confidence()[1:] == pytest.approx(STORE_PRIOR[1:], abs=1e-6)
+    assert one.rates[1:] == pytest.approx(STORE_PRIOR[1:], abs=1e-6)
     for _ in range(20):
         one.observe(PROPOSAL, [7, 8, 1])
-    assert one.confidence()[5] > STORE_PRIOR[5]
-    assert Calibration().confidence()[5] == pytest.approx(PRIOR[5])
+    assert one.rates[5] > STORE_PRIOR[5]
+    assert Calibration().rates[5] == pytest.approx(PRIOR[5])
 
 
 @pytest.mark.parametrize("prior", [PRIOR, STORE_PRIOR])
@@ -44,43 +44,43 @@ def test_hits_raise_and_misses_lower_the_rate():
     for _ in range(20):
         good.observe(PROPOSAL, [7, 8, 1])
         bad.observe(PROPOSAL, [3])
-    assert good.confidence()[5] > PRIOR[5] > bad.confidence()[5]
-    assert good.confidence()[6] > PRIOR[6]
-    assert bad.confidence()[5] < 0.2
+    assert good.rates[5] > PRIOR[5] > bad.rates[5]
+    assert good.rates[6] > PRIOR[6]
+    assert bad.rates[5] < 0.2
 
 
 def test_hit_of_a_shorter_match_is_a_miss_of_the_longest():
     one = Calibration()
     one.observe(PROPOSAL, [9])
-    assert one.confidence()[5] < PRIOR[5]
+    assert one.rates[5] < PRIOR[5]
 
 
 def test_distant_lengths_keep_their_rate():
     one = Calibration()
     for _ in range(20):
         one.observe(PROPOSAL, [3])
-    assert one.confidence()[12:] == pytest.approx(PRIOR[12:], abs=1e-6)
+    assert one.rates[12:] == pytest.approx(PRIOR[12:], abs=1e-6)
 
 
 def test_recent_outcomes_count_more():
     one = Calibration()
     for _ in range(30):
         one.observe(PROPOSAL, [3])
-    low = one.confidence()[5]
+    low = one.rates[5]
     for _ in range(10):
         one.observe(PROPOSAL, [7, 1])
-    assert one.confidence()[5] > low + 0.2
+    assert one.rates[5] > low + 0.2
 
 
 def test_rates_stay_between_0_and_1():
     one = Calibration()
     for _ in range(500):
         one.observe(matches((7, -1, 40)), [7])
-    assert 0 < one.confidence().min()
-    assert one.confidence().max() < 1
+    assert 0 < one.rates.min()
+    assert one.rates.max() < 1
 
 
 def test_empty_proposal_changes_nothing():
     one = Calibration()
     one.observe(Matches(np.empty((6, 3), np.int32), np.empty(0, np.float32)), [1, 2])
-    assert one.confidence()[1:] == pytest.approx(PRIOR[1:], abs=1e-6)
+    assert one.rates[1:] == pytest.approx(PRIOR[1:], abs=1e-6)

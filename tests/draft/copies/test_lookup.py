@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tiny import tiny_tokenizer
 
-from graft.assemble import make_drafter
 from graft.assemble.copies import adaptive_copies
+from graft.assemble.drafters import make_drafter
 from graft.decode.text import Encoder
 from graft.draft.copies.calibration import PRIOR
 from graft.draft.drafter import Budget, DraftContext
@@ -126,7 +126,7 @@ def test_calibration_lags_one_step_with_and_without_update_async(updates):
     calibration, seen = drafter._texts[0].calibration, []
     for token in (9, 2, 9, 3, 9, 4):  # every draft is rejected
         drafter.propose([context], BUDGET)
-        seen.append(calibration.confidence()[1:].mean())
+        seen.append(calibration.rates[1:].mean())
         if updates:
             drafter.update_async()
         context.tokens.append(token)

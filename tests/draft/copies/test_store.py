@@ -5,7 +5,7 @@ import pytest
 from tiny import VOCABULARY, tiny_engine
 
 from graft import SamplingParams
-from graft.assemble import make_drafter
+from graft.assemble.drafters import make_drafter
 from graft.draft.combined import Combined, Concurrently, GuidedByModel
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
@@ -40,7 +40,7 @@ def test_store_without_matches_continues_the_models_nodes(kind, tmp_path):
     """61 alone is no match of two tokens; 61 and a draft token are."""
     store, guide = store_of(tmp_path / "store", [61, 3, 4, 5]), Guide()
     retrieval = LookupDrafter(lambda: kind(store), up_to_limit, nodes=64, calibrated=False)
-    prune = GuidedByModel([retrieval], guide)
+    prune = GuidedByModel(retrieval, guide)
     combined = Combined([retrieval, guide], prune=prune, schedule=Concurrently())
     context = DraftContext(0, [], [], tokens=[99, 61])
     combined.start(context)

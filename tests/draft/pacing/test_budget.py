@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graft.assemble import make_drafter
+from graft.assemble.drafters import make_drafter
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import best_by_cost, up_to_limit
 from graft.models.language_model import TargetStep

@@ -31,11 +31,11 @@ def test_repeated_prompt_is_shortened_once(shortened):
     tokens = prompt(1)
     whole = [(0, len(tokens))]
     first = shorten(tokens, whole)
-    assert 0 < len(first.tokens) <= 300
+    assert 0 < len(first) <= 300
     assert shorten(list(tokens), whole) is first
     assert len(shortened) == 1
-    assert shorten(prompt(2), whole).tokens != first.tokens
-    assert shorten(tokens, [(0, len(tokens) - 40)]).tokens != first.tokens
+    assert shorten(prompt(2), whole) != first
+    assert shorten(tokens, [(0, len(tokens) - 40)]) != first
     assert len(shortened) == 3
 
 

@@ -1,19 +1,13 @@
-"""A network's drafts, recorded at every position of an answer and replayed without the network.
+"""A network's drafts, replayed without the network.
 
-`Tracing` records a drafter's tree before every token of a plainly decoded answer. `Traced` proposes
-these trees in a replay. A drafter with a fixed shape is replayed exactly, because its draft depends
+`Traced` proposes the trees that `python -m benchmarks trace` recorded before every token of a
+plainly decoded answer. A drafter with a fixed shape is replayed exactly, because its draft depends
 on the text alone. An adaptive drafter is recorded as if nodes cost nothing, then pruned.
 """
 
-import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import replace
-from statistics import median
 
-import numpy as np
-
-from graft.draft.drafter import Budget, DraftContext, Drafter
+from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import Choose, best_of
 from graft.errors import InputError
 from graft.models.language_model import TargetStep
@@ -25,47 +19,6 @@ Trace = Sequence[DraftTree]  # [i]: the tree after the answer's first i + 1 toke
 def key_of(prompt: Sequence[int]) -> Hashable:
     """The key of a prompt's trace."""
     return tuple(prompt)
-
-
-class Tracing:
-    """Records what `drafter` proposes, and proposes nothing itself."""
-
-    def __init__(self, drafter: Drafter) -> None:
-        self._drafter = drafter
-        self.traces: dict[Hashable, list[DraftTree]] = defaultdict(list)
-        self._drafting: list[float] = []
-        self._steps: list[float] = []
-        self._since: float | None = None  # the last proposal's end
-
-    @property
-    def share(self) -> float:
-        """The time of a draft, in steps of plain decoding."""
-        return median(self._drafting) / median(self._steps) if self._steps else 0.0
-
-    def start(self, context: DraftContext) -> None:
-        """See Drafter."""
-        self._since = None
-        self._drafter.start(context)
-
-    def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
-        """See Drafter."""
-        began = time.perf_counter()
-        if self._since is not None:
-            self._steps.append(began - self._since)
-        free = replace(budget, seconds=np.full_like(budget.seconds, budget.seconds[0]))
-        for context, tree in zip(contexts, self._drafter.propose(contexts, free), strict=True):
-            self.traces[key_of(context.prompt)].append(replace(tree, probs=None))
-        self._since = time.perf_counter()
-        self._drafting.append(self._since - began)
-        return [root_only(context.root) for context in contexts]
-
-    def observe(self, steps: list[TargetStep]) -> None:
-        """See Drafter."""
-        self._drafter.observe(steps)
-
-    def finish(self, sequence: int) -> None:
-        """See Drafter."""
-        self._drafter.finish(sequence)
 
 
 class Traced:

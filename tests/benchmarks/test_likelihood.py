@@ -6,9 +6,9 @@ import torch
 from late import Late
 from tiny import VOCABULARY, tiny_engine, tiny_network
 
+from benchmarks import likelihood
+from benchmarks.likelihood import log_likelihood
 from graft import SamplingParams
-from graft.decode import likelihood
-from graft.decode.likelihood import log_likelihood
 from graft.errors import ContextLengthError, InputError
 
 NUMBERS = np.random.default_rng(0).integers(3, VOCABULARY, 60).tolist()

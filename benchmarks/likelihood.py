@@ -1,7 +1,6 @@
 """The likelihood of a text after a prompt, by the model's own distribution (temperature 1)."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 
@@ -22,13 +21,12 @@ def log_likelihood(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -
             f"prompt and text have {tokens} tokens but {engine.model_name} takes at most "
             f"{context_length}; shorten the prompt"
         )
-    found: list[float] = []
-    engine.loop.lock.exclusive(partial(_score, engine, prompt, text, found))
-    return found
+    return engine.loop.lock.exclusive(lambda: _score(engine, prompt, text))
 
 
-def _score(engine: Engine, prompt: Sequence[int], text: Sequence[int], found: list[float]) -> None:
+def _score(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -> list[float]:
     model = engine.model
+    found: list[float] = []
     engine.loop.collect_finished()
     if engine.loop.busy:  # the logits of the step in flight would be lost
         raise InputError("the engine is generating; ask for a likelihood when it is idle")
@@ -46,3 +44,4 @@ def _score(engine: Engine, prompt: Sequence[int], text: Sequence[int], found: li
             model.commit(extent, list(range(len(chunk))))
     finally:
         model.close(extent)
+    return found
