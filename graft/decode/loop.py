@@ -8,7 +8,7 @@ from graft.decode.scheduler import Scheduler, seconds_by_nodes
 from graft.decode.sequence import Sequence
 from graft.decode.stats import clock
 from graft.decode.step_lock import Outcome, StepLock
-from graft.draft.drafter import Budget, Drafter, RunsAhead, UpdatesAsync, by_drafter
+from graft.draft.drafter import Budget, RunsAhead, UpdatesAsync, by_drafter
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
@@ -83,19 +83,23 @@ class DecodeLoop:
         """Score the step after `current` with tokens that only the device knows; None if it needs
         the host: to draft, to prefill, or to decide what is sampled."""
         sequences = [part.sequence for part in current.parts]
-        drafters = by_drafter(sequences, lambda each: each.drafter)
         if not (
             current.plain
             and current.draws
             and self.scheduler.is_settled(sequences)
-            and all(s.runs_ahead and self.model.has_room(s.extent, 2) for s in sequences)
-            and all(_can_skip(drafter, [sequences[i] for i in mine]) for drafter, mine in drafters)
+            and all(s.runs_ahead and self.model.has_room(s.held_extent, 2) for s in sequences)
         ):
             return None
+        skipping: list[RunsAhead] = []
+        for drafter, mine in by_drafter(sequences, lambda each: each.drafter):
+            contexts = [sequences[i].context for i in mine]
+            if not isinstance(drafter, RunsAhead) or not drafter.can_skip(contexts):
+                return None
+            skipping.append(drafter)
         since = clock()
-        for drafter, _ in drafters:
-            drafter.skip()
-        extents = [sequence.extent for sequence in sequences]
+        for each in skipping:
+            each.skip()
+        extents = [sequence.held_extent for sequence in sequences]
         logits = self.model.score_ahead(extents, current.draws.on_device)
         draws = Draws([(sequence.sampler, NextNode()) for sequence in sequences], logits)
         self._update_async(sequences)
@@ -160,10 +164,6 @@ class DecodeLoop:
     def busy(self) -> bool:
         """Whether a step is in flight."""
         return self._in_flight is not None
-
-
-def _can_skip(drafter: Drafter, sequences: list[Sequence]) -> bool:
-    return isinstance(drafter, RunsAhead) and drafter.can_skip([s.context for s in sequences])
 
 
 def _fail(error: Exception, sequences: list[Sequence]) -> None:

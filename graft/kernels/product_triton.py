@@ -71,10 +71,10 @@ def plans(rows: int, outputs: int, depth: int, itemsize: int = 2) -> list[Produc
     if itemsize > 2:  # noqa: PLR2004
         return [ProductPlan(min(tile, 32), 32, 32, 4, 3)]
     found = {
-        16: [(16, 256, 2, 5), (32, 128, 2, 6), (64, 128, 4, 4, True)],
-        32: [(16, 256, 4, 4), (64, 128, 4, 4, True)],
-        64: [(32, 128, 4, 5), (64, 128, 4, 4), (128, 64, 8, 4, True)],
-        128: [(64, 64, 4, 4), (128, 64, 8, 4)],
+        16: [(16, 256, 2, 5, False), (32, 128, 2, 6, False), (64, 128, 4, 4, True)],
+        32: [(16, 256, 4, 4, False), (64, 128, 4, 4, True)],
+        64: [(32, 128, 4, 5, False), (64, 128, 4, 4, False), (128, 64, 8, 4, True)],
+        128: [(64, 64, 4, 4, False), (128, 64, 8, 4, False)],
     }[tile]
     made = [ProductPlan(tile, *each) for each in found]
     wide = outputs >= 16 * 1024

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -87,9 +88,20 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
     """The plan of a layout, computed once and copied to the device of the keys."""
     if layout not in _placed:
         plan = plan_for(layout, group, keys)
-        arrays = (plan.tasks, plan.nodes, plan.extents, plan.paths, layout.positions)
-        tensors = [torch.from_numpy(each).to(keys.device) for each in arrays]
-        _placed[layout] = PlacedSplits(plan.tile, *tensors, plan.parts, plan.merges)
+
+        def placed(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(keys.device)
+
+        _placed[layout] = PlacedSplits(
+            plan.tile,
+            placed(plan.tasks),
+            placed(plan.nodes),
+            placed(plan.extents),
+            placed(plan.paths),
+            placed(layout.positions),
+            plan.parts,
+            plan.merges,
+        )
     return _placed[layout]
 
 
