@@ -67,8 +67,8 @@ def test_tokens_that_only_the_device_knows(kind):
     for drawn in (False, True):
         model.forward.asynchronous = drawn
         extents = [model.open(64), model.open(16)]
-        model.prefill(extents[0], tokens(2))
-        model.prefill(extents[1], tokens(1, 1))
+        model.prefill(extents[0], tokens(9))
+        model.prefill(extents[1], tokens(9, 1))
         logits = []
         for level in range(2):
             come = tokens(2, 5 + level)

@@ -11,7 +11,6 @@ from serving import serving
 
 from graft.sampling import SamplingParams
 
-TOKENS = 16
 QUESTION = [{"role": "user", "content": "Name three fruits."}]
 CITY = {
     "type": "object",
@@ -40,12 +39,12 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def expected(server):
-    return server.engine.generate(QUESTION, SamplingParams(max_tokens=TOKENS))
+    return server.engine.generate(QUESTION, SamplingParams(max_tokens=24))
 
 
 def ask(client, **fields):
     return client.chat.completions.create(
-        model="smollm2-135m", messages=QUESTION, temperature=0, max_tokens=TOKENS, **fields
+        model="smollm2-135m", messages=QUESTION, temperature=0, max_tokens=24, **fields
     )
 
 
@@ -87,9 +86,9 @@ def test_openai_completions(server, client):
 
 def test_openai_responses_streamed_or_not(client, expected):
     fields = {"model": "smollm2-135m", "input": QUESTION[0]["content"], "temperature": 0}
-    answer = client.responses.create(max_output_tokens=TOKENS, **fields)
+    answer = client.responses.create(max_output_tokens=24, **fields)
     assert answer.output_text == expected.text
-    with client.responses.stream(max_output_tokens=TOKENS, **fields) as stream:
+    with client.responses.stream(max_output_tokens=24, **fields) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == expected.text
         assert stream.get_final_response().output_text == expected.text
@@ -150,7 +149,7 @@ def test_langchain(server, expected):
 
     chat = ChatOpenAI(
         base_url=f"{server.url}/v1", api_key="key", model="smollm2-135m", temperature=0,
-        max_tokens=TOKENS,
+        max_tokens=24,
     )  # fmt: skip
     assert chat.invoke(QUESTION[0]["content"]).content == expected.text
     assert "".join(each.content for each in chat.stream(QUESTION[0]["content"])) == expected.text
@@ -164,7 +163,7 @@ def test_llama_index(server, expected):
 
     model = OpenAILike(
         model="smollm2-135m", api_base=f"{server.url}/v1", api_key="key", is_chat_model=True,
-        temperature=0, max_tokens=TOKENS,
+        temperature=0, max_tokens=24,
     )  # fmt: skip
     messages = [ChatMessage(role="user", content=QUESTION[0]["content"])]
     assert model.chat(messages).message.content == expected.text
@@ -172,9 +171,7 @@ def test_llama_index(server, expected):
 
 
 def test_curl(server, expected):
-    body = json.dumps(
-        {"messages": QUESTION, "temperature": 0, "max_tokens": TOKENS, "stream": True}
-    )
+    body = json.dumps({"messages": QUESTION, "temperature": 0, "max_tokens": 24, "stream": True})
     done = subprocess.run(
         ["curl", "-sN", f"{server.url}/v1/chat/completions", "-H", "Authorization: Bearer key",
          "-H", "Content-Type: application/json", "-d", body],
