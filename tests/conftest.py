@@ -2,18 +2,23 @@
 
 import os
 from importlib.util import find_spec
+from uuid import uuid4
 
-import pytest
-import torch
-from hypothesis import settings
+from graft.machine import SHORT_SPINS
 
-from graft.home import home
+os.environ.setdefault(*SHORT_SPINS)  # two workers share the cores; read when torch is imported
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+from hypothesis import settings  # noqa: E402
+
+from graft.home import home  # noqa: E402
 
 if not torch.cuda.is_available():  # Triton reads this when it is first imported
     os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile(
-    "graft", deadline=None, max_examples=50
+    "graft", deadline=None, max_examples=30
 )  # a busy machine must not fail a test
 settings.load_profile("graft")
 
@@ -21,8 +26,9 @@ USERS_HOME = home()  # before any test changes it
 
 
 @pytest.fixture(autouse=True)
-def own_home(tmp_path, monkeypatch):
-    monkeypatch.setenv("GRAFT_HOME", str(tmp_path / "graft-home"))
+def own_home(tmp_path_factory, monkeypatch):
+    """Not in `tmp_path`: making one takes longer than most tests."""
+    monkeypatch.setenv("GRAFT_HOME", str(tmp_path_factory.getbasetemp() / f"home-{uuid4().hex}"))
 
 
 @pytest.fixture

@@ -136,8 +136,7 @@ def bench():
     return Bench()
 
 
-@pytest.mark.parametrize("draft", DRAFTERS)
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(("option", "draft"), some_options(DRAFTERS, "oracle"))
 def test_drafting_never_changes_the_output(bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
     bench.watch.side_branches = 0
@@ -185,7 +184,7 @@ def short_bench(request):
     return draft, Bench(shorten=ends_only, **options)
 
 
-@pytest.mark.parametrize("option", daily(OPTIONS, "greedy", "temperature", "filters", "everything"))
+@pytest.mark.parametrize("option", daily(OPTIONS, "greedy", "temperature", "everything"))
 def test_a_short_context_never_changes_the_output(short_bench, option):
     draft, bench = short_bench
     params = replace(OPTIONS[option], max_tokens=64, ignore_eos=True)
@@ -217,21 +216,23 @@ def preset_of(draft, head):
     return head.split()[-1] if draft == "paper" else draft
 
 
-@pytest.fixture(scope="module", params=HEADS)
-def head_bench(request):
-    return request.param, bench_with_head(request.param)
+@pytest.fixture(scope="module")
+def head_benches():
+    return {name: bench_with_head(name) for name in HEADS}
 
 
-@pytest.mark.parametrize("draft", HEAD_PRESETS)
-@pytest.mark.parametrize(
-    "option",
-    daily(
-        ["greedy", "temperature", "filters", "repetition", "everything"],
-        "greedy", "temperature", "everything",
-    ),
-)  # fmt: skip
-def test_a_head_never_changes_the_output(head_bench, option, draft):
-    head, bench = head_bench
+def some_heads():
+    """Two heads with every preset, the others with those that draft from the head alone."""
+    options = ["greedy", "temperature", "everything"]
+    cases = list(product(HEADS, [*options, "filters", "repetition"], HEAD_PRESETS))
+    chosen = {*product(["eagle2", "longspec"], options, HEAD_PRESETS)}
+    chosen |= {*product(HEADS, ["greedy", "everything"], ["paper", "head"])}
+    return daily(cases, *chosen)
+
+
+@pytest.mark.parametrize(("head", "option", "draft"), some_heads())
+def test_a_head_never_changes_the_output(head_benches, head, option, draft):
+    bench = head_benches[head]
     params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
     place = list(OPTIONS).index(option) % len(PROMPTS)
     result = bench.check(PROMPTS[place], params, preset_of(draft, head))
@@ -455,7 +456,9 @@ def test_different_seeds_give_different_texts(bench, draft):
     assert len(set(texts)) == 4
 
 
-@pytest.fixture(scope="module", params=["lean", "hook", "int8", "int8 hook"])
+@pytest.fixture(
+    scope="module", params=daily(["lean", "hook", "int8", "int8 hook"], "lean", "hook", "int8")
+)
 def other_bench(request):
     if "int8" in request.param:
         kind = "hook" if "hook" in request.param else "panels"

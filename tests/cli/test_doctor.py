@@ -1,17 +1,18 @@
 import json
+import os
 import sys
 
 from graft import machine
 from graft.cli import doctor
 
 
-def test_report_covers_software_and_hardware(cli, tmp_path):
+def test_report_covers_software_and_hardware(cli):
     done = cli("doctor", "--json")
     report = json.loads(done.stdout)
     assert report["packages"]["torch"]
     assert report["cpu"]["cores"] >= 1
     assert report["memory"]["total"] > 1e8
-    assert report["home"]["path"] == str(tmp_path / "graft-home")
+    assert report["home"]["path"] == os.environ["GRAFT_HOME"]
     assert report["home"]["free"] > 0
     assert report["problems"] == []
     assert any("graft models --fetch" in note for note in report["notes"])

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -30,64 +31,73 @@ def test_internal_error_keeps_its_traceback_in_debug_mode(cli, engine, monkeypat
     assert isinstance(cli("run", "How fast?").exception, ZeroDivisionError)
 
 
-def modules_of(*arguments):
-    """Exit code, stdout and stderr of a command, and the modules that it imported."""
-    code = (
-        "import sys\n"
-        "from graft.cli.main import main\n"
-        "try:\n"
-        "    main()\n"
-        "finally:\n"
-        "    print('modules:', *sys.modules, file=sys.stderr)\n"
-    )
+RUN_ALL = """
+import contextlib, io, json, sys
+from graft.cli.main import main
+for line in sys.stdin:
+    sys.argv[1:], status = json.loads(line), 0
+    out, error = (io.TextIOWrapper(io.BytesIO(), write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        try:
+            main()
+        except SystemExit as ended:
+            status = ended.code or 0
+    texts = [each.buffer.getvalue().decode() for each in (out, error)]
+    print(json.dumps([status, *texts, sorted(sys.modules)]))
+"""
+
+
+def run_all(*commands):
+    """Exit code, stdout and stderr of each command, run in turn by one process, and the modules
+    imported until then."""
+    lines = "".join(json.dumps(words) + "\n" for words in commands)
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        [sys.executable, "-c", RUN_ALL], input=lines, capture_output=True, text=True, check=True
     )
-    message, _, modules = done.stderr.rpartition("modules: ")
-    return done.returncode, done.stdout, message, set(modules.split())
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_help_imports_nothing_heavy():
-    status, printed, _, modules = modules_of("--help")
+    [(status, printed, _, modules)] = run_all(["--help"])
     assert status == 0
     assert "run" in printed
-    assert not modules & {*HEAVY, "numpy", "rich.console", "pydantic"}
+    assert not {*modules} & {*HEAVY, "numpy", "rich.console", "pydantic"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("run ? --drafts auto", "No such option: --drafts"),
-        ("run ? --draft magic", "unknown draft 'magic'"),
-        ("run ? --draft store:nowhere", "nowhere is not a datastore"),
-        ("run ? --verifier best", "unknown verifier 'best'"),
-        ("run ? --dtype int3", "unknown dtype 'int3'"),
-        ("run ? --device gpu", "unknown device 'gpu'"),
-        ("run ? --retriever magic", "unknown retriever 'magic'"),
-        ("run ? --temperature -1", "temperature must be between 0 and 100"),
-        ("run ? --head nowhere", "nowhere is not a draft head's folder"),
-        ("run ? --context-length much", "--context-length is a size such as 32k"),
-        ("run ? --doc nowhere.txt", "nowhere.txt does not exist"),
-        ("run ? --model no-such-model", "unknown model 'no-such-model'"),
-        ("run ? --model ./nowhere", "./nowhere does not exist"),
-        ("chat --draft magic", "unknown draft 'magic'"),
-        ("chat --model no-such-model", "unknown model 'no-such-model'"),
-        ("ask ? --corpus nowhere.jsonl", "nowhere.jsonl does not exist"),
-        ("ask ? --corpus x --policy never", "unknown policy 'never'"),
-        ("ask ? --corpus x --reuse some", "unknown reuse 'some'"),
-        ("ask ? --corpus x --draft magic", "unknown draft 'magic'"),
-        ("bench x.jsonl --draft plain,magic", "unknown draft 'magic'"),
-        ("bench x.jsonl --dtype int3", "unknown dtype 'int3'"),
-        ("serve no-such-model", "unknown model 'no-such-model'"),
-        ("serve --draft magic", "unknown draft 'magic'"),
-    ],
+REFUSED = (
+    ("run ? --drafts auto", "No such option: --drafts"),
+    ("run ? --draft magic", "unknown draft 'magic'"),
+    ("run ? --draft store:nowhere", "nowhere is not a datastore"),
+    ("run ? --verifier best", "unknown verifier 'best'"),
+    ("run ? --dtype int3", "unknown dtype 'int3'"),
+    ("run ? --device gpu", "unknown device 'gpu'"),
+    ("run ? --retriever magic", "unknown retriever 'magic'"),
+    ("run ? --temperature -1", "temperature must be between 0 and 100"),
+    ("run ? --head nowhere", "nowhere is not a draft head's folder"),
+    ("run ? --context-length much", "--context-length is a size such as 32k"),
+    ("run ? --doc nowhere.txt", "nowhere.txt does not exist"),
+    ("run ? --model no-such-model", "unknown model 'no-such-model'"),
+    ("run ? --model ./nowhere", "./nowhere does not exist"),
+    ("chat --draft magic", "unknown draft 'magic'"),
+    ("chat --model no-such-model", "unknown model 'no-such-model'"),
+    ("ask ? --corpus nowhere.jsonl", "nowhere.jsonl does not exist"),
+    ("ask ? --corpus x --policy never", "unknown policy 'never'"),
+    ("ask ? --corpus x --reuse some", "unknown reuse 'some'"),
+    ("ask ? --corpus x --draft magic", "unknown draft 'magic'"),
+    ("bench x.jsonl --draft plain,magic", "unknown draft 'magic'"),
+    ("bench x.jsonl --dtype int3", "unknown dtype 'int3'"),
+    ("serve no-such-model", "unknown model 'no-such-model'"),
+    ("serve --draft magic", "unknown draft 'magic'"),
 )
-def test_refused_commands_do_not_import_torch(arguments, message):
-    status, printed, said, modules = modules_of(*arguments.split())
-    assert status in (1, 2)
-    assert printed == ""
-    assert message in said
-    assert not modules & HEAVY
+
+
+def test_refused_commands_do_not_import_torch():
+    ran = run_all(*(arguments.split() for arguments, _ in REFUSED))
+    for (arguments, message), (status, printed, said, modules) in zip(REFUSED, ran, strict=True):
+        assert status in (1, 2), arguments
+        assert printed == "", arguments
+        assert message in said, arguments
+        assert not {*modules} & HEAVY, arguments
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes behave differently elsewhere")

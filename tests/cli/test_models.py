@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -6,9 +7,9 @@ import pytest
 from graft.models.checkpoints import pretrained
 
 
-def test_list_has_the_known_models_and_the_cache_folder(cli, tmp_path):
+def test_list_has_the_known_models_and_the_cache_folder(cli):
     listed = json.loads(cli("models", "--json").stdout)
-    assert listed["home"] == str(tmp_path / "graft-home")
+    assert listed["home"] == os.environ["GRAFT_HOME"]
     rows = {row["name"]: row for row in listed["models"]}
     assert set(pretrained.KNOWN) <= set(rows)
     default = rows[pretrained.DEFAULT_MODEL]

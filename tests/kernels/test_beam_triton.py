@@ -1,7 +1,10 @@
 """A beam's level by our kernels against torch's top-k (through the interpreter without a GPU)."""
 
+from itertools import product
+
 import pytest
 import torch
+from daily import daily
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -22,10 +25,16 @@ def level(batch, width, random):
     return nodes
 
 
-@pytest.mark.parametrize("vocabulary", [40, PART, 2 * PART + 100])
-@pytest.mark.parametrize(("width", "children", "size"), [(1, 16, 4), (4, 16, 16), (10, 10, 7)])
+LEVELS = list(product([40, PART, 2 * PART + 100], [(1, 16, 4), (4, 16, 16), (10, 10, 7)]))
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "level_size"),
+    daily(LEVELS, LEVELS[1], LEVELS[2], LEVELS[3], LEVELS[6]),
+)
 @pytest.mark.parametrize("keeps_all", [True, False])
-def test_level_equals_torch(vocabulary, width, children, size, keeps_all):
+def test_level_equals_torch(vocabulary, level_size, keeps_all):
+    width, children, size = level_size
     random = torch.Generator().manual_seed(vocabulary + width)
     batch, first, above = 2, 11, 5
     logits = (3 * torch.randn(batch * width, vocabulary, generator=random)).to(DEVICE)

@@ -62,15 +62,15 @@ def test_it_computes_what_the_plain_forward_computes(name):
 @pytest.mark.parametrize("kind", ["graphed", "plain"])
 def test_tokens_that_only_the_device_knows(kind):
     """The step is laid out without them."""
-    model = dict(zip(("graphed", "plain"), models("llama"), strict=True))[kind]
+    model = dict(zip(("graphed", "plain"), models("llama", layers=1), strict=True))[kind]
     results = []
     for drawn in (False, True):
         model.forward.asynchronous = drawn
         extents = [model.open(64), model.open(16)]
         model.prefill(extents[0], tokens(9))
-        model.prefill(extents[1], tokens(3, 1))
+        model.prefill(extents[1], tokens(9, 1))
         logits = []
-        for level in range(3):
+        for level in range(2):
             come = tokens(2, 5 + level)
             if drawn:
                 logits.append(model.score_drawn(extents, torch.tensor(come)).clone())
@@ -134,7 +134,7 @@ def test_padding_leaves_the_cache_alone(nodes):
 @pytest.mark.parametrize("every", [True, False])
 def test_large_steps_return_selected_logits_and_all_features(every):
     results = []
-    for model in models("llama"):
+    for model in models("llama", layers=1):
         first, second = model.open(64), model.open(16)
         model.prefill(first, tokens(3))
         prefix = model.open(30, first, 2)  # two segments

@@ -86,7 +86,8 @@ def test_swap_cut_in_the_middle_is_undone(tmp_path):
     ("folder", "way_out"),
     [("graft-home/models", "set GRAFT_HOME to another folder"), ("mine", "name another folder")],
 )
-def test_full_disk_is_one_line_with_a_remedy(tmp_path, writer, folder, way_out):
+def test_full_disk_is_one_line_with_a_remedy(tmp_path, monkeypatch, writer, folder, way_out):
+    monkeypatch.setenv("GRAFT_HOME", str(tmp_path / "graft-home"))
     file = tmp_path / folder / "a"
     with pytest.raises(CheckpointError) as refused, writer(file, needed=12 * 10**6):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

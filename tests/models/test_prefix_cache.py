@@ -10,7 +10,7 @@ from graft.sampling import SamplingParams
 
 DOCUMENT = [3 + i * i % 120 for i in range(3 * BLOCK + 40)]
 FIRST, SECOND = [*DOCUMENT, 5, 6, 7], [*DOCUMENT, 8, 9, 10, 11]
-PARAMS = SamplingParams(temperature=0.9, seed=1, max_tokens=30, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0.9, seed=1, max_tokens=12, ignore_eos=True)
 
 
 def caching_engine(rows=20 * BLOCK, **options):

@@ -74,7 +74,7 @@ def test_all_forwards_see_the_same_parts(kind, window):
     """Sinks and the latest tokens, level by level; of a model with a sliding window too."""
     more = {"kind": "mistral", "sliding_window": window} if window else {}
     if kind == "graphed":
-        more = {"hidden": 32, "heads": 2, "kv_heads": 1}
+        more = {"hidden": 32, "heads": 2, "kv_heads": 1, "layers": 1}
     results = []
     for model in (model_of("panels", **more), model_of(kind, **more)):
         view = model.look(read(model, TEXT[:24]), 16)

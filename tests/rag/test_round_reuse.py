@@ -13,7 +13,7 @@ from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
-SHORT = SamplingParams(max_tokens=48, temperature=0.8, seed=3)
+SHORT = SamplingParams(max_tokens=36, temperature=0.8, seed=3)
 APPROXIMATE = ("cics", "keep", "blend", "cics+all", "blend+all")
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 from tiny import tiny_network, tiny_tokenizer
 
+from graft.train.run import train
 from graft.train.settings import Settings
 
 WORDS = "the contract can be ended in writing and the other side has to answer within a month "
@@ -37,8 +38,21 @@ def chats(tmp_path_factory):
 
 @pytest.fixture
 def settings(target_folder, chats, tmp_path, one_thread):
+    return settings_in(tmp_path, target_folder, chats)
+
+
+def settings_in(folder, target_folder, chats):
+    """A short run whose head goes into the folder."""
     return Settings(
-        kind="eagle2", data=(str(chats),), out=tmp_path / "head", model=str(target_folder),
+        kind="eagle2", data=(str(chats),), out=folder / "head", model=str(target_folder),
         length=64, batch=4, steps=8, learning_rate=3e-3, draft_vocabulary=64, held_out=0.05,
         evaluations=2, save_minutes=0, dtype="fp32", device="cpu",
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(target_folder, chats, tmp_path_factory, one_thread):
+    """A finished run of the settings' eight steps."""
+    settings = settings_in(tmp_path_factory.mktemp("finished"), target_folder, chats)
+    assert train(settings, lambda line: None)
+    return settings

@@ -52,7 +52,7 @@ def node_by_node(sampler, tree, logits):
     ]  # fmt: skip
 
 
-@settings(max_examples=150, derandomize=True)
+@settings(max_examples=80, derandomize=True)
 @given(
     samples=st.lists(sequences(), min_size=1, max_size=5),
     seed=st.integers(0, 99),

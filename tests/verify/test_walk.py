@@ -94,7 +94,7 @@ TREES = {
 
 @pytest.mark.parametrize("name", daily(TREES, "chain", "fused"))
 def test_the_joint_distribution_of_three_tokens_is_the_targets(name):
-    tree, target, draws = TREES[name], Target(3), 1200
+    tree, target, draws = TREES[name], Target(3), 600
     logits = torch.stack([target.logits(prefix_of(tree, n)) for n in range(len(tree))])
     counts, accepted = np.zeros((V, V, V)), 0
     for seed in range(draws):

@@ -1,6 +1,9 @@
 """The controller keeps its promise: drafting never costs more than ALPHA of plain decoding."""
 
+from itertools import product
+
 import pytest
+from daily import daily
 from simulated_engine import (
     BUDGET,
     SimulatedEngine,
@@ -59,8 +62,10 @@ WORKLOADS = {
 }
 
 
-@pytest.mark.parametrize("model_seconds", [None, 0.5, 4.0])
-@pytest.mark.parametrize("host", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize(
+    ("host", "model_seconds"),
+    daily(product([0.0, 0.05, 0.3], [None, 0.5, 4.0]), (0.0, 4.0), (0.05, None), (0.3, 0.5)),
+)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_time_is_bounded_by_plain_decoding(workload, host, model_seconds):
     engine = SimulatedEngine(host=host, model_seconds=model_seconds)

