@@ -1,9 +1,9 @@
 """Products of a model's matrices by the fastest way that has the same bits for any number of rows.
 
 Ways are the plans of `product_triton` and the library's product. The library chooses its order of
-summation by the number of rows, so its result is compared with ours, bit for bit, before it is
-used for that number. The first call with a number of rows measures all ways, within a second
-or so; what was chosen is kept on disk.
+summation by the number of rows, so its result is compared with ours, bit for bit, before it is used
+for that number. Ways are measured at the first call with a number of rows; what was chosen is kept
+on disk. Small matrices are not worth it: their products take as long as a launch.
 """
 
 import json
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 TILE = 16  # rows of a program at least: fewer rows take as long
 FEW = 128  # rows from which the library is faster than ours wherever it has the same bits ...
 STEP = 64  # ... and is tried, if they are a multiple of this: steps are padded
+SMALL = 8 << 20  # bytes of a matrix
 REPEATS = 12  # launches of a way that is measured
 MATRICES = 8  # of different layers, so that no weights come from a cache
 LIBRARY = None
@@ -58,8 +59,8 @@ class ChosenProduct:
         outputs, self._depth = weights[0].shape
         self._outputs = outputs // 2 if gated else outputs
         self.segments = segments_of(outputs, self._depth) if cut else 1
-        self._measures = weights[0].device.type == "cuda"
-        self._ways: dict[int, ProductPlan | None] = {}
+        self._ways: dict[int, ProductPlan | None] = {}  # by rows
+        self._plans: dict[int, ProductPlan] = {}  # the fastest by rows of a tile
 
     def __call__(self, index: int, x: Tensor, out: Tensor | None = None) -> Tensor:
         """The product of rows x [N, I] with the matrix of a layer, in `out` if there is one."""
@@ -90,14 +91,13 @@ class ChosenProduct:
         return y if out is None else out.copy_(y)
 
     def _choose(self, rows: int) -> ProductPlan | None:
-        if not self._measures or (rows > FEW and rows % STEP):
-            return default_plan(rows, self._outputs, self._depth, self._weights[0].itemsize)
-        assert not torch.cuda.is_current_stream_capturing(), "measure before capturing"
         weight = self._weights[0]
-        name = (
-            f"{rows}x{self._outputs}x{self._depth} {weight.dtype} {self.segments} "
-            f"{'gated' if self._gated else 'biased' if self._biases[0] is not None else ''}"
-        )
+        small = rows <= FEW and weight.nbytes < SMALL
+        if weight.device.type != "cuda" or small or (rows > FEW and rows % STEP):
+            return default_plan(rows, self._outputs, self._depth, weight.itemsize)
+        assert not torch.cuda.is_current_stream_capturing(), "measure before capturing"
+        kind = "gated" if self._gated else "biased" if self._biases[0] is not None else "plain"
+        name = f"{rows}x{self._outputs}x{self._depth} {weight.dtype} {self.segments} {kind}"
         kept = _kept(weight.device)
         if name not in kept:
             way = self._measure(rows)
@@ -107,20 +107,33 @@ class ChosenProduct:
         return LIBRARY if found is None else ProductPlan(**found)
 
     def _measure(self, rows: int) -> ProductPlan | None:
-        """The fastest way; for many rows the library's if it has the same bits. In float32 it has
-        not, but without matrix instructions ours takes several times as long."""
+        """The faster of ours and the library's, if that has the same bits; it is for many rows. In
+        float32 it has not, but without matrix instructions ours takes several times as long."""
+        ours, x = self._fastest_plan(rows), self._random(rows)
+        if rows <= TILE:
+            return ours
+        same = torch.equal(self._run(LIBRARY, 0, x), self._run(ours, 0, x))
+        if rows > FEW:
+            return LIBRARY if same or x.dtype == torch.float32 else ours
+        return LIBRARY if same and self._seconds(LIBRARY, x) < self._seconds(ours, x) else ours
+
+    def _fastest_plan(self, rows: int) -> ProductPlan:
+        """Measured with full tiles, once for all numbers of rows of a tile."""
+        made = plans(rows, self._outputs, self._depth, self._weights[0].itemsize)
+        tile = made[0].rows
+        if tile not in self._plans:
+            x = self._random(tile)
+            times = [self._seconds(plan, x) for plan in made]
+            log.debug("%s: %s, %s", tuple(self._weights[0].shape), made, times)
+            self._plans[tile] = made[times.index(min(times))]
+        return self._plans[tile]
+
+    def _random(self, rows: int) -> Tensor:
         weight = self._weights[0]
-        x = torch.randn(rows, self._depth, device=weight.device).to(weight.dtype)
-        ours = plans(rows, self._outputs, self._depth, weight.itemsize)
-        same = rows > TILE and torch.equal(self._run(LIBRARY, 0, x), self._run(ours[0], 0, x))
-        if rows > FEW and (same or weight.dtype == torch.float32):
-            return LIBRARY
-        ways = [*ours, LIBRARY] if same else ours
-        times = [_seconds(partial(self._run_some, way, x)) for way in ways]
-        log.debug(
-            "%s rows of %s: %s", rows, tuple(weight.shape), list(zip(ways, times, strict=True))
-        )
-        return ways[times.index(min(times))]
+        return torch.randn(rows, self._depth, device=weight.device).to(weight.dtype)
+
+    def _seconds(self, plan: ProductPlan | None, x: Tensor) -> float:
+        return _seconds(partial(self._run_some, plan, x))
 
     def _run_some(self, plan: ProductPlan | None, x: Tensor) -> None:
         for repeat in range(REPEATS):
