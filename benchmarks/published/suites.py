@@ -151,7 +151,7 @@ AUTO = Section(
             ["decode_h200_bf16_auto"],
             "python -m benchmarks decode --suite SUITE --drafts plain,auto,copy --temperatures 0,1",
             """Decoding against plain with 95 % intervals, smollm2-135m with its heads, bf16, 128
-            tokens, interleaved by prompt. In bf16 near ties change some texts.""",
+            tokens, interleaved by prompt.""",
             auto_by_suite,
         ),
         Table(

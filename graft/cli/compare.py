@@ -37,7 +37,7 @@ class Comparison:
         """Plain time over drafted time, from the question to the last token."""
         return _ratio(self.plain.total_seconds, self.drafted.total_seconds)
 
-    def verdict(self, dtype: str) -> str:
+    def verdict(self, dtype: str, *, exact: bool) -> str:
         """One line: identical, or where the texts differ and whether that is a bug."""
         if self.identical:
             return f"identical: {len(self.plain.result.token_ids)} tokens"
@@ -45,8 +45,8 @@ class Comparison:
         if promise:
             return f"different at token {self.same_tokens + 1}, as the verifier allows: {promise}"
         where = f"numerically different at token {self.same_tokens + 1}"
-        if dtype in ("fp32", "float32"):
-            return f"{where}; in fp32 this must not happen: please report it"
+        if exact or dtype == "fp32":
+            return f"{where}; this must not happen with this model: please report it"
         return f"{where}; {dtype} rounds differently when a step has more rows; see --invariant"
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _times(given: Answer) -> dict[str, Any]:
     }
 
 
-def show_comparison(comparison: Comparison, dtype: str) -> None:
+def show_comparison(comparison: Comparison, dtype: str, *, exact: bool) -> None:
     """Print the verdict, a row per run, and both speedups."""
     from rich.console import Console
     from rich.table import Table
@@ -93,7 +93,7 @@ def show_comparison(comparison: Comparison, dtype: str) -> None:
         )
     console = Console(highlight=False)
     console.print()
-    console.print(comparison.verdict(dtype), style="bold", soft_wrap=True)
+    console.print(comparison.verdict(dtype, exact=exact), style="bold", soft_wrap=True)
     console.print(table)
     console.print(
         f"{_speedup(comparison.decode_speedup)} in decoding, "

@@ -137,7 +137,7 @@ class ModelOptions:
         bool,
         typer.Option(
             "--invariant",
-            help="Make drafted and plain output bit-identical in every dtype; slower.",
+            help="Make 16-bit output independent of drafting where it is not; slower.",
         ),
     ] = False
     kv_cache: Annotated[

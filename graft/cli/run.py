@@ -57,7 +57,7 @@ def run(
     if json:
         print(json_module.dumps(as_dict(drafted, prompt, engine.load_seconds, comparison)))
     elif comparison:
-        show_comparison(comparison, engine.dtype)
+        show_comparison(comparison, engine.dtype, exact=engine.is_exact)
     if options.cache:
         keep_documents(engine, prompt)
 

@@ -143,6 +143,11 @@ class Engine:
         return self.loaded.checkpoint.name
 
     @property
+    def is_exact(self) -> bool:
+        """Whether drafts and other requests cannot change the output, not even by rounding."""
+        return self.loaded.is_exact
+
+    @property
     def dtype(self) -> str:
         """fp32, bf16 or fp16."""
         return self.loaded.dtype

@@ -51,8 +51,9 @@ def build_forward(
     """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
     Weights that torchao quantised stay int8; the reference is then the quantised network.
-    `kind` insists on one of "panels", "graphed", "lean", "hook". Panels are always invariant, the
-    last two are made so if `invariant`. Without a `dtype` the network is left as it is.
+    `kind` insists on one of "panels", "graphed", "lean", "hook". Panels are invariant, graphs
+    in 16 bits; the others are made so if `invariant`. Without a `dtype` the network is left as it
+    is.
     """
     if (dtype or network.dtype) not in TOLERANCE:
         raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
@@ -173,6 +174,6 @@ def why_not_graphed(facts: Facts) -> str | None:
         return "only Llama-shaped decoders can be captured"
     if facts.int8:
         return "int8 weights are multiplied by torchao"
-    if facts.invariant:
-        return "invariant mode computes in slabs"
+    if facts.invariant and facts.dtype == torch.float32:
+        return "invariant mode computes in slabs in float32"
     return None if has_triton() else "Triton is not installed"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Nodes of a slab: more waste work on short steps, fewer need several slabs for a tree. Blocks of
 # keys at once: more waste work on short contexts, fewer need many launches for a long one.
 SLABS = {"cpu": 16, "cuda": 64}
+NEIGHBOUR = 61  # nodes in front of a tree, which then lies in two slabs of any size
 GROUPS = {"cpu": 1, "cuda": 4}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
@@ -191,13 +192,13 @@ def refuse_experts(config: "PretrainedConfig", name: str) -> None:
         )
 
 
-def check_invariant(forward: InvariantForward, *, vocabulary: int, name: str) -> None:
+def check_invariant(forward: Forward, *, vocabulary: int, name: str) -> None:
     """Raise unless every path of a tree has the same bits however it is scored."""
     model = LanguageModel(forward, vocabulary=vocabulary, context_length=1 << 20)
     prompt, paths = probe_paths(vocabulary)
     tree = from_paths(paths[0][0], [path[1:] for path in paths])
     expected = _token_by_token(model, prompt, tree)
-    others = _as_a_tree(model, prompt, tree, neighbour=(4 * prompt)[: forward.slab - 3])
+    others = _as_a_tree(model, prompt, tree, neighbour=(4 * prompt)[:NEIGHBOUR])
     if not all(torch.equal(expected, other) for other in others):
         worst = max(float((expected - other).abs().max()) for other in others)
         raise UnsupportedModelError(

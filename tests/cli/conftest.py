@@ -93,6 +93,7 @@ class FakeEncoder:
 class FakeEngine:
     model_name = "fake"
     dtype = "fp32"
+    is_exact = False
     device = "cpu"
     context_length = 8192
     load_seconds = 1.5
