@@ -104,17 +104,22 @@ class SimulatedDrafter:
 
 class SimulatedEngine:
     """Runs a controller; `host` is the time of a lookup, `model_seconds` that of a model's draft,
-    `noise` the relative spread of a step's time, `stall` the share of steps five times as long."""
+    `noise` the relative spread of a step's time, `stall` the share of steps five times as long.
+    `between` is the time from tokens to the next step; plain steps that run ahead save it."""
 
-    def __init__(
-        self, *, host=0.03, model_seconds=None, noise=0.0, stall=0.0, min_prompt=0, seed=0
-    ):
+    def __init__(  # noqa: PLR0913
+        self, *, host=0.03, model_seconds=None, noise=0.0, stall=0.0, between=0.0, min_prompt=0,
+        seed=0,
+    ):  # fmt: skip
+        self.between, self.ahead = between, False
         self.rng, self.now, self.arm = random.Random(seed), 0.0, 0
         self.host, self.model_seconds, self.noise, self.stall = host, model_seconds, noise, stall
         self.lookup = SimulatedDrafter(self, model=False)
         self.model = SimulatedDrafter(self, model=True)
         model = None if model_seconds is None else self.model
-        self.controller = Controller(self.lookup, lambda: self.now, model, min_prompt=min_prompt)
+        self.controller = Controller(
+            self.lookup, lambda: self.now, model, min_prompt=min_prompt, runs_ahead=between > 0
+        )
         self.drafts, self.steps, self.sequences = {}, Counter(), 0
         self.seconds = self.plain_seconds = 0.0  # of the steps, and of plain steps instead
         self.plain_step = 1.0
@@ -124,6 +129,7 @@ class SimulatedEngine:
         for _ in range(count):
             contexts = [self._start(temperature, prompt) for _ in range(batch)]
             positions = dict.fromkeys((context.sequence for context in contexts), 0)
+            self.ahead, self.plain_seconds = False, self.plain_seconds + self.between
             while min(positions.values()) < length:
                 self.drafts = {each: text(place, self.rng) for each, place in positions.items()}
                 for step in self.step(contexts):
@@ -141,14 +147,22 @@ class SimulatedEngine:
     def step(self, contexts, budget=BUDGET):
         """One step; every sequence accepts what its text says."""
         self.arm = 0
-        trees = self.controller.propose(contexts, budget)
-        self.controller.update_async()
+        if self.ahead:
+            trees, between = [root_only(5) for _ in contexts], 0.0
+        else:
+            trees, between = self.controller.propose(contexts, budget), self.between
+            self.controller.update_async()
         steps = [self._accepted(*pair) for pair in zip(contexts, trees, strict=True)]
         nodes = sum(len(tree) - 1 for tree in trees)
         seconds = self.plain_step + NODE_SECONDS * nodes + (self.host if self.arm else 0.0)
+        seconds += between
         seconds += self.model_seconds if self.arm == 2 else 0.0
         seconds *= max(1 + self.rng.gauss(0, self.noise), 0.5)
         seconds *= 5 if self.rng.random() < self.stall else 1
+        self.ahead = bool(self.between) and not nodes and self.controller.can_skip(contexts)
+        if self.ahead:
+            self.controller.skip()
+            self.controller.update_async()
         self.now += seconds
         self.seconds += seconds
         self.plain_seconds += sum(len(step.tokens) for step in steps) / len(steps) * self.plain_step

@@ -38,7 +38,8 @@ def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
     if resources.clock is None:
         return model or copies
     min_prompt = 0 if networks else min_tokens or 0
-    return Controller(copies, resources.clock, model, min_prompt=min_prompt)
+    ahead = target is not None and target.model.asynchronous
+    return Controller(copies, resources.clock, model, min_prompt=min_prompt, runs_ahead=ahead)
 
 
 def rapid(resources: DraftResources) -> ShortContextDrafter:

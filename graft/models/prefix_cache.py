@@ -3,7 +3,7 @@
 Keys and values of a shared prefix are exactly those that the new prompt would compute itself.
 Running sequences share their committed rows; rows of finished ones stay cached until they are
 evicted, the least recently used first. Whole blocks are shared (`arena.BLOCK`), so outputs keep
-their bits where the forward is invariant (`forward_panels`). Prompts of different salts never
+their bits where the forward is exact (`LoadedModel.is_exact`). Prompts of different salts never
 share: the time to the first token must not reveal the prompts of other tenants.
 """
 

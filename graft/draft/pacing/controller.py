@@ -43,7 +43,8 @@ class LookupAndModel(Drafter, Detachable, Protocol):
 class Controller:
     """Drafts with `lookup`, or with `model` (lookups and a network) where that is faster.
 
-    `model` does not run for prompts of fewer than `min_prompt` tokens.
+    `model` does not run for prompts of fewer than `min_prompt` tokens. With `runs_ahead` the device
+    can start plain steps before the last tokens are known.
     """
 
     def __init__(
@@ -53,7 +54,9 @@ class Controller:
         model: LookupAndModel | None = None,
         *,
         min_prompt: int = 0,
+        runs_ahead: bool = False,
     ) -> None:
+        self._runs_ahead = runs_ahead
         self._lookup, self._model, self._min_prompt = lookup, model, min_prompt
         self._timer = StepTimer(clock)
         self._estimators: dict[tuple[int, bool, bool], Estimator] = {}
@@ -61,13 +64,15 @@ class Controller:
         self._accounts = dict.fromkeys(drafting, float(MIN_STEPS))  # plain steps
         self._income = ALPHA / len(drafting)
         self._since_refresh = self._refreshes = 0
+        self._refreshing = False
         self._sequences: list[int] = []
         self._kind: tuple[int, bool, bool] | None = None
-        self._estimator = self._decoding = Estimator()
+        self._estimator = self._decoding = Estimator(runs_ahead=runs_ahead)
         self._running: tuple[Estimator, Measured] | None = None
         self._ended: tuple[Estimator, Measured, StepSample] | None = None
         self._arm: Arm | None = None  # of the next step; None: not decided
         self._ahead = False  # whether a plain step started before the tokens of the last arrived
+        self._last: Arm | None = None  # arm of the last step, if it had the same sequences
         self._attached: set[int] = set()  # sequences that the model follows
         self._unseen: list[TargetStep] = []  # steps that the drafters have not observed yet
 
@@ -93,8 +98,8 @@ class Controller:
             trees = self._draft(arm, contexts, budget)
             nodes = sum(map(len, trees)) - len(trees)
             expected = float(budget.seconds[min(nodes, len(budget.seconds) - 1)])
-        measured = Measured(arm, len(contexts), plain, expected, nodes)
-        self._running = self._estimator, measured
+        measured = Measured(arm, len(contexts), plain, expected, nodes, blocked_by=self._blocking())
+        self._running, self._last = (self._estimator, measured), arm
         return trees
 
     def can_skip(self, contexts: list[DraftContext]) -> bool:
@@ -115,9 +120,11 @@ class Controller:
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. After a plain step without a model, the next one need not wait for this."""
         self._timer.add_tokens(sum(len(step.tokens) for step in steps))
-        if self._ahead:
+        if self._ahead and self._running:
             self._ahead = False
             self._close_step(self._timer.begin(self._sequences))
+            estimator, last = self._running
+            self._running = estimator, replace(last, ahead=True, blocked_by=None)
         self._unseen += steps
         if self._attached or (self._running and self._running[1].arm is not Arm.PLAIN):
             self._show_unseen()
@@ -150,16 +157,26 @@ class Controller:
             return
         greedy = sum(context.greedy for context in contexts)
         kind = len(contexts).bit_length(), 2 * greedy < len(contexts), prefills
-        self._sequences = sequences
+        self._sequences, self._last = sequences, None
         if kind == self._kind:
             return
         if kind not in self._estimators:
             alike = [each for each in self._estimators if each[1] == kind[1]]
             nearest = min(alike, key=lambda each: abs(each[0] - kind[0]), default=kind)
-            self._estimators[kind] = Estimator(self._estimators.get(nearest))
+            self._estimators[kind] = Estimator(
+                self._estimators.get(nearest), runs_ahead=self._runs_ahead and not prefills
+            )
         self._kind, self._estimator, self._arm = kind, self._estimators[kind], None
         if not prefills:
             self._decoding = self._estimator
+
+    def _blocking(self) -> Arm | None:
+        """The arm that keeps a plain step of these sequences from running ahead, if one does."""
+        if not self._runs_ahead:
+            return None
+        if not self._attached.isdisjoint(self._sequences):
+            return Arm.LOOKUP_AND_MODEL
+        return self._last or None
 
     def _decide(self) -> Arm:
         """Estimate, and choose the arm of the next step."""
@@ -169,10 +186,14 @@ class Controller:
             self._settle(*self._ended)
             self._ended = None
         arm = self._best_affordable()
+        if self._refreshing:  # the second plain step in a row runs ahead
+            self._refreshing = False
+            return Arm.PLAIN
         self._since_refresh += arm is not Arm.PLAIN
         if self._since_refresh > REFRESH_STEPS:  # the arms below, in turn
             self._since_refresh, self._refreshes = 0, self._refreshes + 1
             arm = Arm(self._refreshes % arm)
+            self._refreshing = arm is Arm.PLAIN and self._runs_ahead
         return arm
 
     def _best_affordable(self) -> Arm:
@@ -204,6 +225,8 @@ class Controller:
         Its time is the mean of its arm: single steps are noisy.
         """
         estimator.add(step, sample)
+        if step.arm is Arm.PLAIN and step.blocked_by:
+            self._accounts[step.blocked_by] -= estimator.delay(step, sample)
         time = estimator.time(step.arm)
         for arm, balance in self._accounts.items():
             self._accounts[arm] = min(balance + self._income * time, MAX_BALANCE)

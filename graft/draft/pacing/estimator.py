@@ -55,23 +55,34 @@ class ArmEstimate:
 
 @dataclass(slots=True)
 class Measured:
-    """A step that ran: its arm, sequences, the table's seconds without and with its draft nodes."""
+    """A step that ran: its arm, sequences, the table's seconds without and with its draft nodes;
+    whether a plain one started ahead of the last tokens, and the arm that kept it from that."""
 
     arm: Arm
     sequences: int
     plain_seconds: float
     expected_seconds: float
     nodes: int
+    ahead: bool = False
+    blocked_by: Arm | None = None
 
 
 class Estimator:
-    """Estimates for one kind of step; `nearest` answers for arms that have not run yet."""
+    """Estimates for one kind of step; `nearest` answers for arms that have not run yet.
 
-    def __init__(self, nearest: "Estimator | None" = None) -> None:
+    With `runs_ahead`, plain steps can start before the last tokens are known. Only those that did
+    count as plain; until there are some, they take as long as the table says.
+    """
+
+    def __init__(self, nearest: "Estimator | None" = None, *, runs_ahead: bool = False) -> None:
         drafted = ArmEstimate(2 * OUTLIER_RATIO), ArmEstimate(2 * OUTLIER_RATIO)
         self.arms = ArmEstimate(OUTLIER_RATIO), *drafted
         self._overhead = 0.0
         self._nearest = nearest
+        self._runs_ahead = runs_ahead
+        if runs_ahead:
+            for _ in range(MIN_STEPS):
+                self.arms[Arm.PLAIN].add(1.0, 1.0)
 
     def knows(self, arm: Arm) -> bool:
         """Whether enough steps of an arm ran to compare others with it."""
@@ -109,9 +120,15 @@ class Estimator:
     def add(self, step: Measured, sample: StepSample) -> None:
         """Count a step."""
         tokens, time = sample.tokens / step.sequences, sample.seconds / step.plain_seconds
+        if step.arm is Arm.PLAIN and self._runs_ahead and not step.ahead:
+            return
         self.arms[step.arm].add(tokens, time)
         if step.arm is Arm.LOOKUP and self.slowdown:
             self._add_overhead(step, sample.seconds / self.slowdown)
+
+    def delay(self, step: Measured, sample: StepSample) -> float:
+        """Plain steps that a plain step lost because it did not run ahead, at most 1."""
+        return min(max(sample.seconds / step.plain_seconds / self.slowdown - 1, 0.0), 1.0)
 
     def _add_overhead(self, step: Measured, seconds: float) -> None:
         if not step.nodes:

@@ -73,6 +73,15 @@ def test_time_is_bounded_by_plain_decoding(workload, host, model_seconds):
     assert engine.seconds <= (1 + ALPHA) * engine.plain_seconds + CONSTANT
 
 
+@pytest.mark.parametrize("between", [0.1, 0.6])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_time_is_bounded_by_plain_steps_that_run_ahead(workload, between):
+    """Drafting waits for the tokens of the last step, plain decoding does not."""
+    engine = SimulatedEngine(between=between, model_seconds=0.5)
+    WORKLOADS[workload](engine)
+    assert engine.seconds <= (1 + ALPHA) * engine.plain_seconds + CONSTANT
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("workload", ["drafts are rejected", "copies come and go", "a bad model"])
 def test_time_is_bounded_on_a_noisy_machine(workload, seed):
