@@ -31,9 +31,9 @@ from graft.kernels.split_plan import (
     SplitPlan,
     max_split,
     plan_splits,
+    tile_of,
 )
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import tile_of
 
 FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
 _LOG2E = tl.constexpr(1.4426950408889634)

@@ -31,9 +31,9 @@ from graft.kernels.split_plan import (
     max_split,
     plan_splits,
     split_blocks,
+    tile_of,
 )
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import tile_of
 from graft.tree.draft_tree import DraftTree, chain, from_paths, in_level_order
 
 pytest.importorskip("triton", reason="Triton is not installed")
