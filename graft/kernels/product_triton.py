@@ -12,6 +12,7 @@ before they wait for the kernel in front of them.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -70,13 +71,13 @@ def plans(rows: int, outputs: int, depth: int, itemsize: int = 2) -> list[Produc
     tile = min(max(16, triton.next_power_of_2(rows)), 128)
     if itemsize > 2:  # noqa: PLR2004
         return [ProductPlan(min(tile, 32), 32, 32, 4, 3)]
-    found = {
+    tiled: dict[int, list[tuple[Any, ...]]] = {
         16: [(16, 256, 2, 5), (32, 128, 2, 6), (64, 128, 4, 4, True)],
         32: [(16, 256, 4, 4), (64, 128, 4, 4, True)],
         64: [(32, 128, 4, 5), (64, 128, 4, 4), (128, 64, 8, 4, True)],
         128: [(64, 64, 4, 4), (128, 64, 8, 4)],
-    }[tile]
-    made = [ProductPlan(tile, *each) for each in found]
+    }
+    made = [ProductPlan(tile, *each) for each in tiled[tile]]
     wide = outputs >= 16 * 1024
     return sorted(made, key=lambda plan: plan.outputs != 64) if wide else made
 

@@ -88,8 +88,12 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
     if layout not in _placed:
         plan = plan_for(layout, group, keys)
         arrays = (plan.tasks, plan.nodes, plan.extents, plan.paths, layout.positions)
-        tensors = [torch.from_numpy(each).to(keys.device) for each in arrays]
-        _placed[layout] = PlacedSplits(plan.tile, *tensors, plan.parts, plan.merges)
+        tasks, nodes, extents, paths, positions = (
+            torch.from_numpy(each).to(keys.device) for each in arrays
+        )
+        _placed[layout] = PlacedSplits(
+            plan.tile, tasks, nodes, extents, paths, positions, plan.parts, plan.merges
+        )
     return _placed[layout]
 
 
@@ -224,18 +228,9 @@ def _attend(
         shift = tl.load(extents + extent * _EXTENT + 1)
         for block in tl.range(start, free):
             whole_best, whole_sum, whole, best, total, mixed = _close_split(
-                block,
-                first,
-                whole_best,
-                whole_sum,
-                whole,
-                best,
-                total,
-                mixed,
-                TILE,
-                PADDED,
-                LONGEST,
-            )
+                block, first, whole_best, whole_sum, whole, best, total, mixed,
+                TILE, PADDED, LONGEST,
+            )  # fmt: skip
             where = (shift + block * _KEYS + offset).to(tl.int64)
             best, total, mixed = _add_block(
                 q, keys, values, where, None, None, best, total, mixed, scale, softcap,
