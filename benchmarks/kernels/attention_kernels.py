@@ -46,7 +46,7 @@ def kernels(plan: KernelPlan) -> list[Kernel]:
 
 def _ours_on_gpu() -> list[Kernel]:
     try:
-        from graft.kernels.tree_attention_triton import tree_attention
+        from graft.kernels.split_attention_triton import tree_attention
     except ImportError:
         return [_plain_torch(ours=True)]
     return [Kernel("triton", {"": partial(_attend, tree_attention)}, ours=True)]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -32,9 +31,9 @@ from graft.kernels.split_plan import (
     SplitPlan,
     max_split,
     plan_splits,
+    tile_of,
 )
 from graft.kernels.tree_layout import TreeLayout
-from graft.kernels.tree_plan import tile_of
 
 FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -88,19 +87,12 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
     """The plan of a layout, computed once and copied to the device of the keys."""
     if layout not in _placed:
         plan = plan_for(layout, group, keys)
-
-        def placed(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(array).to(keys.device)
-
+        arrays = (plan.tasks, plan.nodes, plan.extents, plan.paths, layout.positions)
+        tasks, nodes, extents, paths, positions = (
+            torch.from_numpy(each).to(keys.device) for each in arrays
+        )
         _placed[layout] = PlacedSplits(
-            plan.tile,
-            placed(plan.tasks),
-            placed(plan.nodes),
-            placed(plan.extents),
-            placed(plan.paths),
-            placed(layout.positions),
-            plan.parts,
-            plan.merges,
+            plan.tile, tasks, nodes, extents, paths, positions, plan.parts, plan.merges
         )
     return _placed[layout]
 
@@ -236,18 +228,9 @@ def _attend(
         shift = tl.load(extents + extent * _EXTENT + 1)
         for block in tl.range(start, free):
             whole_best, whole_sum, whole, best, total, mixed = _close_split(
-                block,
-                first,
-                whole_best,
-                whole_sum,
-                whole,
-                best,
-                total,
-                mixed,
-                TILE,
-                PADDED,
-                LONGEST,
-            )
+                block, first, whole_best, whole_sum, whole, best, total, mixed,
+                TILE, PADDED, LONGEST,
+            )  # fmt: skip
             where = (shift + block * _KEYS + offset).to(tl.int64)
             best, total, mixed = _add_block(
                 q, keys, values, where, None, None, best, total, mixed, scale, softcap,

@@ -12,6 +12,7 @@ compute one split each. Per node, the last kernel merges these and adds the keys
 whole block. Long chains (chunks of prompts) are computed by tasks alone.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,12 @@ class SplitPlan:
     paths: np.ndarray  # [N, W] int32: a node's ancestors and itself, by depth; W = 0 for chains
     parts: int  # stored splits per node
     merges: bool  # whether any node is not computed by tasks alone
+
+
+def tile_of(layout: TreeLayout, group: int, tiles: Sequence[int]) -> int:
+    """The first of these tiles that holds the queries of any of the sequences, else the last."""
+    rows = int((layout.first_node[1:] - layout.first_node[:-1]).max()) * group
+    return next((tile for tile in tiles if tile >= rows), tiles[-1])
 
 
 def max_split(kv_heads: int) -> int:

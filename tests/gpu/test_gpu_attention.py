@@ -20,7 +20,7 @@ def error(
     layout: TreeLayout, shape: tuple[int, int, int], dtype: torch.dtype, seed: int, **options
 ) -> float:
     """How far the kernel is from float64 on fresh random numbers, its output poisoned before."""
-    from graft.kernels.tree_attention_triton import tree_attention
+    from graft.kernels.split_attention_triton import tree_attention
 
     heads, kv_heads, size = shape
     torch.manual_seed(seed)

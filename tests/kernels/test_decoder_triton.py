@@ -1,8 +1,7 @@
 """The Triton kernels of a decoder layer against plain torch in float64.
 
-Where there is no GPU they run through Triton's interpreter (see conftest.py): what is computed is
-tested everywhere, how fast it is only by decoder_kernels.py. The interpreter rounds
-bfloat16 towards zero, so that is left to GPUs.
+Where there is no GPU they run through Triton's interpreter (see conftest.py), which rounds bfloat16
+towards zero, so that is left to GPUs.
 """
 
 import pytest

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from graft.draft.heads.growth import Beam, DraftInput
 from graft.kernels.draw_triton import noisy_rows
-from graft.kernels.tree_attention_triton import tasks_wanted, tiles_of
-from graft.kernels.tree_plan import COLUMNS, FIRST, TREE, TreePlan, plan_levels
-from graft.models.heads.fused import Looking
+from graft.kernels.level_attention_triton import PlacedLevel, tasks_wanted, tiles_of
+from graft.kernels.level_plan import COLUMNS, FIRST, TREE, LevelPlan, plan_levels
 from graft.models.heads.runner import HeadRunner
 from graft.sampling import DRAW, Sampler, as_signed
 
@@ -42,12 +41,12 @@ class AttentionShape:
     parts: int
 
     @classmethod
-    def of(cls, plan: TreePlan) -> "AttentionShape":
+    def of(cls, plan: LevelPlan) -> "AttentionShape":
         """Rounded up, because each shape needs a graph and padding costs next to nothing."""
         return cls(plan.tile, _rounded(len(plan.tasks)), _rounded(int(plan.parts.max())))
 
 
-Planned = tuple[TreePlan, AttentionShape]
+Planned = tuple[LevelPlan, AttentionShape]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +121,11 @@ class DraftInputs:
         self._clear()
         self._upload()
 
-    def looking(self, whose: str, depth: int) -> Looking:
+    def attention(self, whose: str, depth: int) -> PlacedLevel:
         """See GraphInputs."""
         key, parts = (whose, depth), self._device.parts
         shape = self._attention[key]
-        return Looking(shape.tile, parts["tasks", key], parts["parts", key], shape.parts)
+        return PlacedLevel(shape.tile, parts["tasks", key], parts["parts", key], shape.parts)
 
     def fill(self, inputs: Sequence[DraftInput], rows: Sequence[np.ndarray], plans: Plans) -> None:
         """Write the inputs without waiting for the device. The texts' tokens go to these `rows`,

@@ -4,8 +4,8 @@ level, without the host in between.
 Launching the kernels of a level takes ten times as long as running them. A graph always runs on the
 same addresses with the same sizes. So batches are padded to one of a few sizes, and the inputs
 (tokens, positions, noise, row numbers) are copied into a buffer first (`graph_inputs.py`). The host
-plans how the cached rows are split among the device's programs, as for the target's steps
-(`tree_plan.py`); which draft nodes attend to which is known on the device only.
+plans how the cached rows are split among the device's programs (`level_plan.py`); which draft nodes
+attend to which is known on the device only.
 """
 
 import logging

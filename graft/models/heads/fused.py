@@ -3,7 +3,6 @@ into norms, and draft rows follow the committed rows, so one attention covers bo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,23 +12,13 @@ from torch import Tensor, nn
 
 from graft.kernels.beam_triton import Nodes, joined_pairs
 from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swiglu
+from graft.kernels.level_attention_triton import PlacedLevel, attend
 from graft.kernels.product_triton import product
-from graft.kernels.tree_attention_triton import PlacedPlan, attend
 from graft.models.heads.layers import Norm
 from graft.models.heads.runner import HeadRunner, Text, on
 
 FEW = 64  # rows up to which our products are faster than the library's
 AHEAD = 64  # positions of draft tokens beyond the target's context
-
-
-@dataclass(frozen=True, slots=True)
-class Looking:
-    """The attention plan of a level on the device, without the tree mask."""
-
-    tile: int
-    tasks: Tensor  # [T, COLUMNS] int32
-    parts: Tensor  # [N] int32
-    max_parts: int
 
 
 class GraphInputs(Protocol):
@@ -44,8 +33,8 @@ class GraphInputs(Protocol):
     roots: Tensor  # [B] int64: their positions
     tree_rows: Tensor  # [B] int64: the first draft rows; far below 0 for an empty place
 
-    def looking(self, whose: str, depth: int) -> Looking:
-        """Attention to rows of the head ("own") or of the target ("target") at this depth."""
+    def attention(self, whose: str, depth: int) -> PlacedLevel:
+        """The plan of attention to rows of the head ("own") or the target ("target") at a depth."""
 
 
 class FusedHead:
@@ -134,7 +123,7 @@ class FusedRound:
     def _through(self, hidden: Tensor, query: Tensor, nodes: Nodes) -> Tensor:
         """hidden [N, E] is changed in place."""
         runner, fused, block = self._runner, self._fused, self._runner.block
-        attended = self._attend(query, runner.storage.last(1), self._placed("own", nodes))
+        attended = self._attend("own", query, runner.storage.last(1), nodes)
         change = multiply(attended, runner.attention.o_proj.weight)
         if runner.window is not None:
             change = self._cross(hidden, change, nodes)
@@ -157,20 +146,14 @@ class FusedRound:
         angles, size = (self._fused.cosine, self._fused.sine), runner.config.head_size
         turned = rotate(query, nodes.positions, *angles, size)
         rows = runner.model.arena.storage.last(runner.config.cross_layers)
-        attended = self._attend(turned, rows, self._placed("target", nodes))
+        attended = self._attend("target", turned, rows, nodes)
         return multiply(attended, cross.o_proj.weight)
 
-    def _attend(self, query: Tensor, rows: Tensor, plan: PlacedPlan) -> Tensor:
+    def _attend(self, whose: str, query: Tensor, rows: Tensor, nodes: Nodes) -> Tensor:
         keys, values = rows
-        found = attend(query, keys, values, plan, scale=self._runner.scale)
+        plan = self._inputs.attention(whose, self._depth)
+        found = attend(query, keys, values, plan, nodes.bits, scale=self._runner.scale)
         return found.view(len(query), -1)
-
-    def _placed(self, whose: str, nodes: Nodes) -> PlacedPlan:
-        looking = self._inputs.looking(whose, self._depth)
-        return PlacedPlan(
-            looking.tile, looking.tasks, looking.parts, nodes.bits.view(-1, 1), nodes.positions,
-            looking.max_parts,
-        )  # fmt: skip
 
 
 def multiply(
