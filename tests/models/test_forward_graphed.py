@@ -29,6 +29,7 @@ TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
 def small_buckets(monkeypatch):
     """Interpreted kernels take long over padding."""
     monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
+    monkeypatch.setattr(forward_graphed, "LARGE", 16)
     monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 
@@ -106,14 +107,14 @@ def test_few_shapes_serve_all_steps_and_growing_forgets_them():
     extent = model.open(40)
     seen = model.forward._prepared
     model.prefill(extent, tokens(13))
-    assert not seen  # a step larger than any size is not padded
+    assert [shape.nodes for shape in seen] == [16]  # larger than any size
     for nodes in (5, 8):
         model.score([extent], [chain(tokens(nodes))])
-    assert [shape.nodes for shape in seen] == [8]
+    assert [shape.nodes for shape in seen] == [16, 8]
     for nodes in (9, 11):  # pieces of prompts
         model.prefill_chunk(extent, tokens(nodes))
     model.score([extent], [root_only(3)])
-    assert [shape.nodes for shape in seen] == [8, 12, 1]
+    assert [shape.nodes for shape in seen] == [16, 8, 12, 1]
     model.open(400)
     model.score([extent], [root_only(3)])
     assert [shape.nodes for shape in seen] == [1]
