@@ -29,8 +29,8 @@ TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
 def small_buckets(monkeypatch):
     """Interpreted kernels take long over padding."""
     monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
-    monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
     monkeypatch.setattr(forward_graphed, "LARGE", 16)
+    monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 
 def models(name: str, layers: int = 2) -> tuple[LanguageModel, LanguageModel]:
@@ -63,15 +63,15 @@ def test_it_computes_what_the_plain_forward_computes(name):
 @pytest.mark.parametrize("kind", ["graphed", "plain"])
 def test_tokens_that_only_the_device_knows(kind):
     """The step is laid out without them."""
-    model = dict(zip(("graphed", "plain"), models("llama", layers=1), strict=True))[kind]
+    model = dict(zip(("graphed", "plain"), models("llama"), strict=True))[kind]
     results = []
     for drawn in (False, True):
         model.forward.asynchronous = drawn
         extents = [model.open(64), model.open(16)]
         model.prefill(extents[0], tokens(9))
-        model.prefill(extents[1], tokens(9, 1))
+        model.prefill(extents[1], tokens(3, 1))
         logits = []
-        for level in range(2):
+        for level in range(3):
             come = tokens(2, 5 + level)
             if drawn:
                 logits.append(model.score_drawn(extents, torch.tensor(come)).clone())
@@ -107,7 +107,7 @@ def test_few_shapes_serve_all_steps_and_growing_forgets_them():
     extent = model.open(40)
     seen = model.forward._prepared
     model.prefill(extent, tokens(13))
-    assert [shape.nodes for shape in seen] == [16]  # larger than any size: a multiple of 16
+    assert [shape.nodes for shape in seen] == [16]  # larger than any size
     for nodes in (5, 8):
         model.score([extent], [chain(tokens(nodes))])
     assert [shape.nodes for shape in seen] == [16, 8]
@@ -135,7 +135,7 @@ def test_padding_leaves_the_cache_alone(nodes):
 @pytest.mark.parametrize("every", [True, False])
 def test_large_steps_return_selected_logits_and_all_features(every):
     results = []
-    for model in models("llama", layers=1):
+    for model in models("llama"):
         first, second = model.open(64), model.open(16)
         model.prefill(first, tokens(3))
         prefix = model.open(30, first, 2)  # two segments
