@@ -28,8 +28,8 @@ FOUND = (
     """**Against other engines**, same weights, greedy, two CPU cores: {engines[vllm]} times vLLM,
     {engines[vllm-ngram]} its n-gram drafts, {engines[transformers]} transformers,
     {engines[llama.cpp]} llama.cpp.""",
-    """**Same text.** Every preset generates plain decoding's tokens, in bf16 on a GPU too: of 480
-    answers 0 of `auto`, `copy` and `casd` differ (`exact_h200_bf16`).""",
+    """**Same text.** Every preset generates plain decoding's tokens, in bf16 on a GPU too
+    ({exact[differ]} of {exact[answers]} answers differ).""",
     """**Long context.** Copies from the prompt save time at 8K to 32K ({long[copy]}). RAPID and
     TriForce lose time on a model whose step takes {long[step]} ms; MagicDec gains only with smollm2
     at 32K × 16 ({long[yarn]}).""",
@@ -44,14 +44,11 @@ FOUND = (
 )
 SHORT = (
     """`auto` at temperature 1 is below plain on text that repeats nothing (QMSum) and in batches of
-    equal lengths ({queues[equal]}), and below `copy` on MedQA. These rows precede the controller,
-    which has 0.98 of that speed greedily and 1.00 at temperature 1 ([log](log.md)).""",
-    """The speed-ups of RAPID and TriForce, of MagicDec on the 1.5B, and of IDR2's prefill on a GPU
-    do not appear at these sizes. Gains in quality of RAPID and IDR2 are not shown either way.""",
-    """LongSpec is below EAGLE-2 at every context. No head alone reaches 1.5 times plain. N-gram
-    drafts of a tuned length equal Graft's proposer inside vLLM.""",
-    """Not measured: a second model with heads, real weights above 1.5B, vLLM and SGLang on a GPU
-    (no raw files).""",
+    equal lengths ({queues[equal]}). These rows precede the controller ([log](log.md)).""",
+    """Speed-ups of RAPID, TriForce, MagicDec on the 1.5B and IDR2's prefill on a GPU do not appear
+    at these sizes, nor gains in quality.""",
+    """LongSpec is below EAGLE-2 at every context. No head alone reaches 1.5 times plain. Not
+    measured: a second model with heads, weights above 1.5B.""",
 )
 
 

@@ -142,9 +142,25 @@ def draft_model(results: Results, fusion: Results) -> Grid:
     return Grid(["preset", *(SUITES[suite] for suite in FIVE)], lines, figures)
 
 
+def exact_answers(results: Results) -> Grid:
+    """How many answers differ from plain decoding's."""
+    drafted = [row for row in results.rows if row["preset"] != "plain"]
+    figures = {name: f"{sum(row[name] for row in drafted):,}" for name in ("answers", "differ")}
+    return Grid(figures={**figures, "accepted": f"{sum(row['accepted'] for row in drafted):,}"})
+
+
 AUTO = Section(
     "`auto` against plain decoding",
     [
+        Table(
+            "exact",
+            "Same text",
+            ["exact_h200_bf16"],
+            "python -m benchmarks.decode.exact --questions FILE",
+            """`auto`, `copy`, `casd`, bf16, greedy, 16 at once: {differ} of {answers}
+            answers differ, {accepted} drafts accepted.""",
+            exact_answers,
+        ),
         Table(
             "auto",
             "By suite on an H200",

@@ -210,16 +210,17 @@ class LanguageModel:
         with trees of several sizes."""
         max_rows = self.arena.max_rows
         limit = self.context_length if max_rows is None else min(self.context_length, max_rows)
-        sizes = [each for each in self.forward.sizes if each + CONTEXT < limit]
+        sizes = [each for each in self.forward.sizes if each < limit]
         if not sizes:
             return
-        needed = max(sizes) + CONTEXT + (sequences - 1) * (max(TREES) + CONTEXT)
+        context = CONTEXT if max(sizes) + CONTEXT <= limit else 0
+        needed = sequences * context + max(sizes) + (sequences - 1) * max(TREES)
         if max_rows is not None and needed > max_rows:
             sequences = 1
-        extents = [self.open(CONTEXT + (max(TREES) if i else max(sizes))) for i in range(sequences)]
+        extents = [self.open(context + (max(TREES) if i else max(sizes))) for i in range(sequences)]
         try:
-            for extent in extents:
-                self.prefill_chunk(extent, [0] * CONTEXT)
+            for extent in extents if context else ():
+                self.prefill_chunk(extent, [0] * context)
             for smallest, size in zip((1, *(each + 1 for each in sizes)), sizes, strict=False):
                 for nodes in {smallest, size} if size <= max(TREES) else {size}:
                     self.score(extents[:1], [chain([0] * nodes)], last_only=[True])

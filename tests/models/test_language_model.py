@@ -14,7 +14,7 @@ from tiny_int8 import quantised
 from graft.errors import ContextLengthError
 from graft.models.arena import Extent, OutOfRowsError
 from graft.models.forward_panels import linear, project, run_layers
-from graft.models.language_model import LanguageModel, tree_slack
+from graft.models.language_model import CONTEXT, LanguageModel, tree_slack
 from graft.models.load import build_forward
 from graft.tree.draft_tree import DraftTree, chain, from_paths, root_only
 
@@ -258,7 +258,7 @@ def test_warming_up_runs_every_size_once_and_leaves_no_rows(monkeypatch):
         lambda self, tokens, *rest: sizes.append(len(tokens)) or run(self, tokens, *rest),
     )
     model.warm_up()
-    assert sorted(sizes) == [1, 2, 4, 5, 16]  # the fewest and most nodes of each
+    assert sorted(sizes) == [1, 2, 4, 5, 16, CONTEXT]  # the fewest and most nodes of each
     assert model.arena.taken == 0
 
 
@@ -274,7 +274,8 @@ def test_warming_up_for_batches_meets_trees_of_several_sizes(monkeypatch):
 
     monkeypatch.setattr(type(model.forward), "run", watched)
     model.warm_up(4)
-    assert steps == {(1,), (2,), (4,), (5,), (16,), (1,) * 4, (2, 2), (4,) * 4, (8, 8)}
+    batches = {(1,) * 4, (2, 2), (4,) * 4, (8, 8)}
+    assert steps == {(1,), (2,), (4,), (5,), (16,), (CONTEXT,), *batches}
     assert model.arena.taken == 0
     model.arena.hold(96)  # no room for four: one sequence at least
     steps.clear()

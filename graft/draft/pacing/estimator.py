@@ -122,6 +122,10 @@ class Estimator:
         tokens, time = sample.tokens / step.sequences, sample.seconds / step.plain_seconds
         if step.arm is Arm.PLAIN and self._runs_ahead and not step.ahead:
             return
+        if step.arm is Arm.LOOKUP and self.slowdown and not self._runs_ahead:
+            # Little more than the table says: else a few stalled steps would rule lookups out.
+            expected = self.slowdown * step.expected_seconds / step.plain_seconds
+            time = min(time, OUTLIER_RATIO * expected)
         self.arms[step.arm].add(tokens, time)
         if step.arm is Arm.LOOKUP and self.slowdown:
             self._add_overhead(step, sample.seconds / self.slowdown)

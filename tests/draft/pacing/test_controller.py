@@ -91,6 +91,18 @@ def test_time_is_bounded_on_a_noisy_machine(workload, seed):
     assert engine.seconds <= (1 + 2 * ALPHA) * stalls * engine.plain_seconds + CONSTANT
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_copies_are_found_after_a_busy_time(seed):
+    """Other processes held up some of the few steps with lookups: that is not their usual time."""
+    engine = SimulatedEngine(model_seconds=2.0, noise=0.3, stall=0.2, seed=seed)
+    engine.answers(rarely, 6)
+    engine.noise = engine.stall = 0.0
+    engine.answers(rarely, 3)
+    engine.seconds = engine.plain_seconds = 0.0
+    engine.answers(one_in_ten, 8)
+    assert engine.plain_seconds / engine.seconds > 1.3
+
+
 @pytest.mark.parametrize(
     ("workload", "speedup"),
     [
