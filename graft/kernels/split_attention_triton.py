@@ -218,7 +218,8 @@ def _attend(
     if HAS_WINDOW:
         position = tl.load(positions + node, mask=is_row, other=0).to(tl.int32)
         step = tl.load(positions + first_node).to(tl.int32) - committed  # of the chain's own keys
-        start = _first_in_window(extents, extent, count, position, is_row, window, first, stop)
+        lowest = tl.min(tl.where(is_row, position, 2147483647), 0)
+        start = _first_in_window(extents, extent, count, lowest, window, first, stop)
         free = start
 
     whole_best, whole_sum, whole = _empty(TILE, PADDED)
@@ -320,9 +321,7 @@ def _finish(
     position = depth * 0
     if HAS_WINDOW:
         position = tl.load(positions + node).to(tl.int32)
-        start = _first_in_window(
-            extents, extent, count, position, position > -1, window, first, own // _KEYS + 1
-        )
+        start = _first_in_window(extents, extent, count, position, window, first, own // _KEYS + 1)
     offset = tl.arange(0, _KEYS)
     for block in tl.range(start, own // _KEYS + 1):
         whole_best, whole_sum, whole, best, total, mixed = _close_split(
@@ -416,9 +415,9 @@ def _positions_of(extents, extent, count, index, committed, step):
 
 
 @triton.jit
-def _first_in_window(extents, extent, count, position, is_row, window, first, stop):
-    """The first block that the window of any row may reach. Positions are at least indices."""
-    lowest = tl.min(tl.where(is_row, position, 2147483647)) - window + 1
+def _first_in_window(extents, extent, count, position, window, first, stop):
+    """The first block that the window of a row at this position, the lowest, may reach."""
+    lowest = position - window + 1
     reached = (lowest - tl.load(extents + extent * _EXTENT + 2)) // _KEYS
     reached = tl.where(count > 1, first, reached)  # there may be gaps between positions
     return tl.minimum(tl.maximum(first, reached), stop)

@@ -1,0 +1,81 @@
+"""Compiles the Triton kernels for a Hopper GPU, which need not be there; prints the names."""
+
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from graft.kernels import decoder_triton, level_attention_triton, product_triton
+from graft.kernels import split_attention_triton as split
+
+TARGET = GPUTarget("cuda", 90, 32)
+POINTERS = {
+    "*bf16": ("query", "keys", "values", "result", "x", "weight", "bias", "y", "hidden", "normed",
+              "gate_up", "gated", "qkv", "query_norm", "key_norm"),
+    "*fp32": ("mixed_parts", "sum_parts", "sinks", "change", "cosine", "sine"),
+    "*i32": ("extents", "tasks", "table", "paths", "parts"),
+    "*i64": ("positions", "rows", "bits"),
+    "fp32": ("scale", "softcap", "epsilon"),
+}  # fmt: skip
+TYPES = {name: kind for kind, names in POINTERS.items() for name in names}
+HEADS = {"GROUP": 3, "HEADS": 9, "SIZE": 80, "PADDED": 128, "PRECISION": "tf32"}
+
+
+def compile_kernel(kernel: Any, *, types: dict[str, str] | None = None, **constants: Any) -> None:
+    """Arguments that are neither constants nor known by name are integers."""
+    known = {**TYPES, **(types or {})}
+    signature = {
+        name: "constexpr" if name in constants else known.get(name, "i32")
+        for name in kernel.arg_names
+    }
+    places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
+    options = {"num_warps": 4, "launch_pdl": bool(constants.get("PDL"))}
+    source = ASTSource(kernel, signature, constexprs=places)
+    triton.compile(source, target=TARGET, options=options)
+    sys.stdout.write(f"{kernel.__name__}\n")
+
+
+def attention() -> None:
+    """With and without windows, caps and sinks."""
+    for kernel, tile in ((split._attend, 16), (split._attend, 64), (split._finish, 16)):
+        for special in (False, True):
+            constants = {
+                "TILE": tile, "LONGEST": 16, "HAS_WINDOW": special, "HAS_SOFTCAP": special,
+                "HAS_SINKS": special, "PDL": True, **HEADS, **({} if special else {"sinks": None}),
+            }  # fmt: skip
+            compile_kernel(kernel, types={"parts": "i32"}, **constants)
+    level = level_attention_triton
+    compile_kernel(level._attend, TILE=16, KEYS=64, COLUMNS=level.COLUMNS, **HEADS)
+    compile_kernel(level._merge, HEADS=9, SIZE=80, PADDED=128, PARTS=16)
+
+
+def products() -> None:
+    """Of few and many rows, with every kind of result."""
+    few = {"ROWS": 16, "OUTPUTS": 16, "DEPTH": 256, "SWAPPED": False, "PREFETCHED": True}
+    many = {"ROWS": 64, "OUTPUTS": 128, "DEPTH": 64, "SWAPPED": True, "PREFETCHED": False}
+    for shape in (few, many):
+        for gated, partial in ((False, False), (True, False), (False, True)):
+            compile_kernel(
+                product_triton._product,
+                types={"rows": "i32", "y": "*fp32" if partial else "*bf16"},
+                STAGES=3, EVEN=not partial, BIASED=not gated and not partial, GATED=gated,
+                PARTIAL=partial, ELEMENTS=64, PDL=True, **shape,
+            )  # fmt: skip
+
+
+def between_products() -> None:
+    """Norms, rotations and gates."""
+    compile_kernel(decoder_triton._add_norm, types={"rows": "i32"}, PARTS=2, BLOCK=1024, PDL=True)
+    compile_kernel(decoder_triton._swiglu, BLOCK=1024, PDL=True)
+    compile_kernel(
+        decoder_triton._rotate_and_store,
+        HEADS=9, KV_HEADS=3, HALF=32, NORMED=True, BLOCK=32, PDL=True,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    attention()
+    products()
+    between_products()
