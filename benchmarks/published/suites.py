@@ -157,7 +157,7 @@ AUTO = Section(
             "Same text",
             ["exact_h200_bf16"],
             "python -m benchmarks.decode.exact --questions FILE",
-            """`auto`, `copy`, `casd`, bf16, greedy, 16 at once: {differ} of {answers}
+            """`auto`, `copy`, `casd`, smollm2-135m, bf16, greedy, 16 at once: {differ} of {answers}
             answers differ, {accepted} drafts accepted.""",
             exact_answers,
         ),
