@@ -7,7 +7,6 @@ from collections.abc import Sequence as Several
 from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
 from torch import Tensor
 
 from graft.decode.sequence import Sequence
@@ -18,7 +17,6 @@ from graft.verify.draws import Draws, SamplerNodes
 from graft.verify.verdict import Verifier
 
 _LAST_NODE = root_only(0)  # a prompt chunk has logits after its last token alone
-_UNKNOWN = root_only(0)  # the root of a step that starts before its token is known
 
 
 @dataclass(slots=True)  # a frozen one takes three times as long to make
@@ -69,24 +67,6 @@ def step_parts(
         Part(sequence, tree, start, prefill=place < len(prefilling))
         for place, ((sequence, tree), start) in enumerate(zip(pairs, first, strict=False))
     ]
-
-
-class NextNode:
-    """Where a step samples that starts before the token of the last is known."""
-
-    depths = np.array([1])
-
-    def __len__(self) -> int:
-        return 1
-
-    def paths(self) -> list[list[int]]:
-        """See Nodes: only samplers without penalties use it."""
-        return [[]]
-
-
-def parts_ahead(sequences: Several[Sequence]) -> list[Part]:
-    """The parts of a step whose roots are not known yet."""
-    return [Part(sequence, _UNKNOWN, place) for place, sequence in enumerate(sequences)]
 
 
 Verified = tuple[Part, list[int], list[int]]  # a part, its committed nodes, its final tokens

@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Callable
 
-from graft.decode.in_flight import InFlightStep, NextNode, Part, parts_ahead, step_parts
+from graft.decode.in_flight import InFlightStep, Part, step_parts
+from graft.decode.run_ahead import NEXT, drafters_to_skip, parts_ahead
 from graft.decode.scheduler import Scheduler, seconds_by_nodes
 from graft.decode.sequence import Sequence
 from graft.decode.stats import clock
 from graft.decode.step_lock import Outcome, StepLock
-from graft.draft.drafter import Budget, RunsAhead, UpdatesAsync, by_drafter
+from graft.draft.drafter import Budget, UpdatesAsync, by_drafter
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, chain, root_only
@@ -80,28 +81,17 @@ class DecodeLoop:
         return in_flight
 
     def _run_ahead(self, current: InFlightStep) -> InFlightStep | None:
-        """Score the step after `current` with tokens that only the device knows; None if it needs
-        the host: to draft, to prefill, or to decide what is sampled."""
-        sequences = [part.sequence for part in current.parts]
-        if not (
-            current.plain
-            and current.draws
-            and self.scheduler.is_settled(sequences)
-            and all(s.runs_ahead and self.model.has_room(s.held_extent, 2) for s in sequences)
-        ):
+        """Score the step after `current` with tokens that only the device knows, if it may."""
+        drafters = drafters_to_skip(current, self.scheduler, self.model)
+        if not drafters or not current.draws:
             return None
-        skipping: list[RunsAhead] = []
-        for drafter, mine in by_drafter(sequences, lambda each: each.drafter):
-            contexts = [sequences[i].context for i in mine]
-            if not isinstance(drafter, RunsAhead) or not drafter.can_skip(contexts):
-                return None
-            skipping.append(drafter)
         since = clock()
-        for each in skipping:
-            each.skip()
+        for drafter in drafters:
+            drafter.skip()
+        sequences = [part.sequence for part in current.parts]
         extents = [sequence.held_extent for sequence in sequences]
         logits = self.model.score_ahead(extents, current.draws.on_device)
-        draws = Draws([(sequence.sampler, NextNode()) for sequence in sequences], logits)
+        draws = Draws([(sequence.sampler, NEXT) for sequence in sequences], logits)
         self._update_async(sequences)
         return InFlightStep(parts_ahead(sequences), list(logits.split(1)), draws, since)
 

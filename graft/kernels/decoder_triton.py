@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graft.kernels.overlap import overlapped, wait
+from graft.kernels.launch import overlapped, wait
 
 MAX_MOVES = 64  # rows that one program of `move_rows` holds in registers
 ARGMAX_BLOCK = 4096  # elements of a row per program of `argmax_rows`

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graft.kernels.launch import multiprocessors
 from graft.kernels.level_plan import COLUMNS
 
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -46,12 +47,9 @@ class PlacedLevel:
 def tasks_wanted(
     tile: int, kv_heads: int, size: int, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """Tasks of `tile` query rows per key head that keep the device busy; Triton's interpreter has 4
-    multiprocessors."""
-    processors = 4
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, tiles_for(tile, size, dtype).programs * processors // kv_heads)
+    """Tasks of `tile` query rows per key head that keep the device busy."""
+    programs = tiles_for(tile, size, dtype).programs
+    return max(1, programs * multiprocessors(device) // kv_heads)
 
 
 def tiles_of(dtype: torch.dtype, size: int) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from graft.errors import GraftError
 from graft.home import atomic_file, home
 from graft.kernels.decoder_triton import swiglu
 from graft.kernels.product_triton import (
+    FEW_ROWS,
     ProductPlan,
     default_plan,
     plans,
@@ -32,7 +33,6 @@ from graft.kernels.product_triton import (
 
 log = logging.getLogger(__name__)
 
-TILE = 16  # rows of a program at least: fewer rows take as long
 FEW = 128  # rows from which the library is faster than ours wherever it has the same bits ...
 STEP = 64  # ... and is tried, if they are a multiple of this: steps are padded
 SMALL = 8 << 20  # bytes of a matrix
@@ -64,7 +64,7 @@ class ChosenProduct:
 
     def __call__(self, index: int, x: Tensor, out: Tensor | None = None) -> Tensor:
         """The product of rows x [N, I] with the matrix of a layer, in `out` if there is one."""
-        rows = max(len(x), TILE)
+        rows = max(len(x), FEW_ROWS)
         if rows not in self._ways:
             self._ways[rows] = self._choose(rows)
         return self._run(self._ways[rows], index, x, out)
@@ -110,7 +110,7 @@ class ChosenProduct:
         """The faster of ours and the library's, if that has the same bits; it is for many rows. In
         float32 it has not, but without matrix instructions ours takes several times as long."""
         ours, x = self._fastest_plan(rows), self._random(rows)
-        if rows <= TILE:
+        if rows <= FEW_ROWS:
             return ours
         same = torch.equal(self._run(LIBRARY, 0, x), self._run(ours, 0, x))
         if rows > FEW:

@@ -5,7 +5,7 @@ sixteen at a time to a float32 sum. How many rows, outputs and inputs a program 
 speed alone, and a library's product that does not split the inputs has the same bits (verified on
 Hopper in bfloat16 and float16, by `product_choice` at load). A matrix with few outputs and many
 inputs is cut into segments of inputs, always the same for a matrix: their partial sums are added
-in order by whoever uses the result.
+in order by the kernel that uses the result.
 
 With few rows a product takes as long as reading its weights: programs ask for their first weights
 before they wait for the kernel in front of them.
@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graft.kernels.overlap import overlapped, wait
+from graft.kernels.launch import overlapped, wait
 
 SEGMENT_STEP = 256  # inputs: segments are multiples of it
 MIN_SEGMENT = 4096  # inputs: shorter ones cost more than they save
 PROGRAMS = 240  # of 16 outputs each that read a matrix at about full speed
 LINE = 128  # bytes of a cache line
 PREFETCH = 8  # lines of each row of weights
-FEW_ROWS = 16
+FEW_ROWS = 16  # rows of a program at least: fewer take as long
 _PREFETCH = tl.constexpr(PREFETCH)
 
 

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graft.kernels.overlap import overlapped, wait
+from graft.kernels.launch import multiprocessors, overlapped, wait
 from graft.kernels.split_plan import (
     BLOCK,
     EXTENT_COLUMNS,
@@ -99,7 +99,7 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
 
 def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> SplitPlan:
     """The plan for this layout on the device of the keys [K, rows, D]."""
-    kv_heads, _, size = keys.shape
+    kv_heads = len(keys)
     tile = tile_of(layout, group, tiles_of(keys.dtype))
     tasks = tasks_wanted(kv_heads, keys.device)
     return plan_splits(layout, group=group, kv_heads=kv_heads, tile=tile, tasks=tasks)
@@ -107,11 +107,8 @@ def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> SplitPlan:
 
 @cache
 def tasks_wanted(kv_heads: int, device: torch.device) -> int:
-    """Tasks per key head that run at once; Triton's interpreter has 4 processors."""
-    processors = 4
-    if device.type == "cuda":
-        processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, processors // kv_heads)
+    """Tasks per key head that run at once."""
+    return max(1, multiprocessors(device) // kv_heads)
 
 
 def tiles_of(dtype: torch.dtype) -> tuple[int, ...]:
@@ -169,8 +166,8 @@ def attend(
     if plan.merges:
         _finish[(nodes, kv_heads)](
             *shared, plan.nodes, plan.paths, plan.paths.shape[1],
-            TILE=max(16, triton.next_power_of_2(group)), **options,
-            **launch_of(16, size, query.dtype, plan.parts),
+            TILE=max(FEW_ROWS, triton.next_power_of_2(group)), **options,
+            **launch_of(FEW_ROWS, size, query.dtype, plan.parts),
         )  # fmt: skip
     return result
 

@@ -172,7 +172,7 @@ def test_every_row_sees_every_key_once(contexts, shared, width, group, tasks, ti
     assert len(plan.tasks) <= waves * tasks + tiles * sum(map(len, segments))
 
 
-OVERHEAD = 128  # keys that could be read in the time that a task takes besides reading
+OVERHEAD = 128  # keys that could be read in the time that a task takes apart from reading
 
 
 def time_taken(plan: LevelPlan, programs: int) -> int:

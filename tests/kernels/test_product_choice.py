@@ -8,8 +8,8 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.kernels import product_choice
-from graft.kernels.product_choice import FEW, LIBRARY, TILE, ChosenProduct
-from graft.kernels.product_triton import default_plan, plans
+from graft.kernels.product_choice import FEW, LIBRARY, ChosenProduct
+from graft.kernels.product_triton import FEW_ROWS, default_plan, plans
 
 if torch.cuda.is_available():
     pytest.skip("measured there: pytest -m gpu", allow_module_level=True)
@@ -46,7 +46,7 @@ def test_without_a_gpu_nothing_is_measured():
         (24, 0.5, True, "library"),
         (24, 0.5, False, "ours"),
         (24, 1.5, True, "ours"),
-        (TILE, 0.1, True, "ours"),
+        (FEW_ROWS, 0.1, True, "ours"),
         (FEW + 64, 9.0, True, "library"),
         (FEW + 64, 0.1, False, "library"),  # in float32
     ],

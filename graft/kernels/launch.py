@@ -1,4 +1,5 @@
-"""Overlapped launches: on GPUs that can, the next kernel starts while this one ends.
+"""What launches know of the device, and overlapped launches: the next kernel starts while this one
+ends, on GPUs that can.
 
 With programmatic dependent launch a kernel's programs are scheduled before the kernel in front of
 them has finished. Each kernel allows that at once and waits before it touches memory that others
@@ -18,6 +19,13 @@ def overlapped(device: torch.device) -> dict[str, bool]:
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:  # noqa: PLR2004
         return {"PDL": False}
     return {"PDL": True, "launch_pdl": True}
+
+
+def multiprocessors(device: torch.device) -> int:
+    """Of the device; Triton's interpreter has 4."""
+    if device.type != "cuda":
+        return 4
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @triton.jit
