@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--draft-model", help="for presets with one, such as sd")
     parser.add_argument("--presets", default="plain,auto,copy,casd,eagle2")
     parser.add_argument("--limit", type=int, default=480)
     parser.add_argument("--singles", type=int, default=24)
@@ -38,6 +39,7 @@ def main() -> None:
     questions = [json.loads(line)["turns"][0] for line in lines]
     engine = load(
         options.model,
+        draft_model=options.draft_model,
         dtype=options.dtype,
         device=options.device,
         max_batch=options.at_once,

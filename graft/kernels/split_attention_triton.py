@@ -44,7 +44,9 @@ _TASK = tl.constexpr(TASK_COLUMNS)
 _NODE = tl.constexpr(NODE_COLUMNS)
 _EXTENT = tl.constexpr(EXTENT_COLUMNS)
 _ROUNDING = tl.constexpr(48.0)  # where float32 has steps of 2**-18
-_AHEAD = tl.constexpr(8)  # stored splits loaded at once
+_AHEAD = tl.constexpr(8)  # stored splits that `_finish` loads at once ...
+_FOLD_AHEAD = tl.constexpr(32)  # ... and `_fold`, whose rows take fewer registers
+FOLD = 16  # stored splits of a node above which they are merged by a kernel of their own
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +165,17 @@ def attend(
             *shared, plan.tasks, TILE=plan.tile, **options,
             **launch_of(plan.tile, size, query.dtype, plan.parts),
         )  # fmt: skip
+    is_folded = plan.parts > FOLD
+    if plan.merges and is_folded:
+        _fold[(nodes, heads)](
+            mixed, sums, nodes, plan.parts, plan.nodes,
+            HEADS=heads, SIZE=size, PADDED=options["PADDED"], num_warps=1,
+            **overlapped(query.device),
+        )  # fmt: skip
     if plan.merges:
         _finish[(nodes, kv_heads)](
             *shared, plan.nodes, plan.paths, plan.paths.shape[1],
-            TILE=max(FEW_ROWS, triton.next_power_of_2(group)), **options,
+            TILE=max(FEW_ROWS, triton.next_power_of_2(group)), IS_FOLDED=is_folded, **options,
             **launch_of(FEW_ROWS, size, query.dtype, plan.parts),
         )  # fmt: skip
     return result
@@ -230,10 +239,10 @@ def _attend(
                 TILE, PADDED, LONGEST,
             )  # fmt: skip
             where = (shift + block * _KEYS + offset).to(tl.int64)
+            k, v = _load_block(keys, values, where, None, SIZE, PADDED)
             best, total, mixed = _add_block(
-                q, keys, values, where, None, None, best, total, mixed, scale, softcap,
-                SIZE, PADDED, HAS_SOFTCAP, PRECISION,
-            )  # fmt: skip
+                q, k, v, None, best, total, mixed, scale, softcap, HAS_SOFTCAP, PRECISION
+            )
         start = tl.maximum(start, free)
     for block in tl.range(start, stop, num_stages=1):
         whole_best, whole_sum, whole, best, total, mixed = _close_split(
@@ -246,10 +255,10 @@ def _attend(
         if HAS_WINDOW:
             at = _positions_of(extents, extent, count, index, committed, step)
             visible &= position[:, None] - at[None, :] < window
+        k, v = _load_block(keys, values, where, exists, SIZE, PADDED)
         best, total, mixed = _add_block(
-            q, keys, values, where, exists, visible, best, total, mixed, scale, softcap,
-            SIZE, PADDED, HAS_SOFTCAP, PRECISION,
-        )  # fmt: skip
+            q, k, v, visible, best, total, mixed, scale, softcap, HAS_SOFTCAP, PRECISION
+        )
 
     if last < 0:
         whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
@@ -269,6 +278,31 @@ def _attend(
     )  # fmt: skip
 
 
+@triton.jit(do_not_specialize=["nodes", "parts"], do_not_specialize_on_alignment=["table"])
+def _fold(
+    mixed_parts, sum_parts, nodes, parts, table,
+    HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of one node and query head into the first of them."""
+    node = tl.program_id(0)
+    splits = tl.load(table + node * _NODE)
+    place = node.to(tl.int64) * HEADS + tl.program_id(1) + tl.arange(0, 1)
+    step, sums = nodes.to(tl.int64) * HEADS, parts.to(tl.int64) * nodes * HEADS
+    whole_best, whole_sum, whole = _empty(1, PADDED)
+    wait(PDL)
+    for split in tl.range(0, splits, _FOLD_AHEAD):
+        for ahead in tl.static_range(_FOLD_AHEAD):
+            best, total, mixed = _load_part(
+                mixed_parts, sum_parts, place + (split + ahead) * step,
+                (place >= 0) & (split + ahead < splits), sums, SIZE, PADDED,
+            )  # fmt: skip
+            whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
+    _store_part(
+        mixed_parts, sum_parts, place, (place >= 0) & (splits > 1), sums,
+        whole_best, whole_sum, whole, SIZE, PADDED,
+    )  # fmt: skip
+
+
 @triton.jit(
     do_not_specialize=["nodes", "parts", "window", "width"],
     do_not_specialize_on_alignment=["table", "paths", "extents", "positions"],
@@ -279,7 +313,7 @@ def _finish(
     TILE: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, LONGEST: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
+    IS_FOLDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The splits of one node and key head, and the keys behind them."""
     node, head = tl.program_id(0), tl.program_id(1)
@@ -295,14 +329,28 @@ def _finish(
     keys += head.to(tl.int64) * head_stride
     values += head.to(tl.int64) * head_stride
     step, sums = nodes.to(tl.int64) * HEADS, parts.to(tl.int64) * nodes * HEADS
+    own = committed + depth  # the node's own index
+    start = first
+    position = depth * 0
+    if HAS_WINDOW:
+        position = tl.load(positions + node).to(tl.int32)
+        start = _first_in_window(extents, extent, count, position, window, first, own // _KEYS + 1)
+    path = paths + node.to(tl.int64) * width
+    where, exists, seen = _tail_block(
+        start, own, committed, position, tail, is_chain, path, width, extents, extent, count,
+        window, HAS_WINDOW,
+    )  # fmt: skip
     wait(PDL)
     if splits < 0:
         return
     q = _queries(query, place, is_row, SIZE, PADDED)
-
+    # The first block behind the splits is loaded while they are merged.
+    k, v = _load_block(keys, values, where, exists, SIZE, PADDED)
+    if IS_FOLDED:
+        splits = tl.minimum(splits, 1)
     whole_best, whole_sum, whole = _empty(TILE, PADDED)
     for split in tl.range(0, splits, _AHEAD):
-        for ahead in tl.static_range(_AHEAD):
+        for ahead in tl.static_range(1 if IS_FOLDED else _AHEAD):
             best, total, mixed = _load_part(
                 mixed_parts, sum_parts, place + (split + ahead) * step,
                 is_row & (split + ahead < splits), sums, SIZE, PADDED,
@@ -312,41 +360,47 @@ def _finish(
         mixed_parts, sum_parts, place + unfinished * step, is_row & (unfinished >= 0), sums,
         SIZE, PADDED,
     )  # fmt: skip
-
-    own = committed + depth  # the node's own index
-    start = first
-    position = depth * 0
-    if HAS_WINDOW:
-        position = tl.load(positions + node).to(tl.int32)
-        start = _first_in_window(extents, extent, count, position, window, first, own // _KEYS + 1)
-    offset = tl.arange(0, _KEYS)
-    for block in tl.range(start, own // _KEYS + 1):
+    for block in tl.range(start, own // _KEYS + 1, num_stages=1):
         whole_best, whole_sum, whole, best, total, mixed = _close_split(
             block, first, whole_best, whole_sum, whole, best, total, mixed, TILE, PADDED, LONGEST
         )
-        index = block * _KEYS + offset
-        exists = index <= own
-        level = index - committed
-        is_draft = exists & (level >= 0)
-        ancestor = tl.load(
-            paths + node.to(tl.int64) * width + level, mask=is_draft & ~is_chain, other=0
-        )
-        ancestor = tl.where(is_chain, level, ancestor)
-        where = _rows_of(extents, extent, count, index)
-        where = tl.where(is_draft, tail + ancestor, where)
-        visible = exists[None, :] & is_row[:, None]
-        if HAS_WINDOW:
-            at = _positions_of(extents, extent, count, index, committed, position - own)
-            visible &= (position - at < window)[None, :]
+        if block > start:
+            where, exists, seen = _tail_block(
+                block, own, committed, position, tail, is_chain, path, width, extents, extent,
+                count, window, HAS_WINDOW,
+            )  # fmt: skip
+            k, v = _load_block(keys, values, where, exists, SIZE, PADDED)
         best, total, mixed = _add_block(
-            q, keys, values, where, exists, visible, best, total, mixed, scale, softcap,
-            SIZE, PADDED, HAS_SOFTCAP, PRECISION,
+            q, k, v, seen[None, :] & is_row[:, None], best, total, mixed, scale, softcap,
+            HAS_SOFTCAP, PRECISION,
         )  # fmt: skip
     whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
     _store_result(
         result, place, is_row, whole_best, whole_sum, whole, sinks, head * GROUP + member,
         SIZE, PADDED, HAS_SINKS,
     )  # fmt: skip
+
+
+@triton.jit
+def _tail_block(
+    block, own, committed, position, tail, is_chain, path, width, extents, extent, count, window,
+    HAS_WINDOW: tl.constexpr,
+):  # fmt: skip
+    """Of the keys of a block on a node's path: cache rows, whether they exist and are seen."""
+    index = block * _KEYS + tl.arange(0, _KEYS)
+    exists = index <= own
+    level = index - committed
+    is_draft = exists & (level >= 0)
+    is_known = is_draft & ~is_chain & (level < width)  # padding has no path
+    ancestor = tl.load(path + level, mask=is_known, other=0)
+    ancestor = tl.where(is_chain, level, ancestor)
+    where = _rows_of(extents, extent, count, index)
+    where = tl.where(is_draft, tail + ancestor, where)
+    seen = exists
+    if HAS_WINDOW:
+        at = _positions_of(extents, extent, count, index, committed, position - own)
+        seen &= position - at < window
+    return where, exists, seen
 
 
 @triton.jit
@@ -428,18 +482,24 @@ def _power(exponent):
 
 
 @triton.jit
-def _add_block(
-    q, keys, values, where, exists, visible, best, total, mixed, scale, softcap,
-    SIZE: tl.constexpr, PADDED: tl.constexpr, HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Add a block of keys in these cache rows to a partial softmax."""
+def _load_block(keys, values, where, exists, SIZE: tl.constexpr, PADDED: tl.constexpr):
+    """Keys and values in these cache rows; zeros where none exist."""
     column = tl.arange(0, PADDED)
     place = where[:, None] * SIZE + column[None, :]
     if exists is None:
         inside = None if SIZE == PADDED else (column < SIZE)[None, :]
     else:
         inside = exists[:, None] & (column < SIZE)[None, :]
-    k = tl.load(keys + place, mask=inside, other=None if inside is None else 0.0)
+    other = None if inside is None else 0.0
+    return tl.load(keys + place, inside, other), tl.load(values + place, inside, other)
+
+
+@triton.jit
+def _add_block(
+    q, k, v, visible, best, total, mixed, scale, softcap,
+    HAS_SOFTCAP: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add a block of keys and values to a partial softmax."""
     scores = tl.dot(q, tl.trans(k), input_precision=PRECISION)
     if HAS_SOFTCAP:
         scores = _cap(scores, scale, softcap)
@@ -450,7 +510,6 @@ def _add_block(
     finite = tl.where(newest == float("-inf"), 0.0, newest)
     weights = tl.exp2(tl.fma(scores, scale, -finite[:, None]))
     decay = _power(best - finite)
-    v = tl.load(values + place, mask=inside, other=None if inside is None else 0.0)
     mixed = tl.dot(weights.to(v.dtype), v, mixed * decay[:, None], input_precision=PRECISION)
     if v.dtype != tl.float32:  # the sum of 64 such multiples of at most 1 is exact
         weights = (weights + _ROUNDING) - _ROUNDING

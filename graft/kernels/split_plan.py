@@ -23,7 +23,7 @@ from graft.kernels.tree_layout import TreeLayout, are_chains
 BLOCK = 64  # keys
 MIN_SPLIT = 2  # blocks
 SPLITS_PER_DOUBLING = 8  # from index 1024 on, a split is about an eighth of its index ...
-SPLIT_BLOCKS = 2  # ... but at most so many blocks per key head: one long context fills the GPU
+SPLIT_BLOCKS = 4  # ... but at most so many blocks per key head: one long context fills the GPU
 DIRECT_NODES = 64  # of a chain from which its tasks compute everything
 UNCUT = 2  # stored splits where one task computes all of a context: merged ones, and the last
 SHORT = 1  # blocks of context that the last kernel computes on the way

@@ -45,7 +45,9 @@ def attention() -> None:
                 "TILE": tile, "LONGEST": 16, "HAS_WINDOW": special, "HAS_SOFTCAP": special,
                 "HAS_SINKS": special, "PDL": True, **HEADS, **({} if special else {"sinks": None}),
             }  # fmt: skip
-            compile_kernel(kernel, types={"parts": "i32"}, **constants)
+            folded = {"IS_FOLDED": not special} if kernel is split._finish else {}
+            compile_kernel(kernel, types={"parts": "i32"}, **constants, **folded)
+    compile_kernel(split._fold, types={"parts": "i32"}, HEADS=9, SIZE=80, PADDED=128, PDL=True)
     level = level_attention_triton
     compile_kernel(level._attend, TILE=16, KEYS=64, COLUMNS=level.COLUMNS, **HEADS)
     compile_kernel(level._merge, HEADS=9, SIZE=80, PADDED=128, PARTS=16)

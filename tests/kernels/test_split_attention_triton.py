@@ -154,14 +154,18 @@ def test_selected_rows_keep_their_positions(lengths, window):
     assert_agrees(random_step(layout, 2, 1, rng), window=window)
 
 
-def test_padding_changes_nothing_and_is_not_written():
+@pytest.mark.parametrize("has_paths", [True, False])
+def test_padding_changes_nothing_and_is_not_written(has_paths):
     rng = np.random.default_rng(4)
-    step = random_step(lay_out([([330], random_tree(5, rng))]), 2, 1, rng)
+    tree = random_tree(5, rng) if has_paths else chain(range(5))
+    step = random_step(lay_out([([330], tree)]), 2, 1, rng)
     plan = place(step.layout, 2, torch.zeros(1, 1, SIZE))
+    padding = torch.zeros(3, NODE_COLUMNS, dtype=torch.int32)
+    padding[:, SPLITS] = -1
     padded = replace(
         plan,
         tasks=torch.cat([plan.tasks, torch.zeros(7, TASK_COLUMNS, dtype=torch.int32)]),
-        nodes=torch.cat([plan.nodes, torch.full((3, NODE_COLUMNS), -1, dtype=torch.int32)]),
+        nodes=torch.cat([plan.nodes, padding]),
         paths=torch.cat([plan.paths, torch.zeros(3, plan.paths.shape[1], dtype=torch.int32)]),
         positions=torch.cat([plan.positions, torch.zeros(3, dtype=torch.int64)]),
         parts=plan.parts + 4,
@@ -265,6 +269,8 @@ def test_a_node_has_the_same_bits_in_any_step(monkeypatch):
     for tasks in (1, 3, 50):  # however many programs there are
         monkeypatch.setattr(split_attention_triton, "tasks_wanted", lambda *_, n=tasks: n)
         assert_same(path.nodes_of([([440], *stretch(440, 2)), ([469], *stretch(469, 1))]))
+    monkeypatch.setattr(split_attention_triton, "FOLD", 1)  # merged by a kernel of its own
+    assert_same(path.nodes_of([([440], *stretch(440, 2)), ([469], *stretch(469, 1))]))
 
 
 # The plan
