@@ -69,7 +69,8 @@ class Scheduler:
         self.admit()
         decoding, chunks = self.decoding, []
         if self.prefilling:
-            budget = prefill_budget(costs, decoding, self._model.chunk)
+            rows = max(self._model.chunk - len(decoding), MIN_CHUNK)  # a step has `chunk` in all
+            budget = prefill_budget(costs, decoding, rows)
             chunks = self.prefill_chunks(budget)
         return chunks, decoding
 

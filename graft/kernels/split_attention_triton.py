@@ -35,6 +35,7 @@ from graft.kernels.split_plan import (
 )
 from graft.kernels.tree_layout import TreeLayout
 
+LAST_STAGES = 1
 FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
 _LOG2E = tl.constexpr(1.4426950408889634)
 _KEYS = tl.constexpr(BLOCK)
@@ -162,7 +163,7 @@ def attend(
     )  # fmt: skip
     if len(plan.tasks):
         _attend[(len(plan.tasks), kv_heads)](
-            *shared, plan.tasks, TILE=plan.tile, **options,
+            *shared, plan.tasks, TILE=plan.tile, LAST_STAGES=LAST_STAGES, **options,
             **launch_of(plan.tile, size, query.dtype, plan.parts),
         )  # fmt: skip
     is_folded = plan.parts > FOLD
@@ -192,7 +193,7 @@ def _attend(
     TILE: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, LONGEST: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
-    PDL: tl.constexpr,
+    LAST_STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One task for one key head; the columns of a task are those of `split_plan`."""
     task = tasks + tl.program_id(0) * _TASK
@@ -244,7 +245,7 @@ def _attend(
                 q, k, v, None, best, total, mixed, scale, softcap, HAS_SOFTCAP, PRECISION
             )
         start = tl.maximum(start, free)
-    for block in tl.range(start, stop, num_stages=1):
+    for block in tl.range(start, stop, num_stages=LAST_STAGES):
         whole_best, whole_sum, whole, best, total, mixed = _close_split(
             block, first, whole_best, whole_sum, whole, best, total, mixed, TILE, PADDED, LONGEST
         )
@@ -336,10 +337,14 @@ def _finish(
         position = tl.load(positions + node).to(tl.int32)
         start = _first_in_window(extents, extent, count, position, window, first, own // _KEYS + 1)
     path = paths + node.to(tl.int64) * width
-    where, exists, seen = _tail_block(
-        start, own, committed, position, tail, is_chain, path, width, extents, extent, count,
-        window, HAS_WINDOW,
-    )  # fmt: skip
+    where = tl.zeros((_KEYS,), tl.int64)
+    exists = where > 0
+    seen = exists
+    if splits >= 0:
+        where, exists, seen = _tail_block(
+            start, own, committed, position, tail, is_chain, path, extents, extent, count,
+            window, HAS_WINDOW,
+        )  # fmt: skip
     wait(PDL)
     if splits < 0:
         return
@@ -366,8 +371,8 @@ def _finish(
         )
         if block > start:
             where, exists, seen = _tail_block(
-                block, own, committed, position, tail, is_chain, path, width, extents, extent,
-                count, window, HAS_WINDOW,
+                block, own, committed, position, tail, is_chain, path, extents, extent, count,
+                window, HAS_WINDOW,
             )  # fmt: skip
             k, v = _load_block(keys, values, where, exists, SIZE, PADDED)
         best, total, mixed = _add_block(
@@ -383,7 +388,7 @@ def _finish(
 
 @triton.jit
 def _tail_block(
-    block, own, committed, position, tail, is_chain, path, width, extents, extent, count, window,
+    block, own, committed, position, tail, is_chain, path, extents, extent, count, window,
     HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
     """Of the keys of a block on a node's path: cache rows, whether they exist and are seen."""
@@ -391,8 +396,7 @@ def _tail_block(
     exists = index <= own
     level = index - committed
     is_draft = exists & (level >= 0)
-    is_known = is_draft & ~is_chain & (level < width)  # padding has no path
-    ancestor = tl.load(path + level, mask=is_known, other=0)
+    ancestor = tl.load(path + level, mask=is_draft & ~is_chain, other=0)
     ancestor = tl.where(is_chain, level, ancestor)
     where = _rows_of(extents, extent, count, index)
     where = tl.where(is_draft, tail + ancestor, where)

@@ -35,6 +35,8 @@ PIECES = tuple(range(384, 2304 + 1, 128))
 LARGE = 256  # steps beyond all sizes are padded to a multiple of it
 # The least tables of a graph: attention tasks, stored splits, tree depth, extents of a sequence.
 TASKS, PARTS, DEPTH, EXTENTS = 32, 16, 16, 4
+# Of a chunk of a prompt beside other sequences: tasks, so that few graphs serve any number of them.
+MIXED_TASKS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +136,14 @@ class GraphedForward:
         large = -(-count // LARGE) * LARGE
         nodes = next((size for size in self.sizes if size >= count), large)
         few = min(nodes, BUCKETS[-1])
+        is_mixed = nodes > few and plan.merges
         return StepShape(
             nodes,
             plan.tile,
-            _doubled(TASKS, len(plan.tasks)),
+            _doubled(MIXED_TASKS if is_mixed else TASKS, len(plan.tasks)),
             _doubled(EXTENTS * few, len(plan.extents)),
             _doubled(DEPTH, depth) if depth or nodes == few else 0,
-            _doubled(PARTS, plan.parts) if plan.parts > UNCUT else UNCUT,
+            _doubled(PARTS, plan.parts) if plan.parts > UNCUT or is_mixed else UNCUT,
             plan.merges,
         )
 
