@@ -78,12 +78,11 @@ def pack_weights(weights: LlamaWeights, dtype: torch.dtype | None = None) -> Pan
         return bits(weight.to(dtype or weight.dtype))
 
     def stack(parts: list[torch.Tensor]) -> np.ndarray:
-        cast = parts[0].to(dtype or parts[0].dtype)
-        first = pack_weight(bits(cast))
+        first = pack_weight(stored(parts[0]))
         packed = np.zeros((len(parts), *first.shape), first.dtype)
-        packed[0] = first
-        for panels, part in zip(packed[1:], parts[1:], strict=True):
-            # Into the same memory: a new one for every layer costs more time than the cast.
+        # All are cast into this: new memory for each takes longer than the cast.
+        cast = torch.empty(parts[0].shape, dtype=dtype or parts[0].dtype)
+        for panels, part in zip(packed, parts, strict=True):
             pack_weight(bits(part if part.dtype == cast.dtype else cast.copy_(part)), panels)
         return packed
 
