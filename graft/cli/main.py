@@ -60,7 +60,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     # torch's OpenMP reads it when torch is imported; see `forward_panels.use_threads`.
     os.environ.setdefault(*SHORT_SPINS)
-    # Imports make a million objects that stay: the collector's usual 570 runs until a model is
+    # Imports make some 400,000 objects that stay: the collector's usual 570 runs until a model is
     # loaded find nothing and take a tenth of the time, and another one at exit half a second.
     gc.set_threshold(100_000)
     try:
