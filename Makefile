@@ -7,6 +7,9 @@ TORCH_INDEX ?=
 MODEL ?= smollm2-135m
 VLLM_PYTHON ?= python3
 
+# Python keeps its byte code, which pip does not make here: importing torch takes a third of the time.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
@@ -16,13 +19,15 @@ COMPILED_FOR_TESTS := $(VENV)/.compiled-for-tests
 KERNELS := $(wildcard graft/kernels/*.py graft/match/*.py graft/models/*.py graft/models/*/*.py)
 # A torch this interpreter already has is kept, unless another build is asked for.
 KEEP_TORCH = $(if $(TORCH_INDEX),false,$(PYTHON) -c "$(TORCH_SEEN)" 2>/dev/null)
-TORCH_SEEN := import torch; v = torch.__version__.split('.'); assert (int(v[0]), int(v[1])) >= (2, 9)
+TORCH_SEEN := from importlib.metadata import version; v = version('torch').split('.'); \
+  assert (int(v[0]), int(v[1])) >= (2, 9)
 PIP = $(BIN)/python -m pip install -q --no-compile --prefer-binary
 # uv installs the same packages in a seventh of pip's time. pip is used where uv finds no packages,
 # as behind a mirror that only pip's settings name. uv never touches torch: pip installs it, or it
 # belongs to another environment, which uv does not see.
 INSTALL = { $(BIN)/uv pip install -q --python $(BIN)/python --excludes $(VENV)/not-by-uv.txt \
-  -c $(VENV)/constraints.txt -e $(1) 2>$(VENV)/uv.log || $(PIP) -c $(VENV)/constraints.txt -e $(1); }
+  -c $(VENV)/constraints.txt -e $(1) 2>$(VENV)/uv.log || \
+  { wait; $(PIP) -c $(VENV)/constraints.txt -e $(1); }; }
 
 .PHONY: help setup runtime dev model demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures api lint clean sound-venv
 
@@ -49,27 +54,28 @@ runtime: sound-venv
 dev: runtime
 	@$(MAKE) -s --no-print-directory $(DEV)
 
-# Two processes at a time: the lookup indexes' kernels beside the model's download, then those of
-# the forward for both dtypes, as the model's draft heads are bf16. numba keeps compiled kernels in
-# __pycache__ beside their sources.
+# Two processes at a time: the lookup indexes' kernels beside the model's and its head's. Steps are
+# not timed here, beside another process: costs come from a table; the next command measures them.
+# numba keeps compiled kernels in __pycache__ beside their sources.
 $(COMPILED): $(KERNELS)
 	@echo "setup: fetching the model, compiling kernels"
 	@$(BIN)/python -c "from graft.assemble.loading import warm_up; warm_up()" & lookup=$$!; \
-	$(BIN)/graft models --fetch $(MODEL) && wait $$lookup
-	@$(call LOAD,bf16) & heads=$$!; $(call LOAD,fp32) && wait $$heads
+	GRAFT_COSTS=reference $(BIN)/graft run A --model $(MODEL) --max-tokens 16 --json >/dev/null && \
+	wait $$lookup
 	@touch $@
 
 # Before the tests, as each of their processes would compile it.
 $(COMPILED_FOR_TESTS): $(KERNELS)
-	@echo "setup: compiling the datastores' kernels"
-	@$(BIN)/python -c "from graft.match.store_warm_up import compile_all; compile_all()"
+	@echo "setup: compiling the kernels of both dtypes and of datastores"
+	@$(BIN)/python -c "from graft.match.store_warm_up import compile_all; compile_all()" & stores=$$!; \
+	$(call LOAD,bf16) && $(call LOAD,fp32) && wait $$stores
 	@touch $@
 
 LOAD = $(BIN)/python -c "from graft.models.load import load_model; load_model('$(MODEL)', dtype='$(1)')"
 
 demo: setup
 	$(BIN)/graft run "List the equipment that the Contractor maintains." \
-	    --doc examples/service_agreement.md --dtype fp32 --max-tokens 200 --compare --color
+	    --doc examples/service_agreement.md --max-tokens 200 --compare --color
 
 test: setup dev
 	@$(MAKE) -s --no-print-directory $(COMPILED_FOR_TESTS)
@@ -158,22 +164,24 @@ $(RUNTIME): pyproject.toml constraints.txt | $(BIN)/python
 	@if ! $(BIN)/python -c "$(TORCH_SEEN)" 2>/dev/null && $(KEEP_TORCH); \
 	then $(PYTHON) -c "import sysconfig as s; print(s.get_path('purelib'))" \
 	  > "$$($(BIN)/python -c "import sysconfig as s; print(s.get_path('purelib'))")/outer.pth"; fi
-	@if $(BIN)/python -c "$(TORCH_SEEN)" 2>/dev/null; then \
-	  echo "setup: keeping the torch that is already here"; \
-	else \
-	  echo "setup: installing torch"; \
-	  $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$(grep '^torch==' constraints.txt)"; \
-	fi
 	@$(BIN)/python -c "import importlib.metadata as m; \
 	  here = {d.name: d.version for d in [*m.distributions()][::-1] if d.name in ('torch', 'triton')}; \
 	  pins = [line.strip().split('==') for line in open('constraints.txt') if '==' in line]; \
 	  [print(name + '==' + here.get(name, version)) for name, version in pins]" \
 	  > $(VENV)/constraints.txt
 	@echo torch > $(VENV)/not-by-uv.txt
-	@echo "setup: installing graft and its packages"
-	@$(PIP) "$$(grep '^uv==' constraints.txt)" || true
-	@$(call INSTALL,.)
+	@if $(BIN)/python -c "$(TORCH_SEEN)" 2>/dev/null; then \
+	  echo "setup: keeping the torch that is already here, installing graft and its packages"; \
+	  $(INSTALL_GRAFT); \
+	else \
+	  echo "setup: installing torch, graft and its packages"; \
+	  $(INSTALL_TORCH) --no-deps & $(INSTALL_GRAFT) && { wait; $(INSTALL_TORCH); }; \
+	fi
 	@touch $@
+
+# torch itself is unpacked while the other packages are installed; then those that it alone needs.
+INSTALL_TORCH = $(PIP) $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$$(grep '^torch==' constraints.txt)"
+INSTALL_GRAFT = { $(PIP) "$$(grep '^uv==' constraints.txt)" || true; $(call INSTALL,.); }
 
 $(DEV): $(RUNTIME)
 	@echo "setup: installing the tools for tests and lint"

@@ -49,14 +49,15 @@ def has_dots() -> bool:
     return platform.machine() in ("aarch64", "arm64") and emits(_PROBE, "sdot")
 
 
-def pack_quads(weight: np.ndarray) -> np.ndarray:
+def pack_quads(weight: np.ndarray, panels: np.ndarray | None = None) -> np.ndarray:
     """[N, K] int8 -> [ceil(N / 16), K, 16], inside each panel [K / 4, 16, 4]: `sdot`'s order."""
     if weight.shape[1] % STEP:
         raise ValueError(f"depth {weight.shape[1]} is not a multiple of {STEP}")
-    panels = pack_panels(weight)
+    panels = pack_panels(weight, panels)
     count, depth, _ = panels.shape
     quads = panels.reshape(count, depth // _QUAD, _QUAD, LANES).transpose(0, 1, 3, 2)
-    return np.ascontiguousarray(quads).reshape(panels.shape)
+    panels[:] = quads.reshape(panels.shape)
+    return panels
 
 
 def _micro_kernel(rows: int) -> Callable:

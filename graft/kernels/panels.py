@@ -37,12 +37,13 @@ _STORED = {
 }
 
 
-def pack_panels(weight: np.ndarray) -> np.ndarray:
-    """[N, K] -> [ceil(N / 16), K, 16], missing columns zero."""
+def pack_panels(weight: np.ndarray, panels: np.ndarray | None = None) -> np.ndarray:
+    """[N, K] -> [ceil(N / 16), K, 16], missing columns zero; into `panels`, zeros, where given."""
     columns, depth = weight.shape
     if depth % UNROLL:
         raise ValueError(f"depth {depth} is not a multiple of {UNROLL}")
-    panels = np.zeros((-(-columns // LANES), depth, LANES), weight.dtype)
+    if panels is None:
+        panels = np.zeros((-(-columns // LANES), depth, LANES), weight.dtype)
     whole = columns // LANES
     panels[:whole] = weight[: whole * LANES].reshape(whole, LANES, depth).transpose(0, 2, 1)
     if columns % LANES:

@@ -12,9 +12,11 @@ from graft.kernels.int8_dots import has_dots, multiply_digits, pack_quads, split
 from graft.kernels.panels import LANES, multiply_panels, pack_panels
 
 
-def pack_weight(weight: np.ndarray) -> np.ndarray:
-    """[N, K] -> [ceil(N / 16), K, 16] in the order of this machine's kernel."""
-    return pack_quads(weight) if weight.dtype == np.int8 and has_dots() else pack_panels(weight)
+def pack_weight(weight: np.ndarray, panels: np.ndarray | None = None) -> np.ndarray:
+    """[N, K] -> [ceil(N / 16), K, 16] in the order of this machine's kernel; into `panels`, zeros,
+    where given."""
+    pack = pack_quads if weight.dtype == np.int8 and has_dots() else pack_panels
+    return pack(weight, panels)
 
 
 def _by_dots(weight: types.Array) -> bool:

@@ -130,7 +130,7 @@ def verify(forward: Forward, expected: Reference, kind: str, facts: Facts) -> No
 def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts) -> Forward:
     """A forward of kind "panels", "graphed" or "lean"."""
     if kind == "panels":
-        return PanelForward(shape, weights)
+        return PanelForward(shape, weights, None if facts.int8 else facts.dtype)
     if kind == "graphed":
         return graphed_forward(shape, weights)
     return _maybe_invariant(LeanForward(shape, weights, _attention(facts)), facts)

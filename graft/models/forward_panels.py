@@ -26,14 +26,19 @@ _MIN_SHARED_WEIGHTS = 1 << 20  # fewer are multiplied before a second thread wak
 
 
 class PanelForward:
-    """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract."""
+    """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract.
+
+    The weights are cast to `dtype` as they are packed; None keeps theirs.
+    """
 
     asynchronous = False
     sizes = ()
 
-    def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
+    def __init__(
+        self, shape: LlamaShape, weights: LlamaWeights, dtype: torch.dtype | None = None
+    ) -> None:
         self.shape = shape
-        self.weights = pack_weights(weights)
+        self.weights = pack_weights(weights, dtype)
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = Scratch()
         self.keeps_features, self._hidden = False, np.empty((0, 0), np.float32)

@@ -60,15 +60,16 @@ def _biases(config: Any) -> list[str]:  # noqa: ANN401
 def read_files(
     folder: Path,
     config: Any,  # noqa: ANN401
-    dtype: torch.dtype,
+    dtype: torch.dtype | None,
     device: torch.device,
 ) -> tuple[LlamaShape, LlamaWeights]:
-    """Shape and (fused) weights of a checkpoint for which `can_read` holds."""
+    """Shape and (fused) weights of a checkpoint for which `can_read` holds; with the files' dtypes
+    where `dtype` is None."""
     rope = rope_of(config.rope_parameters, head_size_of(config), config.max_position_embeddings)
     with _opened(folder) as files:
 
         def load(name: str) -> Tensor:
-            return files[name].get_tensor(name).to(device, dtype)
+            return files[name].get_tensor(name).to(device=device, dtype=dtype)
 
         embedding = load(EMBEDDING)
         weights = LlamaWeights(

@@ -148,7 +148,8 @@ def _from_files(
         expected = reference(read_network(checkpoint, *given), facts.name)
         if facts.device.type == "cuda":
             torch.cuda.empty_cache()  # the network is not needed any more
-    read = read_files(checkpoint.folder, facts.config, facts.dtype, facts.device)
+    dtype = None if kind == "panels" else facts.dtype  # panels are cast as they are packed
+    read = read_files(checkpoint.folder, facts.config, dtype, facts.device)
     forward = make_llama(kind, *read, facts)
     if expected is not None:
         try:

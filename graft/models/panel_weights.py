@@ -70,18 +70,24 @@ def from_bits(stored: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(stored).view(dtype)
 
 
-def pack_weights(weights: LlamaWeights) -> PanelWeights:
-    """Panels of every product's weight, layer by layer, so that the peak stays near one copy."""
+def pack_weights(weights: LlamaWeights, dtype: torch.dtype | None = None) -> PanelWeights:
+    """Panels of every product's weight, cast to `dtype` one by one, so that the peak stays near one
+    copy. None keeps the dtypes."""
+
+    def stored(weight: torch.Tensor) -> np.ndarray:
+        return bits(weight.to(dtype or weight.dtype))
 
     def stack(parts: list[torch.Tensor]) -> np.ndarray:
-        first = pack_weight(bits(parts[0]))
-        packed = np.empty((len(parts), *first.shape), first.dtype)
-        for i, part in enumerate(parts):
-            packed[i] = pack_weight(bits(part))
+        first = pack_weight(stored(parts[0]))
+        packed = np.zeros((len(parts), *first.shape), first.dtype)
+        # All are cast into this: new memory for each takes longer than the cast.
+        cast = torch.empty(parts[0].shape, dtype=dtype or parts[0].dtype)
+        for panels, part in zip(packed, parts, strict=True):
+            pack_weight(bits(part if part.dtype == cast.dtype else cast.copy_(part)), panels)
         return packed
 
     def floats(parts: list[torch.Tensor]) -> np.ndarray:
-        return torch.stack(parts).float().numpy()
+        return torch.stack([part.to(dtype or part.dtype) for part in parts]).float().numpy()
 
     def scales(name: str) -> np.ndarray:
         """Of one product, padded to whole panels."""
@@ -109,7 +115,7 @@ def pack_weights(weights: LlamaWeights) -> PanelWeights:
         down=stack([layer.down for layer in layers]),
         windows=np.array([layer.window or 0 for layer in layers], np.int64),
         scales=tuple(scales(name) for name in ("qkv", "output", "gate_up", "down")),
-        final_norm=weights.final_norm.float().numpy(),
-        head=pack_weight(bits(weights.head)),
-        embedding=bits(weights.embedding)[:0] if tied else bits(weights.embedding).copy(),
+        final_norm=floats([weights.final_norm])[0],
+        head=pack_weight(stored(weights.head)),
+        embedding=stored(weights.embedding[:0] if tied else weights.embedding.clone()),
     )

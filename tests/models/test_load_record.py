@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 
+import numpy as np
 import pytest
 import torch
 from test_load import logits_of, save
@@ -18,6 +20,7 @@ from graft.models.llama_files import can_read, read_files
 from graft.models.llama_shape import read_llama
 from graft.models.load import load_model
 from graft.models.load_record import read_record
+from graft.models.panel_weights import pack_weights
 
 HEAVY = ("transformers", "torch._dynamo", "torch.distributed.tensor", "torch.onnx", "torchao")
 
@@ -59,6 +62,17 @@ def test_files_give_the_shape_and_weights_of_the_network(tmp_path, name):
             assert (a is None) == (b is None)
             if a is not None:
                 torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", LLAMA_SHAPED)
+def test_weights_cast_while_packed_equal_weights_cast_before(tmp_path, name, dtype):
+    folder, config = save(tmp_path / "model", name), build(name).config
+    _, before = read_files(folder, config, dtype, torch.device("cpu"))
+    _, kept = read_files(folder, config, None, torch.device("cpu"))
+    expected, packed = pack_weights(before), pack_weights(kept, dtype)
+    for field in fields(packed):
+        np.testing.assert_array_equal(getattr(packed, field.name), getattr(expected, field.name))
 
 
 @pytest.mark.parametrize("name", ["llama-biased", "llama-odd-sizes", "phi3"])
