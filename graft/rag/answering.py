@@ -124,9 +124,9 @@ class AnswerStream:
             rounds=tuple(state.rounds),
             made=Made(
                 policy=session.policy.name,
-                reuse=session.reuse.name,
+                reuse=session.cache.reuse.name,
                 draft=session.draft,
-                approximate=session.reuse.approximate,
+                approximate=session.cache.reuse.approximate,
                 lossless=state.lossless,
                 guided=session.guided,
                 language=session.language.name,
@@ -156,7 +156,7 @@ class AnswerStream:
                 yield event
         finally:
             events.close()
-            self._session.reuse.end(self._name)
+            self._session.cache.end(self._name)
 
     def _rounds(self) -> Generator[Event]:
         plan: Plan | None = self._session.policy.first(self._question)
@@ -215,7 +215,7 @@ class AnswerStream:
         text = [token.id for token in (*state.kept, *cue)]
         hits = state.hits if grounded else ()
         parts = session.prompter.parts(self._question, hits, state.seen, text)
-        return session.reuse.prepare(parts, self._name)
+        return session.cache.prepare(parts, self._name)
 
     def _call(
         self,

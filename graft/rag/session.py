@@ -23,7 +23,6 @@ from graft.rag.policies import make_policy
 from graft.rag.policy import Policy
 from graft.rag.prompt import Prompter
 from graft.rag.reuse import DISK_BYTES, Reuse, as_reuse
-from graft.rag.round_reuse import DocumentReuse
 from graft.rag.sentences import Language, find_language
 from graft.sampling import SamplingParams
 
@@ -34,7 +33,7 @@ MAX_ROUNDS = 16  # with retrieval
 class Session:
     """Answers questions over a corpus with a model.
 
-    `policy` and `reuse` are names or objects; sessions may share a `DocumentReuse`.
+    `policy` and `reuse` are names or objects; sessions may share a `DocumentCache`.
     `threshold` is the policy's, by default the published one for the `family` of questions.
     `guided` marks relevant passages in the prompt (IDGR), by default if reuse is approximate.
     `cache_dir` keeps the KV cache of demonstrations and passages on disk, at most `cache_size`
@@ -47,7 +46,7 @@ class Session:
         corpus: Corpus,
         *,
         policy: str | Policy = "dragin",
-        reuse: str | Reuse | DocumentReuse = "exact",
+        reuse: str | Reuse | DocumentCache = "exact",
         draft: str = "igpg",
         family: str = "general",
         threshold: float | None = None,
@@ -63,7 +62,6 @@ class Session:
         if passages < 1 or max_rounds < 0:
             raise InputError("passages must be 1 or more, and max_rounds 0 or more")
         self.engine, self.corpus, self.draft = engine, corpus, draft
-        chosen = as_reuse(reuse) if isinstance(reuse, str) else reuse
         self.family = find_family(family)
         if isinstance(policy, str):
             policy = make_policy(
@@ -72,15 +70,15 @@ class Session:
         elif threshold is not None or attention is not None:
             raise InputError("a policy object has its own threshold and attention; leave them out")
         self.policy: Policy = policy
-        if isinstance(chosen, Reuse):
-            if cache_dir is not None and chosen.name == "off":
+        reuse = as_reuse(reuse) if isinstance(reuse, str) else reuse
+        if isinstance(reuse, Reuse):
+            if cache_dir is not None and reuse.name == "off":
                 raise InputError("reuse off caches nothing on disk; choose demos, exact or cics")
-            cache = DocumentCache(engine, chosen, folder=cache_dir, disk_bytes=cache_size)
-            chosen = DocumentReuse(cache)
+            reuse = DocumentCache(engine, reuse, folder=cache_dir, disk_bytes=cache_size)
         elif cache_dir is not None:
-            raise InputError("a reuse object has its own cache; leave cache_dir out")
-        self.reuse = chosen
-        self.guided = self.reuse.approximate if guided is None else guided
+            raise InputError("a DocumentCache has its own folder; leave cache_dir out")
+        self.cache = reuse
+        self.guided = self.cache.reuse.approximate if guided is None else guided
         self.prompter = Prompter(engine, self.family, style, self.guided)
         self.passages, self.max_rounds = passages, max_rounds
         self.force_answer = force_answer
@@ -109,10 +107,10 @@ class Session:
             return 0.0
         self._head_seconds = 0.0
         head = self.prompter.head
-        if self.reuse.keeps_head and head.tokens:
+        if self.cache.reuse.caches_head and head.tokens:
             once = SamplingParams(max_tokens=1, ignore_eos=True)
             began = clock()
-            prompt = self.reuse.prepare([head, Part("text", head.tokens[-1:])], "")
+            prompt = self.cache.prepare([head, Part("text", head.tokens[-1:])], "")
             request = Request(prompt.tokens, once, draft="plain")
             self.engine.generate(PreparedRequest(request, prompt.rows))
             self._head_seconds = clock() - began
