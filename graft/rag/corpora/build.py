@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -20,7 +20,7 @@ from graft.home import atomic_folder, lock
 from graft.rag.corpora.engines import (
     BM25,
     About,
-    check_encoders,
+    Encoders,
     describe,
     load_encoders,
     searched_text,
@@ -39,7 +39,6 @@ from graft.rag.corpora.folder import (
 from graft.rag.corpora.indexes import LexicalWriter, VectorWriter
 from graft.rag.corpus import Passage
 from graft.rag.corpus_files import Known, read_passages
-from graft.retrieval.retriever import Encoder
 
 BATCH = 256  # passages
 Report = Callable[[int, str], None]  # passages so far, stage
@@ -59,8 +58,7 @@ def build(
     folder: Path, files: Iterable[str], engines: tuple[str, ...], words: int, report: Report
 ) -> int:
     """Build a corpus of files, replacing an existing one; returns the number of passages."""
-    encoders = load_encoders(engines)
-    about = describe(engines, words, encoders)
+    about, encoders = describe(engines, words)
     with _writing(folder) as temporary:
         builder = _Builder(temporary, report)
         builder.open_indexes(engines, encoders)
@@ -73,8 +71,7 @@ def add(folder: Path, files: Iterable[str], report: Report) -> int:
     with _writing(folder) as temporary:
         manifest = read_manifest(folder)
         about, texts = manifest.about, Texts(folder)
-        encoders = load_encoders(about.engines)
-        check_encoders(about, encoders, str(folder))
+        encoders = load_encoders(about, str(folder))
         builder = _Builder(temporary, report, len(texts))
         shutil.copyfile(folder / TEXT, temporary / TEXT)
         builder.places = np.load(folder / PLACES).tolist()
@@ -111,7 +108,7 @@ class _Builder:
     def open_indexes(
         self,
         engines: tuple[str, ...],
-        encoders: Mapping[str, Encoder],
+        encoders: Encoders,
         earlier: Path | None = None,
     ) -> None:
         """Start an index for each engine, with the passages of an `earlier` corpus."""

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from graft.rag.corpora.engines import BM25, check_encoders, load_encoders
+from graft.rag.corpora.engines import BM25, load_encoders
 from graft.rag.corpora.folder import LEXICAL, Texts, read_manifest, vectors_file
 from graft.rag.corpora.indexes import LexicalRanker, Ranker, VectorRanker, fused
 from graft.rag.corpus import Hit
@@ -18,8 +18,7 @@ class BuiltCorpus:
         self.manifest = read_manifest(folder)
         about = self.manifest.about
         self._texts = Texts(folder)
-        encoders = load_encoders(about.engines)
-        check_encoders(about, encoders, str(folder))
+        encoders = load_encoders(about, str(folder))
         self._rankers: list[Ranker] = [
             LexicalRanker(folder / LEXICAL)
             if name == BM25
