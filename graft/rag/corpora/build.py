@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
 import numpy as np
 
@@ -42,16 +42,6 @@ from graft.rag.corpus_files import Known, read_passages
 
 BATCH = 256  # passages
 Report = Callable[[int, str], None]  # passages so far, stage
-
-
-class Writer(Protocol):
-    """Writes one index."""
-
-    def add(self, texts: list[str]) -> None:
-        """Add passages."""
-
-    def finish(self) -> None:
-        """Finish the index: all passages are added."""
 
 
 def build(
@@ -103,7 +93,7 @@ class _Builder:
     report: Report
     count: int = 0
     places: list[int] = field(default_factory=lambda: [0])
-    writers: list[Writer] = field(default_factory=list)
+    writers: list[LexicalWriter | VectorWriter] = field(default_factory=list)
 
     def open_indexes(
         self,

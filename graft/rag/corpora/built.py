@@ -4,7 +4,7 @@ from pathlib import Path
 
 from graft.rag.corpora.engines import BM25, load_encoders
 from graft.rag.corpora.folder import LEXICAL, Texts, read_manifest, vectors_file
-from graft.rag.corpora.indexes import LexicalRanker, Ranker, VectorRanker, fused
+from graft.rag.corpora.indexes import LexicalRanker, VectorRanker, fused
 from graft.rag.corpus import Hit
 
 DEPTH = 100  # minimum number of passages of each engine that are fused
@@ -19,7 +19,7 @@ class BuiltCorpus:
         about = self.manifest.about
         self._texts = Texts(folder)
         encoders = load_encoders(about, str(folder))
-        self._rankers: list[Ranker] = [
+        self._rankers: list[LexicalRanker | VectorRanker] = [
             LexicalRanker(folder / LEXICAL)
             if name == BM25
             else VectorRanker(folder / vectors_file(number), about.size(name), encoders[name])

@@ -9,7 +9,6 @@ from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -22,13 +21,6 @@ from graft.retrieval.retriever import Encoder
 
 BLOCK = 1 << 16  # vectors compared at a time
 Ranked = tuple[np.ndarray, np.ndarray]  # numbers of passages and their scores, best first
-
-
-class Ranker(Protocol):
-    """Ranks all passages of a corpus."""
-
-    def rank(self, question: str, k: int) -> Ranked:
-        """At most `k` passages, best first; only relevant ones."""
 
 
 def best(scores: np.ndarray, k: int, *, above: float) -> Ranked:
@@ -74,7 +66,7 @@ class LexicalWriter:
 
 
 class LexicalRanker:
-    """Ranks passages with a word of the question by BM25."""
+    """Ranks passages by BM25; those without a word of the question are left out."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -85,7 +77,7 @@ class LexicalRanker:
             ) from error
 
     def rank(self, question: str, k: int) -> Ranked:
-        """See Ranker."""
+        """At most `k` passages, best first."""
         query_words = [word for word in question_words(question) if word in self._index.vocab_dict]
         if not query_words:
             return np.zeros(0, np.int64), np.zeros(0, np.float32)
@@ -118,7 +110,7 @@ class VectorRanker:
         self._vectors = np.memmap(file, "<f4", "r").reshape(-1, size)
 
     def rank(self, question: str, k: int) -> Ranked:
-        """See Ranker."""
+        """At most `k` passages, best first."""
         query = self._encoder.encode_question(question)
         scores = np.empty(len(self._vectors), np.float32)
         for first in range(0, len(scores), BLOCK):
