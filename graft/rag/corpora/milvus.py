@@ -24,9 +24,9 @@ from graft.rag.corpora.engines import (
     load_encoders,
     searched_text,
 )
-from graft.rag.corpus import K1, B, Hit, Passage
+from graft.rag.corpus import Hit, Passage
 from graft.rag.corpus_files import Known, read_passages
-from graft.retrieval.bm25 import question_words
+from graft.retrieval.bm25 import K1, B, question_words
 from graft.retrieval.fusion import RANK_OFFSET
 
 PREFIX = "milvus:"
