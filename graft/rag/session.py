@@ -14,7 +14,6 @@ from graft.decode.stats import clock
 from graft.errors import InputError
 from graft.rag.answer import Answer
 from graft.rag.answering import AnswerStream
-from graft.rag.attention import Attention
 from graft.rag.corpus import Corpus
 from graft.rag.document_cache import DocumentCache
 from graft.rag.families import find_family
@@ -37,7 +36,7 @@ class Session:
     `threshold` is the policy's, by default the published one for the `family` of questions.
     `guided` marks relevant passages in the prompt (IDGR), by default if reuse is approximate.
     `cache_dir` keeps the KV cache of demonstrations and passages on disk, at most `cache_size`
-    bytes, for other sessions of the same model in any process. `attention` gives DRAGIN weights.
+    bytes, for other sessions of the same model in any process.
     """
 
     def __init__(  # noqa: PLR0913 (keyword options)
@@ -55,7 +54,6 @@ class Session:
         guided: bool | None = None,
         style: str = "auto",
         force_answer: bool = True,
-        attention: Attention | None = None,
         cache_dir: Path | str | None = None,
         cache_size: int = DISK_BYTES,
     ) -> None:
@@ -64,11 +62,9 @@ class Session:
         self.engine, self.corpus, self.draft = engine, corpus, draft
         self.family = find_family(family)
         if isinstance(policy, str):
-            policy = make_policy(
-                policy, engine, family=family, threshold=threshold, attention=attention
-            )
-        elif threshold is not None or attention is not None:
-            raise InputError("a policy object has its own threshold and attention; leave them out")
+            policy = make_policy(policy, engine, family=family, threshold=threshold)
+        elif threshold is not None:
+            raise InputError("a policy object has its own threshold; leave it out")
         self.policy: Policy = policy
         reuse = as_reuse(reuse) if isinstance(reuse, str) else reuse
         if isinstance(reuse, Reuse):
