@@ -1,7 +1,7 @@
 """Search engines of a corpus: BM25, vectors, or several fused by rank."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,9 @@ class About:
     words: int
     probes: Mapping[str, list[float]] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The settings for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "About":
-        """The settings of `as_dict`; ValueError, KeyError or TypeError for other content."""
+        """The settings from JSON; ValueError, KeyError or TypeError for other content."""
         probes = {str(name): list(map(float, v)) for name, v in content["probes"].items()}
         return cls(tuple(map(str, content["engines"])), int(content["words"]), probes)
 

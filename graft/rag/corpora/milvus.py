@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -252,7 +252,7 @@ def _check_owner(client: Any, address: Address) -> None:  # noqa: ANN401
 def _create(client: Any, name: str, about: About) -> None:  # noqa: ANN401
     from pymilvus import DataType, Function, FunctionType
 
-    settings = json.dumps({"format": FORMAT, **about.as_dict()})
+    settings = json.dumps({"format": FORMAT, **asdict(about)})
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=settings)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=512)
     schema.add_field("title", DataType.VARCHAR, max_length=MAX_BYTES)
