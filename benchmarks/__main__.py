@@ -3,6 +3,7 @@
 decode      presets and engines on a suite      kernels   attention kernels, whole steps
 rag         adaptive retrieval                   serve     load on an OpenAI server
 index       lookup indexes                       trace     drafts of a network, for simulation
+simulate    recorded outputs replayed through traced drafts
 report FILE...              tables as Markdown
 page FILE... --out HTML     one page with tables and figures
 remeasure FILE --out FILE   run the command of a file again
@@ -27,7 +28,13 @@ FAILED, INTERRUPTED = 1, 130
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command; the exit code."""
-    commands = {"report": _report, "page": _page, "remeasure": _remeasure, "trace": _trace}
+    commands = {
+        "report": _report,
+        "page": _page,
+        "remeasure": _remeasure,
+        "trace": _trace,
+        "simulate": _simulate,
+    }
     name, *rest = arguments or ["--help"]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers end, files stay whole
     try:
@@ -107,6 +114,13 @@ def _trace(arguments: Sequence[str]) -> int:
     from benchmarks.decode.trace import TraceSettings, trace
 
     trace(parse(TraceSettings, arguments, "python -m benchmarks trace"))
+    return 0
+
+
+def _simulate(arguments: Sequence[str]) -> int:
+    from benchmarks.decode.simulate import SimulateSettings, simulate_traces
+
+    simulate_traces(parse(SimulateSettings, arguments, "python -m benchmarks simulate"))
     return 0
 
 

@@ -32,7 +32,7 @@ from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.heads.head import EAGLE_NODES
 from graft.draft.models.model import ModelDrafter
 from graft.draft.pacing.budget import up_to_limit
-from graft.match.ngram import CopyIndex
+from graft.match.copy_index import CopyIndex
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
 

@@ -197,7 +197,6 @@ class Backends:
             batch=max(settings.batches),
             draft_model=draft and locate(draft).folder,
             gguf=settings.gguf,
-            draft_gguf=settings.draft_gguf,
             pythons=settings.pythons,
             extra=settings.extra,
             logs=settings.out.parent if settings.out else Path(gettempdir()),

@@ -34,7 +34,6 @@ class DecodeSettings(Settings):
     pythons: dict[str, str] = option(dict, 'interpreters by engine, {"vllm": "PATH"}')
     engine_options: dict[str, str] = option(dict, 'by variant, {"vllm-ngram": "--lookup-max 4"}')
     gguf: Path | None = option(None, "the model's weights for llama.cpp")
-    draft_gguf: Path | None = option(None, "a smaller model's weights for llama.cpp-draft")
     temperatures: tuple[float, ...] = option((0.0,), "such as 0,1")
     batches: tuple[int, ...] = option((1,), "prompts at once, such as 1,4,16")
     contexts: tuple[int, ...] = option((WHOLE,), "tokens that documents are cut to, such as 4k,8k")
@@ -70,15 +69,14 @@ class DecodeSettings(Settings):
             if variant.name in self.drafts:
                 preset = preset_of(variant.method)
                 check_draft(preset, draft_model=self.draft_model is not None, head=head)
-        for file in (self.gguf, self.draft_gguf):
-            if file is not None and not file.is_file():
-                raise InputError(f"{file} does not exist; it must be a GGUF file")
+        if self.gguf is not None and not self.gguf.is_file():
+            raise InputError(f"{self.gguf} does not exist; it must be a GGUF file")
         if unknown := set(self.engine_options) - set(self.engines):
             raise InputError(f"--engine-options has {unknown.pop()!r}, which is not in --engines")
 
     def variants(self) -> list[Variant]:
         """Presets of Graft, then other engines."""
-        names = ("gguf", "draft_gguf", "draft_model")
+        names = ("gguf", "draft_model")
         given = frozenset(name for name in names if getattr(self, name))
         graft = [graft_variant(name) for name in self.drafts]
         return graft + [engine_variant(name, given) for name in self.engines]

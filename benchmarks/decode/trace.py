@@ -1,4 +1,4 @@
-"""Drafts of a network at every token of recorded outputs, for `graft simulate --traces`."""
+"""Drafts of a network at every token of recorded outputs; `simulate --traces` replays them."""
 
 import gzip
 import json
@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.decode.traces import FORMAT, SOURCE, key_of
 from benchmarks.settings import option
 from graft.assemble.drafters import Drafters
 from graft.assemble.loading import load
 from graft.assemble.presets import check_draft
 from graft.bench.result_file import output_hash, read_results
 from graft.bench.simulate.recordings import Cell, Recording, recordings_of
-from graft.bench.simulate.traced import key_of
-from graft.bench.simulate.traces import FORMAT, SOURCE
 from graft.decode.engine import Engine
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import InputError

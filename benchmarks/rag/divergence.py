@@ -24,7 +24,6 @@ from graft.rag.corpus import Bm25Corpus
 from graft.rag.document_cache import DocumentCache, Prepared
 from graft.rag.parts import Part
 from graft.rag.reuse import as_reuse
-from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -32,16 +31,15 @@ MODES = "exact,blend+0.5,blend+0.3,blend+0.15,cics,keep"
 
 
 class Compared:
-    """A reuse that also tells how far each of its prompts is from exact reading."""
+    """A cache that also measures how far each of its prompts is from exact prefill."""
 
-    def __init__(self, inner: DocumentReuse, engine: Engine, tokens: int) -> None:
+    def __init__(self, inner: DocumentCache, engine: Engine, tokens: int) -> None:
         self.inner, self.engine, self.tokens = inner, engine, tokens
-        self.name, self.approximate = inner.name, inner.approximate
-        self.keeps_head = inner.keeps_head
+        self.reuse = inner.reuse
         self.found: list[dict] = []
 
     def prepare(self, parts: Sequence[Part], question: str) -> Prepared:
-        """The prompt of the inner reuse, measured first."""
+        """The prompt of the inner cache, measured first."""
         prompt = self.inner.prepare(parts, question)
         if not question:
             return prompt
@@ -95,8 +93,8 @@ def _rows(
         for mode in modes:
             if (chosen.name, question.number, mode) in done:
                 continue
-            reuse = DocumentReuse(DocumentCache(engine, as_reuse(mode)))
-            compared = Compared(reuse, engine, options.tokens)
+            cache = DocumentCache(engine, as_reuse(mode))
+            compared = Compared(cache, engine, options.tokens)
             session = Session(
                 engine,
                 corpora[chosen.name],

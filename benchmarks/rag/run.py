@@ -23,7 +23,6 @@ from graft.rag.answer import Answer, Round
 from graft.rag.corpus import Bm25Corpus
 from graft.rag.document_cache import DocumentCache, KindStatistics
 from graft.rag.reuse import as_reuse
-from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -107,7 +106,7 @@ class _Measuring:
     progress: Progress
     corpora: dict[str, Bm25Corpus] = field(default_factory=dict)
     warm: set[tuple[str, str]] = field(default_factory=set)
-    reuses: dict[tuple[str, str, str], DocumentReuse] = field(default_factory=dict)
+    caches: dict[tuple[str, str, str], DocumentCache] = field(default_factory=dict)
 
     def all(self, left: list[Measurement]) -> bool:
         """Every measurement; False if one failed."""
@@ -129,28 +128,28 @@ class _Measuring:
     def _measure(self, each: Measurement) -> Row:
         if (each.policy, each.variant.name) not in self.warm:
             self._warm_up(each)
-        session = self._session(each, self._reuse(each))
+        session = self._session(each, self._cache(each))
         max_tokens = self.settings.max_tokens or session.family.max_tokens
-        before = session.reuse.cache.statistics().passages
+        before = session.cache.statistics().passages
         load = round(os.getloadavg()[0], 2)
         self.engine.loop.lock.exclusive(self.engine.model.prefixes.clear)
         params = SamplingParams(max_tokens=max_tokens, seed=each.question.number)
         answer = session.ask(each.question.text, params)
-        return {**_measured(each, answer), **_cached(session.reuse, before), "load": load}
+        return {**_measured(each, answer), **_cached(session.cache, before), "load": load}
 
-    def _reuse(self, each: Measurement) -> DocumentReuse:
+    def _cache(self, each: Measurement) -> DocumentCache:
         """Of this question alone, unless the variant reuses over questions."""
         chosen, place = (
             as_reuse(each.variant.reuse),
             (each.set.name, each.policy, each.variant.name),
         )
         if not (chosen.approximate and chosen.scope == "all"):
-            return DocumentReuse(DocumentCache(self.engine, chosen))
-        if place not in self.reuses:
-            self.reuses[place] = DocumentReuse(DocumentCache(self.engine, chosen))
-        return self.reuses[place]
+            return DocumentCache(self.engine, chosen)
+        if place not in self.caches:
+            self.caches[place] = DocumentCache(self.engine, chosen)
+        return self.caches[place]
 
-    def _session(self, each: Measurement, reuse: str | DocumentReuse) -> Session:
+    def _session(self, each: Measurement, reuse: str | DocumentCache) -> Session:
         name = each.set.name
         if name not in self.corpora:
             self.corpora[name] = Bm25Corpus(each.set.passages)
@@ -191,11 +190,11 @@ def _measured(each: Measurement, answer: Answer) -> dict[str, Any]:
     }
 
 
-def _cached(reuse: DocumentReuse, before: KindStatistics) -> dict[str, int]:
+def _cached(cache: DocumentCache, before: KindStatistics) -> dict[str, int]:
     """Passages and hits since `before`, and the bytes of the cache; nothing without reuse."""
-    if reuse.name == "off":
+    if cache.reuse.name == "off":
         return {}
-    after = reuse.cache.statistics()
+    after = cache.statistics()
     return {
         "passages": after.passages.parts - before.parts,
         "passage_hits": after.passages.hits - before.hits,

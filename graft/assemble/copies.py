@@ -7,8 +7,9 @@ from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import NoDraft
 from graft.draft.pacing.budget import best_by_cost, up_to_limit
+from graft.match.copy_index import CopyIndex
 from graft.match.matches import TokenIndex
-from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
+from graft.match.ngram import NgramCounts, NgramIndex
 from graft.match.rest import RestIndex
 from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton

@@ -1,8 +1,8 @@
 """Verifiers by name, and the chains that they need."""
 
 from graft.draft.models.chains import Chains
+from graft.verify.chain import rejection
 from graft.verify.rapid import Shift, rapid, rapid_phat
-from graft.verify.rejection import rejection
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
 

@@ -1,11 +1,10 @@
-"""The user's own prompts: JSON lines, text files, or files in the shape of Spec-Bench.
+"""The user's own prompts: records of JSON lines, text files, or the shape of Spec-Bench.
 
-A line of JSON has `prompt` (text) or `messages` (a chat), and may have `documents` (texts that come
-before the prompt), `id` (a whole number) and `category`. Spec-Bench's lines have `turns` instead,
+A record has `prompt` (text) or `messages` (a chat), and may have `documents` (texts that come
+before the prompt), `id` (a whole number) and `category`. Spec-Bench's records have `turns` instead,
 of which the first is taken. Any other file is one prompt, its category the name of its folder.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,9 @@ from typing import Any
 from graft.bench.measure import PromptTokens
 from graft.decode.engine import Engine
 from graft.documents import Document, document_messages
+from graft.documents.records import Record, read_records
 from graft.errors import InputError
 
-JSON_LINES = (".jsonl", ".ndjson")
 SHAPE = (
     '{"prompt": TEXT} or {"messages": [{"role": ..., "content": ...}]}, perhaps with "documents"'
 )
@@ -33,13 +32,7 @@ class Prompt:
 
 def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[Prompt]:
     """The prompts of all files; of more than `limit`, so many at equal distances."""
-    found: list[Prompt] = []
-    for path in paths:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} cannot be read as text") from error
-        found += _json_lines(path, text) if path.suffix in JSON_LINES else _text(path, text)
+    found = [_prompt(record, number) for number, record in enumerate(read_records(paths), 1)]
     if len({prompt.id for prompt in found}) < len(found):
         found = [Prompt(n, each.messages, each.category) for n, each in enumerate(found, 1)]
     if not found:
@@ -49,24 +42,17 @@ def read_prompts(paths: Sequence[Path], limit: int | None = None) -> list[Prompt
     return [found[place * len(found) // limit] for place in range(limit)]
 
 
-def _text(path: Path, text: str) -> list[Prompt]:
-    if not text.strip():
-        raise InputError(f"{path} is empty")
-    return [Prompt(1, document_messages(text.strip(), []), path.parent.name)]
+def _prompt(record: Record, number: int) -> Prompt:
+    if record.document:
+        folder = Path(record.where).parent.name
+        return Prompt(number, document_messages(record.content.strip(), []), folder)
+    try:
+        return _of_row(record.content, number)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{record.where} is not {SHAPE}") from None
 
 
-def _json_lines(path: Path, text: str) -> list[Prompt]:
-    found = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                found.append(_prompt(json.loads(line), number))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise InputError(f"{path}, line {number} is not {SHAPE}") from None
-    return found
-
-
-def _prompt(row: dict[str, Any], number: int) -> Prompt:
+def _of_row(row: dict[str, Any], number: int) -> Prompt:
     prompt_id = int(row.get("id", row.get("question_id", number)))
     documents = row.get("documents") or []
     documents = [documents] if isinstance(documents, str) else documents

@@ -48,20 +48,17 @@ ENGINES: dict[str, Variant] = {
         Variant("vllm-graft", "vllm", "graft", per_request=False),
         Variant("llama.cpp", "llama_cpp", "plain", drafts=False, per_request=False, batches=False),
         Variant("llama.cpp-lookup", "llama_cpp", "lookup", per_request=False, batches=False),
-        Variant("llama.cpp-draft", "llama_cpp", "draft", per_request=False, batches=False),
     )
 }
-# Options without which a variant cannot run
+GGUF = "gguf", "--gguf: the model's weights as a GGUF file"
+# The option without which a variant cannot run: its field and what it is
 NEEDED = {
-    "transformers-assisted": ("draft_model",),
-    "llama.cpp": ("gguf",),
-    "llama.cpp-lookup": ("gguf",),
-    "llama.cpp-draft": ("gguf", "draft_gguf"),
-}
-OPTIONS = {
-    "gguf": "--gguf: the model's weights as a GGUF file",
-    "draft_gguf": "--draft-gguf: a smaller model's GGUF file",
-    "draft_model": "--draft-model: a smaller model with the same tokenizer",
+    "transformers-assisted": (
+        "draft_model",
+        "--draft-model: a smaller model with the same tokenizer",
+    ),
+    "llama.cpp": GGUF,
+    "llama.cpp-lookup": GGUF,
 }
 
 
@@ -69,7 +66,6 @@ def engine_variant(name: str, given: frozenset[str]) -> Variant:
     """A variant of another engine; InputError where it is unknown or an option is missing."""
     if name not in ENGINES:
         raise InputError(f"unknown engine {name!r}; choose from {', '.join(ENGINES)}")
-    for option in NEEDED.get(name, ()):
-        if option not in given:
-            raise InputError(f"{name} needs {OPTIONS[option]}")
+    if name in NEEDED and NEEDED[name][0] not in given:
+        raise InputError(f"{name} needs {NEEDED[name][1]}")
     return ENGINES[name]

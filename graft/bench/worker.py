@@ -134,7 +134,6 @@ class WorkerOptions:
     batch: int = 1
     draft_model: Path | None = None
     gguf: Path | None = None
-    draft_gguf: Path | None = None
     pythons: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)  # arguments by variant
     logs: Path = Path()
@@ -161,9 +160,8 @@ def _command(variant: Variant, options: WorkerOptions) -> list[str]:
     }
     if not variant.per_request:
         given["--method"] = variant.method
-    draft = options.draft_gguf if variant.engine == "llama_cpp" else options.draft_model
-    if draft and (variant.method == "draft" or variant.process == "transformers"):
-        given["--draft-model"] = draft
+    if options.draft_model and variant.process == "transformers":
+        given["--draft-model"] = options.draft_model
     python = options.pythons.get(variant.engine, sys.executable)
     words = [str(word) for pair in given.items() for word in pair]
     script = SCRIPTS / f"{variant.engine}_worker.py"

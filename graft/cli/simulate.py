@@ -42,12 +42,6 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
         str | None,
         typer.Option(metavar="LIST", help="Context of every step, such as 4k,32k."),
     ] = None,
-    traces: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="From python -m benchmarks trace: the drafts of a network."
-        ),
-    ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print tables for a document.")] = (
         False
     ),
@@ -72,7 +66,6 @@ def simulate(  # noqa: PLR0913 (one parameter is one option)
         if context
         else (None,),
         like=read_place(like) if like else None,
-        traces=traces or (),
     )
     _show(simulate(settings), markdown=markdown, json=json)
 

@@ -260,7 +260,7 @@ class Detokenizer:
         if found:
             self._text, self.stopped = self._text[: min(found)], True
             return 0
-        return max((_overlap(self._text, stop) for stop in self._stop), default=0)
+        return max((overlap(self._text, stop) for stop in self._stop), default=0)
 
     def _release(self, upto: int) -> str:
         piece = self._text[self._shown : upto]
@@ -268,9 +268,7 @@ class Detokenizer:
         return piece
 
 
-def _overlap(text: str, stop: str) -> int:
-    """Length of the longest suffix of `text` that is a prefix of `stop`."""
-    for length in range(min(len(text), len(stop) - 1), 0, -1):
-        if stop.startswith(text[-length:]):
-            return length
-    return 0
+def overlap(text: str, mark: str) -> int:
+    """Length of the longest suffix of `text` that is a proper prefix of `mark`."""
+    lengths = range(min(len(text), len(mark) - 1), 0, -1)
+    return next((length for length in lengths if mark.startswith(text[-length:])), 0)

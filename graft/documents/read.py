@@ -5,13 +5,14 @@ The first bytes of a file decide its kind, then its suffix.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import TypeVar
 
 from graft.documents.content import kind_of, read_content
-from graft.documents.find import find_files
+from graft.documents.find import Found, find_files
 from graft.documents.html import html_text
 from graft.documents.pdf import pdf_pages
 from graft.documents.text import plain_text
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 
 PAGE_BREAK = "\n\n"
 MAX_REASONS = 3  # in a message about unreadable files
+Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,28 +69,27 @@ def read_documents(paths: Iterable[str | Path]) -> list[Document]:
     Unreadable files of a folder or pattern are skipped with a warning; an unreadable file that is
     named itself is an InputError.
     """
-    documents, refusals = [], []
+    return list(of_files(paths, lambda file: [read_document(file.path, file.name)]))
+
+
+def of_files(
+    paths: Iterable[str | Path], read: Callable[[Found], Iterable[Content]]
+) -> Iterator[Content]:
+    """What `read` finds in the files of paths, folders and patterns; see `read_documents`."""
+    found, refusals = False, []
     for file in find_files(paths):
         try:
-            documents.append(read_document(file.path, file.name))
+            for content in read(file):
+                found = True
+                yield content
         except InputError as error:
             if file.named:
                 raise
             refusals.append(str(error))
-    if refusals and not documents:
-        raise InputError(f"none of {len(refusals)} files can be read: {_reasons(refusals)}")
-    warn_of_skipped(refusals)
-    return documents
-
-
-def warn_of_skipped(refusals: list[str]) -> None:
-    """One warning for all files that could not be read, with the first reasons."""
-    if refusals:
-        logger.warning(
-            "skipped %d files that cannot be read: %s", len(refusals), _reasons(refusals)
-        )
-
-
-def _reasons(refusals: list[str]) -> str:
-    more = ", ..." if len(refusals) > MAX_REASONS else ""
-    return "; ".join(refusals[:MAX_REASONS]) + more
+    if not refusals:
+        return
+    reasons = "; ".join(refusals[:MAX_REASONS])
+    reasons += ", ..." if len(refusals) > MAX_REASONS else ""
+    if not found:
+        raise InputError(f"none of {len(refusals)} files can be read: {reasons}")
+    logger.warning("skipped %d files that cannot be read: %s", len(refusals), reasons)

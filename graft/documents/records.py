@@ -8,14 +8,13 @@ or a list of conversation turns with `content` or `value`. Empty texts are skipp
 import csv
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from graft.documents.content import open_document, read_content
-from graft.documents.find import find_files
-from graft.documents.read import read_document, warn_of_skipped
+from graft.documents.read import of_files, read_document
 from graft.errors import InputError
 
 FIELD = "text"
@@ -25,7 +24,6 @@ PARQUET = ".parquet"
 TSV = ".tsv"
 BOM_AND_BLANKS = b"\xef\xbb\xbf \t\r\n"
 TURN_FIELDS = ("content", "value")
-Content = TypeVar("Content")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +40,12 @@ def read_texts(paths: Iterable[str | Path], field: str = FIELD) -> Iterator[str]
 
     Unreadable files of a folder or pattern are skipped with a warning.
     """
-    yield from _of_files(paths, lambda path: _texts_of(path, field))
+    return of_files(paths, lambda file: _texts_of(file.path, field))
 
 
 def read_records(paths: Iterable[str | Path]) -> Iterator[Record]:
     """All records of files, folders and patterns; see `read_texts`."""
-    yield from _of_files(paths, _records_of)
+    return of_files(paths, lambda file: _records_of(file.path))
 
 
 def field_of(record: Record, field: str) -> Any:  # noqa: ANN401 (any JSON)
@@ -59,20 +57,6 @@ def field_of(record: Record, field: str) -> Any:  # noqa: ANN401 (any JSON)
             raise _missing(field, names, record.where)
         value = value[name]
     return value
-
-
-def _of_files(
-    paths: Iterable[str | Path], read: Callable[[Path], Iterator[Content]]
-) -> Iterator[Content]:
-    refusals: list[str] = []
-    for file in find_files(paths):
-        try:
-            yield from read(file.path)
-        except InputError as error:
-            if file.named:
-                raise
-            refusals.append(str(error))
-    warn_of_skipped(refusals)
 
 
 def _texts_of(path: Path, field: str) -> Iterator[str]:

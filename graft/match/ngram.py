@@ -10,7 +10,6 @@ as equal; a collision costs a rejected draft at worst.
 
 import numpy as np
 
-from graft.match.copy_index import CopyIndex
 from graft.match.hash_table import (
     BORDER,
     compiled,
@@ -21,8 +20,6 @@ from graft.match.hash_table import (
     slots_for,
 )
 from graft.match.text_index import TextIndex
-
-__all__ = ["CopyIndex", "NgramCounts", "NgramIndex"]
 
 # Rows of the block that a lookup fills: the integer fields of Matches.
 _TOKEN, _PARENT, _MATCH, _COUNT, _TOTAL, _POSITION = range(6)

@@ -6,7 +6,7 @@ answer = session.ask("Which of the two lifts is older?")
 Sessions may share the KV cache of passages, also on disk:
 
 cache = graft.rag.DocumentCache(engine, graft.rag.Reuse("cics", scope="all"), folder="rows")
-session = graft.rag.Session(engine, corpus, reuse=graft.rag.DocumentReuse(cache))
+session = graft.rag.Session(engine, corpus, reuse=cache)
 """
 
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from graft.rag.document_cache import DocumentCache as DocumentCache
     from graft.rag.policies import make_policy as make_policy
     from graft.rag.reuse import Reuse as Reuse
-    from graft.rag.round_reuse import DocumentReuse as DocumentReuse
     from graft.rag.session import Session as Session
 
 # Imported on first use, as the names of graft itself are.
@@ -35,7 +34,6 @@ _HOMES = {
     "DocumentCache": "graft.rag.document_cache",
     "make_policy": "graft.rag.policies",
     "Reuse": "graft.rag.reuse",
-    "DocumentReuse": "graft.rag.round_reuse",
     "Session": "graft.rag.session",
 }
 __all__ = sorted(_HOMES)

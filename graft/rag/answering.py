@@ -7,7 +7,7 @@ and every exact reuse.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -60,24 +60,6 @@ class RoundEnded:
 Event = Retrieved | TextAdded | RoundEnded
 
 
-@dataclass(slots=True)
-class _State:
-    """An answer in progress."""
-
-    kept: list[Token] = field(default_factory=list)
-    seen: list[str] = field(default_factory=list)  # ids of passages, in the order of the rounds
-    hits: Sequence[Hit] = ()  # of the last search
-    rounds: list[Round] = field(default_factory=list)
-    dropped_tokens: int = 0
-    finish_reason: str = ""
-    forced: bool = False
-    lossless: bool = True  # so far
-
-    @property
-    def text(self) -> str:
-        return text_of(self.kept)
-
-
 @dataclass(frozen=True, slots=True)
 class _Decision:
     """The query and reason of a round, and the seconds of retrieval and policy."""
@@ -98,7 +80,12 @@ class AnswerStream:
         self._session, self._question, self._params = session, question, params
         self._name = uuid4().hex  # unique: equal questions may run at once
         self._seed = choose_seed() if params.seed is None else params.seed
-        self._state = _State()
+        self._kept: list[Token] = []
+        self._seen: list[str] = []  # ids of passages, in the order of the rounds
+        self._hits: Sequence[Hit] = ()  # of the last search
+        self._ended: list[Round] = []
+        self._dropped_tokens = 0
+        self._finish_reason, self._forced, self._lossless = "", False, True
         self._question_tokens = _tokens(session.engine, f"{question}\n")
         self._seconds = self._head_seconds = 0.0
         self._events = self._run()
@@ -113,32 +100,36 @@ class AnswerStream:
     @property
     def answer(self) -> Answer:
         """The answer so far, in whole rounds."""
-        session, state = self._session, self._state
+        session = self._session
         return Answer(
             question=self._question,
-            text=state.text.strip(),
-            answer=extract(state.text),
-            token_ids=[token.id for token in state.kept],
-            finish_reason=state.finish_reason or "cancelled",
-            forced=state.forced,
-            rounds=tuple(state.rounds),
+            text=self._text.strip(),
+            answer=extract(self._text),
+            token_ids=[token.id for token in self._kept],
+            finish_reason=self._finish_reason or "cancelled",
+            forced=self._forced,
+            rounds=tuple(self._ended),
             made=Made(
                 policy=session.policy.name,
-                reuse=session.reuse.name,
+                reuse=session.cache.reuse.name,
                 draft=session.draft,
-                approximate=session.reuse.approximate,
-                lossless=state.lossless,
+                approximate=session.cache.reuse.approximate,
+                lossless=self._lossless,
                 guided=session.guided,
                 language=session.language.name,
                 seed=self._seed,
             ),
             totals=Totals.of(
-                state.rounds,
-                dropped_tokens=state.dropped_tokens,
+                self._ended,
+                dropped_tokens=self._dropped_tokens,
                 total_seconds=self._seconds,
                 demonstrations=(len(session.prompter.head.tokens), self._head_seconds),
             ),
         )
+
+    @property
+    def _text(self) -> str:
+        return text_of(self._kept)
 
     def _run(self) -> Generator[Event]:
         """All events; `_seconds` excludes the time that the caller takes between them."""
@@ -156,19 +147,19 @@ class AnswerStream:
                 yield event
         finally:
             events.close()
-            self._session.reuse.end(self._name)
+            self._session.cache.end(self._name)
 
     def _rounds(self) -> Generator[Event]:
         plan: Plan | None = self._session.policy.first(self._question)
         while plan is not None:
             plan = yield from self._round(plan)
-        if self._session.force_answer and not CUE.search(self._state.text):
+        if self._session.force_answer and not CUE.search(self._text):
             yield from self._force()
 
     def _round(self, plan: Plan) -> Generator[Event, None, Plan | None]:
         """Retrieve, generate, decide; returns the plan of the next round or None."""
-        state, session = self._state, self._session
-        retrievals = sum(each.query is not None for each in state.rounds)
+        session = self._session
+        retrievals = sum(each.query is not None for each in self._ended)
         last = plan.query is not None and retrievals >= session.max_rounds
         if last:  # generate to the end with the passages of the last search
             plan = Plan(0, None, certain=True, reason="maximum number of rounds")
@@ -177,7 +168,7 @@ class AnswerStream:
         seconds = 0.0
         if plan.query is not None:
             query, seconds = self._retrieve(plan.query)
-            yield Retrieved(len(state.rounds) + 1, query, plan.reason, state.hits)
+            yield Retrieved(len(self._ended) + 1, query, plan.reason, self._hits)
         prompt = self._prompt(grounded=grounded)
         call = self._call(prompt, plan.is_complete, scored=session.policy.scored and not grounded)
         for piece in call.pieces():
@@ -185,7 +176,7 @@ class AnswerStream:
                 yield TextAdded(piece)
         began = clock()
         following = session.policy.next(
-            Written(self._question_tokens, tuple(state.kept), tuple(call.tokens), grounded)
+            Written(self._question_tokens, tuple(self._kept), tuple(call.tokens), grounded)
         )
         decision = _Decision(query, plan.reason, seconds, clock() - began)
         keep = len(call.tokens) if plan.certain else following.keep
@@ -193,8 +184,8 @@ class AnswerStream:
             yield TextAdded(text_of(call.tokens[:keep]))
         yield RoundEnded(self._end_round(call, prompt, keep, decision))
         stuck = last or (keep == 0 and (grounded or following.query is None))
-        state.finish_reason = self._finish_reason(call, keep, stuck=stuck)
-        return None if state.finish_reason else following
+        self._finish_reason = self._reason_to_end(call, keep, stuck=stuck)
+        return None if self._finish_reason else following
 
     def _retrieve(self, query: str) -> tuple[str, float]:
         """Search with the last tokens of a query, or the question if it is empty; returns the
@@ -205,17 +196,17 @@ class AnswerStream:
         if len(tokens) > QUERY_TOKENS:
             query = tokenizer.decode(tokens[-QUERY_TOKENS:], skip_special_tokens=True).strip()
         began = clock()
-        self._state.hits = self._session.corpus.search(query, self._session.passages)
+        self._hits = self._session.corpus.search(query, self._session.passages)
         return query, clock() - began
 
     def _prompt(self, *, grounded: bool, cue: Tokens = ()) -> Prepared:
         """The next prompt, with the passages of the last search or without; `cue` follows the text
         so far."""
-        state, session = self._state, self._session
-        text = [token.id for token in (*state.kept, *cue)]
-        hits = state.hits if grounded else ()
-        parts = session.prompter.parts(self._question, hits, state.seen, text)
-        return session.reuse.prepare(parts, self._name)
+        session = self._session
+        text = [token.id for token in (*self._kept, *cue)]
+        hits = self._hits if grounded else ()
+        parts = session.prompter.parts(self._question, hits, self._seen, text)
+        return session.cache.prepare(parts, self._name)
 
     def _call(
         self,
@@ -226,28 +217,27 @@ class AnswerStream:
         max_tokens: int | None = None,
     ) -> Call:
         """A call that continues the text, by default up to the maximum length of the answer."""
-        state, session = self._state, self._session
+        session = self._session
         params = replace(
             self._params,
-            seed=(self._seed + len(state.rounds) * _SEED_STEP) % (1 << 64),
-            max_tokens=max_tokens or self._params.max_tokens - len(state.kept),
+            seed=(self._seed + len(self._ended) * _SEED_STEP) % (1 << 64),
+            max_tokens=max_tokens or self._params.max_tokens - len(self._kept),
             stop=(*self._params.stop, session.prompter.stop),
             logprobs=0 if scored else None,
         )
         encoded = EncodedPrompt(prompt.tokens, quotable(prompt.parts))
         request = Request(encoded, params, draft=session.draft)
         prepared = PreparedRequest(request, prompt.rows)
-        return Call(session.engine, prepared, state.text, is_complete, session.language)
+        return Call(session.engine, prepared, self._text, is_complete, session.language)
 
     def _end_round(self, call: Call, prompt: Prepared, keep: int, decision: _Decision) -> Round:
         """Keep the first `keep` tokens of a call and record the round."""
-        state = self._state
         ids = [part.id for part in prompt.parts if part.kind == PASSAGE]
         ended = Round(
-            number=len(state.rounds) + 1,
+            number=len(self._ended) + 1,
             query=decision.query,
             reason=decision.reason,
-            hits=tuple(hit for hit in state.hits if hit.passage.id in ids),
+            hits=tuple(hit for hit in self._hits if hit.passage.id in ids),
             reordered=prompt.reordered,
             text=text_of(call.tokens[:keep]),
             dropped=text_of(call.tokens[keep:]),
@@ -256,18 +246,18 @@ class AnswerStream:
             judging_seconds=decision.policy_seconds,
             stats=call.result.stats,
         )
-        state.lossless &= call.result.lossless
-        state.kept += call.tokens[:keep]
-        state.seen += ids
-        state.rounds.append(ended)
-        state.dropped_tokens += call.result.stats.tokens - keep
+        self._lossless &= call.result.lossless
+        self._kept += call.tokens[:keep]
+        self._seen += ids
+        self._ended.append(ended)
+        self._dropped_tokens += call.result.stats.tokens - keep
         return ended
 
-    def _finish_reason(self, call: Call, keep: int, *, stuck: bool) -> str:
+    def _reason_to_end(self, call: Call, keep: int, *, stuck: bool) -> str:
         """The reason why the answer ends here; "" if it continues."""
-        if CUE.search(self._state.text):
+        if CUE.search(self._text):
             return "answer"
-        if len(self._state.kept) >= self._params.max_tokens:
+        if len(self._kept) >= self._params.max_tokens:
             return "length"
         if not call.cut and keep == len(call.tokens):
             return call.result.finish_reason
@@ -275,13 +265,13 @@ class AnswerStream:
 
     def _force(self) -> Iterator[Event]:
         """Append "the answer is" and generate without documents, as DRAGIN's evaluation does."""
-        state, session = self._state, self._session
-        cue = _tokens(session.engine, session.prompter.cue(begun=bool(state.kept)))
+        session = self._session
+        cue = _tokens(session.engine, session.prompter.cue(begun=bool(self._kept)))
         prompt = self._prompt(grounded=False, cue=cue)
         if len(prompt.tokens) + FORCED_TOKENS >= session.engine.context_length:
             return
-        state.kept += cue
-        state.forced = True
+        self._kept += cue
+        self._forced = True
         yield TextAdded(text_of(cue))
         call = self._call(prompt, max_tokens=FORCED_TOKENS)
         for piece in call.pieces():

@@ -55,9 +55,6 @@ class Known:
         for passage in passages:
             self._keep(passage.id, _digest(passage.title, passage.text))
 
-    def __len__(self) -> int:
-        return len(self._names)
-
     def take(self, text: str, title: str, own: str, where: str) -> Passage | None:
         """A new passage, with its own id if it has one; None if it exists."""
         digest = _digest(title, text)

@@ -161,17 +161,17 @@ class DocumentCache:
         )  # fmt: skip
         return Prepared(plan.tokens, rows, tuple(plan.parts), ordered != given)
 
-    def forget(self, question: str = "") -> None:
-        """Free the rows that only this question may use; it has ended."""
+    def end(self, question: str = "") -> None:
+        """Free the rows that only this question may use, and write the others to the folder."""
+        self._forget(question)
+        self._rows.flush()
+
+    def _forget(self, question: str) -> None:
         with self._lock:
             passages = self._questions.pop(question, {})
         for name, _ in passages.values():
             if name.startswith(_QUESTION_ONLY):
                 self._rows.drop(name)
-
-    def flush(self) -> None:
-        """Write rows to disk, for the next process."""
-        self._rows.flush()
 
     def statistics(self) -> CacheStatistics:
         """Hits and sizes so far."""
@@ -250,7 +250,7 @@ class DocumentCache:
             self._questions.move_to_end(question)
             dropped = len(self._questions) > MAX_QUESTIONS and next(iter(self._questions))
         if dropped:
-            self.forget(dropped)
+            self._forget(dropped)
 
     def _shareable(self, plan: _Plan) -> int | None:
         """The number of first tokens that may be in the engine's prefix cache; None: all."""

@@ -2,7 +2,7 @@
 
 from graft.decode.engine import Engine
 from graft.errors import InputError
-from graft.rag.attention import Attention, ModelAttention
+from graft.rag.attention import ModelAttention
 from graft.rag.dragin import PUBLISHED, Dragin, Thresholds
 from graft.rag.fixed import FIX_LENGTHS, FixedLength, FixedSentence
 from graft.rag.flare import THRESHOLDS, Flare
@@ -10,15 +10,10 @@ from graft.rag.policy import Policy, check_policy
 
 
 def make_policy(
-    name: str,
-    engine: Engine,
-    *,
-    family: str = "general",
-    threshold: float | None = None,
-    attention: Attention | None = None,
+    name: str, engine: Engine, *, family: str = "general", threshold: float | None = None
 ) -> Policy:
     """A policy with the published threshold for a family of questions, or another `threshold`:
-    tokens for fl, mean 1 - p for flare, RIND for dragin. `attention` gives dragin its weights."""
+    tokens for fl, mean 1 - p for flare, RIND for dragin."""
     check_policy(name)
     known = family if family in PUBLISHED else "general"
     if name == "fl":
@@ -34,4 +29,4 @@ def make_policy(
         return Flare(THRESHOLDS[known] if threshold is None else threshold)
     published = PUBLISHED[known]
     chosen = published.rind if threshold is None else threshold
-    return Dragin(attention or ModelAttention(engine), Thresholds(chosen, published.top))
+    return Dragin(ModelAttention(engine), Thresholds(chosen, published.top))

@@ -51,6 +51,11 @@ class Reuse:
         return self.mode in ("cics", "keep", "blend")
 
     @property
+    def caches_head(self) -> bool:
+        """Whether the demonstrations are cached, so that they are prefilled before a question."""
+        return self.head or self.mode != "off"
+
+    @property
     def blended(self) -> float:
         """The share of reused tokens that is recomputed."""
         return self.share if self.mode == "blend" else 0.0

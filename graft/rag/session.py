@@ -14,7 +14,6 @@ from graft.decode.stats import clock
 from graft.errors import InputError
 from graft.rag.answer import Answer
 from graft.rag.answering import AnswerStream
-from graft.rag.attention import Attention
 from graft.rag.corpus import Corpus
 from graft.rag.document_cache import DocumentCache
 from graft.rag.families import find_family
@@ -23,7 +22,6 @@ from graft.rag.policies import make_policy
 from graft.rag.policy import Policy
 from graft.rag.prompt import Prompter
 from graft.rag.reuse import DISK_BYTES, Reuse, as_reuse
-from graft.rag.round_reuse import DocumentReuse
 from graft.rag.sentences import Language, find_language
 from graft.sampling import SamplingParams
 
@@ -34,11 +32,11 @@ MAX_ROUNDS = 16  # with retrieval
 class Session:
     """Answers questions over a corpus with a model.
 
-    `policy` and `reuse` are names or objects; sessions may share a `DocumentReuse`.
+    `policy` and `reuse` are names or objects; sessions may share a `DocumentCache`.
     `threshold` is the policy's, by default the published one for the `family` of questions.
     `guided` marks relevant passages in the prompt (IDGR), by default if reuse is approximate.
     `cache_dir` keeps the KV cache of demonstrations and passages on disk, at most `cache_size`
-    bytes, for other sessions of the same model in any process. `attention` gives DRAGIN weights.
+    bytes, for other sessions of the same model in any process.
     """
 
     def __init__(  # noqa: PLR0913 (keyword options)
@@ -47,7 +45,7 @@ class Session:
         corpus: Corpus,
         *,
         policy: str | Policy = "dragin",
-        reuse: str | Reuse | DocumentReuse = "exact",
+        reuse: str | Reuse | DocumentCache = "exact",
         draft: str = "igpg",
         family: str = "general",
         threshold: float | None = None,
@@ -56,31 +54,27 @@ class Session:
         guided: bool | None = None,
         style: str = "auto",
         force_answer: bool = True,
-        attention: Attention | None = None,
         cache_dir: Path | str | None = None,
         cache_size: int = DISK_BYTES,
     ) -> None:
         if passages < 1 or max_rounds < 0:
             raise InputError("passages must be 1 or more, and max_rounds 0 or more")
         self.engine, self.corpus, self.draft = engine, corpus, draft
-        chosen = as_reuse(reuse) if isinstance(reuse, str) else reuse
         self.family = find_family(family)
         if isinstance(policy, str):
-            policy = make_policy(
-                policy, engine, family=family, threshold=threshold, attention=attention
-            )
-        elif threshold is not None or attention is not None:
-            raise InputError("a policy object has its own threshold and attention; leave them out")
+            policy = make_policy(policy, engine, family=family, threshold=threshold)
+        elif threshold is not None:
+            raise InputError("a policy object has its own threshold; leave it out")
         self.policy: Policy = policy
-        if isinstance(chosen, Reuse):
-            if cache_dir is not None and chosen.name == "off":
+        reuse = as_reuse(reuse) if isinstance(reuse, str) else reuse
+        if isinstance(reuse, Reuse):
+            if cache_dir is not None and reuse.name == "off":
                 raise InputError("reuse off caches nothing on disk; choose demos, exact or cics")
-            cache = DocumentCache(engine, chosen, folder=cache_dir, disk_bytes=cache_size)
-            chosen = DocumentReuse(cache)
+            reuse = DocumentCache(engine, reuse, folder=cache_dir, disk_bytes=cache_size)
         elif cache_dir is not None:
-            raise InputError("a reuse object has its own cache; leave cache_dir out")
-        self.reuse = chosen
-        self.guided = self.reuse.approximate if guided is None else guided
+            raise InputError("a DocumentCache has its own folder; leave cache_dir out")
+        self.cache = reuse
+        self.guided = self.cache.reuse.approximate if guided is None else guided
         self.prompter = Prompter(engine, self.family, style, self.guided)
         self.passages, self.max_rounds = passages, max_rounds
         self.force_answer = force_answer
@@ -109,10 +103,10 @@ class Session:
             return 0.0
         self._head_seconds = 0.0
         head = self.prompter.head
-        if self.reuse.keeps_head and head.tokens:
+        if self.cache.reuse.caches_head and head.tokens:
             once = SamplingParams(max_tokens=1, ignore_eos=True)
             began = clock()
-            prompt = self.reuse.prepare([head, Part("text", head.tokens[-1:])], "")
+            prompt = self.cache.prepare([head, Part("text", head.tokens[-1:])], "")
             request = Request(prompt.tokens, once, draft="plain")
             self.engine.generate(PreparedRequest(request, prompt.rows))
             self._head_seconds = clock() - began

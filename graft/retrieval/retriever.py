@@ -6,6 +6,16 @@ from typing import Protocol
 
 import numpy as np
 
+Ranked = tuple[np.ndarray, np.ndarray]  # numbers of texts and their scores, best first
+
+
+def best_above(scores: np.ndarray, k: int, minimum: float) -> Ranked:
+    """The `k` highest scores greater than `minimum`; equal scores keep their order."""
+    lowest = np.partition(scores, len(scores) - k)[len(scores) - k] if k < len(scores) else minimum
+    found = np.flatnonzero((scores >= lowest) & (scores > minimum))
+    found = found[np.argsort(-scores[found], kind="stable")[:k]]
+    return found, scores[found]
+
 
 @dataclass(frozen=True, slots=True)
 class Relevance:

@@ -158,6 +158,16 @@ class TextRequest(Body):
         return documents, plain_text(self.prediction.content) if self.prediction else ""
 
 
+class Ignored(Strict):
+    """OpenAI's fields that never change an answer: nothing is stored, and there is one tier."""
+
+    store: Literal[False] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    metadata: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
 class Sampled(TextRequest):
     """The further fields of chats and completions."""
 
@@ -229,7 +239,7 @@ class NamedTool(Strict):
     function: NamedFunction
 
 
-class ChatRequest(Sampled):
+class ChatRequest(Sampled, Ignored):
     """`POST /v1/chat/completions`."""
 
     messages: list[Message] = Field(min_length=1, max_length=MAX_ITEMS)
@@ -241,13 +251,6 @@ class ChatRequest(Sampled):
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
     modalities: list[Literal["text"]] | None = None
-    # Nothing is stored, and there is one service tier.
-    store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    # Accepted and ignored: they never change an answer.
-    metadata: dict[str, Any] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
 
 
 class CompletionRequest(Sampled):
@@ -288,7 +291,7 @@ class TextOptions(Strict):
     verbosity: Literal["medium"] | None = None
 
 
-class ResponsesRequest(TextRequest):
+class ResponsesRequest(TextRequest, Ignored):
     """`POST /v1/responses`, text in and text out; nothing is stored."""
 
     input: str | list[ResponseItem] = Field(min_length=1)
@@ -299,11 +302,6 @@ class ResponsesRequest(TextRequest):
     tools: list[Any] = Field(default_factory=list, max_length=0)
     tool_choice: Literal["auto", "none"] | None = None
     parallel_tool_calls: bool | None = None
-    metadata: dict[str, Any] | None = None
-    store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
 
 
 class TokenizeRequest(Body):

@@ -10,6 +10,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any
 
+from graft.decode.text import overlap
 from graft.errors import InputError
 from graft.server.schema import ChatRequest, NamedTool, Tool, ToolCall
 
@@ -45,7 +46,7 @@ class Call:
 
 def offered(request: ChatRequest) -> list[Tool]:
     """The tools that enter the prompt."""
-    if request.tool_choice in ("required",) and not request.tools:
+    if request.tool_choice == "required" and not request.tools:
         raise InputError("tool_choice needs tools")
     if isinstance(request.tool_choice, NamedTool):
         name = request.tool_choice.function.name
@@ -156,7 +157,7 @@ class CallReader:
         if mark:
             self._held, self._inside = after, True
             return text, True
-        certain = len(text) - _begun(text, OPEN)
+        certain = len(text) - overlap(text, OPEN)
         self._held = text[certain:]
         return text[:certain], False
 
@@ -175,12 +176,6 @@ class CallReader:
             calls if self.max_calls is None else calls[: max(0, self.max_calls - len(self.calls))]
         )
         return "" if calls else otherwise
-
-
-def _begun(text: str, mark: str) -> int:
-    """Length of the longest suffix of `text` that is a prefix of `mark`."""
-    lengths = range(min(len(text), len(mark) - 1), 0, -1)
-    return next((length for length in lengths if mark.startswith(text[-length:])), 0)
 
 
 def _parse_calls(body: str) -> list[Call]:

@@ -21,6 +21,8 @@ from graft.sampling import ACCEPT, RESIDUAL, Sampler, upload
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import shallow
 from graft.verify.draws import NOT_DRAWN, distributions
+from graft.verify.verdict import Promise, Verdict
+from graft.verify.walk import walk
 
 # (p [..., V], q [..., V]) -> (a [..., V], r [..., V])
 Rule = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -90,3 +92,20 @@ def _draw(residual: Tensor, p: Tensor, sampler: Sampler, ahead: int) -> int:
     if not len(tokens):
         residual, tokens = p, (p > 0).nonzero()[:, 0]
     return sampler.draw_from(residual[tokens].double().log(), tokens, ahead, RESIDUAL)
+
+
+def classic(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """See Rule: the output is p."""
+    return p, (p - q).clamp(min=0)
+
+
+def rejection(
+    tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
+) -> Verdict:
+    """Speculative sampling (Leviathan et al. 2023; Chen et al. 2023). See Verifier.
+
+    The output has the target's distribution, and plain decoding's text only at temperature 0.
+    """
+    if not has_q(tree) or sampler.params.greedy:
+        return walk(tree, logits, sampler, drawn)
+    return Verdict(*judge(tree, logits, sampler, classic, drawn), Promise.SAME_DISTRIBUTION)

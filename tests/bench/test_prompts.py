@@ -63,7 +63,7 @@ def test_other_lines_are_refused(tmp_path, line, message):
 
 
 def test_missing_and_empty_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="does not exist"):
         read_prompts([tmp_path / "nothing.jsonl"])
     with pytest.raises(InputError, match="no prompts"):
         read_prompts([written(tmp_path / "a.jsonl")])

@@ -54,7 +54,6 @@ def test_tables_for_a_document(cli):
         ("--batch 0", "--batch takes whole numbers from 1 on"),
         ("--batch 9", "--batch 9 needs 9 prompts"),
         ("--context much", "--context takes whole numbers such as 4k"),
-        ("--traces nowhere", "nowhere is no file of traces"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(cli, words, line):

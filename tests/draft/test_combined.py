@@ -24,7 +24,7 @@ from graft.draft.models.growth import TreeGrowth
 from graft.draft.models.model import ModelDrafter
 from graft.draft.pacing.budget import up_to_limit
 from graft.errors import InputError
-from graft.match.ngram import CopyIndex
+from graft.match.copy_index import CopyIndex
 from graft.models.language_model import TargetStep
 from graft.models.step_costs import REFERENCE, StepCosts
 from graft.sampling import SamplingParams

@@ -27,7 +27,8 @@ from graft.bench.result_file import read_results
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import recordings_of
 from graft.bench.simulate.replay import Machine, replay
-from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
+from graft.match.copy_index import CopyIndex
+from graft.match.ngram import NgramCounts, NgramIndex
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.step_costs import REFERENCE, StepCosts
 

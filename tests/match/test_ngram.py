@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graft.errors import InputError
+from graft.match.copy_index import CopyIndex
 from graft.match.matches import Matches
-from graft.match.ngram import CopyIndex, NgramCounts, NgramIndex
+from graft.match.ngram import NgramCounts, NgramIndex
 
 FIELDS = ("tokens", "parents", "match_lengths", "counts", "totals", "scores", "positions")
 

@@ -9,7 +9,6 @@ from tiny import tiny_engine, tiny_network
 from graft.errors import InputError
 from graft.rag.document_cache import DocumentCache
 from graft.rag.reuse import Reuse
-from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -21,7 +20,7 @@ def answered(engine, folder, reuse="exact", **options):
     engine.model.prefixes.clear()
     own = {"policy": "fl", "threshold": 8, "guided": False} | options
     session = Session(engine, CORPUS, reuse=reuse, cache_dir=folder, **own)
-    return session.ask(QUESTION, SHORT), session.reuse.cache.statistics()
+    return session.ask(QUESTION, SHORT), session.cache.statistics()
 
 
 @pytest.mark.parametrize("reuse", ["exact", "cics", "cics+all", "demos"])
@@ -61,6 +60,6 @@ def test_folder_needs_a_reuse_with_a_cache(tmp_path):
     engine = rag_engine()
     with pytest.raises(InputError, match="reuse off caches nothing"):
         Session(engine, CORPUS, reuse="off", cache_dir=tmp_path)
-    shared = DocumentReuse(DocumentCache(engine, Reuse()))
-    with pytest.raises(InputError, match="has its own cache"):
+    shared = DocumentCache(engine, Reuse())
+    with pytest.raises(InputError, match="has its own folder"):
         Session(engine, CORPUS, reuse=shared, cache_dir=tmp_path)

@@ -158,7 +158,7 @@ def test_scope_question_is_not_shared(engine):
     ask(engine, cache.prepare(prompt(0, 1), "first"))
     assert reused(cache.prepare(prompt(1, 0), "second"))[1:] == [(0, 0)] * 3
     assert reused(cache.prepare(prompt(1, 0), "first"))[1:] == [(0, 23), (0, 20), (0, 0)]
-    cache.forget("first")
+    cache.end("first")
     assert reused(cache.prepare(prompt(1, 0), "first"))[1:] == [(0, 0)] * 3
 
 
@@ -170,7 +170,7 @@ def test_rows_on_top_of_approximate_ones_are_not_exact(engine):
     assert reused(again)[1:] == [(0, 23), (0, 26), (0, 0)]
     other = cache.prepare(prompt(1, 2), "b")
     assert reused(other)[1:] == [(0, 0)] * 3
-    cache.forget("a")
+    cache.end("a")
     exact = DocumentCache(engine, Reuse("exact"))
     assert reused(exact.prepare(prompt(1, 2)))[1:] == [(0, 0)] * 3
 

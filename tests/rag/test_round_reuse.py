@@ -9,7 +9,6 @@ from graft.rag.corpus import Bm25Corpus, Hit, Passage
 from graft.rag.document_cache import DocumentCache
 from graft.rag.parts import PartReuse, reused
 from graft.rag.reuse import Reuse
-from graft.rag.round_reuse import DocumentReuse
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 
@@ -62,13 +61,13 @@ def test_exact_gives_the_tokens_of_off_with_less_prefill(engine):
 
 def test_exact_gives_the_tokens_of_off_without_the_prefix_cache(engine):
     off = session(engine, "off").ask(QUESTION, SHORT)
-    shared = DocumentReuse(DocumentCache(engine, Reuse("exact")))
+    shared = DocumentCache(engine, Reuse("exact"))
     for _ in range(2):
         engine.model.prefixes.clear()
         answer = session(engine, shared).ask(QUESTION, SHORT)
         assert answer.token_ids == off.token_ids
     assert answer.rounds[0].reused["passage"] > 0
-    assert shared.cache.statistics().head.exact_hits > 0
+    assert shared.statistics().head.exact_hits > 0
 
 
 @pytest.mark.parametrize("reuse", APPROXIMATE)
@@ -116,7 +115,7 @@ def test_demonstrations_are_prefilled_once_in_every_mode(engine):
         assert second.totals.demonstration_seconds == 0
         for each in (*first.rounds, *second.rounds):
             assert each.reused["demonstrations"] == first.totals.demonstration_tokens
-        counted = own.reuse.cache.statistics().head
+        counted = own.cache.statistics().head
         assert counted.computed_tokens < 2 * first.totals.demonstration_tokens
 
 
@@ -126,7 +125,7 @@ def test_approximate_rows_are_not_reused_by_the_next_question(engine):
     own.corpus = Turning()
     engine.model.prefixes.clear()
     assert own.ask(QUESTION, SHORT).token_ids == first.token_ids
-    assert not own.reuse.cache._questions
+    assert not own.cache._questions
 
 
 def test_scope_all_shares_passages(engine):
@@ -153,9 +152,9 @@ def test_cancelled_stream_frees_its_passages(engine):
     stream = own.stream(QUESTION, SHORT)
     for _ in zip(range(4), stream, strict=False):
         pass
-    assert own.reuse.cache._questions
+    assert own.cache._questions
     stream.close()
-    assert not own.reuse.cache._questions
+    assert not own.cache._questions
 
 
 def test_scoring_policies_run_with_approximate_reuse(engine):

@@ -219,7 +219,7 @@ def asked(engine, folder: Path, mode: str = "cics"):
     prepared = cache.prepare(PARTS)
     params = SamplingParams(max_tokens=4)
     result = engine.generate(PreparedRequest(Request(prepared.tokens, params), prepared.rows))
-    cache.flush()
+    cache.end()
     return prepared, result
 
 

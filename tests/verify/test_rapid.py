@@ -11,8 +11,8 @@ from scipy.stats import chisquare
 from graft.errors import InputError
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain, from_paths
+from graft.verify.chain import classic, rejection
 from graft.verify.rapid import Shift, rapid, rapid_phat
-from graft.verify.rejection import classic, rejection
 from graft.verify.verdict import Promise
 from graft.verify.walk import walk
 

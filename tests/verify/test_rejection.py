@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain, from_paths
-from graft.verify.rejection import rejection
+from graft.verify.chain import rejection
 from graft.verify.walk import walk
 
 V = 5

@@ -7,7 +7,6 @@
 import argparse
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import protocol
@@ -19,8 +18,7 @@ FILE_TYPES = {"float32": "0", "float16": "1", "bfloat16": "32"}  # general.file_
 def main() -> None:
     """Load the GGUF file and answer until stdin closes."""
     options = protocol.parser(__doc__)
-    options.add_argument("--method", choices=("plain", "lookup", "draft"), default="plain")
-    options.add_argument("--draft-model", help="a smaller model's GGUF file, for draft")
+    options.add_argument("--method", choices=("plain", "lookup"), default="plain")
     options.add_argument("--num-pred-tokens", type=int, default=2)
     options.add_argument("--max-ngram-size", type=int, default=2)
     options.add_argument("--flash-attention", action="store_true")
@@ -56,46 +54,17 @@ def load(chosen: argparse.Namespace) -> Model:
         drafter = LlamaPromptLookupDecoding(
             max_ngram_size=chosen.max_ngram_size, num_pred_tokens=chosen.num_pred_tokens
         )
-    elif chosen.method == "draft":
-        drafter = smaller_model(chosen)
     return Counting(
-        **model_options(chosen.model, chosen),
+        model_path=chosen.model,
+        n_ctx=chosen.max_model_len,
+        n_threads=chosen.threads,
+        n_threads_batch=chosen.threads,
+        n_gpu_layers=-1 if chosen.device.startswith("cuda") else 0,
+        verbose=False,
         flash_attn=chosen.flash_attention,
         draft_model=drafter,
         logits_all=drafter is not None,  # else prompts over one batch fail (0.3.36)
     )
-
-
-def model_options(path: str, chosen: argparse.Namespace) -> dict:
-    """The options that the model and a draft model share."""
-    return {
-        "model_path": path,
-        "n_ctx": chosen.max_model_len,
-        "n_threads": chosen.threads,
-        "n_threads_batch": chosen.threads,
-        "n_gpu_layers": -1 if chosen.device.startswith("cuda") else 0,
-        "verbose": False,
-    }
-
-
-def smaller_model(chosen: argparse.Namespace) -> object:
-    """A drafter that decodes greedily with a smaller model; the library has none."""
-    import numpy as np
-    from llama_cpp import Llama
-    from llama_cpp.llama_speculative import LlamaDraftModel
-
-    class SmallerModel(LlamaDraftModel):
-        """Drafts one chain; its KV cache is reused between calls."""
-
-        def __init__(self) -> None:
-            self.llm = Llama(**model_options(chosen.draft_model, chosen))
-
-        def __call__(self, input_ids: np.ndarray, /, **_: object) -> np.ndarray:
-            tokens = min(chosen.max_model_len - len(input_ids) - 1, chosen.num_pred_tokens)
-            drafted = islice(self.llm.generate(input_ids.tolist(), temp=0.0), tokens)
-            return np.array(list(drafted), dtype=np.intc)
-
-    return SmallerModel()
 
 
 def settings(llm: Model, chosen: argparse.Namespace) -> dict:
@@ -108,9 +77,6 @@ def settings(llm: Model, chosen: argparse.Namespace) -> dict:
     }
     if chosen.method == "lookup":
         found |= {name: getattr(chosen, name) for name in ("num_pred_tokens", "max_ngram_size")}
-    elif chosen.method == "draft":
-        found["draft_model"] = Path(chosen.draft_model).name
-        found["num_pred_tokens"] = chosen.num_pred_tokens
     return found
 
 

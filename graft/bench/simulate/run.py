@@ -2,11 +2,12 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Protocol
 
 from graft.assemble.drafters import Drafters
 from graft.assemble.presets import PRESETS
@@ -22,12 +23,12 @@ from graft.bench.decoding import (
 from graft.bench.result_file import Results, read_results
 from graft.bench.simulate.costs import RECORDED, find_costs, graft_settings
 from graft.bench.simulate.recorded_model import SimulatedClock
-from graft.bench.simulate.recordings import Cell, recordings_of
+from graft.bench.simulate.recordings import Cell, Recording, recordings_of
 from graft.bench.simulate.replay import Machine, replay
 from graft.bench.simulate.roofline import Place
-from graft.bench.simulate.traces import GUIDED, Traces, read_traces
 from graft.bench.statistics import Estimate
 from graft.bench.summary import ALL, summarize
+from graft.draft.combined import Guide
 from graft.draft.drafter import Drafter
 from graft.errors import InputError
 from graft.models.checkpoints.tokenizer import read_tokenizer
@@ -36,6 +37,7 @@ from graft.models.language_model import CHUNKS
 AUTO = "auto"  # replayed without head and draft model
 STORES = ("store", "rest")  # presets that need a datastore and no network
 STORE_GUIDED = "rasd-rest"  # and one that needs both
+GUIDED = ("casd", "rasd-pld", STORE_GUIDED)  # presets that a recorded network enables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,6 @@ class Simulation:
     batches: Sequence[int] = (1,)
     contexts: Sequence[int | None] = (None,)
     like: Place | None = None
-    traces: Sequence[Path] = ()
 
     def __post_init__(self) -> None:
         if not self.drafts:
@@ -87,11 +88,23 @@ class Simulated:
     seconds: float = 0.0
 
 
-def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
-    """Refuse presets that cannot be replayed from recordings and traces."""
+class RecordedNetwork(Protocol):
+    """The drafts of a network for the outputs of a file; `draft` is its preset."""
+
+    draft: str
+
+    def drafter(self, cell: Cell, spend: Callable[[float], None]) -> Guide:
+        """A new drafter for the outputs of a cell, which adds its seconds by `spend`."""
+
+
+Networks = Callable[[dict[Cell, list[Recording]]], Sequence[RecordedNetwork]]
+
+
+def check_replayable(draft: str, networks: Sequence[str] = ()) -> None:
+    """Refuse presets that cannot be replayed from recordings."""
     stores, known = [*STORES], [*PRESETS]
-    if traced:
-        known += [*traced, *(name for name in GUIDED if name != STORE_GUIDED)]
+    if networks:
+        known += [*networks, *(name for name in GUIDED if name != STORE_GUIDED)]
         stores.append(STORE_GUIDED)
     for part in draft.split("+"):
         preset, _, folder = part.partition(":")
@@ -99,12 +112,12 @@ def check_replayable(draft: str, traced: Sequence[str] = ()) -> None:
             raise InputError(
                 f"draft {part!r} cannot be replayed: choose from {', '.join(known)}, "
                 f"{', '.join(f'{name}:FOLDER' for name in stores)}, joined by +; "
-                "drafts of a network are traced first (python -m benchmarks trace, --traces)"
+                "drafts of a network need a trace (python -m benchmarks trace, simulate)"
             )
 
 
-def simulate(settings: Simulation) -> Simulated:
-    """Replay everything."""
+def simulate(settings: Simulation, networks: Networks = lambda _: ()) -> Simulated:
+    """Replay everything; `networks` finds recorded ones for the outputs of a file."""
     done = Simulated()
     seen: set[Cell] = set()
     for path in settings.files:
@@ -113,9 +126,9 @@ def simulate(settings: Simulation) -> Simulated:
         if repeated := seen & set(cells):
             raise InputError(f"{path} has {repeated.pop()} once more; give every suite once")
         seen |= set(cells)
-        makers = _Makers(results, [read_traces(each, cells) for each in settings.traces])
+        makers = _Makers(results, networks(cells))
         for draft in settings.drafts:
-            check_replayable(draft, makers.traced)
+            check_replayable(draft, makers.networks)
         measured = _measured(results)
         for name, batch, context in product(settings.costs, settings.batches, settings.contexts):
             priced = find_costs(name, results, settings.like)
@@ -138,16 +151,16 @@ def simulate(settings: Simulation) -> Simulated:
 class _Makers:
     """Makes drafters for the outputs of one file."""
 
-    def __init__(self, results: Results, traces: Sequence[Traces]) -> None:
+    def __init__(self, results: Results, networks: Sequence[RecordedNetwork]) -> None:
         self._results, self._tokenizer = results, None
-        self._traces = {each.draft: each for each in traces}
+        self._networks = {each.draft: each for each in networks}
         device = str(graft_settings(results).get("device", "cpu"))
         self.chunk = CHUNKS.get(device.partition(":")[0], CHUNKS["cpu"])
 
     @property
-    def traced(self) -> list[str]:
-        """Traced networks."""
-        return list(self._traces)
+    def networks(self) -> list[str]:
+        """Presets of the recorded networks."""
+        return list(self._networks)
 
     def make(self, draft: str, cell: Cell, clock: SimulatedClock, *, paced: bool) -> Drafter:
         """A new drafter."""
@@ -156,17 +169,17 @@ class _Makers:
             self._tokenizer = read_tokenizer(self._results.header.settings["model"])
         ready = {
             name: each.drafter(cell, clock.spend)
-            for name, each in self._traces.items()
+            for name, each in self._networks.items()
             if _needs(draft, name)
         }
         resources = DraftResources(clock=clock if paced else None, ready=ready)
         return Drafters(resources, self._tokenizer)[draft]
 
 
-def _needs(draft: str, traced: str) -> bool:
-    """Whether a preset needs the traces of this network."""
+def _needs(draft: str, network: str) -> bool:
+    """Whether a preset needs this network."""
     parts = draft.split("+")
-    return traced in parts or any(part.partition(":")[0] in GUIDED for part in parts)
+    return network in parts or any(part.partition(":")[0] in GUIDED for part in parts)
 
 
 Where = tuple[str, int, int | None, Cell]

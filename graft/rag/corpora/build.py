@@ -7,11 +7,10 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import IO, Protocol
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from graft.home import atomic_folder, lock
 from graft.rag.corpora.engines import (
     BM25,
     About,
-    check_encoders,
+    Encoders,
     describe,
     load_encoders,
     searched_text,
@@ -36,36 +35,23 @@ from graft.rag.corpora.folder import (
     vectors_file,
     write_manifest,
 )
-from graft.rag.corpora.indexes import LexicalWriter, VectorWriter
 from graft.rag.corpus import Passage
 from graft.rag.corpus_files import Known, read_passages
+from graft.retrieval.bm25 import Bm25Index
 from graft.retrieval.retriever import Encoder
 
 BATCH = 256  # passages
 Report = Callable[[int, str], None]  # passages so far, stage
 
 
-class Writer(Protocol):
-    """Writes one index."""
-
-    def add(self, texts: list[str]) -> None:
-        """Add passages."""
-
-    def finish(self) -> None:
-        """Finish the index: all passages are added."""
-
-
 def build(
     folder: Path, files: Iterable[str], engines: tuple[str, ...], words: int, report: Report
 ) -> int:
     """Build a corpus of files, replacing an existing one; returns the number of passages."""
-    encoders = load_encoders(engines)
-    about = describe(engines, words, encoders)
+    about, encoders = describe(engines, words)
     with _writing(folder) as temporary:
-        builder = _Builder(temporary, report)
-        builder.open_indexes(engines, encoders)
-        builder.add_passages(read_passages(files, words))
-        return builder.finish(about).passages
+        writer = _Writer(temporary, about, encoders, report)
+        return writer.add(read_passages(files, words)).passages
 
 
 def add(folder: Path, files: Iterable[str], report: Report) -> int:
@@ -73,14 +59,12 @@ def add(folder: Path, files: Iterable[str], report: Report) -> int:
     with _writing(folder) as temporary:
         manifest = read_manifest(folder)
         about, texts = manifest.about, Texts(folder)
-        encoders = load_encoders(about.engines)
-        check_encoders(about, encoders, str(folder))
-        builder = _Builder(temporary, report, len(texts))
-        shutil.copyfile(folder / TEXT, temporary / TEXT)
-        builder.places = np.load(folder / PLACES).tolist()
-        builder.open_indexes(about.engines, encoders, folder)
-        builder.add_passages(read_passages(files, about.words, Known(texts)))
-        return builder.finish(about).passages - manifest.passages
+        encoders = load_encoders(about, str(folder))
+        for file in (TEXT, *(vectors_file(about.engines.index(name)) for name in encoders)):
+            shutil.copyfile(folder / file, temporary / file)
+        writer = _Writer(temporary, about, encoders, report, np.load(folder / PLACES).tolist())
+        passages = read_passages(files, about.words, Known(texts))
+        return writer.add(passages).passages - manifest.passages
 
 
 def state(folder: Path) -> tuple[About, int, int]:
@@ -99,61 +83,52 @@ def listed(folder: Path) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Builder:
-    """A corpus while it is built."""
+class _Writer:
+    """Writes a corpus; `places` are the offsets of the passages that the folder has already."""
 
     folder: Path
+    about: About
+    encoders: Encoders
     report: Report
-    count: int = 0
     places: list[int] = field(default_factory=lambda: [0])
-    writers: list[Writer] = field(default_factory=list)
 
-    def open_indexes(
-        self,
-        engines: tuple[str, ...],
-        encoders: Mapping[str, Encoder],
-        earlier: Path | None = None,
-    ) -> None:
-        """Start an index for each engine, with the passages of an `earlier` corpus."""
-        for number, name in enumerate(engines):
-            if name == BM25:
-                words = LexicalWriter(self.folder / LEXICAL)
-                old = Texts(earlier) if earlier else ()
-                words.add(searched_text(each.title, each.text) for each in old)
-                self.writers.append(words)
-            else:
-                file = vectors_file(number)
-                vectors = earlier / file if earlier else None
-                self.writers.append(VectorWriter(self.folder / file, encoders[name], vectors))
-
-    def add_passages(self, passages: Iterable[Passage]) -> None:
-        """Write and index passages in batches."""
-        with (self.folder / TEXT).open("ab") as file:
-            rest = iter(passages)
-            while batch := list(islice(rest, BATCH)):
-                self._write(file, batch)
-                texts = [searched_text(each.title, each.text) for each in batch]
-                for writer in self.writers:
-                    writer.add(texts)
-                self.count += len(batch)
-                self.report(self.count, "reading")
-
-    def _write(self, file: IO[bytes], passages: Iterable[Passage]) -> None:
-        for each in passages:
-            row = {"id": each.id, "title": each.title, "text": each.text}
-            line = json.dumps(row, ensure_ascii=False).encode(errors="replace") + b"\n"
-            file.write(line)
-            self.places.append(self.places[-1] + len(line))
-
-    def finish(self, about: About) -> Manifest:
-        """Finish the indexes and write the manifest."""
-        if not self.count:
+    def add(self, passages: Iterable[Passage]) -> Manifest:
+        """Add passages, index them and write the manifest."""
+        known = len(self.places) - 1
+        self._write(passages)
+        count = len(self.places) - 1
+        if not count:
             raise InputError("the corpus has no passages; name files that hold some")
-        self.report(self.count, "indexing")
         np.save(self.folder / PLACES, np.array(self.places, np.int64))
-        for writer in self.writers:
-            writer.finish()
-        return write_manifest(self.folder, about, self.count)
+        self.report(count, "indexing")
+        for number, name in enumerate(self.about.engines):
+            if name == BM25:
+                Bm25Index.of(self._texts()).save(self.folder / LEXICAL)
+            else:
+                self._encode(vectors_file(number), self.encoders[name], known)
+        return write_manifest(self.folder, self.about, count)
+
+    def _write(self, passages: Iterable[Passage]) -> None:
+        with (self.folder / TEXT).open("ab") as file:
+            for each in passages:
+                row = {"id": each.id, "title": each.title, "text": each.text}
+                line = json.dumps(row, ensure_ascii=False).encode(errors="replace") + b"\n"
+                file.write(line)
+                self.places.append(self.places[-1] + len(line))
+                if len(self.places) % BATCH == 0:
+                    self.report(len(self.places) - 1, "reading")
+
+    def _encode(self, name: str, encoder: Encoder, known: int) -> None:
+        """Append the vectors of the passages after the `known` ones."""
+        texts = islice(self._texts(), known, None)
+        with (self.folder / name).open("ab") as file:
+            while batch := list(islice(texts, BATCH)):
+                file.write(np.ascontiguousarray(encoder.encode_passages(batch), "<f4").data)
+                known += len(batch)
+                self.report(known, "indexing")
+
+    def _texts(self) -> Iterator[str]:
+        return (searched_text(each.title, each.text) for each in Texts(self.folder))
 
 
 @contextlib.contextmanager

@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
-from graft.rag.corpora.engines import BM25, check_encoders, load_encoders
+from graft.rag.corpora.engines import BM25, load_encoders
 from graft.rag.corpora.folder import LEXICAL, Texts, read_manifest, vectors_file
-from graft.rag.corpora.indexes import LexicalRanker, Ranker, VectorRanker, fused
+from graft.rag.corpora.indexes import VectorIndex, fused
 from graft.rag.corpus import Hit
+from graft.retrieval.bm25 import Bm25Index
 
 DEPTH = 100  # minimum number of passages of each engine that are fused
 
@@ -18,12 +19,11 @@ class BuiltCorpus:
         self.manifest = read_manifest(folder)
         about = self.manifest.about
         self._texts = Texts(folder)
-        encoders = load_encoders(about.engines)
-        check_encoders(about, encoders, str(folder))
-        self._rankers: list[Ranker] = [
-            LexicalRanker(folder / LEXICAL)
+        encoders = load_encoders(about, str(folder))
+        self._indexes: list[Bm25Index | VectorIndex] = [
+            Bm25Index.load(folder / LEXICAL)
             if name == BM25
-            else VectorRanker(folder / vectors_file(number), about.size(name), encoders[name])
+            else VectorIndex(folder / vectors_file(number), about.size(name), encoders[name])
             for number, name in enumerate(about.engines)
         ]
 
@@ -34,11 +34,11 @@ class BuiltCorpus:
         """See Corpus."""
         if not query.strip():
             return []
-        if len(self._rankers) == 1:
-            numbers, scores = self._rankers[0].rank(query, k)
+        if len(self._indexes) == 1:
+            numbers, scores = self._indexes[0].rank(query, k)
         else:
             depth = max(DEPTH, k)
-            numbers, scores = fused([each.rank(query, depth) for each in self._rankers], k)
+            numbers, scores = fused([each.rank(query, depth) for each in self._indexes], k)
         return [
             Hit(self._texts[number], score)
             for number, score in zip(numbers.tolist(), scores.tolist(), strict=True)

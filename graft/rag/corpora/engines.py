@@ -1,7 +1,7 @@
 """Search engines of a corpus: BM25, vectors, or several fused by rank."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,13 +37,9 @@ class About:
     words: int
     probes: Mapping[str, list[float]] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        """The settings for JSON."""
-        return asdict(self)
-
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> "About":
-        """The settings of `as_dict`; ValueError, KeyError or TypeError for other content."""
+        """The settings from JSON; ValueError, KeyError or TypeError for other content."""
         probes = {str(name): list(map(float, v)) for name, v in content["probes"].items()}
         return cls(tuple(map(str, content["engines"])), int(content["words"]), probes)
 
@@ -52,19 +48,19 @@ class About:
         return len(self.probes[name])
 
 
-def load_encoders(engines: tuple[str, ...]) -> dict[str, Encoder]:
-    """The encoders among the engines."""
-    return {name: find_encoder(name) for name in engines if name != BM25}
+Encoders = Mapping[str, Encoder]  # by engine
 
 
-def describe(engines: tuple[str, ...], words: int, encoders: Mapping[str, Encoder]) -> About:
-    """The settings of a new corpus with these encoders."""
+def describe(engines: tuple[str, ...], words: int) -> tuple[About, Encoders]:
+    """The settings of a new corpus, and the encoders among its engines."""
+    encoders = _encoders(engines)
     probes = {name: each.encode_question(PROBE).tolist() for name, each in encoders.items()}
-    return About(engines, words, probes)
+    return About(engines, words, probes), encoders
 
 
-def check_encoders(about: About, encoders: Mapping[str, Encoder], where: str) -> None:
-    """Raise InputError for an encoder other than the one of the corpus."""
+def load_encoders(about: About, where: str) -> Encoders:
+    """The encoders of a corpus; InputError for another one of the same name."""
+    encoders = _encoders(about.engines)
     for name, encoder in encoders.items():
         made, now = np.asarray(about.probes[name], np.float32), encoder.encode_question(PROBE)
         if made.shape != now.shape or float(made @ now) < SAME:
@@ -72,3 +68,8 @@ def check_encoders(about: About, encoders: Mapping[str, Encoder], where: str) ->
                 f"the corpus {where} was built with another encoder {name}: install that one, or "
                 "build the corpus again"
             )
+    return encoders
+
+
+def _encoders(engines: tuple[str, ...]) -> Encoders:
+    return {name: find_encoder(name) for name in engines if name != BM25}

@@ -11,7 +11,7 @@ Opening a corpus maps them into memory.
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +57,7 @@ def write_manifest(folder: Path, about: About, passages: int) -> Manifest:
         for file in sorted(folder.rglob("*"))
         if file.is_file()
     }
-    content = {"format": FORMAT, **about.as_dict(), "passages": passages, "files": files}
+    content = {"format": FORMAT, **asdict(about), "passages": passages, "files": files}
     (folder / MANIFEST).write_text(json.dumps(content, indent=1), encoding="utf-8")
     return Manifest(about, passages, files)
 

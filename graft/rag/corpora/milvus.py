@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,15 @@ from graft.errors import InputError
 from graft.rag.corpora.engines import (
     BM25,
     About,
-    check_encoders,
+    Encoders,
     describe,
     load_encoders,
     searched_text,
 )
-from graft.rag.corpus import K1, B, Hit, Passage
+from graft.rag.corpus import Hit, Passage
 from graft.rag.corpus_files import Known, read_passages
-from graft.retrieval.bm25 import question_words
+from graft.retrieval.bm25 import K1, B, question_words
 from graft.retrieval.fusion import RANK_OFFSET
-from graft.retrieval.retriever import Encoder
 
 PREFIX = "milvus:"
 TOKEN = "GRAFT_MILVUS_TOKEN"  # noqa: S105  name of an environment variable
@@ -79,8 +78,7 @@ def build(
     address: Address, files: Iterable[str], engines: tuple[str, ...], words: int, report: Report
 ) -> int:
     """Build a collection of files, replacing an existing one; returns the number of passages."""
-    encoders = load_encoders(engines)
-    about = describe(engines, words, encoders)
+    about, encoders = describe(engines, words)
     building = f"{address.collection}{BUILDING}"
     with _client(address) as client:
         _check_owner(client, address)
@@ -107,8 +105,7 @@ def add(address: Address, files: Iterable[str], report: Report) -> int:
     """Add files to a collection; returns the number of new passages."""
     with _client(address) as client:
         about = _loaded(client, address)
-        encoders = load_encoders(about.engines)
-        check_encoders(about, encoders, str(address))
+        encoders = load_encoders(about, str(address))
         known = Known(_passages(client, address.collection))
         fresh = read_passages(files, about.words, known)
         return _insert(client, address.collection, fresh, about, encoders, report)
@@ -122,8 +119,7 @@ class MilvusCorpus:
         self._client = _connected(address)
         with _errors(address):
             self.about = _loaded(self._client, address)
-        self._encoders = load_encoders(self.about.engines)
-        check_encoders(self.about, self._encoders, str(address))
+        self._encoders = load_encoders(self.about, str(address))
 
     def __len__(self) -> int:
         with _errors(self.address):
@@ -256,7 +252,7 @@ def _check_owner(client: Any, address: Address) -> None:  # noqa: ANN401
 def _create(client: Any, name: str, about: About) -> None:  # noqa: ANN401
     from pymilvus import DataType, Function, FunctionType
 
-    settings = json.dumps({"format": FORMAT, **about.as_dict()})
+    settings = json.dumps({"format": FORMAT, **asdict(about)})
     schema = client.create_schema(auto_id=False, enable_dynamic_field=False, description=settings)
     schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=512)
     schema.add_field("title", DataType.VARCHAR, max_length=MAX_BYTES)
@@ -284,7 +280,7 @@ def _insert(
     name: str,
     passages: Iterable[Passage],
     about: About,
-    encoders: Mapping[str, Encoder],
+    encoders: Encoders,
     report: Report,
 ) -> int:
     """Insert passages with their vectors in batches; returns their number."""

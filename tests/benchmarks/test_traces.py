@@ -1,20 +1,24 @@
 """Drafts of a network are traced, and replayed to the same counts."""
 
+from pathlib import Path
+
 import pytest
 from test_replay import ROOM, answers, recorded
 from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import tiny_head
 
+from benchmarks.__main__ import main
 from benchmarks.decode.trace import write_traces
+from benchmarks.decode.traces import read_traces
 from graft.assemble.drafters import Drafters
 from graft.assemble.resources import DraftResources
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Cell, Recording
 from graft.bench.simulate.replay import Machine, replay
-from graft.bench.simulate.traces import read_traces
 from graft.errors import InputError
 
 CELL = Cell("test", 0.0, 0)
+RECORDINGS = Path(__file__).parents[1] / "guard" / "recordings.jsonl"
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +81,13 @@ def test_a_file_without_traces_is_refused(tmp_path):
     path.write_text("no")
     with pytest.raises(InputError, match="no file of traces"):
         read_traces(path, {})
+
+
+def test_simulate_refuses_what_is_no_trace(capsys):
+    assert main(["simulate", "--files", str(RECORDINGS), "--traces", "nowhere"]) == 1
+    assert "nowhere is no file of traces" in capsys.readouterr().err
+
+
+def test_simulate_prints_a_table(capsys):
+    assert main(["simulate", "--files", str(RECORDINGS), "--draft", "copy"]) == 0
+    assert "| copy |" in capsys.readouterr().out
