@@ -1,6 +1,5 @@
 """Tables against other engines."""
 
-from itertools import product
 from statistics import median
 
 from benchmarks.published.figures import (
@@ -32,6 +31,7 @@ NAMES = {
     "transformers-lookup": "transformers, prompt lookup of 10 ¹",
 }
 BATCHES = (1, 2, 4, 8, 16)
+LARGE = "llama-8b"  # the shape of the text's figures
 FEW = 1  # the session with one prompt of each category and every engine
 
 
@@ -53,6 +53,31 @@ def cpu_engines(results: Results) -> Grid:
     return Grid(columns, lines, figures)
 
 
+def plain_steps(results: Results) -> Grid:
+    """Graft's and vLLM's steps and prefill, and the ratio of their speeds."""
+    lines, ratios = [], {}
+    for row in select(results.rows, engine="graft"):
+        cell = {name: row[name] for name in ("model", "context", "batch")}
+        (other,) = select(results.rows, engine="vllm", **cell)
+        shown = []
+        for name, digits in (("ms_per_step", 2), ("prefill_s", 3)):
+            ratio = other[name] / row[name]
+            ratios[(*cell.values(), name)] = ratio
+            shown += [number(row[name], digits), number(other[name], digits), number(ratio)]
+        lines.append([row["model"], f"{row['context']:,} × {row['batch']}", *shown])
+    steps = {key: ratio for key, ratio in ratios.items() if key[0] == LARGE and "step" in key[3]}
+    prefill = [ratio for key, ratio in ratios.items() if key[0] == LARGE and "prefill" in key[3]]
+    one = steps.pop((LARGE, 2048, 1, "ms_per_step"))
+    figures = {
+        "one": number(one),
+        "others": f"{min(steps.values()):.2f} to {max(steps.values()):.2f}",
+        "prefill": f"{min(prefill):.2f} to {max(prefill):.2f}",
+    }
+    columns = ["shape", "context × batch", "step, ms", "vLLM", "speed / vLLM", "prefill, s", "vLLM",
+               "speed / vLLM"]  # fmt: skip
+    return Grid(columns, lines, figures)
+
+
 def cpu_batches(results: Results) -> Grid:
     """Figures of the text, over the groups of prompts that all engines have.
 
@@ -67,19 +92,6 @@ def cpu_batches(results: Results) -> Grid:
         found["total"].append(total_speedup(rows, "auto", "vllm").mean)
         found["ngram"].append(decode_speedup(rows, "vllm-ngram", "vllm").mean)
     return Grid(figures={name: ", ".join(map(number, means)) for name, means in found.items()})
-
-
-def gpu_transformers(results: Results) -> Grid:
-    """Figures of the text: Graft over each of the two engines, end to end."""
-    figures = {}
-    for run, name in (("eager", "transformers"), ("compiled", "transformers-compiled")):
-        ratios = []
-        for model, batch in product(("smollm2-135m", "qwen2.5-coder-0.5b"), (1, 16)):
-            rows = select(results.rows, model=model, batch=batch, run=run)
-            ours, theirs = (_speed(select(rows, variant=each)) for each in ("plain", name))
-            ratios.append(ours / theirs)
-        figures[run] = ", ".join(number(each, 1) for each in ratios)
-    return Grid(figures=figures)
 
 
 def _speed(rows: list[Row]) -> float:
@@ -137,14 +149,13 @@ SECTION = Section(
             cpu_batches,
         ),
         Table(
-            "transformers",
-            "One H200",
-            ["decode_h200_bf16_transformers"],
-            "python -m benchmarks decode --engines transformers --batches 1,16",
-            """Plain decoding, bf16, 64 tokens, end to end; smollm2-135m and qwen2.5-coder-0.5b in
-            batches of 1 and 16: {eager} times transformers 5.17 eager, {compiled} times with static
-            cache and `torch.compile`. One group of prompts each: read the first digit only.""",
-            gpu_transformers,
+            "steps",
+            "Plain decoding on one H200",
+            ["plain_steps_h200_bf16"],
+            "python -m benchmarks.decode.plain_steps --model FOLDER",
+            """vLLM 0.24, random weights (grown: Qwen2.5-1.5B's shape, widened), bf16, 128 tokens,
+            in turns, better of two. Attention and products have changed since ([log](log.md)).""",
+            plain_steps,
         ),
     ],
 )

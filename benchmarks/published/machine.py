@@ -1,7 +1,7 @@
 """Tables of kernels, step times, serving, indexes and datastores."""
 
 from benchmarks.published.engines import vllm_proposer
-from benchmarks.published.figures import NOTHING, number, percent, select, span, tokens
+from benchmarks.published.figures import number, percent, select
 from benchmarks.published.page import Grid, Section, Table
 from graft.bench.result_file import Results
 
@@ -12,51 +12,6 @@ INDEXES = {
     "counts": "n-gram counts (`igpg`)",
     "store": "datastore (`store:`)",
 }
-PREFILL = ((0, 2048), (0, 8192), (6144, 2048), (30720, 2048))  # context, new tokens
-
-
-def kernels(results: Results) -> Grid:
-    """Attention of one layer and whole steps, milliseconds."""
-    lines, ratios = [], []
-    for context in (4096, 131072):
-        for nodes in (1, 16, 64):
-            rows = select(results.rows, context=context, nodes=nodes)
-            attention = {row["variant"]: row for row in select(rows, part="attention")}
-            step = {row["variant"]: row for row in select(rows, part="step")}
-            ours = attention["triton"]
-            ratios.append(step["graphed"]["device_seconds"] / step["graphed"]["floor_seconds"])
-            lines.append(
-                [
-                    f"{tokens(context)}, {nodes}",
-                    _ms(ours["floor_seconds"], 3),
-                    _ms(ours["seconds"], 3),
-                    _ms(attention["sdpa flash, no mask"]["seconds"], 3),
-                    _ms(attention["sdpa cudnn, mask"]["seconds"], 3),
-                    _ms(step["graphed"]["floor_seconds"]),
-                    _ms(step["graphed"]["device_seconds"]),
-                    _ms(step["eager"]["device_seconds"], 1) if "eager" in step else NOTHING,
-                ]
-            )
-    figures = {"ratio": span(ratios), **_prefill(results)}
-    memory = select(results.rows, part="memory")[0]
-    figures["rest"] = f"{memory['rest_bytes'] / 2**20:.0f}"
-    columns = ["context, nodes", "attention floor", "ours", "flash, no mask", "cuDNN, mask",
-               "step floor", "step", "eager PyTorch"]  # fmt: skip
-    return Grid(columns, lines, figures)
-
-
-def _ms(seconds: float, digits: int = 2) -> str:
-    return number(1e3 * seconds, digits)
-
-
-def _prefill(results: Results) -> dict[str, str]:
-    """Ours, flash and cuDNN, milliseconds, of every shape."""
-    rows = select(results.rows, part="prefill")
-    times = {(row["variant"], row["context"], row["tokens"]): row["seconds"] for row in rows}
-    return {
-        name.split()[-1]: ", ".join(_ms(times[name, *shape]) for shape in PREFILL)
-        for name in ("triton", "sdpa flash", "sdpa cudnn")
-    }
 
 
 def serving(load: Results, prefix: Results) -> Grid:
@@ -97,7 +52,7 @@ def indexes(results: Results) -> Grid:
 
 def datastores(results: Results, passages: Results) -> Grid:
     """Figures of the text."""
-    one, many = (select(results.rows, tokens=50_000_000, merged=each)[0] for each in (True, False))
+    (one, *_) = select(results.rows, tokens=50_000_000, merged=True)
     found = passages.rows[0]
     figures = {
         "store_build": number(one["build_seconds"], 0),
@@ -106,7 +61,6 @@ def datastores(results: Results, passages: Results) -> Grid:
         "open": number(one["open_ms"], 1),
         "query": f"{one['query_us_p50']:.0f} µs (p99 {one['query_us_p99']:.0f})",
         "rest": f"{one['rest_us_p50']:.0f} ({one['rest_us_p99']:,.0f})",
-        "shards": f"{many['query_us_p50']:.0f} ({many['query_us_p99']:.0f})",
         "passages": f"{found['passages']:,}",
         "build": number(found["build_seconds"], 0),
         "memory": number(found["build_peak_megabytes"] / 1e3, 1),
@@ -117,19 +71,8 @@ def datastores(results: Results, passages: Results) -> Grid:
 
 
 SECTION = Section(
-    "Kernels, serving, indexes",
+    "Serving, indexes",
     [
-        Table(
-            "kernels",
-            "Tree attention and whole steps, ms",
-            ["kernels_h200_bf16_llama_8b"],
-            "python -m benchmarks kernels",
-            """Shape of Llama-3.1-8B, random weights, bf16, captured graphs. The floor reads
-            weights and KV cache once at copy bandwidth. Flash has no tree mask. Prefill
-            attention of 2K, 8K, 2K after 6K, 2K after 30K tokens: {triton}; flash {flash};
-            cuDNN {cudnn}. Other memory at 128K, 64 nodes: {rest} MiB.""",
-            kernels,
-        ),
         Table(
             "proposer",
             "Inside vLLM, and graft serve",
@@ -169,9 +112,8 @@ SECTION = Section(
             "python -m benchmarks.datastore.build corpora.jsonl.gz",
             """50M tokens of Wikipedia, ShareGPT and Python sources build in {store_build} s
             with {store_memory} GB, take {store_disk} MB on disk, open in {open} ms and answer a
-            query from held-out text in {query}, with REST's selection {rest}, in six shards
-            {shards}. A BM25 index of {passages} passages builds in {build} s with {memory} GB,
-            takes {disk} GB and answers in {search}.""",
+            query in {query}, REST's {rest}. A BM25 index of {passages} passages builds in {build} s
+            with {memory} GB, takes {disk} GB and answers in {search}.""",
             datastores,
         ),
     ],

@@ -157,8 +157,9 @@ AUTO = Section(
             "Same text",
             ["exact_h200_bf16"],
             "python -m benchmarks.decode.exact --questions FILE",
-            """`auto`, `copy`, `casd`, smollm2-135m, bf16, greedy, 16 at once: {differ} of {answers}
-            answers differ, {accepted} drafts accepted.""",
+            """`auto`, `copy`, `casd`, `eagle2`, `sd` and all mixed, smollm2-135m, bf16, greedy and
+            at temperature 1, 16 at once and one at a time: {differ} of {answers} answers differ,
+            {accepted} drafts accepted.""",
             exact_answers,
         ),
         Table(

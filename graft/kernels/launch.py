@@ -14,11 +14,16 @@ import triton.language as tl
 
 
 @cache
-def overlapped(device: torch.device) -> dict[str, bool]:
-    """The options of a launch on this device: PDL for the kernel, and for the driver."""
+def overlapped(device: torch.device, *, early: bool = True) -> dict[str, bool]:
+    """The options of a launch on this device: PDL for the kernel, and for the driver.
+
+    Not `early`: the kernel starts when the one before has finished, and lets the next start. Its
+    programs are then spread evenly; early ones lie where there is space at that moment, two on one
+    processor and none on another, which costs a kernel with one long program on each.
+    """
     if device.type != "cuda" or torch.cuda.get_device_capability(device)[0] < 9:  # noqa: PLR2004
         return {"PDL": False}
-    return {"PDL": True, "launch_pdl": True}
+    return {"PDL": True, "launch_pdl": early}
 
 
 def multiprocessors(device: torch.device) -> int:

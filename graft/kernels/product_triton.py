@@ -21,7 +21,7 @@ from torch import Tensor
 from graft.kernels.launch import overlapped, wait
 
 SEGMENT_STEP = 256  # inputs: segments are multiples of it
-MIN_SEGMENT = 4096  # inputs: shorter ones cost more than they save
+MIN_SEGMENT = 2048  # inputs: shorter ones cost more than they save
 PROGRAMS = 240  # of 16 outputs each that read a matrix at about full speed
 LINE = 128  # bytes of a cache line
 PREFETCH = 8  # lines of each row of weights
@@ -71,7 +71,12 @@ def plans(rows: int, outputs: int, depth: int, itemsize: int = 2) -> list[Produc
     if itemsize > 2:  # noqa: PLR2004
         return [ProductPlan(min(tile, 32), 32, 32, 4, 3)]
     found = {
-        16: [(16, 256, 2, 5, False), (32, 128, 2, 6, False), (64, 128, 4, 4, True)],
+        16: [
+            (16, 256, 2, 5, False),
+            (16, 256, 2, 7, False),
+            (64, 128, 4, 4, True),
+            (64, 256, 4, 3, True),
+        ],
         32: [(16, 256, 4, 4, False), (64, 128, 4, 4, True)],
         64: [(32, 128, 4, 5, False), (64, 128, 4, 4, False), (128, 64, 8, 4, True)],
         128: [(64, 64, 4, 4, False), (128, 64, 8, 4, False)],

@@ -35,7 +35,6 @@ from graft.kernels.split_plan import (
 )
 from graft.kernels.tree_layout import TreeLayout
 
-LAST_STAGES = 1
 FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
 _LOG2E = tl.constexpr(1.4426950408889634)
 _KEYS = tl.constexpr(BLOCK)
@@ -143,7 +142,7 @@ def attend(
     """[N, H, D] by a plan on the device."""
     nodes, heads, size = query.shape
     kv_heads = keys.shape[0]
-    group = heads // kv_heads
+    group, device = heads // kv_heads, query.device
     assert query.is_contiguous(), "queries must be contiguous"
     assert keys.stride() == values.stride(), "keys and values must have the same layout"
     assert keys.stride()[1:] == (size, 1), "a cache row must be contiguous"
@@ -155,7 +154,7 @@ def attend(
         GROUP=group, HEADS=heads, SIZE=size, PADDED=triton.next_power_of_2(size),
         LONGEST=max_split(kv_heads), HAS_WINDOW=window is not None,
         HAS_SOFTCAP=softcap is not None, HAS_SINKS=sinks is not None,
-        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", **overlapped(query.device),
+        PRECISION="ieee" if query.dtype == torch.float32 else "tf32", **overlapped(device),
     )  # fmt: skip
     shared = (
         query, keys, values, result, mixed, sums, sinks, plan.extents, plan.positions,
@@ -163,15 +162,14 @@ def attend(
     )  # fmt: skip
     if len(plan.tasks):
         _attend[(len(plan.tasks), kv_heads)](
-            *shared, plan.tasks, TILE=plan.tile, LAST_STAGES=LAST_STAGES, **options,
+            *shared, plan.tasks, TILE=plan.tile, **{**options, **overlapped(device, early=False)},
             **launch_of(plan.tile, size, query.dtype, plan.parts),
         )  # fmt: skip
     is_folded = plan.parts > FOLD
     if plan.merges and is_folded:
         _fold[(nodes, heads)](
             mixed, sums, nodes, plan.parts, plan.nodes,
-            HEADS=heads, SIZE=size, PADDED=options["PADDED"], num_warps=1,
-            **overlapped(query.device),
+            HEADS=heads, SIZE=size, PADDED=options["PADDED"], num_warps=1, **overlapped(device),
         )  # fmt: skip
     if plan.merges:
         _finish[(nodes, kv_heads)](
@@ -193,7 +191,7 @@ def _attend(
     TILE: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, LONGEST: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
-    LAST_STAGES: tl.constexpr, PDL: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One task for one key head; the columns of a task are those of `split_plan`."""
     task = tasks + tl.program_id(0) * _TASK
@@ -245,7 +243,7 @@ def _attend(
                 q, k, v, None, best, total, mixed, scale, softcap, HAS_SOFTCAP, PRECISION
             )
         start = tl.maximum(start, free)
-    for block in tl.range(start, stop, num_stages=LAST_STAGES):
+    for block in tl.range(start, stop, num_stages=1):
         whole_best, whole_sum, whole, best, total, mixed = _close_split(
             block, first, whole_best, whole_sum, whole, best, total, mixed, TILE, PADDED, LONGEST
         )

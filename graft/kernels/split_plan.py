@@ -21,13 +21,12 @@ from numba import njit
 from graft.kernels.tree_layout import TreeLayout, are_chains
 
 BLOCK = 64  # keys
-MIN_SPLIT = 2  # blocks
+MIN_SPLIT = 4  # blocks: merging two accumulators takes as long as a third of a block
 SPLITS_PER_DOUBLING = 8  # from index 1024 on, a split is about an eighth of its index ...
 SPLIT_BLOCKS = 4  # ... but at most so many blocks per key head: one long context fills the GPU
 DIRECT_NODES = 64  # of a chain from which its tasks compute everything
 UNCUT = 2  # stored splits where one task computes all of a context: merged ones, and the last
 SHORT = 1  # blocks of context that the last kernel computes on the way
-MIN_RUN = 4  # blocks of a first task
 
 # Columns of a task: its first query row (node * group + member) and their number; its first block
 # and the end of those that all rows see; where merged splits are stored and where the last split
@@ -196,8 +195,8 @@ def _run(blocks, even, longest):
     border after part of one, so that several tasks per processor even out."""
     if 4 * blocks <= 5 * even:
         return blocks
-    run = max(even // 4, min(even // 2, longest), MIN_RUN)
-    return max(border_before(min(run, blocks), longest), MIN_SPLIT)
+    run = max(even // 4, min(even // 2, longest), MIN_SPLIT)
+    return border_before(min(run, blocks), longest) or min(MIN_SPLIT, blocks)
 
 
 @njit(cache=True)

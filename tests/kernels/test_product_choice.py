@@ -89,9 +89,9 @@ def test_choices_are_kept(monkeypatch, tmp_path):
 def test_segments_give_parts():
     weight = torch.randn(16, 2 * 8192)
     product = ChosenProduct([weight], cut=True)
-    assert product.segments == 4
+    assert product.segments == 8
     x = torch.randn(2, 2 * 8192)
     parts = product(0, x)
-    assert parts.shape == (4, 2, 16)
+    assert parts.shape == (8, 2, 16)
     torch.testing.assert_close(parts.sum(0), x @ weight.T, rtol=1e-3, atol=1e-2)
     assert default_plan(2, 16, 2 * 8192, 4)

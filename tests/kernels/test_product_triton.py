@@ -112,7 +112,14 @@ def test_plans_are_valid(rows, outputs, depth):
 
 @pytest.mark.parametrize(
     ("outputs", "depth", "segments"),
-    [(4096, 14336, 1), (1536, 8960, 2), (1536, 53248, 4), (576, 1536, 1), (28672, 4096, 1)],
+    [
+        (4096, 14336, 1),
+        (1536, 8960, 4),
+        (1536, 6144, 2),
+        (1536, 53248, 4),
+        (576, 1536, 1),
+        (28672, 4096, 1),
+    ],
 )
 def test_matrices_of_few_outputs_and_many_inputs_are_cut(outputs, depth, segments):
     assert segments_of(outputs, depth) == segments

@@ -276,7 +276,7 @@ def test_a_node_has_the_same_bits_in_any_step(monkeypatch):
 # The plan
 
 
-@pytest.mark.parametrize("longest", [2, 8, 32])
+@pytest.mark.parametrize("longest", [4, 8, 32])
 def test_splits_grow_with_their_index(longest):
     place, sizes = 0, []
     while place < 4096:
