@@ -35,7 +35,7 @@ class Case:
         for length in lengths:
             text = random.integers(3, 120, length + 1).tolist()
             extent = self.model.open(length)
-            self.model.forward.keeps_features = True
+            self.model.keep_features([-1])
             features = []
             for first in range(0, length, self.model.chunk):
                 chunk = text[first : min(first + self.model.chunk, length)]

@@ -43,7 +43,7 @@ def at_work(head, model):
 def target(model):
     """The target has read the text but for its last token; its features."""
     extent = model.open(len(TEXT))
-    model.forward.keeps_features = True
+    model.keep_features([-1])
     model.prefill(extent, TEXT[:-1])
     yield extent, model.features(range(len(TEXT) - 1))
     model.close(extent)
