@@ -88,7 +88,9 @@ class PanelForward:
         numbers = np.array([shape.epsilon, shape.scale], np.float32)
         splits = int(plan.blocks[:, 3].max())
         partial = self._partial.take(splits, shape, len(tokens))
-        stops = sorted(each for each in self.feature_layers if each >= 0) if kept is not None else []
+        stops = (
+            sorted(each for each in self.feature_layers if each >= 0) if kept is not None else []
+        )
         bounds = [0, *stops, self.shape.layers if layers is None else layers]
         for first, last in pairwise(bounds):
             with COMPUTING:

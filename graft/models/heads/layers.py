@@ -40,11 +40,11 @@ class MLP(nn.Module):
 class CrossAttention(nn.Module):
     """Attention to given keys and values of one or several layers, each with its own heads."""
 
-    def __init__(self, config: HeadConfig, layers: int = 1) -> None:
+    def __init__(self, config: HeadConfig, layers: int = 1, inputs: int | None = None) -> None:
         super().__init__()
         self.head_size, self.groups = config.head_size, config.heads // config.kv_heads
         width = layers * config.heads * config.head_size
-        self.q_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
+        self.q_proj = nn.Linear(inputs or config.hidden, width, bias=config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden, bias=False)
 
     def queries(self, x: Tensor, rotary: Rotary) -> Tensor:
@@ -70,13 +70,13 @@ class CrossAttention(nn.Module):
 
 
 class SelfAttention(CrossAttention):
-    """Attention with keys and values of its own."""
+    """Attention with keys and values of its own; `inputs` is the width of its inputs."""
 
-    def __init__(self, config: HeadConfig) -> None:
-        super().__init__(config)
-        width = config.kv_heads * config.head_size
-        self.k_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
+    def __init__(self, config: HeadConfig, inputs: int | None = None) -> None:
+        super().__init__(config, inputs=inputs)
+        width, inputs = config.kv_heads * config.head_size, inputs or config.hidden
+        self.k_proj = nn.Linear(inputs, width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(inputs, width, bias=config.attention_bias)
 
     def keys_values(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """[B, T, E] to rotated keys and values [B, K, T, D]."""

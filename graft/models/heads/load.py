@@ -17,7 +17,7 @@ from graft.models.heads.runner import HeadRunner
 from graft.models.language_model import LanguageModel
 from graft.models.load import LoadedModel, read_config
 
-RUNNERS = {"eagle2": EagleRunner, "longspec": LongSpecRunner}
+RUNNERS = {"eagle3": EagleRunner, "eagle2": EagleRunner, "longspec": LongSpecRunner}
 
 
 def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
