@@ -9,11 +9,14 @@ by side as input; its outputs need not be features of the target, and it has a n
 layer of its own.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.layers import MLP, Norm, Positions, SelfAttention, all_ids
+from graft.models.heads.row_masks import Mask
 
 
 class Eagle2Layer(nn.Module):
@@ -86,38 +89,23 @@ class EagleHead(nn.Module):
         return self.fc(pairs) if self._fuses_pairs else pairs
 
     def forward(
-        self, embeddings: Tensor, features: Tensor, positions: Tensor, visible: Tensor, steps: int
+        self, embeddings: Tensor, features: Tensor, positions: Tensor, masks: Sequence[Mask]
     ) -> Tensor:
         """Inputs of the output layer [steps, B, T, E] that the head predicts in a chain of steps,
         as at inference.
 
         Column t holds token t + 1 and the target's features t and predicts token t + 2. In step i
         the last i features before a column are the head's own, of step i - 1 and so on, the earlier
-        ones the target's. `visible` [B, T, T]: the columns a column attends to (itself and those
-        before it in its document); [1, T, T] if it is the same for all.
+        ones the target's. `masks` are those of `chain_masks`, one for each step.
         """
         rotary, features = self.rotary(positions), self.project(features)
         attention, pairs, outputs = self.layer.self_attn, [], []
-        for _ in range(steps):
+        for mask in masks:
             inputs = self.fuse(embeddings, features)
             normed = self.layer.normed(inputs)
             pairs.append(attention.keys_values(normed, rotary))
             keys, values = (torch.cat(parts, 2) for parts in zip(*pairs, strict=True))
-            mask = chain_mask(visible, len(pairs))
             attended = attention.attend(attention.queries(normed, rotary), keys, values, mask)
             outputs.append(self.layer.after(inputs, attended))
             features = outputs[-1].roll(1, 1)
         return self.norm(torch.stack(outputs))
-
-
-def chain_mask(visible: Tensor, steps: int) -> Tensor:
-    """[B, T, steps * T]: in the last of `steps`, the keys of each step a column attends to.
-
-    Those of the first step up to `steps` - 1 columns back, then one of each step: its own chain.
-    """
-    last = steps - 1
-    columns = torch.arange(visible.shape[-1], device=visible.device)
-    back = columns[:, None] - columns  # how far a key lies behind a query
-    parts = [visible & (back >= last)]
-    parts += [visible & (back == last - step) for step in range(1, steps)]
-    return torch.cat(parts, -1)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import locate
-from graft.models.heads.config import HeadConfig, head_config
+from graft.models.heads.config import HeadConfig, default_features, head_config
 from graft.models.heads.files import HEADS, Head, read_head, write_head
 from graft.models.load import read_config
 from graft.train.card import model_card, training_facts
@@ -17,7 +18,6 @@ from graft.train.compiling import compile_in_place, compiles
 from graft.train.dataset import DataOptions, Dataset, files_of, prepare
 from graft.train.journal import Journal
 from graft.train.loop import Loop, TrainingSetup
-from graft.train.losses import OutputLayer
 from graft.train.objectives import OBJECTIVES
 from graft.train.processes import own_device, processes
 from graft.train.regenerate import regenerate
@@ -41,7 +41,7 @@ def train(
     journal = Journal(None if taking_part.rank else settings.work, say)
     files = _texts(settings, journal, first=taking_part.rank == 0)
     taking_part.broadcast(None)  # wait for the answers
-    target = load_target(settings.model, own_device(settings.device), settings.cross_layers)
+    target = _target(settings, own_device(settings.device))
     if taking_part.rank:
         taking_part.broadcast(None)  # wait until the first process has built the rows
     dataset = _dataset(settings, target, files, journal)
@@ -50,8 +50,7 @@ def train(
     head = _head(settings, target, dataset)
     if compiles(target.output):
         compile_in_place(head)
-    output = OutputLayer.of(target.output, head.d2t)
-    objective = OBJECTIVES[settings.kind](target, output, settings)
+    objective = OBJECTIVES[settings.kind](target, head, settings)
     setup = TrainingSetup(settings, head, objective, dataset, taking_part, journal)
 
     def save_head(progress: Progress) -> None:
@@ -63,6 +62,17 @@ def train(
         return Loop(setup, save_head).run(stopping)
     finally:
         journal.finish()
+
+
+def _target(settings: Settings, device: str) -> Target:
+    """The target with what the kind of head reads."""
+    checkpoint = locate(settings.model)
+    layers = read_config(checkpoint).get_text_config().num_hidden_layers
+    cross = settings.cross_layers if settings.kind == "longspec" else 0
+    features = default_features(settings.kind, layers)
+    if settings.start:
+        features = read_head(settings.start).config.feature_layers or features
+    return load_target(checkpoint, device, cross, features)
 
 
 def _texts(settings: Settings, journal: Journal, *, first: bool) -> list[str]:
@@ -110,10 +120,10 @@ def _head(settings: Settings, target: Target, dataset: Dataset) -> Head:
         window=settings.window,
         final_norm=not settings.no_final_norm,
         cross_layers=settings.cross_layers,
+        **({"own_output": False} if settings.tied_output else {}),
+        **({"inner": settings.inner} if settings.inner else {}),
     )
-    head = _new(config, settings, target)
-    head.d2t.copy_(ids)
-    return head.to(target.device).train()
+    return _new(config, ids, settings, target).to(target.device).train()
 
 
 def _started(folder: Path, settings: Settings, target: Target) -> Head:
@@ -127,13 +137,14 @@ def _started(folder: Path, settings: Settings, target: Target) -> Head:
     if layers == settings.cross_layers:
         return head
     config = replace(head.config, cross_layers=settings.cross_layers)
-    wider = _new(config, settings, target)
+    wider = _new(config, head.d2t, settings, target)
     widen(wider, head)
     return wider
 
 
-def _new(config: HeadConfig, settings: Settings, target: Target) -> Head:
+def _new(config: HeadConfig, ids: Tensor, settings: Settings, target: Target) -> Head:
     head = HEADS[settings.kind](config)
+    head.d2t.copy_(ids)
     init_random(head, settings.seed)
     if not settings.random_start:
         init_from_target(head, target.network)

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
+from graft.models.heads.row_masks import Mask, masked_attention
 from graft.models.rope import Rope, rope_of
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
@@ -51,18 +52,10 @@ class CrossAttention(nn.Module):
         """[B, T, E] to rotated [B, H, T, D]."""
         return rotate(self._split(self.q_proj(x)), rotary)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """[B, T, E] from keys and values [B, K, S, D] where mask [B, T, S] is True.
-
-        A row whose mask is empty gives zeros.
-        """
-        keys, values = (
-            x.to(queries.dtype).repeat_interleave(self.groups, 1) for x in (keys, values)
-        )
-        sees = mask.any(-1)
-        mask = mask | ~sees[..., None]  # else softmax over nothing
-        attended = F.scaled_dot_product_attention(queries, keys, values, mask[:, None])
-        attended = attended * sees[:, None, :, None]
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> Tensor:
+        """[B, T, E] from keys and values [B, K, S, D]; zeros for a column that sees nothing."""
+        keys, values = keys.to(queries.dtype), values.to(queries.dtype)
+        attended = masked_attention(queries, keys, values, mask)
         return self.o_proj(attended.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:

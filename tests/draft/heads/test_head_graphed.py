@@ -35,13 +35,13 @@ class Case:
         for length in lengths:
             text = random.integers(3, 120, length + 1).tolist()
             extent = self.model.open(length)
-            self.model.keep_features([-1])
-            features = []
+            features, layers = [], self.runner.config.feature_layers
             for first in range(0, length, self.model.chunk):
                 chunk = text[first : min(first + self.model.chunk, length)]
                 self.model.prefill_chunk(extent, chunk)
-                features.append(self.model.features(range(len(chunk))))
-            self.texts.append((text, torch.cat(features)))
+                if layers:
+                    features.append(self.model.features(range(len(chunk)), layers))
+            self.texts.append((text, torch.cat(features or [torch.empty(length, 0)])))
             self.extents.append(extent)
 
     def inputs(self, samplers, new_tokens=1):
@@ -96,14 +96,23 @@ def test_drafts_from_buffers_equal_launched_drafts(kind, device, new_tokens):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("longspec", {"cross_layers": 2}),
+        ("eagle3", {"norm_before_residual": True, "own_output": False}),
+    ],
+)
 @pytest.mark.slow
-def test_drafts_attend_to_several_layers(device):
-    case = Case("longspec", device, [130, 5], cross_layers=2)
+def test_drafts_of_variants_equal_launched_drafts(kind, options, device):
+    case = Case(kind, device, [130, 5], **options)
     assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, new_tokens=4))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "layers"), [("eagle2", 1), ("longspec", 1), ("longspec", 2)])
+@pytest.mark.parametrize(
+    ("kind", "layers"), [("eagle3", 1), ("eagle2", 1), ("longspec", 1), ("longspec", 2)]
+)
 def test_the_papers_beams_are_captured(kind, layers):
     case = Case(kind, "cuda", [5, 700, 300], cross_layers=layers)
     graphed = GraphedGrowth(case.runner)

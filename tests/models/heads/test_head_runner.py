@@ -1,7 +1,6 @@
 """Heads at work against their own training forward over the plain sequence."""
 
 from copy import deepcopy
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from graft.models.heads.files import read_head, write_head
 from graft.models.heads.load import run_head
 from graft.models.heads.longspec_runner import into_cache_order
 from graft.models.heads.panel_linear import PanelLinear
+from graft.models.heads.row_masks import chain_masks, shift_mask, window_mask
 from graft.models.heads.runner import Text
 
 TEXT = torch.randint(3, 128, (90,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -56,7 +56,8 @@ def target(model):
     extent = model.open(len(TEXT))
     model.keep_features([0, 1, -1])
     model.prefill(extent, TEXT[:-1])
-    yield extent, partial(model.features, range(len(TEXT) - 1))
+    states = {each: model.features(range(len(TEXT) - 1), [each]) for each in (0, 1, -1)}
+    yield extent, lambda layers: torch.cat([states[each] for each in layers], -1)
     model.close(extent)
 
 
@@ -87,21 +88,22 @@ def expected(runner, target, path, head=None):
     extent, features = target
     features = features and features(runner.config.feature_layers or (-1,))
     tokens, depth = [*TEXT, *path], len(path)
-    visible = torch.ones(1, len(tokens), len(tokens), dtype=torch.bool).tril()
+    documents = torch.zeros(1, len(tokens), dtype=torch.int64)
     positions = torch.arange(len(tokens))[None]
     embeddings = runner.model.forward.embed(torch.tensor([tokens]))
     if runner.window is None:
         unknown = torch.full((1, depth, features.shape[1]), 9.0)
         fed = torch.cat([features[None], unknown], 1)
-        positions, visible = positions[:, :-1], visible[:, :-1, :-1]
-        return head(embeddings[:, 1:], fed, positions, visible, depth + 1)[-1, 0, -1]
+        masks = chain_masks(documents[:, 1:], depth + 1)
+        return head(embeddings[:, 1:], fed, positions[:, :-1], masks)[-1, 0, -1]
     layers = runner.config.cross_layers
     rows = runner.model.arena.storage.read(extent.rows)[:, -layers:]
     if head is not runner.head:  # as it was trained: the last layer's first
         rows = rows.flip(1)
     rows = rows.flatten(1, 2)
     memory = torch.cat([rows, torch.full((2, 2 * layers, depth + 1, 16), 9.0)], 2)
-    return head(embeddings, tuple(memory[:, None]), positions, visible, [depth + 1])[0, 0, -1]
+    masks = window_mask(documents, head.config.window), [shift_mask(documents, depth + 1)]
+    return head(embeddings, tuple(memory[:, None]), positions, *masks)[0, 0, -1]
 
 
 def close(found, wanted):
