@@ -25,6 +25,7 @@ class LongSpecHead(nn.Module):
     """Embedding and output layer are the target's; `d2t` [n] int64 are the drafted ids."""
 
     d2t: Tensor
+    lm_head = None
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from graft.models.heads.files import Head
 from graft.train.compiling import compiled, compiles
 
 CHUNK = 2048  # tokens
-Chunk = tuple[Tensor, Tensor | None]  # a chunk's features [m, E] and labels [m]
+Chunk = tuple[Tensor, Tensor | None, bool]  # features [m, E] and labels [m]; see Supervision
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class OutputLayer:
     @classmethod
     def of(cls, whole: Tensor, head: Head) -> "OutputLayer":
         """A head without an output layer has a copy of the target's drafted rows."""
-        own = head.lm_head.weight if head.config.own_output else whole[head.d2t]
-        return cls(whole, own, head.d2t)
+        own = head.lm_head
+        return cls(whole, whole[head.d2t] if own is None else own.weight, head.d2t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,19 @@ class Supervision:
     """What the outputs [S, N, E] should predict.
 
     `features` [N, E] are the inputs of the target's output layer; `labels` [N] are the text's next
-    ids, or None for the target's distribution; `weights` [S, N] weight each output.
+    ids, or None for the target's distribution; `weights` [S, N] weight each output. `renormalised`
+    is EAGLE-3's rule: the distribution over the drafted ids alone, where its argmax is drafted.
     """
 
     features: Tensor
     labels: Tensor | None
     weights: Tensor
+    renormalised: bool = False
 
     def chunk(self, places: Tensor) -> Chunk:
-        """Features and labels at some of the N places."""
-        return self.features[places], None if self.labels is None else self.labels[places]
+        """What is expected at some of the N places."""
+        labels = None if self.labels is None else self.labels[places]
+        return self.features[places], labels, self.renormalised
 
 
 def cross_entropy(
@@ -59,7 +62,7 @@ def cross_entropy(
     """The weighted sum, and where [S, N] the argmax of head and target agree.
 
     Only the ids of the draft vocabulary count: the target's probability of other ids lowers the
-    weight of a token.
+    weight of a token, unless it is renormalised.
     """
     return _Chunked.apply(outputs, layer.drafted, supervision, layer)
 
@@ -120,12 +123,16 @@ def _chunk(
 
 def _expected(chunk: Chunk, layer: OutputLayer) -> tuple[Tensor, Tensor]:
     """Expected probabilities of the draft vocabulary [m, n], and the target's argmax [m]."""
-    features, labels = chunk
+    features, labels, renormalised = chunk
     logits = (features.to(layer.whole.dtype) @ layer.whole.T).float()
     best = logits.argmax(-1)
-    if labels is None:
-        return (logits[:, layer.ids] - logits.logsumexp(-1, keepdim=True)).exp(), best
-    return (labels[:, None] == layer.ids).float(), best
+    if labels is not None:
+        return (labels[:, None] == layer.ids).float(), best
+    drafted = logits[:, layer.ids]
+    if renormalised:
+        known = (best[:, None] == layer.ids).any(-1, keepdim=True)
+        return drafted.softmax(-1) * known, best
+    return (drafted - logits.logsumexp(-1, keepdim=True)).exp(), best
 
 
 @cache

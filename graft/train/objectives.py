@@ -1,7 +1,8 @@
 """The training objective of each kind of head, and its measurement.
 
 EAGLE heads are trained on their logits, fed with their own outputs for several steps as at
-inference (EAGLE-3's training-time test); for EAGLE-2 `paper` adds EAGLE-1's loss on the features.
+inference (EAGLE-3's training-time test). `paper` is EAGLE-3's distribution over the drafted ids,
+and for EAGLE-2 adds EAGLE-1's loss on the features.
 LongSpec is trained with the target's last 1 to `shifts` keys masked, as in a draft chain.
 """
 
@@ -123,6 +124,7 @@ class EagleObjective:
             features.flatten(0, 1),
             labels if self._settings.loss == "token" else None,
             weights.flatten(1),
+            renormalised=self._settings.loss == "paper" and self._settings.kind == "eagle3",
         )
         loss, agreed = cross_entropy(outputs.flatten(1, 2), supervision, self._layer)
         if self._settings.loss == "paper" and self._settings.kind == "eagle2":

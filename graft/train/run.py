@@ -21,7 +21,7 @@ from graft.train.loop import Loop, TrainingSetup
 from graft.train.objectives import OBJECTIVES
 from graft.train.processes import own_device, processes
 from graft.train.regenerate import regenerate
-from graft.train.settings import Settings
+from graft.train.settings import ANSWERS, Settings
 from graft.train.start import init_from_target, init_random, widen
 from graft.train.state import Progress
 from graft.train.target import Target, load_target
@@ -30,10 +30,15 @@ from graft.train.target import Target, load_target
 def train(
     settings: Settings, say: Callable[[str], None], stopping: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Train a head into `settings.out`; whether the run is complete.
+    """Train a head into `settings.out`; whether the run is complete. For ANSWERS, only generate the
+    training data into this file.
 
     After a stop or a kill, the same settings resume from the last checkpoint.
     """
+    if settings.kind == ANSWERS:
+        files_of(settings.data)
+        regenerate(settings, say)
+        return True
     _check_out(settings.out)
     _check_layers(settings)
     files_of([*settings.data, *([settings.exclude] if settings.exclude else [])])
@@ -84,7 +89,7 @@ def _texts(settings: Settings, journal: Journal, *, first: bool) -> list[str]:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     else:
-        answers = settings.answers or settings.work / "answers.jsonl"
+        answers = settings.answers_file
     return [str(answers)]
 
 

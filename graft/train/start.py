@@ -34,19 +34,13 @@ def init_random(head: Head, seed: int) -> None:
 @torch.no_grad()
 def init_from_target(head: Head, network: PreTrainedModel) -> None:
     """Copy weights of the target whose shapes match, over random ones."""
-    if head.config.kind == "longspec":
+    if isinstance(head, LongSpecHead):
         _copy_layers(head, network.base_model)
         return
     _balance_fusion(head, network)
     if head.config.kind == "eagle3":
-        decoder, layer = network.base_model, head.layer
-        last = decoder.layers[-1]
-        _copy(dict(layer.mlp.named_parameters()), last.mlp)
-        _copy(
-            dict(layer.post_attention_layernorm.named_parameters()), last.post_attention_layernorm
-        )
-        _copy(dict(head.norm.named_parameters()), decoder.norm)
-    if head.config.own_output:
+        _copy_block(head, network.base_model)
+    if head.lm_head is not None:
         head.lm_head.weight.copy_(network.get_output_embeddings().weight[head.d2t].float())
 
 
@@ -76,6 +70,17 @@ def _balance_fusion(head: EagleHead, network: PreTrainedModel) -> None:
     for weight, part in zip(head.fc.weight.chunk(len(parts), 1), parts, strict=True):
         size = part.float().pow(2).mean(-1).sqrt().median().item()
         weight *= head.fc.in_features**-0.5 / (STD * size)
+
+
+def _copy_block(head: EagleHead, decoder: PreTrainedModel) -> None:
+    last = decoder.layers[-1]
+    copied = [
+        (head.layer.mlp, last.mlp),
+        (head.layer.post_attention_layernorm, last.post_attention_layernorm),
+        (head.norm, decoder.norm),
+    ]
+    for ours, theirs in copied:
+        _copy(dict(ours.named_parameters()), theirs)
 
 
 def _copy_layers(head: LongSpecHead, decoder: PreTrainedModel) -> None:

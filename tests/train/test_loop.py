@@ -225,6 +225,16 @@ def test_a_head_of_one_cross_layer_can_be_widened_to_two(settings):
         train(narrow, silent)
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_longspec_can_be_trained_as_in_its_paper(settings, plain):
+    """With anchor-offset positions, and a twin with plain ones."""
+    paper = replace(settings, kind="longspec", paper=True, steps=2, vanilla_positions=plain)
+    assert (paper.loss, paper.cross_layers, paper.draft_vocabulary) == ("token", 1, 0)
+    assert train(paper, silent)
+    config = read_head(paper.out).config
+    assert (config.final_norm, config.cross_layers, config.draft_vocabulary) == (False, 1, 128)
+
+
 def test_an_eagle3_head_may_be_narrow_share_the_output_layer_and_have_eight_bits(settings):
     small = replace(
         settings, kind="eagle3", inner=32, tied_output=True, unroll=2, steps=2, dtype="int8"
@@ -280,6 +290,8 @@ def test_minutes_end_a_run_too(settings):
         ({"cross_layers": 2}, "--cross-layers is for longspec"),
         ({"held_out": 0.0}, "--held-out must be above 0"),
         ({"tied_output": True}, "--tied-output is for eagle3"),
+        ({"paper": True}, "--paper is for longspec"),
+        ({"kind": "answers"}, "--regenerate N"),
     ],
 )
 def test_invalid_settings_are_errors(settings, change, line):

@@ -44,9 +44,11 @@ def rows_of(*lengths, length=32, seed=0):
     )
 
 
-@pytest.mark.parametrize("own", [False, True])
-@pytest.mark.parametrize("labelled", [False, True])
-def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, own, monkeypatch):
+@pytest.mark.parametrize(
+    ("labelled", "own", "renormalised"),
+    [(False, False, False), (True, False, False), (False, True, False), (False, True, True)],
+)
+def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, own, renormalised, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr("graft.train.losses.CHUNK", 5)
     vocabulary, drafted, count, width = 30, 12, 17, 8
@@ -58,6 +60,7 @@ def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, own, monkeypat
         torch.randn(count, width),
         torch.randint(vocabulary, (count,)) if labelled else None,
         torch.rand(2, count) * (torch.rand(2, count) > 0.3),
+        renormalised=renormalised,
     )
     loss, agreed = cross_entropy(outputs, supervision, layer)
     inputs = (outputs, rows) if own else (outputs,)
@@ -65,6 +68,9 @@ def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, own, monkeypat
 
     target_logits = supervision.features @ layer.whole.T
     goal = F.softmax(target_logits, -1)[:, layer.ids]
+    if renormalised:
+        known = torch.isin(target_logits.argmax(-1), layer.ids)
+        goal = goal / goal.sum(-1, keepdim=True) * known[:, None]
     if labelled:
         goal = F.one_hot(supervision.labels, vocabulary)[:, layer.ids].float()
     logits = outputs @ rows.T

@@ -75,7 +75,7 @@ class HeadRunner:
         if packed:  # activations in 32 bits, weights in their own dtype
             pack_linears(head)
         self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
-        if head.config.own_output:
+        if head.lm_head is not None:
             self.output = head.lm_head
         elif packed:
             self.output = PanelLinear(weight)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import tiny_network
+from transformers import Qwen2Config
 
 from graft.errors import CheckpointError
 from graft.models.checkpoints.pretrained import Checkpoint
@@ -353,3 +354,25 @@ def test_a_folder_without_a_head_is_refused_in_one_line(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"abc")
     with pytest.raises(CheckpointError, match="truncated"):
         read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"inner": 1536, "draft_vocabulary": 16384},
+        {"inner": 6144, "draft_vocabulary": 32768, "own_output": False},
+    ],
+)
+def test_an_eagle3_head_for_a_model_of_1_5b_fits_into_48_mib(more):
+    """The sizes of Qwen2.5-Coder-1.5B."""
+    target = Qwen2Config(
+        hidden_size=1536, num_attention_heads=12, num_key_value_heads=2, num_hidden_layers=28,
+        intermediate_size=8960, vocab_size=151936,
+    )  # fmt: skip
+    config = head_config("eagle3", CHECKPOINT, target, **more)
+    assert config.feature_layers == (2, 14, 25)
+    with torch.device("meta"):
+        head = HEADS["eagle3"](config)
+    matrices = sum(4 * len(p) + p.numel() for p in head.parameters() if p.dim() == 2)
+    tables = 8 * config.draft_vocabulary + config.vocabulary
+    assert matrices + tables < 47.9 * 2**20
