@@ -12,7 +12,8 @@ from graft.errors import InputError
 from graft.models.checkpoints.pretrained import locate
 from graft.models.heads.config import HeadConfig, default_features, head_config
 from graft.models.heads.files import HEADS, Head, read_head, write_head
-from graft.models.load import read_config
+from graft.models.heads.row_masks import BLOCK
+from graft.models.load import find_device, read_config
 from graft.train.card import model_card, training_facts
 from graft.train.compiling import compile_in_place, compiles
 from graft.train.dataset import DataOptions, Dataset, files_of, prepare
@@ -71,6 +72,8 @@ def train(
 
 def _target(settings: Settings, device: str) -> Target:
     """The target with what the kind of head reads."""
+    if find_device(device).type != "cpu" and settings.length % BLOCK:
+        raise InputError(f"--length must be a multiple of {BLOCK} on a GPU")
     checkpoint = locate(settings.model)
     layers = read_config(checkpoint).get_text_config().num_hidden_layers
     cross = settings.cross_layers if settings.kind == "longspec" else 0

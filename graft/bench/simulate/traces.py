@@ -23,7 +23,7 @@ from graft.tree.draft_tree import DraftTree
 FORMAT = 1
 SOURCE = "traced"
 # Networks with a fixed tree size; others draft as many nodes as the cost model allows.
-FIXED = ("eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
+FIXED = ("eagle3", "eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
 FIXED_PREFIX = "magicdec"
 GUIDED = ("casd", "rasd-pld", "rasd-rest")  # presets that a traced network enables
 
