@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.row_masks import Mask, masked_attention
-from graft.models.rope import Rope, rope_of
+from graft.models.rope import rope_of, rotary_tables
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 
@@ -87,7 +87,7 @@ class Positions(nn.Module):
 
     def forward(self, positions: Tensor) -> Rotary:
         """Cosine and sine [B, 1, T, D] float32 at positions [B, T]."""
-        tables = Rope(self.frequencies, self.scaling).tables(positions)
+        tables = rotary_tables(positions, self.frequencies, self.scaling)
         cosine, sine = (torch.cat([each, each], -1)[:, None] for each in tables)
         return cosine, sine
 

@@ -2,15 +2,21 @@
 
 import pytest
 import torch
+from tiny import tiny_network
+from tiny_heads import tiny_head
+from torch._dynamo.testing import CompileCounter
 from torch.nn.attention.flex_attention import flex_attention
 
+from graft.models.heads import row_masks
 from graft.models.heads.row_masks import (
     FAR,
     chain_masks,
     dense_mask,
     masked_attention,
     row_mask,
+    shift_mask,
     sparse_mask,
+    window_mask,
 )
 
 DOCUMENTS = torch.tensor([[0] * 5 + [1] * 20 + [2] * 7, [0] * 32, [0] * 16 + [1] * 16])
@@ -73,3 +79,25 @@ def test_memory_of_a_sparse_mask_is_linear_in_the_row():
     mask = sparse_mask(documents, torch.tensor([(0, FAR)]))
     numbers = sum(each.numel() for each in mask.as_tuple() if torch.is_tensor(each))
     assert numbers < (1 << 30) / 1000
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_head_is_one_graph_for_all_documents_and_shifts(monkeypatch):
+    """As a GPU trains it, but for the backend."""
+    monkeypatch.setattr(row_masks, "dense_mask", sparse_mask)
+    for kind in ("eagle3", "longspec"):
+        head, frames = tiny_head(kind, tiny_network(), knows=False), CompileCounter()
+        compiled = torch.compile(head, dynamic=False, backend=frames, fullgraph=True)
+        embeddings, positions = torch.randn(2, 256, 64), torch.arange(256).expand(2, -1)
+        for number in range(3):
+            documents = (torch.arange(256) // (50 + 30 * number)).expand(2, -1).contiguous()
+            if kind == "eagle3":
+                given = torch.randn(2, 256, 192), positions, chain_masks(documents, 3)
+            else:
+                memory = tuple(torch.randn(2, 2, 2, 256, 16))
+                masks = window_mask(documents, 100), [shift_mask(documents, 1 + number)]
+                given = memory, positions, *masks
+            with torch.no_grad():
+                torch.testing.assert_close(compiled(embeddings, *given), head(embeddings, *given))
+        assert frames.frame_count == 1
