@@ -1,9 +1,9 @@
 """The initial weights of a head.
 
 LongSpec copies the target: its self-attention from the first layer, its cross-attention and MLP
-from the last layer and, for further layers, from these. EAGLE-3 copies the last layer's MLP and the
-output layer. In EAGLE's fusion all parts are scaled to contribute equally, because the magnitudes
-of embeddings and hidden states differ by far.
+from the last layer and, for further layers, from these. EAGLE-3 copies the output layer. In EAGLE's
+fusion all parts are scaled to contribute equally, because the magnitudes of embeddings and hidden
+states differ by far.
 """
 
 import torch
@@ -38,10 +38,11 @@ def init_from_target(head: Head, network: PreTrainedModel) -> None:
         _copy_layers(head, network.base_model)
         return
     _balance_fusion(head, network)
-    if head.config.kind == "eagle3":
-        _copy_block(head, network.base_model)
+    output = network.get_output_embeddings().weight[head.d2t].float()
     if head.lm_head is not None:
-        head.lm_head.weight.copy_(network.get_output_embeddings().weight[head.d2t].float())
+        head.lm_head.weight.copy_(output)
+    for weight in head.norm.parameters():  # logits of a standard deviation of 1
+        weight.fill_(1 / output.norm(dim=1).median())
 
 
 @torch.no_grad()
@@ -70,17 +71,6 @@ def _balance_fusion(head: EagleHead, network: PreTrainedModel) -> None:
     for weight, part in zip(head.fc.weight.chunk(len(parts), 1), parts, strict=True):
         size = part.float().pow(2).mean(-1).sqrt().median().item()
         weight *= head.fc.in_features**-0.5 / (STD * size)
-
-
-def _copy_block(head: EagleHead, decoder: PreTrainedModel) -> None:
-    last = decoder.layers[-1]
-    copied = [
-        (head.layer.mlp, last.mlp),
-        (head.layer.post_attention_layernorm, last.post_attention_layernorm),
-        (head.norm, decoder.norm),
-    ]
-    for ours, theirs in copied:
-        _copy(dict(ours.named_parameters()), theirs)
 
 
 def _copy_layers(head: LongSpecHead, decoder: PreTrainedModel) -> None:

@@ -10,7 +10,7 @@ from graft.draft.heads.graphed import GraphedGrowth
 from graft.draft.heads.growth import Beam, DraftInput, LaunchedGrowth
 from graft.draft.heads.head import BEAMS
 from graft.models.heads.load import run_head
-from graft.models.heads.runner import Text
+from graft.models.heads.runner import TREE_ROWS, Text
 from graft.sampling import Sampler, SamplingParams
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -120,6 +120,13 @@ def test_the_papers_beams_are_captured(kind, layers):
     for count in (1, 2, 3):
         assert_same(*case.both([None] * count, beam, graphed))
     assert graphed.capturing
+
+
+@pytest.mark.slow
+def test_the_largest_beam_fills_all_draft_rows():
+    beam, _ = BEAMS["eagle3"]
+    assert sum(beam.rows[1:]) == TREE_ROWS
+    assert_same(*Case("eagle3", "cpu", [20]).both([None], beam))
 
 
 @pytest.mark.parametrize("device", DEVICES)
