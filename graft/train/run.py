@@ -72,7 +72,7 @@ def train(
 
 def _target(settings: Settings, device: str) -> Target:
     """The target with what the kind of head reads."""
-    if find_device(device).type != "cpu" and settings.length % BLOCK:
+    if find_device(device).type == "cuda" and settings.length % BLOCK:
         raise InputError(f"--length must be a multiple of {BLOCK} on a GPU")
     checkpoint = locate(settings.model)
     layers = read_config(checkpoint).get_text_config().num_hidden_layers

@@ -143,8 +143,9 @@ def fetch_head(repository: str, *, progress: bool = True) -> Path:
     """A draft head's configuration and weights, downloaded if not yet cached; pickled ones where
     there are no others, read as tensors alone."""
     from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HFValidationError
 
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, HFValidationError):
         files = ["config.json", *HEAD_WEIGHTS]
         found = Path(snapshot_download(repository, local_files_only=True, allow_patterns=files))
         if any((found / name).is_file() for name in HEAD_WEIGHTS):

@@ -2,8 +2,8 @@
 
 A row holds several documents; a column attends to columns of its own document that lie a certain
 distance back. On a GPU a mask is block-sparse, for FlexAttention: its memory grows linearly with
-the row, apart from one entry for every 128 x 128 pairs. On a CPU it is a dense bool tensor, which
-is also the definition (FlexAttention has no backward pass there).
+the row, apart from one entry for every 128 x 128 pairs. Elsewhere it is a dense bool tensor, which
+is also the definition (FlexAttention has a backward pass on CUDA alone).
 """
 
 from collections.abc import Callable
@@ -26,9 +26,7 @@ def row_mask(documents: Tensor, *bands: Band) -> Mask:
     `documents` [B, T] are ascending numbers within a row, padding included.
     """
     limits = torch.tensor(bands, device=documents.device)
-    if documents.device.type == "cpu":
-        return dense_mask(documents, limits)
-    return sparse_mask(documents, limits)
+    return (sparse_mask if documents.is_cuda else dense_mask)(documents, limits)
 
 
 def window_mask(documents: Tensor, window: int) -> Mask:
