@@ -1,6 +1,7 @@
 """A CPU forward that behaves like a device's: the next step overwrites its logits."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -34,19 +35,19 @@ class Late:
         self.weighs_plainly = inner.weighs_plainly
 
     @property
-    def keeps_features(self) -> bool:
-        return self.inner.keeps_features
+    def feature_layers(self) -> frozenset[int]:
+        return self.inner.feature_layers
 
-    @keeps_features.setter
-    def keeps_features(self, keeps: bool) -> None:
-        self.inner.keeps_features = keeps
+    @feature_layers.setter
+    def feature_layers(self, layers: frozenset[int]) -> None:
+        self.inner.feature_layers = layers
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> torch.Tensor:
         self._given.fill_(torch.nan)
         return self.inner.queries(tokens, layout)
 
-    def features(self, nodes: np.ndarray) -> torch.Tensor:
-        return self.inner.features(nodes)
+    def features(self, nodes: np.ndarray, layers: Sequence[int]) -> torch.Tensor:
+        return self.inner.features(nodes, layers)
 
     def run(self, tokens, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         known = np.asarray(tokens.as_subclass(torch.Tensor)) if torch.is_tensor(tokens) else tokens

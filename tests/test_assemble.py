@@ -141,8 +141,27 @@ def test_installed_heads_are_found_by_the_weights_they_were_trained_for(target, 
     broken = home() / "heads" / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{")
-    assert {"eagle2", "longspec", "head"} <= set(load(target).presets)
+    assert {*KINDS, "head"} <= set(load(target).presets)
     assert "head" not in load(target, head=None).presets
+
+
+def test_installed_head_is_found_by_its_name(target, heads):
+    shutil.copytree(heads["eagle3"], home() / "heads" / "mine")
+    assert "eagle3" in load(target, head="mine").presets
+    with pytest.raises(CheckpointError, match="theirs is not a draft head"):
+        load(target, head="theirs")
+
+
+def test_head_of_a_hub_id_is_taken_from_the_hubs_cache(target, heads, monkeypatch):
+    asked = []
+
+    def cached(repository, **options):
+        asked.append((repository, options["local_files_only"]))
+        return str(heads["eagle3"])
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", cached)
+    assert "eagle3" in load(target, head="someone/eagle3-tiny").presets
+    assert set(asked) == {("someone/eagle3-tiny", True)}
 
 
 def test_head_of_another_model_is_not_used(target, heads, tmp_path):
@@ -218,10 +237,10 @@ def test_head_is_loaded_while_other_requests_run(target, heads, loaded):
     [
         ({"draft": "plain"}, []),
         ({"draft": "copy+magicdec"}, []),
-        ({}, ["eagle2"]),
+        ({}, ["eagle3"]),
         ({"draft": "longspec+copy"}, ["longspec"]),
         ({"draft": "plain", "warm": False}, []),
-        ({"warm": False}, ["eagle2"]),
+        ({"warm": False}, ["eagle3"]),
     ],
 )
 def test_only_heads_that_the_draft_uses_are_loaded(target, heads, loaded, options, kinds):
@@ -247,7 +266,7 @@ def test_casd_prefers_a_head_to_a_draft_model(target, draft, heads):
 
 
 def test_missing_head_is_refused_before_loading(tmp_path):
-    with pytest.raises(CheckpointError, match="is not a draft head's folder"):
+    with pytest.raises(CheckpointError, match="is not a draft head"):
         graft.load("no-such-model", head=str(tmp_path))
 
 

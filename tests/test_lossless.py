@@ -198,9 +198,11 @@ def test_a_short_context_never_changes_the_output(short_bench, option):
 
 
 HEADS = {
+    "eagle3": {"kind": "eagle3", "draft_vocabulary": 110},
     "eagle2": {"kind": "eagle2", "draft_vocabulary": 110},
     "longspec": {"kind": "longspec", "draft_vocabulary": 110, "window": 32},
     "wide longspec": {"kind": "longspec", "window": 32, "cross_layers": 2},
+    "tied eagle3": {"kind": "eagle3", "own_output": False, "norm_before_residual": True},
     "random eagle2": {"kind": "eagle2", "knows": False},
     "random longspec": {"kind": "longspec", "knows": False},
     "blind longspec": {"kind": "longspec", "sees_target": False},
@@ -222,10 +224,11 @@ def head_benches():
 
 
 def some_heads():
-    """Two heads with every preset, the others with those that draft from the head alone."""
+    """Three heads with every preset, the others with those that draft from the head alone."""
     options = ["greedy", "temperature", "everything"]
     cases = list(product(HEADS, [*options, "filters", "repetition"], HEAD_PRESETS))
     chosen = {*product(["eagle2", "longspec"], options, HEAD_PRESETS)}
+    chosen |= {*product(["eagle3"], ["greedy", "temperature"], HEAD_PRESETS)}
     chosen |= {*product(HEADS, ["greedy", "everything"], ["paper", "head"])}
     return daily(cases, *chosen)
 
@@ -279,8 +282,8 @@ def test_detaching_a_head_during_an_answer_never_changes_it(kind, option, monkey
 @pytest.mark.parametrize(
     ("forward", "head"),
     daily(
-        product(["lean", "hook", "late"], ["eagle2", "longspec"]),
-        *(("lean", "longspec"), ("hook", "eagle2"), ("late", "eagle2")),
+        product(["lean", "hook", "late"], ["eagle3", "eagle2", "longspec"]),
+        *(("lean", "longspec"), ("lean", "eagle3"), ("hook", "eagle3"), ("late", "eagle2")),
     ),
 )
 def test_a_head_with_other_forwards_never_changes_the_output(forward, head):
@@ -296,8 +299,8 @@ def test_a_head_with_other_forwards_never_changes_the_output(forward, head):
 @pytest.mark.parametrize(
     ("head", "option"),
     daily(
-        product(["eagle2", "longspec"], ["greedy", "temperature"]),
-        *(("eagle2", "temperature"), ("longspec", "greedy")),
+        product(["eagle3", "eagle2", "longspec"], ["greedy", "temperature"]),
+        *(("eagle3", "greedy"), ("eagle2", "temperature"), ("longspec", "greedy")),
     ),
 )
 def test_heads_in_batches_with_cached_prefixes(head, option):
@@ -315,7 +318,7 @@ def test_heads_in_batches_with_cached_prefixes(head, option):
         assert accepted(results) >= 20
         assert rejected(results) >= 20
     assert results[4].stats.cached_tokens == 512
-    assert results[4].stats.unseen_tokens == (512 if head == "eagle2" else 0)
+    assert results[4].stats.unseen_tokens == (0 if head == "longspec" else 512)
     several = replace(params, n=3, temperature=0.9, seed=3)
     expected = engine.generate(PROMPTS[0], several, draft="plain").choices
     for one, other in zip(

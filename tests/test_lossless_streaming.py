@@ -73,7 +73,7 @@ def test_a_part_of_the_cache_never_changes_the_output(bench, option, draft):
     assert rejected(results) >= 5
 
 
-@pytest.fixture(scope="module", params=["eagle2", "longspec"])
+@pytest.fixture(scope="module", params=["eagle3", "eagle2", "longspec"])
 def head_bench(request):
     return bench_of(head=request.param)
 

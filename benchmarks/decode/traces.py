@@ -26,7 +26,7 @@ from graft.tree.draft_tree import DraftTree, root_only
 FORMAT = 1
 SOURCE = "traced"
 # Networks with a fixed tree size; others draft as many nodes as the cost model allows.
-FIXED = ("eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
+FIXED = ("eagle3", "eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
 FIXED_PREFIX = "magicdec"
 Trace = Sequence[DraftTree]  # [i]: the tree after the answer's first i + 1 tokens
 

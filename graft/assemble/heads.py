@@ -44,6 +44,8 @@ class Heads(Mapping[str, DraftHead]):
         on_gpu = runner.device.type == "cuda"
         if on_gpu:  # captured graphs need fixed addresses
             runner.hold(self._sequences)
+        if self._warm and max(runner.config.feature_layers, default=-1) >= 0:
+            self._target.model.warm_up(self._sequences - 1)  # its graphs keep more features now
         growth = growth_for(runner)
         identity, dtype = self._target.identity, self._target.dtype
         costs = head_costs(runner, growth, identity, dtype)

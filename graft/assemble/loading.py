@@ -68,7 +68,8 @@ def load(  # noqa: PLR0913  every option by its name
     Drafting: `draft` is the default preset, or several joined by "+". `draft_model` is a model with
     the same tokenizer, on `draft_device` or the model's own; its chains have `gamma` tokens (None:
     chosen by the cost model) and end at the first token with a probability below `confidence`.
-    `head` is the folder of a trained draft head, "auto" for the installed ones, None for no head.
+    `head` is a trained draft head: a folder, an installed one's name or a hub id; "auto" for those
+    installed for the model, None for no head.
     `retriever` (bm25, static, dense, hybrid) selects `retrieved` tokens of a long prompt for the
     presets `rapid*`: a number, "rapid" for the paper's max(4096, L/24), or "capped" for at most a
     quarter of the prompt. `verifier` (walk, rejection, rapid, rapid-phat) accepts draft tokens; the

@@ -97,6 +97,11 @@ def head(resources: DraftResources) -> HeadDrafter:
     return HeadDrafter(required(resources.head), nodes=EAGLE_NODES)
 
 
+def eagle3(resources: DraftResources) -> HeadDrafter:
+    """EAGLE-3 with the paper's depth and nodes."""
+    return _head_drafter(resources.heads, "eagle3")
+
+
 def eagle2(resources: DraftResources) -> HeadDrafter:
     """EAGLE-2 with the paper's numbers."""
     return _head_drafter(resources.heads, "eagle2")

@@ -98,6 +98,10 @@ HEAD_PRESETS: dict[str, Preset] = {
         "a draft head's tree, its width and depth limited by the measured step cost",
         f"{NETWORKS}:head",
     ),
+    "eagle3": Preset(
+        "EAGLE-3's tree: the 9 to 10 best at 8 levels, 59 nodes (Li et al. 2025)",
+        f"{NETWORKS}:eagle3",
+    ),
     "eagle2": Preset(
         "EAGLE-2's tree: the 10 best at 6 levels, 59 nodes (Li et al. 2024)", f"{NETWORKS}:eagle2"
     ),

@@ -79,9 +79,9 @@ class ModelOptions:
             help="Drafter: auto, copy, pld, igpg, plain (no drafting); rapid (the model itself on "
             "retrieved passages of a long prompt); window, magicdec, triforce (the model itself "
             "on a part of its KV cache); with --draft-model also sd, sd-tree, rapid-up; with "
-            "--head also head, eagle2, longspec; with either casd, rasd-pld; store:FOLDER and "
-            "rest:FOLDER (a datastore of `graft index`); several joined by +, such as "
-            "eagle2+copy+store:FOLDER.",
+            "--head also head, eagle3, eagle2, longspec; with either casd, rasd-pld; store:FOLDER "
+            "and rest:FOLDER (a datastore of `graft index`); several joined by +, such as "
+            "eagle3+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
@@ -123,9 +123,9 @@ class ModelOptions:
     head: Annotated[
         str,
         typer.Option(
-            metavar="FOLDER",
-            help="Draft head trained for the model (`graft train`); auto: those installed for the "
-            "model; none.",
+            metavar="HEAD",
+            help="Draft head trained for the model (`graft train`): a folder, the name of an "
+            "installed one or a hub id; auto: those installed for the model; none.",
         ),
     ] = "auto"
     dtype: Annotated[

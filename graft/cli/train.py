@@ -9,7 +9,7 @@ import typer
 
 from graft.cli.failures import INTERRUPTED
 from graft.cli.options import takes_options
-from graft.train.settings import KINDS, Settings, option_name, options
+from graft.train.settings import ANSWERS, KINDS, Settings, option_name, options
 
 # One option for each of the trainer's settings; their metadata has the help texts.
 TrainOptions: Any = make_dataclass(
@@ -28,7 +28,13 @@ TrainOptions: Any = make_dataclass(
 
 @takes_options
 def train(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"{' or '.join(KINDS)}.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help=f"{', '.join(KINDS)}, or {ANSWERS}: only generate the data of --regenerate.",
+        ),
+    ],
     *,
     data: Annotated[
         list[str],
@@ -40,13 +46,16 @@ def train(
     ],
     out: Annotated[
         Path,
-        typer.Option(metavar="FOLDER", help="Folder of the head; its log is written beside it."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of the head, its log is written beside it; JSON Lines file of answers.",
+        ),
     ],
     options: TrainOptions,
 ) -> None:
     """Train a draft head for a model. Run the same command again to resume.
 
-    Example: graft train eagle2 --data chats.jsonl --regenerate 2000 --minutes 10 --out head
+    Example: graft train eagle3 --data chats.jsonl --regenerate 2000 --minutes 10 --out head
     """
     settings = Settings(kind=kind, data=tuple(data), out=out, **asdict(options))
     from graft.train.interrupts import stop_after_step
@@ -54,7 +63,8 @@ def train(
 
     with stop_after_step() as stopping:
         finished = run(settings, _say, stopping)
-    _say(f"head: {out}" if finished else "stopped; run the same command again to resume")
+    made = "answers" if kind == ANSWERS else "head"
+    _say(f"{made}: {out}" if finished else "stopped; run the same command again to resume")
     if not finished:
         raise typer.Exit(INTERRUPTED)
 

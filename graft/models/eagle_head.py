@@ -1,18 +1,25 @@
-"""EAGLE-2's draft head (Li et al. 2024): predicts the next feature from the target's last feature
-and the next token.
+"""EAGLE's draft heads: they predict from features of the target (its hidden states) and the next
+token, and go on from their own outputs.
 
-A feature is the target's last hidden state after its final norm; the target's output layer turns
-it into logits. The head's layer is Llama's without the norm before attention.
+EAGLE-2 (Li et al. 2024) reads the target's last hidden state after its final norm, predicts the
+next one, and the target's output layer turns it into logits. Its layer is Llama's without the norm
+before attention. EAGLE-3 (Li et al. 2025) reads hidden states of a low, a middle and a high layer,
+which `fc` projects to one feature. Its attention has the normed token and the normed feature side
+by side as input; its outputs need not be features of the target, and it has a norm and an output
+layer of its own.
 """
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.layers import MLP, Norm, Positions, SelfAttention, all_ids
+from graft.models.heads.row_masks import Mask
 
 
-class EagleLayer(nn.Module):
+class Eagle2Layer(nn.Module):
     """A Llama layer without a norm before attention."""
 
     def __init__(self, config: HeadConfig) -> None:
@@ -21,60 +28,84 @@ class EagleLayer(nn.Module):
         self.post_attention_layernorm = Norm(config)
         self.mlp = MLP(config)
 
-    def after(self, fused: Tensor, attended: Tensor) -> Tensor:
+    def normed(self, inputs: Tensor) -> Tensor:
+        """Attention's inputs."""
+        return inputs
+
+    def after(self, inputs: Tensor, attended: Tensor) -> Tensor:
         """The layer's output, given attention's."""
-        hidden = fused + attended
+        hidden = self._residual(inputs) + attended
         return hidden + self.mlp(self.post_attention_layernorm(hidden))
+
+    def _residual(self, inputs: Tensor) -> Tensor:
+        return inputs
+
+
+class Eagle3Layer(Eagle2Layer):
+    """The same over pairs [..., 2E] of a token and a feature, each with a norm."""
+
+    def __init__(self, config: HeadConfig) -> None:
+        super().__init__(config)
+        self.self_attn = SelfAttention(config, inputs=2 * config.hidden)
+        self.input_layernorm, self.hidden_norm = Norm(config), Norm(config)
+        self._normed_residual = config.norm_before_residual
+
+    def normed(self, inputs: Tensor) -> Tensor:
+        """See Eagle2Layer."""
+        token, feature = inputs.chunk(2, -1)
+        return torch.cat([self.input_layernorm(token), self.hidden_norm(feature)], -1)
+
+    def _residual(self, inputs: Tensor) -> Tensor:
+        feature = inputs.chunk(2, -1)[1]
+        return self.hidden_norm(feature) if self._normed_residual else feature
 
 
 class EagleHead(nn.Module):
-    """Embedding and output layer are the target's; `d2t` [n] int64 are the drafted ids."""
+    """The embedding is the target's, and without `lm_head` the output layer too; `d2t` [n] int64
+    are the drafted ids."""
 
     d2t: Tensor
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        self.config = config
-        self.fc = nn.Linear(2 * config.hidden, config.hidden, bias=config.fusion_bias)
-        self.layer = EagleLayer(config)
+        self.config, self._fuses_pairs = config, config.kind == "eagle2"
+        parts = config.num_features + self._fuses_pairs
+        self.fc = nn.Linear(parts * config.hidden, config.hidden, bias=config.fusion_bias)
+        self.layer = Eagle2Layer(config) if self._fuses_pairs else Eagle3Layer(config)
+        self.norm = nn.Identity() if self._fuses_pairs else Norm(config)
+        self.lm_head: nn.Linear | None = None
+        if config.own_output:
+            self.lm_head = nn.Linear(config.hidden, config.draft_vocabulary, bias=False)
         self.rotary = Positions(config)
         self.register_buffer("d2t", all_ids(config))
 
+    def project(self, features: Tensor) -> Tensor:
+        """[..., E]: the target's features [..., num_features * E] in place of the head's own."""
+        return features if self._fuses_pairs else self.fc(features)
+
     def fuse(self, embeddings: Tensor, features: Tensor) -> Tensor:
         """The layer's input for (token t + 1, feature t), both [..., E]."""
-        return self.fc(torch.cat([embeddings, features.to(embeddings.dtype)], -1))
+        pairs = torch.cat([embeddings, features.to(embeddings.dtype)], -1)
+        return self.fc(pairs) if self._fuses_pairs else pairs
 
     def forward(
-        self, embeddings: Tensor, features: Tensor, positions: Tensor, visible: Tensor, steps: int
+        self, embeddings: Tensor, features: Tensor, positions: Tensor, masks: Sequence[Mask]
     ) -> Tensor:
-        """Features [steps, B, T, E] that the head predicts in a chain of steps, as at inference.
+        """Inputs of the output layer [steps, B, T, E] that the head predicts in a chain of steps,
+        as at inference.
 
-        Column t holds token t + 1 and feature t and gives feature t + 1. In step i the last i
-        features before a column are the head's own, of step i - 1 and so on, the earlier ones the
-        target's. `visible` [B, T, T]: the columns a column attends to (itself and those before
-        it in its document); [1, T, T] if it is the same for all.
+        Column t holds token t + 1 and the target's features t and predicts token t + 2. In step i
+        the last i features before a column are the head's own, of step i - 1 and so on, the earlier
+        ones the target's. `masks` are those of `chain_masks`, one for each step.
         """
-        rotary = self.rotary(positions)
+        rotary, features = self.rotary(positions), self.project(features)
         attention, pairs, outputs = self.layer.self_attn, [], []
-        for _ in range(steps):
-            fused = self.fuse(embeddings, features)
-            pairs.append(attention.keys_values(fused, rotary))
+        for mask in masks:
+            inputs = self.fuse(embeddings, features)
+            normed = self.layer.normed(inputs)
+            pairs.append(attention.keys_values(normed, rotary))
             keys, values = (torch.cat(parts, 2) for parts in zip(*pairs, strict=True))
-            mask = chain_mask(visible, len(pairs))
-            attended = attention.attend(attention.queries(fused, rotary), keys, values, mask)
-            outputs.append(self.layer.after(fused, attended))
+            attended = attention.attend(attention.queries(normed, rotary), keys, values, mask)
+            outputs.append(self.layer.after(inputs, attended))
             features = outputs[-1].roll(1, 1)
-        return torch.stack(outputs)
-
-
-def chain_mask(visible: Tensor, steps: int) -> Tensor:
-    """[B, T, steps * T]: in the last of `steps`, the keys of each step a column attends to.
-
-    Those of the first step up to `steps` - 1 columns back, then one of each step: its own chain.
-    """
-    last = steps - 1
-    columns = torch.arange(visible.shape[-1], device=visible.device)
-    back = columns[:, None] - columns  # how far a key lies behind a query
-    parts = [visible & (back >= last)]
-    parts += [visible & (back == last - step) for step in range(1, steps)]
-    return torch.cat(parts, -1)
+        return self.norm(torch.stack(outputs))

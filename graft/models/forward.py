@@ -1,6 +1,6 @@
 """The lean forward of Llama-shaped decoders in PyTorch: few operations, fused projections."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -29,7 +29,8 @@ class LeanForward:
         self.shape, self.weights, self.attention = shape, weights, attention
         head = weights.head
         self.asynchronous = head.is_cuda
-        self.keeps_features, self._hidden = False, head.new_empty(0)
+        self.feature_layers: frozenset[int] = frozenset()
+        self._kept: dict[int, Tensor] = {}  # by layer, -1 for the last one's output
         self._queries: list[Tensor] | None = None  # of the layers so far, while they are wanted
         self.storage = RowStorage(
             shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
@@ -38,9 +39,10 @@ class LeanForward:
     @torch.inference_mode()
     def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
-        hidden = self._run_layers(tokens, layout, len(self.weights.layers))
-        if self.keeps_features:
-            self._hidden = hidden
+        self._kept = {}
+        hidden = self._run_layers(tokens, layout, len(self.weights.layers), self._kept)
+        if self.feature_layers:
+            self._kept[-1] = hidden
         wanted = hidden[torch.from_numpy(outputs).to(hidden.device)]
         return F.linear(self._norm(wanted, self.weights.final_norm), self.weights.head).float()
 
@@ -49,8 +51,14 @@ class LeanForward:
         """See Forward."""
         self._run_layers(tokens, layout, layers)
 
-    def _run_layers(self, tokens: np.ndarray | Tensor, layout: TreeLayout, layers: int) -> Tensor:
-        """[N, E] behind the first `layers`."""
+    def _run_layers(
+        self,
+        tokens: np.ndarray | Tensor,
+        layout: TreeLayout,
+        layers: int,
+        kept: dict[int, Tensor] | None = None,
+    ) -> Tensor:
+        """[N, E] behind the first `layers`; inputs of the feature layers go to `kept`."""
         device, dtype = self.weights.head.device, self.weights.head.dtype
         hidden = F.embedding(torch.as_tensor(tokens).to(device), self.weights.embedding)  # [N, E]
         rotary = [
@@ -59,6 +67,8 @@ class LeanForward:
         ]
         rows = torch.from_numpy(layout.rows).to(device)
         for i, layer in enumerate(self.weights.layers[:layers]):
+            if kept is not None and i in self.feature_layers:
+                kept[i] = hidden
             normed = self._norm(hidden, layer.attention_norm)
             hidden = hidden + self._attend(i, layer, normed, rotary, (rows, layout))
             gates, up = F.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up).chunk(2, -1)
@@ -70,10 +80,14 @@ class LeanForward:
         return self.shape.frequencies()
 
     @torch.inference_mode()
-    def features(self, nodes: np.ndarray) -> Tensor:
+    def features(self, nodes: np.ndarray, layers: Sequence[int]) -> Tensor:
         """See Forward."""
-        wanted = self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
-        return self._norm(wanted, self.weights.final_norm)
+        rows = upload(torch.from_numpy(nodes), self.weights.head.device)
+        found = [self._kept[layer][rows] for layer in layers]
+        for place, layer in enumerate(layers):
+            if layer == -1:
+                found[place] = self._norm(found[place], self.weights.final_norm)
+        return torch.cat(found, -1)
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """See Forward."""

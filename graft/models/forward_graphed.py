@@ -8,6 +8,7 @@ of thousands of nodes needs them.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -47,7 +48,7 @@ class _Prepared:
 
     step: DeviceStep
     graph: torch.cuda.CUDAGraph | None = None
-    outcome: tuple[Tensor, Tensor | None] | None = None
+    outcome: tuple[dict[int, Tensor], Tensor | None] | None = None
 
 
 class GraphedForward:
@@ -59,8 +60,9 @@ class GraphedForward:
         self.layers, self.storage = layers, layers.storage
         self.device = layers.storage.kv.device
         self.asynchronous = self.capturing = self.device.type == "cuda"
-        self.keeps_features = True  # they are made in any case
-        self._features = layers.weights.head.new_empty(0)  # of the last run
+        self._feature_layers: frozenset[int] = frozenset()
+        self._kept: dict[int, Tensor] = {}  # features of the last run by layer; -1 is always there
+        self._kept_rows: dict[int, Tensor] = {}  # where graphs put those of the other layers
         self._prepared: dict[StepShape, _Prepared] = {}
         self._pool = None
         self._logits: Tensor | None = None  # of any graph: good until the next run
@@ -77,8 +79,21 @@ class GraphedForward:
         shape = self._shape(plan)
         prepared = self._prepared.get(shape) or self._prepare(shape)
         prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
-        self._features, logits = self._compute(prepared)
-        return self.layers.logits(self._features[wanted]) if logits is None else logits[wanted]
+        self._kept, logits = self._compute(prepared)
+        return self.layers.logits(self._kept[-1][wanted]) if logits is None else logits[wanted]
+
+    @property
+    def feature_layers(self) -> frozenset[int]:
+        """See Forward. Graphs that keep other layers are dropped."""
+        return self._feature_layers
+
+    @feature_layers.setter
+    def feature_layers(self, layers: frozenset[int]) -> None:
+        self._feature_layers, inner = layers, sorted(layers - {-1})
+        if inner != [*self._kept_rows]:
+            self._prepared.clear()
+            self._pool, weight = None, self.layers.weights.head
+            self._kept_rows = {i: weight.new_empty(PIECES[-1], weight.shape[1]) for i in inner}
 
     @torch.inference_mode()
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
@@ -108,12 +123,13 @@ class GraphedForward:
         return step
 
     @torch.inference_mode()
-    def features(self, nodes: np.ndarray) -> Tensor:
+    def features(self, nodes: np.ndarray, layers: Sequence[int]) -> Tensor:
         """See Forward."""
         first, count = (int(nodes[0]), len(nodes)) if len(nodes) else (0, 0)
-        if not count or int(nodes[-1]) - first == count - 1:  # without a draft always: one launch
-            return self._features[first : first + count].clone()
-        return self._features[upload(torch.from_numpy(nodes), self.device)]
+        rows: slice | Tensor = slice(first, first + count)
+        if count and int(nodes[-1]) - first != count - 1:  # never without a draft: fewer launches
+            rows = upload(torch.from_numpy(nodes), self.device)
+        return torch.cat([self._kept[layer][rows] for layer in layers], -1)
 
     def weighs_plainly(self, layer: int, tokens: int) -> bool:
         """See Forward."""
@@ -156,18 +172,23 @@ class GraphedForward:
             self._pool = None  # it went with the last graph
             self._keys = self.storage.kv[0, 0]
 
-    def _compute(self, prepared: _Prepared) -> tuple[Tensor, Tensor | None]:
+    def _compute(self, prepared: _Prepared) -> tuple[dict[int, Tensor], Tensor | None]:
         if prepared.graph is None:
             return self._launch(prepared.step)
         prepared.graph.replay()
         return prepared.outcome
 
-    def _launch(self, step: DeviceStep) -> tuple[Tensor, Tensor | None]:
-        """Features and, if the step is no large one, logits of all its nodes."""
-        features = self.layers.features(step)
-        if len(features) > BUCKETS[-1]:
-            return features, None
-        return features, self.layers.logits(features, self._place(len(features)))
+    def _launch(self, step: DeviceStep) -> tuple[dict[int, Tensor], Tensor | None]:
+        """Features by layer and, if the step is no large one, logits of all its nodes."""
+        count = len(step.tokens)
+        kept = {
+            layer: rows[:count] if count <= len(rows) else rows.new_empty(count, rows.shape[1])
+            for layer, rows in self._kept_rows.items()
+        }
+        kept[-1] = self.layers.features(step, kept)
+        if count > BUCKETS[-1]:
+            return kept, None
+        return kept, self.layers.logits(kept[-1], self._place(count))
 
     def _place(self, count: int) -> Tensor:
         """Where the logits of so many nodes go: the same memory for the graphs of all shapes."""

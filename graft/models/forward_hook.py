@@ -7,7 +7,7 @@ argument or keep state outside attention would be silently wrong: `probe.py` ref
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +149,8 @@ class HookForward:
         self, model: PreTrainedModel, attention: Callable[..., Tensor] = tree_attention
     ) -> None:
         self.model, self.attention = model, attention
-        self.keeps_features, self._hidden = False, torch.empty(0)
+        self.feature_layers: frozenset[int] = frozenset()
+        self._kept: Sequence[Tensor] = ()  # transformers' hidden states, the last one normed
         config = model.config.get_text_config()
         try:
             self._hooked = HookedAttention(model)
@@ -213,6 +214,7 @@ class HookForward:
                 use_cache=False,
                 logits_to_keep=torch.from_numpy(outputs).to(device),
                 graft_step=step,
+                **({"output_hidden_states": True} if self._inner_features else {}),
             ).logits[0]
 
     def frequencies(self) -> list[Tensor]:
@@ -221,13 +223,13 @@ class HookForward:
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
-        """Inside the block the inputs of the output layer are kept, if `keeps_features`."""
-        if not self.keeps_features:
+        """Inside the block hidden states are kept, if there are feature layers."""
+        if not self.feature_layers:
             yield
             return
 
         def keep(_: nn.Module, __: tuple, output: Any) -> None:  # noqa: ANN401
-            self._hidden = output[0][0]
+            self._kept = output.hidden_states if self._inner_features else [output[0]]
 
         handle = self.model.base_model.register_forward_hook(keep)
         try:
@@ -236,9 +238,14 @@ class HookForward:
             handle.remove()
 
     @torch.no_grad()
-    def features(self, nodes: np.ndarray) -> Tensor:
+    def features(self, nodes: np.ndarray, layers: Sequence[int]) -> Tensor:
         """See Forward."""
-        return self._hidden[upload(torch.from_numpy(nodes), self._hidden.device)]
+        rows = upload(torch.from_numpy(nodes), self._kept[-1].device)
+        return torch.cat([self._kept[layer][0, rows] for layer in layers], -1)
+
+    @property
+    def _inner_features(self) -> bool:
+        return max(self.feature_layers, default=-1) >= 0
 
     def weighs_plainly(self, layer: int, tokens: int) -> bool:  # noqa: ARG002
         """See Forward. One layer's cap, sinks or window count for all: not every config has them by

@@ -6,6 +6,8 @@ whatever else is in the step (see `panels.py`).
 """
 
 import os
+from collections.abc import Sequence
+from itertools import pairwise
 
 import numba
 import numpy as np
@@ -41,20 +43,22 @@ class PanelForward:
         self.weights = pack_weights(weights, dtype)
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = Scratch()
-        self.keeps_features, self._hidden = False, np.empty((0, 0), np.float32)
+        self.feature_layers: frozenset[int] = frozenset()
+        self._kept: dict[int, np.ndarray] = {}  # by layer, -1 for the last one's output
         threads = use_threads()
         self.threads = threads if self.weights.down.size >= _MIN_SHARED_WEIGHTS else 1
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
-        weights = self.weights
-        hidden = self._through_layers(tokens, layout, room_for_queries(self.shape, len(tokens)))
+        weights, self._kept = self.weights, {}
+        scratch = room_for_queries(self.shape, len(tokens))
+        hidden = self._through_layers(tokens, layout, scratch, kept=self._kept)
         logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
         wanted, epsilon = hidden[outputs], np.float32(self.shape.epsilon)
         with COMPUTING:
             project(wanted, weights.final_norm, epsilon, weights.head, logits, self.threads)
-        if self.keeps_features:
-            self._hidden = hidden
+        if self.feature_layers:
+            self._kept[-1] = hidden
         return torch.from_numpy(logits)[:, : self.shape.vocabulary]
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> torch.Tensor:
@@ -79,32 +83,44 @@ class PanelForward:
         layout: TreeLayout,
         queries: np.ndarray,
         layers: int | None = None,
+        kept: dict[int, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """[N, E] behind the first `layers`, or all of them."""
+        """[N, E] behind the first `layers`, or all of them; inputs of the feature layers go to
+        `kept`."""
         shape, plan, hidden = self.shape, plan_splits(layout), self._embed(tokens)
         cosine, sine = shape.rotary(layout.positions)
         sizes = np.array([shape.heads, shape.kv_heads, shape.head_size], np.int64)
         numbers = np.array([shape.epsilon, shape.scale], np.float32)
         splits = int(plan.blocks[:, 3].max())
         partial = self._partial.take(splits, shape, len(tokens))
-        with COMPUTING:
-            run_layers(
-                hidden,
-                self.weights.layers(layers),
-                (self.storage.keys, self.storage.values),
-                (layout.rows, layout.positions, layout.ancestors, cosine, sine),
-                (plan.tasks, plan.blocks),
-                (sizes, numbers),
-                (queries, *partial),
-                self.threads,
-            )
+        stops = (
+            sorted(each for each in self.feature_layers if each >= 0) if kept is not None else []
+        )
+        bounds = [0, *stops, self.shape.layers if layers is None else layers]
+        for first, last in pairwise(bounds):
+            with COMPUTING:
+                run_layers(
+                    hidden,
+                    self.weights.layers(slice(first, last)),
+                    (self.storage.keys[first:last], self.storage.values[first:last]),
+                    (layout.rows, layout.positions, layout.ancestors, cosine, sine),
+                    (plan.tasks, plan.blocks),
+                    (sizes, numbers),
+                    (queries, *partial),
+                    self.threads,
+                )
+            if kept is not None and last in stops:
+                kept[last] = hidden.copy()
         return hidden
 
-    def features(self, nodes: np.ndarray) -> torch.Tensor:
+    def features(self, nodes: np.ndarray, layers: Sequence[int]) -> torch.Tensor:
         """See Forward."""
-        epsilon = np.float32(self.shape.epsilon)
-        normed = norm_rows(self._hidden[nodes], self.weights.final_norm, epsilon)
-        return torch.from_numpy(normed)
+        norms = {-1: self.weights.final_norm}
+        epsilon, none = np.float32(self.shape.epsilon), self.weights.final_norm[:0]
+        found = [
+            norm_rows(self._kept[each][nodes], norms.get(each, none), epsilon) for each in layers
+        ]
+        return torch.from_numpy(np.concatenate(found, 1))
 
     def weighs_plainly(self, layer: int, tokens: int) -> bool:
         """See Forward."""

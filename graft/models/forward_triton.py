@@ -5,6 +5,9 @@ splits (`split_attention_triton`), norms and rotations work row by row, and ever
 where the others do. So a step's other nodes, its size and its graph change nothing.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,6 +19,7 @@ from graft.models.device_step import DeviceStep
 from graft.models.llama_shape import LayerWeights, LlamaShape, LlamaWeights
 from graft.models.storage import LazyRowStorage
 
+NOTHING: Mapping[int, Tensor] = MappingProxyType({})
 TABLE = 1 << 17  # positions whose angles are computed at first, if the model has as many
 
 
@@ -52,11 +56,11 @@ class TritonLayers:
         self._rotary = tuple(table.to(self.weights.head.device) for table in tables)
         return True
 
-    def features(self, step: DeviceStep) -> Tensor:
+    def features(self, step: DeviceStep, kept: Mapping[int, Tensor] | None = None) -> Tensor:
         """Make the deferred moves, write keys and values, and return features [N, E], the inputs
-        of the output layer."""
+        of the output layer; inputs of other layers go to `kept` [N, E]."""
         move_rows(self.storage.kv, step.moves, step.moved)
-        return self._run(step)
+        return self._run(step, kept=kept or {})
 
     def logits(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         """[M, V] float32 of features [M, E], in `out` if there is one."""
@@ -69,12 +73,16 @@ class TritonLayers:
         move_rows(self.storage.kv, step.moves, step.moved)
         self._run(step, layers)
 
-    def _run(self, step: DeviceStep, layers: int | None = None) -> Tensor:
+    def _run(
+        self, step: DeviceStep, layers: int | None = None, kept: Mapping[int, Tensor] = NOTHING
+    ) -> Tensor:
         """All layers, or the first ones, and the last norm."""
         hidden = F.embedding(step.tokens, self.weights.embedding)  # [N, E]
         epsilon, change = self.shape.epsilon, None
         for i, layer in enumerate(self.weights.layers[:layers]):
             normed = add_norm(hidden, change, layer.attention_norm, epsilon)
+            if i in kept:
+                kept[i].copy_(hidden)
             attended = self._attend(step, i, layer, self._qkv(i, normed))
             normed = add_norm(hidden, self._output(i, attended), layer.mlp_norm, epsilon)
             change = self._down(i, self._gate_up(i, normed))

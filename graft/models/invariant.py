@@ -100,20 +100,21 @@ class InvariantForward:
         self.forward, self.device = forward, device
         self.slab, self.group = slab or SLABS[device.type], group or GROUPS[device.type]
         self.storage = SpareRows(forward.storage, self.slab)
-        self._keeps_features, self._features = False, torch.empty(0)
+        self._kept: dict[int, Tensor] = {}
 
     @property
-    def keeps_features(self) -> bool:
+    def feature_layers(self) -> frozenset[int]:
         """See Forward."""
-        return self._keeps_features
+        return self.forward.feature_layers
 
-    @keeps_features.setter
-    def keeps_features(self, wanted: bool) -> None:
-        self._keeps_features = self.forward.keeps_features = wanted
+    @feature_layers.setter
+    def feature_layers(self, layers: frozenset[int]) -> None:
+        self.forward.feature_layers = layers
 
-    def features(self, nodes: np.ndarray) -> Tensor:
+    def features(self, nodes: np.ndarray, layers: Sequence[int]) -> Tensor:
         """See Forward."""
-        return self._features[torch.from_numpy(nodes).to(self.device)]
+        rows = torch.from_numpy(nodes).to(self.device)
+        return torch.cat([self._kept[layer][rows] for layer in layers], -1)
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """See Forward."""
@@ -136,15 +137,15 @@ class InvariantForward:
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
         every, none = np.arange(self.slab), np.arange(0)
-        found, features = [], []
+        found, kept = [], {layer: [] for layer in self.feature_layers}
         for nodes, padded, seen in self._slabs(tokens, layout):
             inside = outputs[(outputs >= nodes[0]) & (outputs <= nodes[-1])] - nodes[0]
             logits = self.forward.run(padded, seen, every if len(inside) else none)
             if len(inside):
                 found.append(logits[torch.from_numpy(inside).to(logits.device)])
-            if self.keeps_features:
-                features.append(self.forward.features(every[: len(nodes)]))
-        self._features = torch.cat(features) if features else self._features
+            for layer, parts in kept.items():
+                parts.append(self.forward.features(every[: len(nodes)], [layer]))
+        self._kept = {layer: torch.cat(parts) for layer, parts in kept.items()}
         return torch.cat(found)
 
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:

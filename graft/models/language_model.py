@@ -36,7 +36,7 @@ class Forward(Protocol):
     storage: Storage
     asynchronous: bool
     sizes: Sequence[int]  # of steps that need preparation, such as captured graphs
-    keeps_features: bool  # set before a run whose `features` are needed
+    feature_layers: frozenset[int]  # set before a run whose `features` are needed
 
     def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`.
@@ -48,9 +48,10 @@ class Forward(Protocol):
     def frequencies(self) -> list[Tensor]:
         """The inverse frequencies [n] by which the network's keys may be rotated."""
 
-    def features(self, nodes: np.ndarray) -> Tensor:
-        """[n, E]: the inputs of the output layer for these nodes of the last run. Valid as long as
-        the logits are."""
+    def features(self, nodes: np.ndarray, layers: Sequence[int]) -> Tensor:
+        """[n, len(layers) * E]: hidden states of these nodes of the last run, side by side: the
+        inputs of these layers, for -1 those of the output layer. Valid as long as the logits
+        are."""
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """Write the nodes' keys and values; return queries [L, H, N, D], rotated and scaled: their
@@ -184,9 +185,14 @@ class LanguageModel:
         fits = extent.length + tokens <= extent.capacity
         return fits and extent.position + tokens <= self.context_length
 
-    def features(self, nodes: Sequence[int]) -> Tensor:
-        """[n, E] of nodes of the last step, numbered over all its trees; see Forward."""
-        return self.forward.features(np.asarray(nodes, np.int64))
+    def keep_features(self, layers: Sequence[int]) -> None:
+        """Keep the features of these layers too from now on; see Forward."""
+        if not self.forward.feature_layers.issuperset(layers):
+            self.forward.feature_layers |= frozenset(layers)
+
+    def features(self, nodes: Sequence[int], layers: Sequence[int] = (-1,)) -> Tensor:
+        """Features of nodes of the last step, numbered over all its trees; see Forward."""
+        return self.forward.features(np.asarray(nodes, np.int64), layers)
 
     def queries(self, extent: Extent, tokens: Sequence[int]) -> Tensor:
         """Queries [L, H, n, D] of `tokens` behind an extent's rows in every layer; see Forward.

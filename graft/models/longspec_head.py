@@ -11,17 +11,21 @@ With `cross_layers` the head attends to those of the last n layers, with its own
 for each: heads side by side, the last layer's first.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.layers import MLP, CrossAttention, Norm, Positions, SelfAttention, all_ids
+from graft.models.heads.row_masks import Mask
 
 
 class LongSpecHead(nn.Module):
     """Embedding and output layer are the target's; `d2t` [n] int64 are the drafted ids."""
 
     d2t: Tensor
+    lm_head = None
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
@@ -41,33 +45,25 @@ class LongSpecHead(nn.Module):
         embeddings: Tensor,
         memory: tuple[Tensor, Tensor],
         positions: Tensor,
-        visible: Tensor,
-        shifts: Tensor,
+        window: Mask,
+        shifts: Sequence[Mask],
     ) -> Tensor:
         """Hidden states [S, B, T, E] for the target's output layer.
 
         Column t holds token t and predicts token t + 1. `memory`: the keys and values of the
-        target's last n layers [B, n * K, T, D], the last one's first; with shift j, of `shifts`
-        [S], a column attends to those at least j columns back. `visible`: see EagleHead.
+        target's last n layers [B, n * K, T, D], the last one's first, which a column attends to by
+        each of the S masks `shifts`.
         """
         rotary = self.rotary(positions)
         normed = self.input_layernorm(embeddings)
         queries = self.self_attn.queries(normed, rotary)
         keys, values = self.self_attn.keys_values(normed, rotary)
-        window = visible & ~distant(visible, self.config.window)
         hidden = embeddings + self.self_attn.attend(queries, keys, values, window)
         queries = self.cross_attn.queries(self.cross_layernorm(hidden), rotary)
         outputs = []
-        for shift in shifts:
-            mask = visible & distant(visible, shift)
+        for mask in shifts:
             outputs.append(self._finish(hidden + self.cross_attn.attend(queries, *memory, mask)))
         return torch.stack(outputs)
 
     def _finish(self, hidden: Tensor) -> Tensor:
         return self.norm(hidden + self.mlp(self.post_attention_layernorm(hidden)))
-
-
-def distant(visible: Tensor, columns: int | Tensor) -> Tensor:
-    """[T, T]: whether a key lies at least so many columns behind the query."""
-    places = torch.arange(visible.shape[-1], device=visible.device)
-    return places[:, None] - places >= columns

@@ -40,13 +40,13 @@ class PanelWeights:
     head: np.ndarray  # [panels, E, 16]
     embedding: np.ndarray  # [V, E], or empty when tied: then rows are taken from `head`
 
-    def layers(self, first: int | None = None) -> tuple[np.ndarray | tuple[np.ndarray, ...], ...]:
-        """The arguments of `run_layers`, of all layers or of the first ones."""
+    def layers(self, some: slice) -> tuple[np.ndarray | tuple[np.ndarray, ...], ...]:
+        """The arguments of `run_layers` for some layers."""
         own = (
             self.attention_norm, self.qkv, self.qkv_bias, self.head_norms,
             self.output, self.mlp_norm, self.gate_up, self.down, self.windows,
         )  # fmt: skip
-        return (*(each[:first] for each in own), tuple(each[:first] for each in self.scales))
+        return (*(each[some] for each in own), tuple(each[some] for each in self.scales))
 
 
 def widen(stored: np.ndarray) -> np.ndarray:

@@ -27,12 +27,17 @@ class Rope:
     @torch.inference_mode()
     def tables(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """cosine, sine [..., D / 2] float32 at positions [...]."""
-        angles = positions[..., None].float() * self.frequencies
-        return angles.cos() * self.scaling, angles.sin() * self.scaling
+        return rotary_tables(positions, self.frequencies, self.scaling)
 
     def to(self, device: torch.device) -> "Rope":
         """The same on a device."""
         return Rope(self.frequencies.to(device), self.scaling)
+
+
+def rotary_tables(positions: Tensor, frequencies: Tensor, scaling: float) -> tuple[Tensor, Tensor]:
+    """See Rope.tables; traced by torch.compile."""
+    angles = positions[..., None].float() * frequencies
+    return angles.cos() * scaling, angles.sin() * scaling
 
 
 def rope_of(parameters: dict[str, Any], head_size: int, positions: int) -> Rope:

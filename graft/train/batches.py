@@ -1,4 +1,4 @@
-"""Batches of packed rows: tokens, attention mask and positions."""
+"""Batches of packed rows: tokens, documents and positions."""
 
 from dataclasses import dataclass
 
@@ -6,32 +6,30 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.train.packing import Rows
+from graft.train.packing import PADDING, Rows
+
+MAX_DOCUMENTS = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """`tokens`, `documents`, `loss_mask` [B, T]; `places` are positions within each document.
 
-    `visible` [B, T, T] is the causal mask within each document; [1, T, T] if no row has more than
-    one document.
+    Documents are numbered in ascending order within a row, and padding is one more.
     """
 
     tokens: Tensor
     documents: Tensor
     loss_mask: Tensor
     places: Tensor
-    visible: Tensor
     packed: bool  # whether a row has several documents
 
 
 def batch_of(rows: Rows, chosen: np.ndarray, device: torch.device) -> Batch:
     """The chosen rows on a device."""
     documents = torch.from_numpy(rows.documents[chosen]).to(device, torch.long)
+    documents = torch.where(documents == PADDING, MAX_DOCUMENTS, documents)
     columns = torch.arange(documents.shape[1], device=device)
-    packed = bool((rows.documents[chosen] > 0).any())
-    causal = columns[:, None] >= columns
-    visible = (documents[:, :, None] == documents[:, None]) & causal if packed else causal[None]
     starts = torch.ones_like(documents, dtype=torch.bool)
     starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
     first = torch.where(starts, columns, 0).cummax(1).values
@@ -40,8 +38,7 @@ def batch_of(rows: Rows, chosen: np.ndarray, device: torch.device) -> Batch:
         documents=documents,
         loss_mask=torch.from_numpy(rows.loss_mask[chosen]).to(device),
         places=columns - first,
-        visible=visible,
-        packed=packed,
+        packed=bool((rows.documents[chosen] > 0).any()),
     )
 
 

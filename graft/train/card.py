@@ -1,5 +1,6 @@
 """A head's model card: target, training and measured acceptance."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,14 @@ from graft.train.dataset import Dataset
 from graft.train.settings import Settings
 from graft.train.state import Progress
 
-PAPERS = {"eagle2": "EAGLE-2 (Li et al. 2024)", "longspec": "LongSpec (Yang et al. 2025)"}
+PAPERS = {
+    "eagle3": "EAGLE-3 (Li et al. 2025)",
+    "eagle2": "EAGLE-2 (Li et al. 2024)",
+    "longspec": "LongSpec (Yang et al. 2025)",
+}
 READS = {
+    "eagle3": "Its input is the target's hidden states before layers {features} and the token\n"
+    "after them.",
     "eagle2": "Its input is the target's last feature and the token after it.",
     "longspec": "Its input is the last {window} tokens and the keys and values of the\n"
     "target's last {layers}, so its own KV cache does not grow with the text.",
@@ -87,8 +94,14 @@ def architecture(head: Head) -> str:
     config = head.config
     size = sum(parameter.numel() for parameter in head.parameters())
     return f"""Kind: {config.kind}, {PAPERS[config.kind]}; {size / 1e6:.1f}M parameters; drafts
-{config.draft_vocabulary} of {config.vocabulary} ids. Embedding and output layer are the target's.
+{config.draft_vocabulary} of {config.vocabulary} ids. {_target_parts(config)}
 {_layer(config)}"""
+
+
+def _target_parts(config: HeadConfig) -> str:
+    if config.own_output:
+        return "The embedding is the target's."
+    return "Embedding and output layer are the target's."
 
 
 def _layer(config: HeadConfig) -> str:
@@ -97,8 +110,14 @@ def _layer(config: HeadConfig) -> str:
     return (
         f"One layer of {config.hidden} channels, {config.heads} heads ({config.kv_heads} of keys "
         f"and values) of {config.head_size}, an MLP of {config.inner}.\n"
-        + READS[config.kind].format(window=config.window, layers=layers)
+        + READS[config.kind].format(
+            window=config.window, layers=layers, features=_listed(config.feature_layers)
+        )
     )
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 def _answers(settings: Settings) -> str:

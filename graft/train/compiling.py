@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+MAX_SHAPES = 64
+
 
 def compiles(tensor: Tensor) -> bool:
     """Whether to compile code that runs on this tensor's device."""
@@ -30,5 +32,6 @@ def compile_in_place(*modules: nn.Module) -> None:
 
 
 def _fall_back_to_eager() -> None:
-    """Run eagerly what cannot be compiled."""
+    """Run eagerly what cannot be compiled. A chain of steps has a shape for each step."""
     torch._dynamo.config.suppress_errors = True
+    torch._dynamo.config.recompile_limit = MAX_SHAPES

@@ -31,9 +31,9 @@ class Dataset:
     frequencies: np.ndarray
 
     def draft_ids(self, count: int) -> np.ndarray:
-        """The most frequent ids; ties go to the lower id."""
+        """The most frequent ids in ascending order; ties go to the lower id."""
         order = np.argsort(-self.frequencies, kind="stable")
-        return order[: count or len(order)].astype(np.int64)
+        return np.sort(order[: count or len(order)]).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ def _optimizer(head: Head, settings: Settings) -> torch.optim.AdamW:
         {"params": matrices, "weight_decay": settings.weight_decay},
         {"params": others, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=BETAS)
+    fused = next(head.parameters()).is_cuda
+    return torch.optim.AdamW(groups, lr=settings.learning_rate, betas=BETAS, fused=fused)
 
 
 def _parts(chosen: np.ndarray, max_size: int) -> Iterator[np.ndarray]:

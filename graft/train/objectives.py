@@ -1,7 +1,8 @@
 """The training objective of each kind of head, and its measurement.
 
-EAGLE-2 is trained on the logits of its features, fed with its own features for several steps as at
-inference (HASS, EAGLE-3's training-time test); `paper` adds EAGLE-1's loss on the features.
+EAGLE heads are trained on their logits, fed with their own outputs for several steps as at
+inference (EAGLE-3's training-time test). `paper` is EAGLE-3's distribution over the drafted ids,
+and for EAGLE-2 adds EAGLE-1's loss on the features.
 LongSpec is trained with the target's last 1 to `shifts` keys masked, as in a draft chain.
 """
 
@@ -13,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from graft.models.heads.files import Head
+from graft.models.heads.row_masks import chain_masks, shift_mask, window_mask
 from graft.train.batches import Batch, anchor_offset
 from graft.train.losses import OutputLayer, Supervision, cross_entropy
 from graft.train.packing import Rows
@@ -72,12 +75,13 @@ def _shifted(
 
 
 class EagleObjective:
-    """Column t has token t + 1 and feature t and predicts token t + 2."""
+    """Column t has token t + 1 and features t and predicts token t + 2."""
 
     ahead = 2
 
-    def __init__(self, target: Target, layer: OutputLayer, settings: Settings) -> None:
-        self._target, self._layer, self._settings = target, layer, settings
+    def __init__(self, target: Target, head: Head, settings: Settings) -> None:
+        self._target, self._settings = target, settings
+        self._layer = OutputLayer.of(target.output, head)
 
     def learn(self, head: nn.Module, batch: Batch, random: np.random.Generator) -> Outcome:
         """See Objective."""
@@ -100,19 +104,19 @@ class EagleObjective:
         steps: int,
         noise: tuple[float, torch.Generator] | None,
     ) -> Outcome:
-        features = self._target.forward(batch, positions).features
-        given = features.float()
-        if noise:
+        target = self._target.forward(batch, positions)
+        given = target.features.float()
+        if noise and self._settings.kind == "eagle2":
             spread, generator = noise
             uniform = torch.rand(given.shape, generator=generator, device=given.device)
             given = given + (uniform - 0.5) * spread
         embeddings = F.embedding(batch.tokens.roll(-1, 1), self._target.embedding).float()
-        outputs = head(embeddings, given, positions, batch.visible, steps)
+        outputs = head(embeddings, given, positions, chain_masks(batch.documents, steps))
         mask = _in_loss(batch, self.ahead)
         counted = torch.stack([mask & (batch.places >= step) for step in range(steps)])
         powers = torch.arange(steps, device=counted.device)
         weights = counted * (self._settings.unroll_decay**powers)[:, None, None]
-        return self._outcome(outputs, features.roll(-1, 1), weights, batch)
+        return self._outcome(outputs, target.last.roll(-1, 1), weights, batch)
 
     def _outcome(self, outputs: Tensor, features: Tensor, weights: Tensor, batch: Batch) -> Outcome:
         labels = batch.tokens.roll(-self.ahead, 1).flatten()
@@ -120,9 +124,10 @@ class EagleObjective:
             features.flatten(0, 1),
             labels if self._settings.loss == "token" else None,
             weights.flatten(1),
+            renormalised=self._settings.loss == "paper" and self._settings.kind == "eagle3",
         )
         loss, agreed = cross_entropy(outputs.flatten(1, 2), supervision, self._layer)
-        if self._settings.loss == "paper":
+        if self._settings.loss == "paper" and self._settings.kind == "eagle2":
             distance = F.smooth_l1_loss(
                 outputs.float(), features.float().expand_as(outputs), reduction="none"
             ).mean(-1)
@@ -135,8 +140,9 @@ class LongSpecObjective:
 
     ahead = 1
 
-    def __init__(self, target: Target, layer: OutputLayer, settings: Settings) -> None:
-        self._target, self._layer, self._settings = target, layer, settings
+    def __init__(self, target: Target, head: Head, settings: Settings) -> None:
+        self._target, self._settings, self._window = target, settings, head.config.window
+        self._layer = OutputLayer.of(target.output, head)
 
     def learn(self, head: nn.Module, batch: Batch, random: np.random.Generator) -> Outcome:
         """See Objective."""
@@ -153,13 +159,14 @@ class LongSpecObjective:
     def _run(self, head: nn.Module, batch: Batch, positions: Tensor, shifts: list[int]) -> Outcome:
         target = self._target.forward(batch, positions)
         embeddings = F.embedding(batch.tokens, self._target.embedding).float()
-        behind = torch.tensor(shifts, device=embeddings.device)
-        outputs = head(embeddings, target.kv, positions, batch.visible, behind)
+        window = window_mask(batch.documents, self._window)
+        masks = [shift_mask(batch.documents, shift) for shift in shifts]
+        outputs = head(embeddings, target.kv, positions, window, masks)
         mask = _in_loss(batch, self.ahead)
         counted = mask.expand(len(shifts), *mask.shape)
         labels = batch.tokens.roll(-self.ahead, 1).flatten()
         supervision = Supervision(
-            target.features.flatten(0, 1),
+            target.last.flatten(0, 1),
             labels if self._settings.loss == "token" else None,
             counted.flatten(1).float(),
         )
@@ -168,6 +175,7 @@ class LongSpecObjective:
 
 
 OBJECTIVES: dict[str, type[EagleObjective | LongSpecObjective]] = {
+    "eagle3": EagleObjective,
     "eagle2": EagleObjective,
     "longspec": LongSpecObjective,
 }

@@ -21,7 +21,7 @@ BATCHES_PER_WRITE = 4
 
 def regenerate(settings: Settings, say: Callable[[str], None]) -> Path:
     """The file with the target's answers to the first questions; missing ones are added."""
-    path = settings.answers or settings.work / "answers.jsonl"
+    path = settings.answers_file
     done = _lines(path)
     if done >= settings.regenerate:
         return path

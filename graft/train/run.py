@@ -6,22 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import locate
-from graft.models.heads.config import HeadConfig, head_config
+from graft.models.heads.config import HeadConfig, default_features, head_config
 from graft.models.heads.files import HEADS, Head, read_head, write_head
-from graft.models.load import read_config
+from graft.models.heads.row_masks import BLOCK
+from graft.models.load import find_device, read_config
 from graft.train.card import model_card, training_facts
 from graft.train.compiling import compile_in_place, compiles
 from graft.train.dataset import DataOptions, Dataset, files_of, prepare
 from graft.train.journal import Journal
 from graft.train.loop import Loop, TrainingSetup
-from graft.train.losses import OutputLayer
 from graft.train.objectives import OBJECTIVES
 from graft.train.processes import own_device, processes
 from graft.train.regenerate import regenerate
-from graft.train.settings import Settings
+from graft.train.settings import ANSWERS, Settings
 from graft.train.start import init_from_target, init_random, widen
 from graft.train.state import Progress
 from graft.train.target import Target, load_target
@@ -30,10 +31,15 @@ from graft.train.target import Target, load_target
 def train(
     settings: Settings, say: Callable[[str], None], stopping: Callable[[], bool] = lambda: False
 ) -> bool:
-    """Train a head into `settings.out`; whether the run is complete.
+    """Train a head into `settings.out`; whether the run is complete. For ANSWERS, only generate the
+    training data into this file.
 
     After a stop or a kill, the same settings resume from the last checkpoint.
     """
+    if settings.kind == ANSWERS:
+        files_of(settings.data)
+        regenerate(settings, say)
+        return True
     _check_out(settings.out)
     _check_layers(settings)
     files_of([*settings.data, *([settings.exclude] if settings.exclude else [])])
@@ -41,7 +47,7 @@ def train(
     journal = Journal(None if taking_part.rank else settings.work, say)
     files = _texts(settings, journal, first=taking_part.rank == 0)
     taking_part.broadcast(None)  # wait for the answers
-    target = load_target(settings.model, own_device(settings.device), settings.cross_layers)
+    target = _target(settings, own_device(settings.device))
     if taking_part.rank:
         taking_part.broadcast(None)  # wait until the first process has built the rows
     dataset = _dataset(settings, target, files, journal)
@@ -50,8 +56,7 @@ def train(
     head = _head(settings, target, dataset)
     if compiles(target.output):
         compile_in_place(head)
-    output = OutputLayer.of(target.output, head.d2t)
-    objective = OBJECTIVES[settings.kind](target, output, settings)
+    objective = OBJECTIVES[settings.kind](target, head, settings)
     setup = TrainingSetup(settings, head, objective, dataset, taking_part, journal)
 
     def save_head(progress: Progress) -> None:
@@ -65,6 +70,19 @@ def train(
         journal.finish()
 
 
+def _target(settings: Settings, device: str) -> Target:
+    """The target with what the kind of head reads."""
+    if find_device(device).type == "cuda" and settings.length % BLOCK:
+        raise InputError(f"--length must be a multiple of {BLOCK} on a GPU")
+    checkpoint = locate(settings.model)
+    layers = read_config(checkpoint).get_text_config().num_hidden_layers
+    cross = settings.cross_layers if settings.kind == "longspec" else 0
+    features = default_features(settings.kind, layers)
+    if settings.start:
+        features = read_head(settings.start).config.feature_layers or features
+    return load_target(checkpoint, device, cross, features)
+
+
 def _texts(settings: Settings, journal: Journal, *, first: bool) -> list[str]:
     if not settings.regenerate:
         return list(settings.data)
@@ -74,7 +92,7 @@ def _texts(settings: Settings, journal: Journal, *, first: bool) -> list[str]:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
     else:
-        answers = settings.answers or settings.work / "answers.jsonl"
+        answers = settings.answers_file
     return [str(answers)]
 
 
@@ -110,10 +128,10 @@ def _head(settings: Settings, target: Target, dataset: Dataset) -> Head:
         window=settings.window,
         final_norm=not settings.no_final_norm,
         cross_layers=settings.cross_layers,
+        **({"own_output": False} if settings.tied_output else {}),
+        **({"inner": settings.inner} if settings.inner else {}),
     )
-    head = _new(config, settings, target)
-    head.d2t.copy_(ids)
-    return head.to(target.device).train()
+    return _new(config, ids, settings, target).to(target.device).train()
 
 
 def _started(folder: Path, settings: Settings, target: Target) -> Head:
@@ -127,13 +145,14 @@ def _started(folder: Path, settings: Settings, target: Target) -> Head:
     if layers == settings.cross_layers:
         return head
     config = replace(head.config, cross_layers=settings.cross_layers)
-    wider = _new(config, settings, target)
+    wider = _new(config, head.d2t, settings, target)
     widen(wider, head)
     return wider
 
 
-def _new(config: HeadConfig, settings: Settings, target: Target) -> Head:
+def _new(config: HeadConfig, ids: Tensor, settings: Settings, target: Target) -> Head:
     head = HEADS[settings.kind](config)
+    head.d2t.copy_(ids)
     init_random(head, settings.seed)
     if not settings.random_start:
         init_from_target(head, target.network)

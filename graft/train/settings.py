@@ -6,9 +6,11 @@ from typing import Any
 
 from graft.errors import InputError
 
-KINDS = ("eagle2", "longspec")
+KINDS = ("eagle3", "eagle2", "longspec")
 LOSSES = ("soft", "token", "paper")
-DTYPES = ("fp16", "bf16", "fp32")
+DTYPES = ("fp16", "bf16", "fp32", "int8")
+UNROLL = {"eagle3": 7, "eagle2": 3}
+ANSWERS = "answers"  # in place of a kind: generate training data only
 # Options that may change when a run is resumed.
 FREE = {"out", "steps", "minutes", "save_minutes", "device", "dtype", "micro_batch", "evaluations"}
 
@@ -42,48 +44,76 @@ class Settings:
     warmup: float = option(0.05, "Fraction of the run with a rising learning rate.")
     weight_decay: float = option(0.01, "Weight decay of matrices.")
     loss: str = option("soft", "soft (the target's distribution), token (the text), paper.")
-    unroll: int = option(3, "Steps that eagle2 runs on its own features.")
+    unroll: int = option(0, "Steps that eagle runs on its own outputs; 0: eagle3 7, eagle2 3.")
     unroll_decay: float = option(0.8, "Loss weight of each such step relative to the one before.")
     noise: float = option(0.2, "Range of eagle2's uniform noise on features, at 512 tokens.")
     shifts: int = option(4, "Mask the target's last 1 to N keys for longspec (flash-noisy).")
     sinks: int = option(4, "First positions that anchor-offset does not shift.")
     vanilla_positions: bool = option(False, "No anchor-offset positions for longspec.")  # noqa: FBT003
-    offset_positions: bool = option(False, "Anchor-offset positions for eagle2 too.")  # noqa: FBT003
+    offset_positions: bool = option(False, "Anchor-offset positions for eagle too.")  # noqa: FBT003
     no_final_norm: bool = option(False, "No norm before longspec's output, as in the paper.")  # noqa: FBT003
     random_start: bool = option(False, "Initialise with random weights, not the target's.")  # noqa: FBT003
+    paper: bool = option(False, "longspec's paper: one layer, token loss, no final norm, all ids.")  # noqa: FBT003
     start: Path | None = option(None, "Initialise with the weights of this head.")
     window: int = option(512, "Window of longspec's own attention.")
     cross_layers: int = option(1, "Number of the target's last layers that longspec attends to.")
+    inner: int = option(0, "Width of the head's MLP; 0: the target's.")
+    tied_output: bool = option(False, "eagle3 has the target's output layer, not its own.")  # noqa: FBT003
     draft_vocabulary: int = option(16384, "Size of the draft vocabulary; 0: all ids.")
     held_out: float = option(0.02, "Fraction of the texts held out.")
     evaluations: int = option(10, "Number of evaluations on held-out texts.")
     save_minutes: float = option(1.0, "Minutes between checkpoints.")
     seed: int = option(0, "Seed of order, noise, offsets and initial weights.")
     device: str = option("auto", "cpu, cuda, ... or auto.")
-    dtype: str = option("fp16", "dtype of the saved head: fp16, bf16 or fp32.")
+    dtype: str = option("fp16", "dtype of the saved head: fp16, bf16, fp32 or int8.")
 
     def __post_init__(self) -> None:
-        _check_choice("kind", self.kind, KINDS)
+        _check_choice("kind", self.kind, (*KINDS, ANSWERS))
         _check_choice("--loss", self.loss, LOSSES)
         _check_choice("--dtype", self.dtype, DTYPES)
         if not self.data:
             raise InputError("no training data: name files with --data")
-        if (self.steps > 0) == (self.minutes > 0):
+        if self.kind != ANSWERS and (self.steps > 0) == (self.minutes > 0):
             raise InputError("set the length of the run: either --steps N or --minutes M")
         for name, minimum in MINIMUMS.items():
             if getattr(self, name) < minimum:
                 raise InputError(f"{option_name(name)} must be at least {minimum:g}")
         if not 0 < self.held_out <= 0.5:
             raise InputError("--held-out must be above 0 and at most 0.5")
+        self._check_kind()
+        self._set_defaults()
+
+    def _check_kind(self) -> None:
+        """Raise InputError for options of other kinds."""
+        if self.kind == ANSWERS and not self.regenerate:
+            raise InputError("how many questions should be answered? --regenerate N")
         if self.kind != "longspec" and self.cross_layers > 1:
             raise InputError("--cross-layers is for longspec only")
-        if self.kind == "longspec" and self.loss == "paper":
-            object.__setattr__(self, "loss", "token")  # LongSpec's loss
+        if self.kind != "longspec" and self.paper:
+            raise InputError("--paper is for longspec only; other heads have --loss paper")
+        if self.kind != "eagle3" and self.tied_output:
+            raise InputError("--tied-output is for eagle3 only: other heads have no output layer")
+
+    def _set_defaults(self) -> None:
+        """Set what other options imply."""
+        implied: dict[str, Any] = {"unroll": self.unroll or UNROLL.get(self.kind, 1)}
+        if self.paper:
+            implied |= {"cross_layers": 1, "no_final_norm": True, "draft_vocabulary": 0}
+        if self.paper or (self.kind == "longspec" and self.loss == "paper"):
+            implied["loss"] = "token"  # LongSpec's loss
+        for name, value in implied.items():
+            object.__setattr__(self, name, value)
 
     @property
     def work(self) -> Path:
         """The folder of checkpoints, logs and answers."""
         return self.out.with_name(f"{self.out.name}.train")
+
+    @property
+    def answers_file(self) -> Path:
+        """Where the target's answers are."""
+        own = self.out if self.kind == ANSWERS else self.work / "answers.jsonl"
+        return self.answers or own
 
     def identity(self) -> dict[str, Any]:
         """The settings that a resumed run must share, as JSON values."""
@@ -94,8 +124,8 @@ class Settings:
 
 MINIMUMS = {
     "length": 16, "batch": 1, "micro_batch": 0, "steps": 0, "minutes": 0, "learning_rate": 0,
-    "warmup": 0, "weight_decay": 0, "unroll": 1, "unroll_decay": 0, "noise": 0, "shifts": 1,
-    "sinks": 0, "window": 1, "cross_layers": 1, "draft_vocabulary": 0, "evaluations": 1,
+    "warmup": 0, "weight_decay": 0, "unroll": 0, "unroll_decay": 0, "noise": 0, "shifts": 1,
+    "inner": 0, "sinks": 0, "window": 1, "cross_layers": 1, "draft_vocabulary": 0, "evaluations": 1,
     "save_minutes": 0, "regenerate": 0, "answer_tokens": 1, "temperature": 0,
 }  # fmt: skip
 

@@ -1,8 +1,9 @@
 """The initial weights of a head.
 
 LongSpec copies the target: its self-attention from the first layer, its cross-attention and MLP
-from the last layer and, for further layers, from these. In EAGLE's fusion, embeddings and features
-are scaled to contribute equally, because their magnitudes differ by far.
+from the last layer and, for further layers, from these. EAGLE-3 copies the output layer. In EAGLE's
+fusion all parts are scaled to contribute equally, because the magnitudes of embeddings and hidden
+states differ by far.
 """
 
 import torch
@@ -33,10 +34,15 @@ def init_random(head: Head, seed: int) -> None:
 @torch.no_grad()
 def init_from_target(head: Head, network: PreTrainedModel) -> None:
     """Copy weights of the target whose shapes match, over random ones."""
-    if isinstance(head, EagleHead):
-        _balance_fusion(head, network)
-    else:
+    if isinstance(head, LongSpecHead):
         _copy_layers(head, network.base_model)
+        return
+    _balance_fusion(head, network)
+    output = network.get_output_embeddings().weight[head.d2t].float()
+    if head.lm_head is not None:
+        head.lm_head.weight.copy_(output)
+    for weight in head.norm.parameters():  # logits of a standard deviation of 1
+        weight.fill_(1 / output.norm(dim=1).median())
 
 
 @torch.no_grad()
@@ -54,14 +60,17 @@ def widen(head: Head, before: Head) -> None:
 
 
 def _balance_fusion(head: EagleHead, network: PreTrainedModel) -> None:
-    """Scale the two halves of the fusion so that its output has a standard deviation of 1."""
+    """Scale the parts of the fusion so that its output has a standard deviation of 1. The median
+    leaves out the few tokens whose hidden states are huge."""
     embedding = network.get_input_embeddings().weight
     some = torch.arange(min(len(embedding), SAMPLE_IDS), device=embedding.device)[None]
-    features = network.base_model(some, use_cache=False).last_hidden_state
-    width = head.config.hidden
-    for half, given in ((slice(0, width), embedding[some]), (slice(width, None), features)):
-        size = given.float().pow(2).mean().sqrt().item()
-        head.fc.weight[:, half] *= (2 * width) ** -0.5 / (STD * size)
+    states = network.base_model(some, use_cache=False, output_hidden_states=True).hidden_states
+    parts = [states[layer] for layer in head.config.feature_layers]
+    if head.config.kind == "eagle2":
+        parts.insert(0, embedding[some])
+    for weight, part in zip(head.fc.weight.chunk(len(parts), 1), parts, strict=True):
+        size = part.float().pow(2).mean(-1).sqrt().median().item()
+        weight *= head.fc.in_features**-0.5 / (STD * size)
 
 
 def _copy_layers(head: LongSpecHead, decoder: PreTrainedModel) -> None:

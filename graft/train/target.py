@@ -1,50 +1,66 @@
 """The frozen target: features, keys and values of a batch to train a head on."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import (
+    AttentionInterface,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+)
 from transformers.utils import logging
 
 from graft.errors import CheckpointError, UnsupportedModelError
-from graft.models.checkpoints.pretrained import Checkpoint, locate
+from graft.models.checkpoints.pretrained import Checkpoint
+from graft.models.heads.row_masks import FAR, Mask, masked_attention, row_mask
 from graft.models.load import find_device
 from graft.train.batches import Batch
 from graft.train.compiling import compile_in_place, compiles
 
 TOLERANCE = 1e-2  # of logits in fp32, relative to the largest
+ATTENTION = "graft_rows"
 
 
 @dataclass(frozen=True, slots=True)
 class TargetOutputs:
-    """Features (after the final norm) [B, T, E]; keys and values [B, n * K, T, D] of the last n
-    layers, the last one's first."""
+    """The inputs of the output layer [B, T, E]; what the head reads: features [B, T, n * E], and
+    keys and values [B, n * K, T, D] of the last n layers, the last one's first."""
 
+    last: Tensor
     features: Tensor
-    kv: tuple[Tensor, Tensor]
+    kv: tuple[Tensor, Tensor] | None
 
 
 class Target:
-    """A frozen transformers model; `layers` is the number of last layers whose KV is used."""
+    """A frozen transformers model; `layers` is the number of last layers whose KV is used,
+    `features` are the hidden states that the head reads (`HeadConfig.feature_layers`)."""
 
     def __init__(
         self,
         network: Any,  # noqa: ANN401
         tokenizer: Any,  # noqa: ANN401
         checkpoint: Checkpoint,
-        layers: int = 1,
+        layers: int = 0,
+        features: Sequence[int] = (-1,),
     ) -> None:
         self.network = network.eval().requires_grad_(False)  # noqa: FBT003 (torch's signature)
+        network.set_attn_implementation(ATTENTION)
         self.tokenizer, self.checkpoint = tokenizer, checkpoint
         self.embedding: Tensor = network.get_input_embeddings().weight
         self.output: Tensor = network.get_output_embeddings().weight
         _check_output(self)
-        others, last = network.base_model.layers[:-layers], network.base_model.layers[-layers:]
-        self._last = [_KeepKV(layer.self_attn) for layer in reversed(last)]
-        if compiles(self.output):
-            compile_in_place(*others)
+        modules = list(network.base_model.layers)
+        kept = range(len(modules) - layers, len(modules))
+        self._last = [_KeepKV(modules[place].self_attn) for place in reversed(kept)]
+        self._features = features
+        self._inner = {place: _KeepInput(modules[place]) for place in features if place >= 0}
+        if compiles(self.output):  # what has hooks runs eagerly
+            hooked = {*kept, *self._inner}
+            compile_in_place(*(each for i, each in enumerate(modules) if i not in hooked))
 
     @property
     def config(self) -> PretrainedConfig:
@@ -58,24 +74,67 @@ class Target:
 
     @torch.no_grad()
     def forward(self, batch: Batch, positions: Tensor) -> TargetOutputs:
-        """One forward pass. The mask separates documents explicitly: from positions that jump
-        transformers would infer a new document."""
-        mask = None
-        if batch.packed or positions is not batch.places:
-            lowest = torch.finfo(self.output.dtype).min
-            hidden = ~batch.visible[:, None]
-            mask = torch.zeros_like(hidden, dtype=self.output.dtype).masked_fill_(hidden, lowest)
-        output = self.network.base_model(
+        """One forward pass."""
+        mask = row_mask(batch.documents, (0, FAR)) if batch.packed else None
+        if isinstance(mask, Tensor):
+            mask = mask[:, None]  # transformers passes masks of four dimensions on
+        last = self.network.base_model(
             batch.tokens, attention_mask=mask, position_ids=positions, use_cache=False
-        )
-        return TargetOutputs(output.last_hidden_state, self._kv())
-
-    def _kv(self) -> tuple[Tensor, Tensor]:
+        ).last_hidden_state
+        states = {-1: last} | {place: each.take() for place, each in self._inner.items()}
+        kept = [states[place] for place in self._features]
         pairs = [each.take() for each in self._last]
-        if len(pairs) == 1:
-            return pairs[0]
-        keys, values = zip(*pairs, strict=True)
-        return torch.cat(keys, 1), torch.cat(values, 1)
+        kv = None
+        if pairs:
+            keys, values = zip(*pairs, strict=True)
+            kv = torch.cat(keys, 1), torch.cat(values, 1)
+        return TargetOutputs(last, torch.cat(kept, -1) if kept else last, kv)
+
+
+def attend_rows(  # noqa: PLR0913  transformers' contract
+    module: nn.Module,  # noqa: ARG001
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Mask | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **ignored: Any,  # noqa: ANN401, ARG001  dropout and whatever else a model passes along
+) -> tuple[Tensor, None]:
+    """transformers' attention contract, by the mask of packed rows."""
+    windowed = sliding_window is not None and sliding_window < query.shape[2]
+    if windowed or softcap is not None or s_aux is not None:
+        raise UnsupportedModelError(
+            "the target's attention has a window, a cap or sinks; use a smaller --length or "
+            "another target"
+        )
+    if isinstance(attention_mask, Tensor):
+        attention_mask = attention_mask[:, 0]
+    attended = masked_attention(query, key, value, attention_mask, scaling)
+    return attended.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(ATTENTION, attend_rows)
+
+
+class _KeepInput:
+    """Keeps the input of one layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._kept: Tensor | None = None
+        layer.register_forward_pre_hook(self._keep)
+
+    def _keep(self, _: nn.Module, given: tuple) -> None:
+        self._kept = given[0]
+
+    def take(self) -> Tensor:
+        """The input in the last forward pass."""
+        kept, self._kept = self._kept, None
+        assert kept is not None
+        return kept
 
 
 class _KeepKV:
@@ -100,23 +159,23 @@ class _KeepKV:
         return pair
 
 
-def load_target(name: str, device: str = "auto", layers: int = 1) -> Target:
-    """Load the target in bf16 on a GPU, in fp32 on a CPU."""
+def load_target(
+    checkpoint: Checkpoint, device: str = "auto", layers: int = 0, features: Sequence[int] = (-1,)
+) -> Target:
+    """Load the target in bf16 on a GPU, in fp32 on a CPU; see Target."""
     where = find_device(device)
-    checkpoint = locate(name)
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
         network = AutoModelForCausalLM.from_pretrained(
             checkpoint.folder,
             dtype=torch.float32 if where.type == "cpu" else torch.bfloat16,
-            attn_implementation="sdpa",
             use_safetensors=True,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise CheckpointError(f"{name} cannot be read: {reason}") from error
-    return Target(network.to(where), tokenizer, checkpoint, layers)
+        raise CheckpointError(f"{checkpoint.name} cannot be read: {reason}") from error
+    return Target(network.to(where), tokenizer, checkpoint, layers, features)
 
 
 @torch.no_grad()

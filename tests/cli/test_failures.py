@@ -73,7 +73,7 @@ REFUSED = (
     ("run ? --device gpu", "unknown device 'gpu'"),
     ("run ? --retriever magic", "unknown retriever 'magic'"),
     ("run ? --temperature -1", "temperature must be between 0 and 100"),
-    ("run ? --head nowhere", "nowhere is not a draft head's folder"),
+    ("run ? --head nowhere", "nowhere is not a draft head"),
     ("run ? --context-length much", "--context-length is a size such as 32k"),
     ("run ? --doc nowhere.txt", "nowhere.txt does not exist"),
     ("run ? --model no-such-model", "unknown model 'no-such-model'"),

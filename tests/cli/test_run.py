@@ -130,7 +130,7 @@ def test_question_can_be_piped(cli, engine, arguments):
         (["?", "--draft", "sd+copy"], "'sd' needs a draft model; name one (--draft-model)"),
         (["?", "--draft", "head", "--head", "none"], "'head' needs a draft head; name its folder"),
         (["?", "--draft", "casd", "--head", "none"], "'casd' needs a draft model or a head"),
-        (["?", "--head", "nowhere"], "nowhere is not a draft head's folder: it has no config.json"),
+        (["?", "--head", "nowhere"], "nowhere is not a draft head: give a folder with config.json"),
         (["?", "--dtype", "int3"], "unknown dtype 'int3'; choose from auto, fp32, bf16, "),
         (["?", "--doc", "no-such-file.txt"], "no-such-file.txt does not exist"),
         (["?", "--device", "gpu"], "unknown device 'gpu'"),

@@ -8,6 +8,7 @@ import torch
 from tiny import tiny_network, tiny_tokenizer
 
 from graft.models.heads.files import read_head
+from graft.models.heads.row_masks import FAR, dense_mask, masked_attention, row_mask
 from graft.train.journal import read_notes
 from graft.train.losses import OutputLayer, Supervision, cross_entropy
 from graft.train.run import train
@@ -31,7 +32,23 @@ def written_chats(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("kind", "layers"), [("eagle2", 1), ("longspec", 1), ("longspec", 2)])
+@pytest.mark.parametrize("bands", [[(0, FAR)], [(0, 200)], [(3, FAR), (2, 3), (1, 2), (0, 1)]])
+def test_sparse_attention_has_the_outputs_and_gradients_of_dense_attention(bands):
+    documents = (torch.arange(512, device="cuda") // 200).expand(2, -1)
+    limits = torch.tensor(bands, device="cuda")
+    shapes = [(2, 4, 512, 64), (2, 2, 512 * len(bands), 64), (2, 2, 512 * len(bands), 64)]
+    given = [torch.randn(each, device="cuda", requires_grad=True) for each in shapes]
+    results = []
+    for mask in (row_mask(documents, *bands), dense_mask(documents, limits)):
+        found = masked_attention(*given, mask)
+        results.append([found, *torch.autograd.grad(found.square().sum(), given)])
+    for sparse, dense in zip(*results, strict=True):
+        torch.testing.assert_close(sparse, dense, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layers"), [("eagle3", 1), ("eagle2", 1), ("longspec", 1), ("longspec", 2)]
+)
 def test_a_head_learns(tmp_path, kind, layers):
     tiny_network().save_pretrained(tmp_path / "target")
     tiny_tokenizer().save_pretrained(tmp_path / "target")
@@ -54,7 +71,7 @@ def test_a_head_learns(tmp_path, kind, layers):
 def test_the_loss_needs_no_memory_for_all_logits():
     tokens, vocabulary, width = 32768, 49152, 64  # all logits would be 6.4 GB in fp32
     whole = torch.randn(vocabulary, width, device="cuda", dtype=torch.bfloat16)
-    layer = OutputLayer.of(whole, torch.arange(16384, device="cuda"))
+    layer = OutputLayer(whole, whole[:16384], torch.arange(16384, device="cuda"))
     outputs = torch.randn(1, tokens, width, device="cuda", requires_grad=True)
     weights = torch.ones(1, tokens, device="cuda")
     supervision = Supervision(torch.randn(tokens, width, device="cuda"), None, weights)

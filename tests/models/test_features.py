@@ -32,13 +32,15 @@ def network():
 def model(network, forward):
     kind = forward.split()[-1]
     model = tiny_engine(network, forward=kind, invariant=forward.startswith("invariant")).model
-    model.forward.keeps_features = True
+    model.keep_features([-1])
+    model.keep_features([1, 0])
     return model
 
 
-def reference(network, tokens):
+def reference(network, tokens, layers=(-1,)):
     with torch.no_grad():
-        return network.model(torch.tensor([tokens])).last_hidden_state[0]
+        states = network.model(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    return torch.cat([states[layer][0] for layer in layers], -1)
 
 
 def test_features_of_prompts_and_trees(model, network):
@@ -53,6 +55,20 @@ def test_features_of_prompts_and_trees(model, network):
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     model.close(extent)
     model.close(other)
+
+
+@pytest.mark.parametrize("layers", [(0, 1, -1), (1,), (-1, 1)])
+def test_features_of_several_layers_stand_side_by_side(model, network, layers):
+    extent = model.open(64)
+    model.prefill(extent, PROMPT)
+    expected = reference(network, PROMPT, layers)
+    torch.testing.assert_close(model.features(range(7), layers), expected, atol=1e-4, rtol=1e-4)
+    model.score([extent], [TREE])
+    for node, path in enumerate(TREE.paths()):
+        expected = reference(network, [*PROMPT, 9, *path], layers)[-1]
+        found = model.features([node], layers)[0]
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    model.close(extent)
 
 
 def test_features_times_the_output_layer_are_the_logits(model, network):

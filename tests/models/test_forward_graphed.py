@@ -141,7 +141,7 @@ def test_large_steps_return_selected_logits_and_all_features(every):
         prefix = model.open(30, first, 2)  # two segments
         trees = [chain(tokens(5, 1)), TREE]
         last = None if every else [True, False]
-        model.forward.keeps_features = True
+        model.keep_features([-1])
         logits = model.score([prefix, second], trees, last_only=last)
         results.append([*logits, model.features(range(11))])
     assert_close(results)

@@ -11,6 +11,7 @@ from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.eagle_head import EagleHead
 from graft.models.heads.config import head_config
 from graft.models.heads.layers import CrossAttention
+from graft.models.heads.row_masks import chain_masks, shift_mask, window_mask
 from graft.models.longspec_head import LongSpecHead
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
@@ -23,9 +24,17 @@ def one_seed():
     torch.manual_seed(5)
 
 
-def visible_of(documents):
-    documents = torch.tensor(documents)[None]
-    return (documents[:, :, None] == documents[:, None]).tril()
+def row_of(documents):
+    return torch.tensor([documents])
+
+
+ONE = row_of([0] * LENGTH)
+TWO = row_of([0] * 5 + [1] * 7)
+
+
+def longspec_masks(head, documents, shifts):
+    masks = [shift_mask(documents, shift) for shift in shifts]
+    return window_mask(documents, head.config.window), masks
 
 
 def naive_attention(module, queries, keys, values):
@@ -39,51 +48,62 @@ def naive_attention(module, queries, keys, values):
 
 
 def naive_eagle(head, embeddings, features, positions, steps):
-    """Feature t + 1 of the last step for each column of one document, drafted token by token:
-    the target's features up to column t - (steps - 1), then the head's own."""
+    """The output of the last step for each column of one document, drafted token by token: the
+    target's features up to column t - (steps - 1), then the head's own outputs."""
     attention = head.layer.self_attn
 
     def row(token, feature, position):
         fused = head.fuse(token, feature)[None, None]
         rotary = head.rotary(position.view(1, 1))
-        key, value = attention.keys_values(fused, rotary)
-        return fused[0, 0], attention.queries(fused, rotary)[0, :, 0], key[0, :, 0], value[0, :, 0]
+        normed = head.layer.normed(fused)
+        key, value = attention.keys_values(normed, rotary)
+        return fused[0, 0], attention.queries(normed, rotary)[0, :, 0], key[0, :, 0], value[0, :, 0]
 
     last = {}
     for start in range(LENGTH - steps + 1):
         keys, values, made = [], [], None
         for t in range(start + steps):
-            feature = features[t] if t <= start else made
+            feature = head.project(features[t]) if t <= start else made
             fused, query, key, value = row(embeddings[t], feature, positions[t])
             keys.append(key)
             values.append(value)
             attended = naive_attention(attention, query, torch.stack(keys), torch.stack(values))
             made = head.layer.after(fused, attended)
-        last[start + steps - 1] = made
+        last[start + steps - 1] = head.norm(made)
     return last
 
 
+every_eagle = pytest.mark.parametrize(
+    ("kind", "more"),
+    [("eagle2", {}), ("eagle3", {}), ("eagle3", {"norm_before_residual": True, "kv_heads": 4})],
+)
+
+
+@every_eagle
 @pytest.mark.parametrize("steps", [1, 2, 4])
 @torch.no_grad()
-def test_eagle_unrolled_equals_drafting_step_by_step(steps):
-    head = EagleHead(head_config("eagle2", CHECKPOINT, TARGET))
-    embeddings, features = torch.randn(2, LENGTH, WIDTH)
+def test_eagle_unrolled_equals_drafting_step_by_step(kind, more, steps):
+    head = EagleHead(head_config(kind, CHECKPOINT, TARGET, **more))
+    embeddings = torch.randn(LENGTH, WIDTH)
+    features = torch.randn(LENGTH, head.config.num_features * WIDTH)
     positions = torch.arange(LENGTH)
-    made = head(embeddings[None], features[None], positions[None], visible_of([0] * LENGTH), steps)[
-        -1, 0
-    ]
+    made = head(embeddings[None], features[None], positions[None], chain_masks(ONE, steps))[-1, 0]
     for column, expected in naive_eagle(head, embeddings, features, positions, steps).items():
         torch.testing.assert_close(made[column], expected, rtol=1e-4, atol=1e-5)
 
 
+@every_eagle
 @torch.no_grad()
-def test_eagle_does_not_attend_to_other_documents():
-    head = EagleHead(head_config("eagle2", CHECKPOINT, TARGET))
-    embeddings, features = torch.randn(2, 1, LENGTH, WIDTH)
+def test_eagle_does_not_attend_to_other_documents(kind, more):
+    head = EagleHead(head_config(kind, CHECKPOINT, TARGET, **more))
+    embeddings = torch.randn(1, LENGTH, WIDTH)
+    features = torch.randn(1, LENGTH, head.config.num_features * WIDTH)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
-    packed = head(embeddings, features, positions, visible_of([0] * 5 + [1] * 7), 3)
-    alone = head(embeddings[:, 5:], features[:, 5:], positions[:, 5:], visible_of([0] * 7), 3)
-    for step in range(3):  # columns whose chain begins before their document are nobody's
+    packed = head(embeddings, features, positions, chain_masks(TWO, 3))
+    alone = head(
+        embeddings[:, 5:], features[:, 5:], positions[:, 5:], chain_masks(row_of([0] * 7), 3)
+    )
+    for step in range(3):  # chains that begin before their document are not in the loss
         torch.testing.assert_close(packed[step, :, 5 + step :], alone[step, :, step:])
 
 
@@ -137,7 +157,8 @@ def test_longspec_attends_to_its_window_and_to_target_keys_up_to_the_shift(
     heads = layers * TARGET.num_key_value_heads
     memory = tuple(torch.randn(2, 1, heads, LENGTH, TARGET.head_dim))
     positions = torch.cat([torch.arange(4), torch.arange(4, LENGTH) + 100])
-    made = head(embeddings[None], memory, positions[None], visible_of([0] * LENGTH), [1, shift])
+    masks = longspec_masks(head, ONE, [1, shift])
+    made = head(embeddings[None], memory, positions[None], *masks)
     for place, each in enumerate((1, shift)):
         expected = naive_longspec(head, embeddings, memory, positions, each)
         torch.testing.assert_close(made[place, 0], expected, rtol=1e-4, atol=1e-5)
@@ -149,13 +170,12 @@ def test_longspec_does_not_attend_to_other_documents():
     embeddings = torch.randn(1, LENGTH, WIDTH)
     keys, values = torch.randn(2, 1, TARGET.num_key_value_heads, LENGTH, TARGET.head_dim)
     positions = torch.tensor([[0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5, 6]])
-    packed = head(embeddings, (keys, values), positions, visible_of([0] * 5 + [1] * 7), [2])
+    packed = head(embeddings, (keys, values), positions, *longspec_masks(head, TWO, [2]))
     alone = head(
         embeddings[:, 5:],
         (keys[:, :, 5:], values[:, :, 5:]),
         positions[:, 5:],
-        visible_of([0] * 7),
-        [2],
+        *longspec_masks(head, row_of([0] * 7), [2]),
     )
     torch.testing.assert_close(packed[:, :, 5:], alone)
 
@@ -164,5 +184,6 @@ def test_gradients_are_finite_where_nothing_is_seen():
     head = LongSpecHead(head_config("longspec", CHECKPOINT, TARGET))
     embeddings = torch.randn(1, 3, WIDTH)
     memory = tuple(torch.randn(2, 1, TARGET.num_key_value_heads, 3, TARGET.head_dim))
-    head(embeddings, memory, torch.arange(3)[None], visible_of([0] * 3), [4]).sum().backward()
+    masks = longspec_masks(head, row_of([0] * 3), [4])
+    head(embeddings, memory, torch.arange(3)[None], *masks).sum().backward()
     assert all(p.grad.isfinite().all() for p in head.parameters() if p.grad is not None)

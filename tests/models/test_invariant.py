@@ -168,7 +168,7 @@ def test_a_checkpoint_is_loaded_invariant(tmp_path):
 class Nervous:
     """A forward whose logits depend a little on how many other tokens are in the slab."""
 
-    keeps_features = False
+    feature_layers = frozenset()
 
     def __init__(self, inner):
         self.inner, self.storage = inner, inner.storage

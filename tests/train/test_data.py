@@ -142,7 +142,7 @@ def test_the_draft_vocabulary_is_the_most_frequent_ids(chats):
     ids = dataset.draft_ids(10)
     rest = np.delete(dataset.frequencies, ids)
     assert dataset.frequencies[ids].min() >= rest.max()
-    assert (np.diff(dataset.frequencies[ids]) <= 0).all()
+    assert (np.diff(ids) > 0).all()  # as others' tables expect them
     assert sorted(dataset.draft_ids(0)) == list(range(128))
 
 

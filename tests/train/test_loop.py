@@ -56,7 +56,7 @@ def assert_told(folder, last):
         assert told in card
 
 
-@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+@pytest.mark.parametrize("kind", ["eagle3", "eagle2", "longspec"])
 def test_a_run_lowers_the_loss_and_saves_a_head(settings, kind):
     settings = replace(settings, kind=kind, steps=60, save_minutes=10)
     assert train(settings, silent)
@@ -76,13 +76,14 @@ def test_a_run_lowers_the_loss_and_saves_a_head(settings, kind):
     ("kind", "micro_batch", "layers"),
     daily(
         [
+            ("eagle3", 3, 1),
             ("eagle2", 0, 1),
             ("eagle2", 3, 1),
             ("longspec", 0, 1),
             ("longspec", 3, 1),
             ("longspec", 3, 2),
         ],
-        ("longspec", 3, 2),  # a killed run of eagle2 is resumed below
+        *[("eagle3", 3, 1), ("longspec", 3, 2)],  # a killed run of eagle2 is resumed below
     ),
 )
 def test_a_resumed_run_gives_the_same_bits(settings, kind, micro_batch, layers):
@@ -224,6 +225,30 @@ def test_a_head_of_one_cross_layer_can_be_widened_to_two(settings):
         train(narrow, silent)
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_longspec_can_be_trained_as_in_its_paper(settings, plain):
+    """With anchor-offset positions, and a twin with plain ones."""
+    paper = replace(settings, kind="longspec", paper=True, steps=2, vanilla_positions=plain)
+    assert (paper.loss, paper.cross_layers, paper.draft_vocabulary) == ("token", 1, 0)
+    assert train(paper, silent)
+    config = read_head(paper.out).config
+    assert (config.final_norm, config.cross_layers, config.draft_vocabulary) == (False, 1, 128)
+
+
+def test_an_eagle3_head_may_be_narrow_share_the_output_layer_and_have_eight_bits(settings):
+    small = replace(
+        settings, kind="eagle3", inner=32, tied_output=True, unroll=2, steps=2, dtype="int8"
+    )
+    assert train(small, silent)
+    weights = load_file(small.out / "model.safetensors")
+    assert weights["layers.0.mlp.up_proj.weight"].shape == (32, 64)
+    assert weights["layers.0.mlp.up_proj.weight"].dtype == torch.int8
+    assert "lm_head.weight" not in weights
+    again = replace(small, out=settings.out.with_name("again"), start=small.out, steps=3)
+    assert train(again, silent)
+    assert read_head(again.out).config.inner == 32
+
+
 def test_more_cross_layers_than_the_target_has_are_an_error(settings):
     with pytest.raises(InputError, match="--cross-layers must be at most 2, the layers of"):
         train(replace(settings, kind="longspec", cross_layers=3), silent)
@@ -264,6 +289,9 @@ def test_minutes_end_a_run_too(settings):
         ({"kind": "longspec", "cross_layers": -2}, "--cross-layers must be at least 1"),
         ({"cross_layers": 2}, "--cross-layers is for longspec"),
         ({"held_out": 0.0}, "--held-out must be above 0"),
+        ({"tied_output": True}, "--tied-output is for eagle3"),
+        ({"paper": True}, "--paper is for longspec"),
+        ({"kind": "answers"}, "--regenerate N"),
     ],
 )
 def test_invalid_settings_are_errors(settings, change, line):

@@ -12,8 +12,9 @@ from torch.autograd.graph import saved_tensors_hooks as hooks
 
 from graft.errors import UnsupportedModelError
 from graft.models.checkpoints.pretrained import Checkpoint
-from graft.models.heads.config import head_config
+from graft.models.heads.config import KINDS, head_config
 from graft.models.heads.files import HEADS
+from graft.models.heads.row_masks import FAR, row_mask, shift_mask, window_mask
 from graft.train.batches import anchor_offset, batch_of
 from graft.train.examples import Example
 from graft.train.losses import CHUNK, OutputLayer, Supervision, cross_entropy
@@ -25,8 +26,11 @@ from graft.train.target import Target
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "tiny")
 
 
-def target(layers=1):
-    return Target(tiny_network(), tiny_tokenizer(), CHECKPOINT, layers)
+LAYERS = {"eagle3": (0, 1, -1), "eagle2": (-1,), "longspec": ()}
+
+
+def target(layers=1, kind="eagle2"):
+    return Target(tiny_network(), tiny_tokenizer(), CHECKPOINT, layers, LAYERS[kind])
 
 
 def rows_of(*lengths, length=32, seed=0):
@@ -40,36 +44,46 @@ def rows_of(*lengths, length=32, seed=0):
     )
 
 
-@pytest.mark.parametrize("labelled", [False, True])
-def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, monkeypatch):
+@pytest.mark.parametrize(
+    ("labelled", "own", "renormalised"),
+    [(False, False, False), (True, False, False), (False, True, False), (False, True, True)],
+)
+def test_the_loss_is_cross_entropy_over_the_drafted_ids(labelled, own, renormalised, monkeypatch):
     torch.manual_seed(0)
     monkeypatch.setattr("graft.train.losses.CHUNK", 5)
     vocabulary, drafted, count, width = 30, 12, 17, 8
-    layer = OutputLayer.of(torch.randn(vocabulary, width), torch.randperm(vocabulary)[:drafted])
+    whole, ids = torch.randn(vocabulary, width), torch.randperm(vocabulary)[:drafted]
+    rows = torch.randn(drafted, width, requires_grad=True) if own else whole[ids]
+    layer = OutputLayer(whole, rows, ids)
     outputs = torch.randn(2, count, width, requires_grad=True)
     supervision = Supervision(
         torch.randn(count, width),
         torch.randint(vocabulary, (count,)) if labelled else None,
         torch.rand(2, count) * (torch.rand(2, count) > 0.3),
+        renormalised=renormalised,
     )
     loss, agreed = cross_entropy(outputs, supervision, layer)
-    (gradient,) = torch.autograd.grad(loss, outputs)
+    inputs = (outputs, rows) if own else (outputs,)
+    gradients = torch.autograd.grad(2 * loss, inputs)
 
     target_logits = supervision.features @ layer.whole.T
     goal = F.softmax(target_logits, -1)[:, layer.ids]
+    if renormalised:
+        known = torch.isin(target_logits.argmax(-1), layer.ids)
+        goal = goal / goal.sum(-1, keepdim=True) * known[:, None]
     if labelled:
         goal = F.one_hot(supervision.labels, vocabulary)[:, layer.ids].float()
-    logits = outputs @ layer.whole[layer.ids].T
+    logits = outputs @ rows.T
     expected = -(supervision.weights[..., None] * goal * F.log_softmax(logits, -1)).sum()
     torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(gradient, torch.autograd.grad(expected, outputs)[0])
+    torch.testing.assert_close(gradients, torch.autograd.grad(2 * expected, inputs))
     same = layer.ids[logits.argmax(-1)] == target_logits.argmax(-1)
     asked = supervision.weights.any(0)
     assert torch.equal(agreed[:, asked], same[:, asked])
 
 
 def test_no_tensor_of_all_logits_is_kept(monkeypatch):
-    layer = OutputLayer.of(torch.randn(50, 4), torch.arange(50))
+    layer = OutputLayer(torch.randn(50, 4), torch.randn(50, 4), torch.arange(50))
     outputs = torch.randn(1, 3 * CHUNK, 4, requires_grad=True)
     supervision = Supervision(torch.randn(3 * CHUNK, 4), None, torch.ones(1, 3 * CHUNK))
     kept = []
@@ -88,11 +102,12 @@ def test_documents_of_a_row_do_not_attend_to_each_other():
     rows = rows_of(10, 12, 20)
     batch = batch_of(rows, np.arange(len(rows)), torch.device("cpu"))
     assert batch.packed
+    visible = row_mask(batch.documents, (0, FAR))
     for row in range(len(rows)):
         for query in range(32):
             for key in range(32):
                 same = rows.documents[row, query] == rows.documents[row, key]
-                assert batch.visible[row, query, key] == (same and key <= query)
+                assert visible[row, query, key] == (same and key <= query)
         for number in range(rows.documents[row].max() + 1):
             mine = batch.places[row][batch.documents[row] == number]
             assert mine.tolist() == list(range(len(mine)))
@@ -123,6 +138,17 @@ def test_packed_documents_give_the_same_features_as_single_ones(layers):
 
 
 @torch.no_grad()
+def test_the_target_is_computed_as_transformers_does():
+    model, rows = target(kind="eagle3"), rows_of(32)
+    batch = batch_of(rows, np.array([0]), torch.device("cpu"))
+    outputs = model.forward(batch, batch.places)
+    expected = tiny_network().model(batch.tokens, output_hidden_states=True).hidden_states
+    torch.testing.assert_close(outputs.last, expected[-1], rtol=1e-4, atol=1e-5)
+    wanted = torch.cat([expected[layer] for layer in LAYERS["eagle3"]], -1)
+    torch.testing.assert_close(outputs.features, wanted, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
 def test_one_document_to_a_row_needs_no_mask_and_positions_may_jump():
     model = target()
     both = [
@@ -137,17 +163,20 @@ def test_one_document_to_a_row_needs_no_mask_and_positions_may_jump():
 
 
 def made(kind, model, settings, **more):
+    more = {"feature_layers": LAYERS[kind]} | more
     head = HEADS[kind](head_config(kind, CHECKPOINT, model.config, **more))
     init_random(head, 1)
     init_from_target(head, model.network)
-    layer = OutputLayer.of(model.output, head.d2t)
-    return head, OBJECTIVES[kind](model, layer, replace(settings, kind=kind))
+    return head, OBJECTIVES[kind](model, head, replace(settings, kind=kind))
 
 
-@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+@every_kind
 def test_packing_does_not_change_the_loss(settings, kind):
     """Two documents in a row teach what they teach in a row each."""
-    model = target()
+    model = target(kind=kind)
     head, objective = made(kind, model, settings)
     packed = rows_of(14, 17)
     tokens, documents, loss_mask = packed.tokens[0], packed.documents[0], packed.loss_mask[0]
@@ -163,10 +192,10 @@ def test_packing_does_not_change_the_loss(settings, kind):
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["eagle2", "longspec"])
+@every_kind
 @pytest.mark.parametrize("loss", ["soft", "token", "paper"])
 def test_every_loss_decreases(settings, kind, loss):
-    model = target()
+    model = target(kind=kind)
     head, objective = made(kind, model, replace(settings, loss=loss), draft_vocabulary=100)
     rows = rows_of(20, 30, 9)
     batch = batch_of(rows, np.arange(len(rows)), torch.device("cpu"))
@@ -213,8 +242,9 @@ def test_a_widened_head_drafts_the_same(settings):
     keys, values = model.forward(batch, batch.places).kv
     known = keys.shape[1] // 2
     embeddings = F.embedding(batch.tokens, model.embedding)
+    masks = window_mask(batch.documents, 512), [shift_mask(batch.documents, n) for n in (1, 3)]
     both = [
-        each(embeddings, memory, batch.places, batch.visible, [1, 3])
+        each(embeddings, memory, batch.places, *masks)
         for each, memory in ((head, (keys, values)), (before, (keys[:, :known], values[:, :known])))
     ]
     torch.testing.assert_close(*both, rtol=0, atol=1e-5)
@@ -265,8 +295,9 @@ def test_a_longspec_head_does_not_use_masked_keys(settings):
     for each in changed:
         each[:, :, 29:] += 1
     for shift, differs in ((1, True), (2, True), (3, False), (4, False)):
+        masks = window_mask(batch.documents, 512), [shift_mask(batch.documents, shift)]
         both = [
-            head(embeddings, memory, batch.places, batch.visible, [shift])[0, 0, 31]
+            head(embeddings, memory, batch.places, *masks)[0, 0, 31]
             for memory in ((keys, values), changed)
         ]
         assert torch.equal(*both) != differs
@@ -292,8 +323,8 @@ def test_a_perfect_head_is_measured_as_perfect(settings):
     _, objective = made("eagle2", model, settings)
     batch = batch_of(rows_of(32), np.array([0]), torch.device("cpu"))
 
-    def perfect(embeddings, features, positions, visible, steps):
-        return features.roll(-1, 1).expand(steps, *features.shape)
+    def perfect(embeddings, features, positions, masks):
+        return features.roll(-1, 1).expand(len(masks), *features.shape)
 
     went, begun = chains(objective.measure(perfect, batch))
     assert begun > 0

@@ -57,3 +57,10 @@ def test_data_without_questions_is_an_error(asking, tmp_path):
     (tmp_path / "text.txt").write_text("No question here.")
     with pytest.raises(InputError, match="found no conversations"):
         regenerate(replace(asking, data=(str(tmp_path / "text.txt"),)), lambda line: None)
+
+
+def test_answers_can_be_generated_alone_and_trained_on_later(asking):
+    file = asking.out.with_name("answers.jsonl")
+    assert train(replace(asking, kind="answers", out=file, regenerate=40), lambda line: None)
+    assert len(lines(file)) == 40
+    assert train(replace(asking, data=(str(file),), regenerate=0, steps=2), lambda line: None)

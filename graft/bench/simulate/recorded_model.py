@@ -55,7 +55,7 @@ class RecordedForward:
 
     asynchronous = False
     sizes: Sequence[int] = ()
-    keeps_features = False
+    feature_layers: frozenset[int] = frozenset()
 
     def __init__(
         self, vocabulary: int, costs: StepCosts, clock: SimulatedClock, context: int | None = None

@@ -94,7 +94,7 @@ def text_of(runner: HeadRunner, memory: Memory, count: int) -> Text:
     """`count` arbitrary tokens, with features where the head needs them."""
     features = None
     if runner.window is None:
-        size = (count, runner.config.hidden)
+        size = (count, runner.feature_size)
         features = torch.zeros(size, dtype=runner.dtype, device=runner.device)
     return Text(memory, [_TOKEN] * count, features)
 

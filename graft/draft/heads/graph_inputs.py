@@ -113,7 +113,7 @@ class DraftInputs:
             parts["parts", key] = np.int32, (batch * shape.beam.rows[key[1]],)
         parts["noise"] = np.float32, (2, batch)  # 1 / temperature, scale of the noise
         self._host, self._device = _Buffer(parts, torch.device("cpu")), _Buffer(parts, device)
-        size = (new_tokens, runner.config.hidden)
+        size = (new_tokens, runner.feature_size)
         self.features = torch.zeros(size, dtype=runner.dtype, device=device)
         self.tokens, self.positions, self.rows, self.last, self.roots, self.tree_rows = (
             self._device.parts[name] for name in INT64_NAMES

@@ -1,4 +1,4 @@
-"""Drafts of a head that was trained for the target: EAGLE-2's or LongSpec's.
+"""Drafts of a head that was trained for the target: EAGLE's or LongSpec's.
 
 A head predicts from the target's hidden states (EAGLE) or from its KV cache (LongSpec), so it
 processes every committed token too. A draft then grows a tree for all sequences at once
@@ -33,9 +33,15 @@ SAMPLE_EVERY = 8  # where drafts are too slow, one of so many sequences is still
 MAX_PENDING = 4096  # features kept for the next draft; more are processed at once
 EAGLE_BEAM = Beam((10,) * 6, 10, keeps_all=True)
 EAGLE_NODES = 59
+# EAGLE-3's paper has 8 levels of 10; a captured draft holds 64 nodes above its last level.
+EAGLE3_BEAM = Beam((10, *(9,) * 7), 10, keeps_all=True)
 LONGSPEC_BEAM = Beam((4, 16, 16, 16, 16), 16, keeps_all=False)
 LONGSPEC_NODES = 68
-BEAMS = {"eagle2": (EAGLE_BEAM, EAGLE_NODES), "longspec": (LONGSPEC_BEAM, LONGSPEC_NODES)}
+BEAMS = {
+    "eagle3": (EAGLE3_BEAM, EAGLE_NODES),
+    "eagle2": (EAGLE_BEAM, EAGLE_NODES),
+    "longspec": (LONGSPEC_BEAM, LONGSPEC_NODES),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +189,8 @@ class HeadDrafter:
     def _store_features(self, states: list[_SequenceState], steps: list[TargetStep]) -> None:
         """Copy the features of a step's committed tokens, for all sequences in one piece."""
         counts = [len(step.nodes) for step in steps]
-        features = self._runner.model.features([node for step in steps for node in step.nodes])
+        nodes = [node for step in steps for node in step.nodes]
+        features = self._runner.model.features(nodes, self._runner.config.feature_layers)
         for each, step, own in zip(states, steps, features.split(counts), strict=True):
             assert step.extent is not None
             first = step.extent.total - len(step.nodes)

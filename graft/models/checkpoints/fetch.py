@@ -18,6 +18,7 @@ from graft.models.checkpoints.progress import bar
 
 WANTED = ["*.json", "*.safetensors", "tokenizer*", "*.model", "*.txt", "*.jinja"]
 UNWANTED = ["*/*", "consolidated*"]
+HEAD_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 USE_LOCAL = "use a local safetensors folder or a .gguf file"
 
 
@@ -136,6 +137,25 @@ def fetch_snapshot(repository: str, *, progress: bool) -> Path:
         folder = snapshot_download(repository, allow_patterns=WANTED, ignore_patterns=UNWANTED)
     check_folder(Path(folder), tokenizer=True)
     return Path(folder)
+
+
+def fetch_head(repository: str, *, progress: bool = True) -> Path:
+    """A draft head's configuration and weights, downloaded if not yet cached; pickled ones where
+    there are no others, read as tensors alone."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.errors import HFValidationError
+
+    with contextlib.suppress(OSError, HFValidationError):
+        files = ["config.json", *HEAD_WEIGHTS]
+        found = Path(snapshot_download(repository, local_files_only=True, allow_patterns=files))
+        if any((found / name).is_file() for name in HEAD_WEIGHTS):
+            return found
+    with _hub_errors(repository), _hub_bars(show=progress):
+        known = {file.rfilename for file in HfApi().model_info(repository, timeout=10).siblings}
+        weights = [name for name in HEAD_WEIGHTS if name in known][:1]
+        if not weights:
+            raise CheckpointError(f"{repository} has none of {', '.join(HEAD_WEIGHTS)}")
+        return Path(snapshot_download(repository, allow_patterns=["config.json", *weights]))
 
 
 @contextlib.contextmanager

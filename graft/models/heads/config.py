@@ -9,7 +9,7 @@ from graft.models.checkpoints.pretrained import Checkpoint
 if TYPE_CHECKING:
     from transformers import LlamaConfig, PretrainedConfig
 
-KINDS = ("eagle2", "longspec")
+KINDS = ("eagle3", "eagle2", "longspec")  # a target's default is its first
 WINDOW = 512  # LongSpec's
 BIASED = {"qwen2"}  # model types whose queries, keys and values have biases without saying so
 
@@ -18,9 +18,11 @@ BIASED = {"qwen2"}  # model types whose queries, keys and values have biases wit
 class HeadConfig:
     """Sizes are the target's own; `fingerprint` is "" where a file does not say it.
 
-    `draft_vocabulary` ids of the target's `vocabulary` are drafted. `window`, `final_norm` and
-    `cross_layers`, the number of the target's last layers it attends to, are LongSpec's;
-    `fusion_bias` is EAGLE's.
+    `draft_vocabulary` ids of the target's `vocabulary` are drafted. `feature_layers` are the
+    target's hidden states it reads, as in `Forward.features`; () for the default of its kind.
+    `window`, `final_norm` and `cross_layers`, the number of the target's last layers it attends
+    to, are LongSpec's; `fusion_bias` is EAGLE-2's. Of EAGLE-3's, `own_output` says whether it has
+    an output layer, `norm_before_residual` whether the residual is the normed feature.
     """
 
     kind: str
@@ -42,10 +44,18 @@ class HeadConfig:
     window: int = WINDOW
     final_norm: bool = True
     cross_layers: int = 1
+    feature_layers: tuple[int, ...] = ()
+    own_output: bool = False
+    norm_before_residual: bool = False
 
     def __post_init__(self) -> None:
         if type(self.cross_layers) is not int or self.cross_layers < 1:
             raise ValueError(f"cross_layers must be 1 or more layers, not {self.cross_layers!r}")
+
+    @property
+    def num_features(self) -> int:
+        """How many hidden states of the target it reads."""
+        return len(self.feature_layers or default_features(self.kind, 0))
 
     def layer_config(self) -> "LlamaConfig":
         """The head's layer as transformers would describe it."""
@@ -72,11 +82,15 @@ def head_config(
     target: "PretrainedConfig",
     *,
     draft_vocabulary: int | None = None,
-    **more: Any,  # noqa: ANN401 (window, final_norm, cross_layers, ...)
+    **more: Any,  # noqa: ANN401 (any other field)
 ) -> HeadConfig:
     """A new head's config for a target; the whole vocabulary unless said otherwise."""
     text = target.get_text_config()
     vocabulary = text.vocab_size
+    given: dict[str, Any] = {
+        "own_output": kind == "eagle3",
+        "feature_layers": default_features(kind, text.num_hidden_layers),
+    }
     return HeadConfig(
         kind=kind,
         target=checkpoint.name,
@@ -84,9 +98,16 @@ def head_config(
         architecture=next(iter(target.architectures or ()), ""),
         vocabulary=vocabulary,
         draft_vocabulary=min(draft_vocabulary or vocabulary, vocabulary),
-        **sizes_of(target, checkpoint.name),
-        **more,
+        **given | sizes_of(target, checkpoint.name) | more,
     )
+
+
+def default_features(kind: str, layers: int) -> tuple[int, ...]:
+    """The features of a kind for a target of so many layers. EAGLE-3's low, middle and high ones
+    are those of its authors' code, nearer together where there are fewer than six layers."""
+    middle = layers // 2
+    eagle3 = (min(2, middle), middle, max(layers - 3, middle))
+    return {"eagle2": (-1,), "eagle3": eagle3}.get(kind, ())
 
 
 def sizes_of(target: "PretrainedConfig", name: str) -> dict[str, Any]:
@@ -130,6 +151,11 @@ def check_target(
                 f"{where} belongs to {config.target or 'another model'}: its {name} is "
                 f"{getattr(config, name)}, that of {checkpoint.name} is {sizes[name]}"
             )
+    if max(config.feature_layers, default=-1) >= text.num_hidden_layers:
+        raise CheckpointError(
+            f"{where} reads the input of layer {max(config.feature_layers)}, {checkpoint.name} has "
+            f"{text.num_hidden_layers} layers; use a head trained for {checkpoint.name}"
+        )
     if config.cross_layers > text.num_hidden_layers:
         raise CheckpointError(
             f"{where} attends to {config.cross_layers} layers, {checkpoint.name} has "

@@ -1,7 +1,7 @@
-"""Runs an EAGLE head. Its inputs are pairs: the target's feature at a position and the next token.
+"""Runs an EAGLE head. Its inputs are pairs: the target's features at a position and the next token.
 
 Committed rows come from the target's own features, one for each pair. A draft token is paired with
-the head's output for its parent, in place of the feature that the target would have.
+the head's output for its parent, in place of the features that the target would have.
 """
 
 from collections.abc import Sequence
@@ -22,11 +22,12 @@ class EagleRunner(HeadRunner):
 
     def __init__(self, head: EagleHead, model: LanguageModel, *, packed: bool = False) -> None:
         super().__init__(head, model, packed=packed)
-        model.forward.keeps_features = True
-        self._layer = PanelLayer(head.layer, head.config) if packed else None
+        model.keep_features(head.config.feature_layers)
+        fits = packed and head.config.kind == "eagle2"  # a decoder layer's inputs are E wide
+        self._layer = PanelLayer(head.layer, head.config) if fits else None
 
     def round(self, memories: Sequence[Memory], extents: Sequence[Extent]) -> Round | PanelRound:
-        """See HeadRunner. Its layer is a decoder's: on the CPU `run_layers` computes it."""
+        """See HeadRunner. EAGLE-2's layer is a decoder's: on the CPU `run_layers` computes it."""
         if self._layer:
             return PanelRound(self, self._layer, memories)
         return super().round(memories, extents)
@@ -41,13 +42,17 @@ class EagleRunner(HeadRunner):
         """See HeadRunner."""
         return self.head.layer
 
+    def project(self, features: Tensor) -> Tensor:
+        """See HeadRunner."""
+        return self.head.project(features.to(self.dtype))
+
     def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:
         """See HeadRunner."""
         return self.head.fuse(self.embed(tokens), features)
 
     def normed(self, inputs: Tensor) -> Tensor:
         """See HeadRunner."""
-        return inputs
+        return self.head.layer.normed(inputs)
 
     def rows(self, text: Text, positions: np.ndarray) -> np.ndarray:
         """See HeadRunner."""

@@ -14,7 +14,6 @@ from graft.kernels.beam_triton import Nodes, joined_pairs
 from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swiglu
 from graft.kernels.level_attention_triton import PlacedLevel, attend
 from graft.kernels.product_triton import product
-from graft.models.heads.layers import Norm
 from graft.models.heads.runner import HeadRunner, Text, on
 
 FEW = 64  # rows up to which our products are faster than the library's
@@ -26,7 +25,7 @@ class GraphInputs(Protocol):
     may be empty: those have no row."""
 
     tokens: Tensor  # [N] int64: new tokens since the last draft
-    features: Tensor  # [N, E]: the target's before them
+    features: Tensor  # [N, num_features * E]: the target's before them
     positions: Tensor  # [N] int64
     rows: Tensor  # [N] int64: where they go; -1 for none
     last: Tensor  # [B] int64: the places of the roots
@@ -48,6 +47,7 @@ class FusedHead:
         self.qkv_bias = torch.cat([part.bias.detach() for part in parts]) if biased else None
         mlp = runner.block.mlp
         self.gate_up = torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()])
+        self._pairs = runner.config.kind == "eagle3"
         positions = torch.arange(runner.model.context_length + AHEAD, device=runner.device)
         half = runner.config.head_size // 2
         with torch.inference_mode():
@@ -55,19 +55,38 @@ class FusedHead:
                 each[0, 0, :, :half].contiguous() for each in head.rotary(positions[None])
             )
 
-    def inputs(self, tokens: Tensor, features: Tensor | None, places: Tensor | None) -> Tensor:
-        """[N, E]: the layer's inputs for tokens [N] and the features at these places; None: in
-        order."""
+    def inputs(
+        self, tokens: Tensor, features: Tensor | None, places: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The residual [N, E] and the inputs of attention for tokens [N], with the target's
+        features in order (`places` is None) or with those at these places of the head's own."""
         runner = self.runner
-        embeddings = runner.embed(tokens)
+        embeddings = runner.embed(tokens).contiguous()
         if runner.window is not None:
-            return embeddings.contiguous()
+            return embeddings, add_norm(embeddings, None, *_norm(runner.head.input_layernorm))
         fc = runner.head.fc
+        if self._pairs:
+            return self._normed_pairs(embeddings, features, places)
         if places is None:
             pairs = torch.cat([embeddings, features.to(embeddings.dtype)], -1)
         else:
             pairs = joined_pairs(embeddings, features, places)
-        return multiply(pairs, fc.weight, fc.bias)
+        fused = multiply(pairs, fc.weight, fc.bias)
+        return fused, fused
+
+    def _normed_pairs(
+        self, embeddings: Tensor, features: Tensor, places: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """EAGLE-3's."""
+        head, layer = self.runner.head, self.runner.head.layer
+        if places is None:
+            own = multiply(features.to(embeddings.dtype), head.fc.weight)
+        else:
+            own = features[places]
+        normed = add_norm(own, None, *_norm(layer.hidden_norm))
+        tokens = add_norm(embeddings, None, *_norm(layer.input_layernorm))
+        residual = normed if head.config.norm_before_residual else own
+        return residual, torch.cat([tokens, normed], -1)
 
     @torch.inference_mode()
     def read(self, texts: Sequence[Text]) -> None:
@@ -80,17 +99,14 @@ class FusedHead:
         ids, places, targets = on(runner.device, where)
         features = [text.features for text in texts if text.features is not None]
         known = torch.cat(features) if features else None
-        self.project(self.inputs(ids, known, None), places, targets)
+        self.project(self.inputs(ids, known, None)[1], places, targets)
         for text, count in zip(texts, counts, strict=True):
             text.memory.end, text.memory.last = text.memory.end + count, None
 
-    def project(self, hidden: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
-        """Queries [N, H, D] of the layer's inputs; keys and values are written to the rows."""
-        runner = self.runner
-        if runner.window is not None:
-            hidden = add_norm(hidden, None, *_norm(runner.head.input_layernorm))
-        qkv = multiply(hidden, self.qkv, self.qkv_bias)
-        keys, values = runner.storage.kv[:, 0]
+    def project(self, normed: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Queries [N, H, D] of attention's inputs; keys and values are written to the rows."""
+        qkv = multiply(normed, self.qkv, self.qkv_bias)
+        keys, values = self.runner.storage.kv[:, 0]
         angles = self.cosine, self.sine
         return rotate_and_store(qkv, positions, *angles, rows, keys, values, None, 0.0)
 
@@ -101,23 +117,23 @@ class FusedRound:
     def __init__(self, fused: FusedHead, inputs: GraphInputs) -> None:
         self._fused, self._runner, self._inputs = fused, fused.runner, inputs
         self._depth = 0
-        self._outputs: Tensor | None = None
+        self._outputs: Tensor | None = None  # the layer's
 
     @torch.inference_mode()
     def root(self) -> Tensor:
-        """[B, E]: the outputs after the last new tokens."""
+        """[B, E]: the output layer's inputs after the last new tokens."""
         inputs = self._inputs
-        hidden = self._fused.inputs(inputs.tokens, inputs.features, None)
-        query = self._fused.project(hidden, inputs.positions, inputs.rows)
+        hidden, normed = self._fused.inputs(inputs.tokens, inputs.features, None)
+        query = self._fused.project(normed, inputs.positions, inputs.rows)
         return self._through(hidden[inputs.last], query[inputs.last], Nodes.roots(inputs.roots))
 
     @torch.inference_mode()
     def level(self, nodes: Nodes) -> Tensor:
-        """[B * W, E]: the outputs of a level of draft tokens."""
+        """[B * W, E]: the output layer's inputs of a level of draft tokens."""
         self._depth += 1
-        hidden = self._fused.inputs(nodes.tokens, self._outputs, nodes.above)
+        hidden, normed = self._fused.inputs(nodes.tokens, self._outputs, nodes.above)
         return self._through(
-            hidden, self._fused.project(hidden, nodes.positions, nodes.rows), nodes
+            hidden, self._fused.project(normed, nodes.positions, nodes.rows), nodes
         )
 
     def _through(self, hidden: Tensor, query: Tensor, nodes: Nodes) -> Tensor:
@@ -130,12 +146,10 @@ class FusedRound:
         normed = add_norm(hidden, change, *_norm(block.post_attention_layernorm))
         gated = multiply(normed, fused.gate_up, gated=True)
         change = multiply(gated, block.mlp.down_proj.weight)
-        final = getattr(runner.head, "norm", None)
-        if isinstance(final, Norm):
-            self._outputs = add_norm(hidden, change, *_norm(final))
-        else:
-            self._outputs = hidden.add_(change)
-        return self._outputs
+        self._outputs, final = hidden, runner.head.norm
+        if isinstance(final, nn.Identity):
+            return hidden.add_(change)
+        return add_norm(hidden, change, *_norm(final))
 
     def _cross(self, hidden: Tensor, change: Tensor, nodes: Nodes) -> Tensor:
         """What attention to the target's rows adds: all layers at once, as one layer with more

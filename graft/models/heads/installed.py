@@ -1,4 +1,5 @@
-"""Installed draft heads, in the user's folder or in the package; does not import torch."""
+"""Where draft heads are found: in the user's folder, in the package, on the hub; does not import
+torch."""
 
 import json
 from dataclasses import dataclass
@@ -6,6 +7,8 @@ from pathlib import Path
 
 from graft.errors import CheckpointError
 from graft.home import folder_size, home
+from graft.models.checkpoints.fetch import fetch_head
+from graft.models.checkpoints.pretrained import HUB_ID
 
 IN_PACKAGE = Path(__file__).parents[2] / "heads"
 AUTO_HEAD = "auto"  # the head installed for the target, if there is one
@@ -30,13 +33,32 @@ class InstalledHead:
 
 def installed_heads() -> list[InstalledHead]:
     """The user's own first; folders that name no target are left out."""
-    places = (home() / "heads", IN_PACKAGE)
-    found = [_head(file) for place in places for file in sorted(place.glob(f"*/{CONFIG}"))]
+    found = [_head(file) for place in _places() for file in sorted(place.glob(f"*/{CONFIG}"))]
     return [each for each in found if each]
 
 
+def head_folder(name: str) -> Path:
+    """A head by the rule of models: its folder, the name of an installed one, or a hub id, fetched
+    if it is not cached. CheckpointError for others."""
+    path = Path(name).expanduser()
+    places = [path, *(place / name for place in _places() if path.name == name)]
+    for place in places:
+        if (place / CONFIG).is_file():
+            return place
+    if HUB_ID.fullmatch(name) and not path.exists():
+        return fetch_head(name)
+    raise CheckpointError(
+        f"{name} is not a draft head: give a folder with {CONFIG}, an installed head "
+        "(`graft models`) or a hub id (org/head)"
+    )
+
+
+def _places() -> tuple[Path, Path]:
+    return home() / "heads", IN_PACKAGE
+
+
 def named_head(option: str) -> str | None:
-    """The head that `--head` names: a folder, "auto", or None for "none"."""
+    """The head that `--head` names: a folder, a name, "auto", or None for "none"."""
     return None if option == "none" else option
 
 
@@ -44,9 +66,7 @@ def may_have_head(name: str | None) -> bool:
     """Whether a head is named or installed; CheckpointError for a named one that does not exist."""
     if name is None or name == AUTO_HEAD:
         return name is not None and bool(installed_heads())
-    if not (Path(name) / CONFIG).is_file():
-        raise CheckpointError(f"{name} is not a draft head's folder: it has no {CONFIG}")
-    return True
+    return head_folder(name).is_dir()
 
 
 def _head(config: Path) -> InstalledHead | None:

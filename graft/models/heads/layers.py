@@ -5,7 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
-from graft.models.rope import Rope, rope_of
+from graft.models.heads.row_masks import Mask, masked_attention
+from graft.models.rope import rope_of, rotary_tables
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 
@@ -40,29 +41,21 @@ class MLP(nn.Module):
 class CrossAttention(nn.Module):
     """Attention to given keys and values of one or several layers, each with its own heads."""
 
-    def __init__(self, config: HeadConfig, layers: int = 1) -> None:
+    def __init__(self, config: HeadConfig, layers: int = 1, inputs: int | None = None) -> None:
         super().__init__()
         self.head_size, self.groups = config.head_size, config.heads // config.kv_heads
         width = layers * config.heads * config.head_size
-        self.q_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
+        self.q_proj = nn.Linear(inputs or config.hidden, width, bias=config.attention_bias)
         self.o_proj = nn.Linear(width, config.hidden, bias=False)
 
     def queries(self, x: Tensor, rotary: Rotary) -> Tensor:
         """[B, T, E] to rotated [B, H, T, D]."""
         return rotate(self._split(self.q_proj(x)), rotary)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """[B, T, E] from keys and values [B, K, S, D] where mask [B, T, S] is True.
-
-        A row whose mask is empty gives zeros.
-        """
-        keys, values = (
-            x.to(queries.dtype).repeat_interleave(self.groups, 1) for x in (keys, values)
-        )
-        sees = mask.any(-1)
-        mask = mask | ~sees[..., None]  # else softmax over nothing
-        attended = F.scaled_dot_product_attention(queries, keys, values, mask[:, None])
-        attended = attended * sees[:, None, :, None]
+    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Mask) -> Tensor:
+        """[B, T, E] from keys and values [B, K, S, D]; zeros for a column that sees nothing."""
+        keys, values = keys.to(queries.dtype), values.to(queries.dtype)
+        attended = masked_attention(queries, keys, values, mask)
         return self.o_proj(attended.transpose(1, 2).flatten(2))
 
     def _split(self, x: Tensor) -> Tensor:
@@ -70,13 +63,13 @@ class CrossAttention(nn.Module):
 
 
 class SelfAttention(CrossAttention):
-    """Attention with keys and values of its own."""
+    """Attention with keys and values of its own; `inputs` is the width of its inputs."""
 
-    def __init__(self, config: HeadConfig) -> None:
-        super().__init__(config)
-        width = config.kv_heads * config.head_size
-        self.k_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
-        self.v_proj = nn.Linear(config.hidden, width, bias=config.attention_bias)
+    def __init__(self, config: HeadConfig, inputs: int | None = None) -> None:
+        super().__init__(config, inputs=inputs)
+        width, inputs = config.kv_heads * config.head_size, inputs or config.hidden
+        self.k_proj = nn.Linear(inputs, width, bias=config.attention_bias)
+        self.v_proj = nn.Linear(inputs, width, bias=config.attention_bias)
 
     def keys_values(self, x: Tensor, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """[B, T, E] to rotated keys and values [B, K, T, D]."""
@@ -94,7 +87,7 @@ class Positions(nn.Module):
 
     def forward(self, positions: Tensor) -> Rotary:
         """Cosine and sine [B, 1, T, D] float32 at positions [B, T]."""
-        tables = Rope(self.frequencies, self.scaling).tables(positions)
+        tables = rotary_tables(positions, self.frequencies, self.scaling)
         cosine, sine = (torch.cat([each, each], -1)[:, None] for each in tables)
         return cosine, sine
 

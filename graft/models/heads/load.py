@@ -10,14 +10,14 @@ from pathlib import Path
 from graft.models.heads.config import KINDS, sizes_of
 from graft.models.heads.eagle_runner import EagleRunner
 from graft.models.heads.files import Head, read_head
-from graft.models.heads.installed import AUTO_HEAD, installed_heads
+from graft.models.heads.installed import AUTO_HEAD, head_folder, installed_heads
 from graft.models.heads.layers import Positions
 from graft.models.heads.longspec_runner import LongSpecRunner
 from graft.models.heads.runner import HeadRunner
 from graft.models.language_model import LanguageModel
 from graft.models.load import LoadedModel, read_config
 
-RUNNERS = {"eagle2": EagleRunner, "longspec": LongSpecRunner}
+RUNNERS = {"eagle3": EagleRunner, "eagle2": EagleRunner, "longspec": LongSpecRunner}
 
 
 def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
@@ -26,7 +26,7 @@ def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
     if name is None:
         return {}
     if name != AUTO_HEAD:
-        folder = Path(name)
+        folder = head_folder(name)
         return {_head_for(target, folder).config.kind: folder}
     found: dict[str, Path] = {}
     for each in installed_heads():

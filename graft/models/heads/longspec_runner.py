@@ -60,7 +60,7 @@ class LongSpecRunner(HeadRunner):
         queries = head.cross_attn.queries(head.cross_layernorm(hidden), rotary)
         mixed, _ = known.target(queries)
         hidden = hidden + joined(head.cross_attn, mixed.to(inputs.dtype))
-        return head.norm(hidden + head.mlp(head.post_attention_layernorm(hidden)))
+        return hidden + head.mlp(head.post_attention_layernorm(hidden))
 
 
 def into_cache_order(head: LongSpecHead) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graft.kernels.panels import COMPUTING
 from graft.kernels.tree_attention_panels import split_tree
-from graft.models.eagle_head import EagleLayer
+from graft.models.eagle_head import Eagle2Layer
 from graft.models.forward_panels import Scratch, room_for_queries, run_layers, use_threads
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.panel_linear import PanelLinear
@@ -22,9 +22,9 @@ _NONE = np.empty((1, 0), np.float32)
 
 
 class PanelLayer:
-    """EAGLE's layer with the weights packed for `run_layers`; there is no first norm."""
+    """EAGLE-2's layer with the weights packed for `run_layers`; there is no first norm."""
 
-    def __init__(self, layer: EagleLayer, config: HeadConfig) -> None:
+    def __init__(self, layer: Eagle2Layer, config: HeadConfig) -> None:
         attention, mlp, self.config = layer.self_attn, layer.mlp, config
         heads = (attention.q_proj, attention.k_proj, attention.v_proj)
         biases = [each.bias.numpy() for each in heads if each.bias is not None]

@@ -35,7 +35,7 @@ class Memory:
     extent: Extent
     first: int = 0
     end: int = 0
-    last: Tensor | None = None  # [E]: the layer's input for the last of them
+    last: Tensor | None = None  # the layer's input for the last of them
 
     def begin(self, position: int) -> None:
         """Empty the cache; the next token has this position."""
@@ -44,15 +44,16 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Tokens that follow a cache; EAGLE needs with each the feature before it."""
+    """Tokens that follow a cache; EAGLE needs with each the target's features before it."""
 
     memory: Memory
     tokens: list[int]
-    features: Tensor | None = None  # [n, E]
+    features: Tensor | None = None  # [n, num_features * E]
 
 
 class HeadRunner:
-    """Base of all heads: rows of their own, the target's embedding and output layer.
+    """Base of all heads: rows of their own, the target's embedding, and its output layer unless
+    the head has one.
 
     `packed`: our CPU products, where the target uses them too. Weights of 16 bits take half the
     time of 32, and drafts need no more precision.
@@ -63,18 +64,23 @@ class HeadRunner:
     def __init__(self, head: Head, model: LanguageModel, *, packed: bool) -> None:
         self.head, self.config, self.model = head, head.config, model
         whole = torch.equal(head.d2t.cpu(), torch.arange(head.config.vocabulary))
-        weight = model.forward.output_weight(None if whole else head.d2t)
+        ids = head.d2t[:1] if head.config.own_output else None if whole else head.d2t
+        weight = model.forward.output_weight(ids)
         if packed and weight.dtype == torch.float32:
             weight = weight.bfloat16()
         head.to(weight.device)
         for parameter in head.parameters():  # not the rotary frequencies: they need 32 bits
             parameter.data = parameter.data.to(weight.dtype)
         self.device, self.dtype = weight.device, torch.float32 if packed else weight.dtype
-        self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
         if packed:  # activations in 32 bits, weights in their own dtype
             pack_linears(head)
+        self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
+        if head.lm_head is not None:
+            self.output = head.lm_head
+        elif packed:
             self.output = PanelLinear(weight)
         self.tokens: Tensor = head.d2t  # [n]: the ids it drafts
+        self.feature_size = head.config.num_features * head.config.hidden
         self.scale = head.config.head_size**-0.5
         sizes = (1, head.config.kv_heads, head.config.head_size)
         self.storage: Storage = (
@@ -106,7 +112,7 @@ class HeadRunner:
         counts = [len(text.tokens) for text in texts]
         tokens = on(self.device, [token for text in texts for token in text.tokens])
         features = [text.features for text in texts if text.features is not None]
-        inputs = self.inputs(tokens, torch.cat(features) if features else None)
+        inputs = self.inputs(tokens, self.project(torch.cat(features)) if features else None)
         ends = [text.memory.end for text in texts]
         positions = [end + np.arange(count) for end, count in zip(ends, counts, strict=True)]
         rotary = self.head.rotary(on(self.device, np.concatenate(positions))[None])
@@ -135,8 +141,12 @@ class HeadRunner:
         """The layer's attention over keys of its own."""
         raise NotImplementedError
 
+    def project(self, features: Tensor) -> Tensor:
+        """[n, E]: the target's features [n, feature_size] in place of the head's own."""
+        raise NotImplementedError
+
     def inputs(self, tokens: Tensor, features: Tensor | None) -> Tensor:
-        """[..., E]: the layer's inputs for tokens [...] and features [..., E] if any."""
+        """The layer's inputs for tokens [...] and the head's features [..., E] if any."""
         raise NotImplementedError
 
     def normed(self, inputs: Tensor) -> Tensor:
@@ -158,13 +168,13 @@ class HeadRunner:
         raise NotImplementedError
 
     def finish(self, inputs: Tensor, attended: Tensor, rotary: Rotary, known: "Known") -> Tensor:
-        """[B, W, E]: the head's output, given its attention's."""
+        """[B, W, E]: the layer's output, given its attention's."""
         raise NotImplementedError
 
 
 class Known:
     """The start of a draft of B sequences: the positions of the roots [B, 1], the layer's inputs
-    for them [B, 1, E], and all committed rows. `extents` are the target's."""
+    for them [B, 1, ...], and all committed rows. `extents` are the target's."""
 
     def __init__(
         self, runner: HeadRunner, memories: Sequence[Memory], extents: Sequence[Extent]
@@ -201,18 +211,18 @@ class Round:
         self._runner, self._known = runner, known
         self._tree, self._depth = _TreeRows(), 0
         self._angles: Rotary | None = None  # of several depths, as cheap as of one
-        self._outputs: Tensor | None = None  # of the last level
+        self._outputs: Tensor | None = None  # the layer's, of the last level
 
     @torch.inference_mode()
     def root(self) -> Tensor:
-        """[B, 1, E]: the outputs after the committed tokens."""
+        """[B, 1, E]: the output layer's inputs after the committed tokens."""
         inputs = self._known.inputs
         return self._through(inputs, self._runner.normed(inputs), self._rotary())
 
     @torch.inference_mode()
     def level(self, tokens: Tensor, above: Tensor) -> Tensor:
-        """[B, W, E]: the outputs after draft tokens [B, W], each a child of node `above` [B, W] of
-        the level before."""
+        """[B, W, E]: the output layer's inputs after draft tokens [B, W], each a child of node
+        `above` [B, W] of the level before."""
         runner, self._depth = self._runner, self._depth + 1
         inputs = runner.inputs(tokens, chosen(self._outputs, above))
         normed, rotary = runner.normed(inputs), self._rotary()
@@ -234,7 +244,7 @@ class Round:
         mixed, _ = merge_parts([own, *self._tree.attend(queries, runner.scale)])
         attended = joined(runner.attention, mixed.to(inputs.dtype))
         self._outputs = runner.finish(inputs, attended, rotary, self._known)
-        return self._outputs
+        return runner.head.norm(self._outputs)
 
 
 class _TreeRows:

@@ -10,7 +10,7 @@ from graft.draft.heads.graphed import GraphedGrowth
 from graft.draft.heads.growth import Beam, DraftInput, LaunchedGrowth
 from graft.draft.heads.head import BEAMS
 from graft.models.heads.load import run_head
-from graft.models.heads.runner import Text
+from graft.models.heads.runner import TREE_ROWS, Text
 from graft.sampling import Sampler, SamplingParams
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -35,13 +35,13 @@ class Case:
         for length in lengths:
             text = random.integers(3, 120, length + 1).tolist()
             extent = self.model.open(length)
-            self.model.forward.keeps_features = True
-            features = []
+            features, layers = [], self.runner.config.feature_layers
             for first in range(0, length, self.model.chunk):
                 chunk = text[first : min(first + self.model.chunk, length)]
                 self.model.prefill_chunk(extent, chunk)
-                features.append(self.model.features(range(len(chunk))))
-            self.texts.append((text, torch.cat(features)))
+                if layers:
+                    features.append(self.model.features(range(len(chunk)), layers))
+            self.texts.append((text, torch.cat(features or [torch.empty(length, 0)])))
             self.extents.append(extent)
 
     def inputs(self, samplers, new_tokens=1):
@@ -96,14 +96,23 @@ def test_drafts_from_buffers_equal_launched_drafts(kind, device, new_tokens):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("longspec", {"cross_layers": 2}),
+        ("eagle3", {"norm_before_residual": True, "own_output": False}),
+    ],
+)
 @pytest.mark.slow
-def test_drafts_attend_to_several_layers(device):
-    case = Case("longspec", device, [130, 5], cross_layers=2)
+def test_drafts_of_variants_equal_launched_drafts(kind, options, device):
+    case = Case(kind, device, [130, 5], **options)
     assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, new_tokens=4))
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("kind", "layers"), [("eagle2", 1), ("longspec", 1), ("longspec", 2)])
+@pytest.mark.parametrize(
+    ("kind", "layers"), [("eagle3", 1), ("eagle2", 1), ("longspec", 1), ("longspec", 2)]
+)
 def test_the_papers_beams_are_captured(kind, layers):
     case = Case(kind, "cuda", [5, 700, 300], cross_layers=layers)
     graphed = GraphedGrowth(case.runner)
@@ -111,6 +120,13 @@ def test_the_papers_beams_are_captured(kind, layers):
     for count in (1, 2, 3):
         assert_same(*case.both([None] * count, beam, graphed))
     assert graphed.capturing
+
+
+@pytest.mark.slow
+def test_the_largest_beam_fills_all_draft_rows():
+    beam, _ = BEAMS["eagle3"]
+    assert sum(beam.rows[1:]) == TREE_ROWS
+    assert_same(*Case("eagle3", "cpu", [20]).both([None], beam))
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import tiny_network
+from transformers import Qwen2Config
 
 from graft.errors import CheckpointError
 from graft.models.checkpoints.pretrained import Checkpoint
-from graft.models.heads.config import head_config
+from graft.models.heads.config import KINDS, head_config
 from graft.models.heads.files import HEADS, read_head, write_head
 
 CHECKPOINT = Checkpoint("tiny", Path("nowhere"), "0123456789abcdef")
@@ -36,6 +37,9 @@ def rewritten(folder, change):
     ("kind", "more"),
     [
         ("eagle2", {}),
+        ("eagle3", {}),
+        ("eagle3", {"own_output": False, "inner": 96, "norm_before_residual": True}),
+        ("eagle3", {"feature_layers": (0, 1), "kv_heads": 4}),
         ("longspec", {}),
         ("longspec", {"final_norm": False, "window": 64}),
         ("longspec", {"cross_layers": 2}),
@@ -60,6 +64,29 @@ def test_halves_are_halves(tmp_path):
     assert read.d2t.dtype == torch.int64
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_bits_round_every_output_channel_by_its_own_scale(tmp_path, kind):
+    head = made(kind)
+    for weight in head.parameters():
+        if weight.dim() == 2:
+            weight.data[0] *= 100
+    write_head(tmp_path / "head", head, dtype="int8")
+    write_head(tmp_path / "halves", head, dtype="fp16")
+    read = dict(read_head(tmp_path / "head", CHECKPOINT, TARGET).named_parameters())
+    for name, value in head.named_parameters():
+        largest = value.abs().amax(-1, keepdim=True) if value.dim() == 2 else 0.0
+        assert ((read[name] - value).abs() <= largest / 230 + 1e-6).all(), name
+    sizes = [(tmp_path / each / "model.safetensors").stat().st_size for each in ("head", "halves")]
+    assert sizes[0] < 0.6 * sizes[1]
+
+
+def test_a_scale_without_its_matrix_is_refused(tmp_path):
+    write_head(tmp_path / "head", made("eagle2"), dtype="int8")
+    rewritten(tmp_path / "head", lambda weights: weights.pop("fusion_fc.weight"))
+    with pytest.raises(CheckpointError, match="fusion_fc.weight_scale does not scale the rows"):
+        read_head(tmp_path / "head")
+
+
 def test_files_are_in_the_layout_of_speculators(tmp_path):
     head = made("eagle2")
     write_head(tmp_path / "head", head)
@@ -72,6 +99,126 @@ def test_files_are_in_the_layout_of_speculators(tmp_path):
     assert not any("embed_tokens" in name or "lm_head" in name for name in weights)
     assert torch.equal(weights["d2t"] + torch.arange(40), head.d2t)
     assert weights["t2d"].nonzero()[:, 0].tolist() == sorted(head.d2t.tolist())
+
+
+# The tensors of published EAGLE-3 heads beside d2t and t2d, as yuhuili/EAGLE3-* have them;
+# speculators writes layers.0 for midlayer.
+PUBLISHED = {
+    "fc.weight": "fc.weight",
+    "midlayer.hidden_norm.weight": "layer.hidden_norm.weight",
+    "midlayer.input_layernorm.weight": "layer.input_layernorm.weight",
+    "midlayer.mlp.down_proj.weight": "layer.mlp.down_proj.weight",
+    "midlayer.mlp.gate_proj.weight": "layer.mlp.gate_proj.weight",
+    "midlayer.mlp.up_proj.weight": "layer.mlp.up_proj.weight",
+    "midlayer.post_attention_layernorm.weight": "layer.post_attention_layernorm.weight",
+    "midlayer.self_attn.k_proj.weight": "layer.self_attn.k_proj.weight",
+    "midlayer.self_attn.o_proj.weight": "layer.self_attn.o_proj.weight",
+    "midlayer.self_attn.q_proj.weight": "layer.self_attn.q_proj.weight",
+    "midlayer.self_attn.v_proj.weight": "layer.self_attn.v_proj.weight",
+    "norm.weight": "norm.weight",
+    "lm_head.weight": "lm_head.weight",
+}
+BIG = tiny_network(layers=12).config
+AUTHORS = BIG.to_diff_dict() | {"num_hidden_layers": 1, "draft_vocab_size": 40}
+LAYOUTS = {
+    "authors": (AUTHORS, "midlayer", (2, 6, 9)),
+    "specforge": (
+        AUTHORS
+        | {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "eagle_config": {
+                "eagle_aux_hidden_state_layer_ids": [1, 4, 8],
+                "use_aux_hidden_state": True,
+            },
+        },
+        "midlayer",
+        (2, 5, 9),
+    ),
+    "speculators": (
+        {
+            "architectures": ["Eagle3Speculator"],
+            "speculators_model_type": "eagle3",
+            "draft_vocab_size": 40,
+            "norm_before_residual": True,
+            "eagle_aux_hidden_state_layer_ids": [1, 6, 10],
+            "target_hidden_size": None,
+            "transformer_layer_config": AUTHORS,
+        },
+        "layers.0",
+        (1, 6, 10),
+    ),
+    "speculators without layers": (
+        {"speculators_model_type": "eagle3", "transformer_layer_config": AUTHORS},
+        "layers.0",
+        (2, 6, 9),
+    ),
+}
+
+
+def published_eagle3(folder, layout, *, pickled=False):
+    """A folder as others publish it, and the head in it."""
+    content, layer, layers = LAYOUTS[layout]
+    torch.manual_seed(3)
+    head = HEADS["eagle3"](
+        head_config("eagle3", CHECKPOINT, BIG, draft_vocabulary=40, feature_layers=layers)
+    )
+    ids = torch.randperm(BIG.vocab_size)[:40].sort().values
+    head.d2t.copy_(ids)
+    own = head.state_dict()
+    weights = {name.replace("midlayer", layer): own[ours] for name, ours in PUBLISHED.items()}
+    weights |= {"d2t": ids - torch.arange(40), "t2d": torch.isin(torch.arange(128), ids)}
+    weights["embed_tokens.weight"] = torch.zeros(BIG.vocab_size, BIG.hidden_size)
+    if pickled:
+        torch.save(weights, folder / "pytorch_model.bin")
+    else:
+        save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(content))
+    return head
+
+
+@pytest.mark.parametrize(
+    ("layout", "pickled"), [*((each, False) for each in LAYOUTS), ("authors", True)]
+)
+def test_published_layouts_of_eagle3_are_read(tmp_path, layout, pickled):
+    head = published_eagle3(tmp_path, layout, pickled=pickled)
+    read = read_head(tmp_path, CHECKPOINT, BIG)
+    assert read.config.kind == "eagle3"
+    assert read.config.feature_layers == LAYOUTS[layout][2]
+    assert read.config.own_output
+    assert read.config.norm_before_residual == (layout == "speculators")
+    for name, value in head.state_dict().items():
+        assert torch.equal(read.state_dict()[name], value), name
+
+
+def test_an_eagle3_head_of_layers_that_the_target_lacks_is_refused(tmp_path):
+    published_eagle3(tmp_path, "specforge")
+    with pytest.raises(CheckpointError, match="reads the input of layer 9, tiny has 2 layers"):
+        read_head(tmp_path, CHECKPOINT, TARGET)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"norm_before_fc": True}, "with extra norms"),
+        ({"target_hidden_size": 128}, "with another hidden size than its target"),
+        ({"embed_requires_grad": True}, "with an embedding of its own"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "with features of one layer"),
+        ({"parallel_drafting": True}, "with parallel drafting"),
+    ],
+)
+def test_other_variants_of_eagle3_are_refused(tmp_path, change, line):
+    published_eagle3(tmp_path, "authors")
+    (tmp_path / "config.json").write_text(json.dumps(AUTHORS | change))
+    with pytest.raises(CheckpointError, match=f"{line}, which is not supported"):
+        read_head(tmp_path)
+
+
+def test_eagle3_heads_of_several_layers_are_refused(tmp_path):
+    published_eagle3(tmp_path, "speculators")
+    more = {"layers.1.mlp.up_proj.weight": torch.ones(128, 64)}
+    rewritten(tmp_path, lambda weights: weights.update(more))
+    with pytest.raises(CheckpointError, match=r"unknown \['layers.1.mlp.up_proj.weight'\]"):
+        read_head(tmp_path)
 
 
 @pytest.mark.parametrize("pickled", [False, True])
@@ -181,8 +328,8 @@ def test_a_wrong_draft_vocabulary_is_refused(tmp_path, offsets, line):
     "change",
     [
         {"speculators_model_type": "eagle3"},
-        {"architectures": ["LlamaForCausalLMEagle3"]},
         {"speculators_model_type": "medusa"},
+        {"speculators_model_type": "peagle"},
         {"layernorms": True},
         {"transformer_layer_config": {"hidden_size": "many"}},
     ],
@@ -196,14 +343,6 @@ def test_heads_of_other_kinds_are_refused(tmp_path, change):
     assert "\n" not in str(caught.value)
 
 
-def test_eagle3_is_recognised_by_its_tensors(tmp_path):
-    write_head(tmp_path / "head", made("eagle2"))
-    extra = {"midlayer.hidden_norm.weight": torch.ones(64)}
-    rewritten(tmp_path / "head", lambda weights: weights.update(extra))
-    with pytest.raises(CheckpointError, match="EAGLE-3 head, which is not supported"):
-        read_head(tmp_path / "head")
-
-
 def test_a_folder_without_a_head_is_refused_in_one_line(tmp_path):
     with pytest.raises(CheckpointError, match="not a folder"):
         read_head(tmp_path / "nowhere")
@@ -215,3 +354,25 @@ def test_a_folder_without_a_head_is_refused_in_one_line(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"abc")
     with pytest.raises(CheckpointError, match="truncated"):
         read_head(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"inner": 1408, "draft_vocabulary": 16384},
+        {"inner": 6144, "draft_vocabulary": 32768, "own_output": False},
+    ],
+)
+def test_an_eagle3_head_for_a_model_of_1_5b_takes_at_most_48_mb(more):
+    """The sizes of Qwen2.5-Coder-1.5B."""
+    target = Qwen2Config(
+        hidden_size=1536, num_attention_heads=12, num_key_value_heads=2, num_hidden_layers=28,
+        intermediate_size=8960, vocab_size=151936,
+    )  # fmt: skip
+    config = head_config("eagle3", CHECKPOINT, target, **more)
+    assert config.feature_layers == (2, 14, 25)
+    with torch.device("meta"):
+        head = HEADS["eagle3"](config)
+    matrices = sum(4 * len(p) + p.numel() for p in head.parameters() if p.dim() == 2)
+    tables = 8 * config.draft_vocabulary + config.vocabulary
+    assert matrices + tables < 47.9e6

@@ -12,6 +12,7 @@ from graft.models.heads.files import read_head, write_head
 from graft.models.heads.load import run_head
 from graft.models.heads.longspec_runner import into_cache_order
 from graft.models.heads.panel_linear import PanelLinear
+from graft.models.heads.row_masks import chain_masks, shift_mask, window_mask
 from graft.models.heads.runner import Text
 
 TEXT = torch.randint(3, 128, (90,), generator=torch.Generator().manual_seed(5)).tolist()
@@ -26,13 +27,23 @@ def model(request):
     return tiny_engine(tiny_network(), forward=request.param).model
 
 
-@pytest.fixture(scope="module", params=[*KINDS, "longspec of two layers"])
+VARIANTS = {
+    "longspec": {"window": WINDOW},
+    "longspec of two layers": {"window": WINDOW, "cross_layers": 2},
+    "eagle3 with the target's output": {"own_output": False, "kv_heads": 2},
+    "eagle3 with a normed residual": {"norm_before_residual": True},
+}
+
+
+@pytest.fixture(scope="module", params=[*KINDS, *list(VARIANTS)[1:]])
 def runner(request, model):
-    kind, *layers = request.param.split(" ", 1)
-    more = {"window": WINDOW} if kind == "longspec" else {}
-    more |= {"cross_layers": 2} if layers else {}
+    kind, more = request.param.split(" ", 1)[0], VARIANTS.get(request.param, {})
     head = tiny_head(kind, tiny_network(), knows=False, draft_vocabulary=50, **more)
     return at_work(head, model)
+
+
+def eagle3():
+    return tiny_head("eagle3", tiny_network(), knows=False, draft_vocabulary=50)
 
 
 def at_work(head, model):
@@ -43,15 +54,17 @@ def at_work(head, model):
 def target(model):
     """The target has read the text but for its last token; its features."""
     extent = model.open(len(TEXT))
-    model.forward.keeps_features = True
+    model.keep_features([0, 1, -1])
     model.prefill(extent, TEXT[:-1])
-    yield extent, model.features(range(len(TEXT) - 1))
+    states = {each: model.features(range(len(TEXT) - 1), [each]) for each in (0, 1, -1)}
+    yield extent, lambda layers: torch.cat([states[each] for each in layers], -1)
     model.close(extent)
 
 
 def read(runner, features, pieces):
     """The text in pieces of these sizes, each on top of those before."""
     memory, done = runner.open(), 0
+    features = features and features(runner.config.feature_layers or (-1,))
     memory.begin(0)
     for size in pieces:
         if runner.window is None:
@@ -73,22 +86,24 @@ def expected(runner, target, path, head=None):
     that nobody runs."""
     head = head or runner.head
     extent, features = target
+    features = features and features(runner.config.feature_layers or (-1,))
     tokens, depth = [*TEXT, *path], len(path)
-    visible = torch.ones(1, len(tokens), len(tokens), dtype=torch.bool).tril()
+    documents = torch.zeros(1, len(tokens), dtype=torch.int64)
     positions = torch.arange(len(tokens))[None]
     embeddings = runner.model.forward.embed(torch.tensor([tokens]))
     if runner.window is None:
         unknown = torch.full((1, depth, features.shape[1]), 9.0)
         fed = torch.cat([features[None], unknown], 1)
-        positions, visible = positions[:, :-1], visible[:, :-1, :-1]
-        return head(embeddings[:, 1:], fed, positions, visible, depth + 1)[-1, 0, -1]
+        masks = chain_masks(documents[:, 1:], depth + 1)
+        return head(embeddings[:, 1:], fed, positions[:, :-1], masks)[-1, 0, -1]
     layers = runner.config.cross_layers
     rows = runner.model.arena.storage.read(extent.rows)[:, -layers:]
     if head is not runner.head:  # as it was trained: the last layer's first
         rows = rows.flip(1)
     rows = rows.flatten(1, 2)
     memory = torch.cat([rows, torch.full((2, 2 * layers, depth + 1, 16), 9.0)], 2)
-    return head(embeddings, tuple(memory[:, None]), positions, visible, [depth + 1])[0, 0, -1]
+    masks = window_mask(documents, head.config.window), [shift_mask(documents, depth + 1)]
+    return head(embeddings, tuple(memory[:, None]), positions, *masks)[0, 0, -1]
 
 
 def close(found, wanted):
@@ -159,7 +174,8 @@ def test_sequences_share_rounds_and_nothing_else(runner, model, target):
     model.prefill(other, TEXT[40:46])
     short = runner.open()
     short.begin(0)
-    features = model.features(range(6)) if runner.window is None else None
+    layers = runner.config.feature_layers
+    features = model.features(range(6), layers) if layers else None
     runner.read([Text(short, TEXT[41:47] if runner.window is None else TEXT[40:47], features)])
     long = read(runner, target[1], pieces_of(runner))
     both = runner.round([short, long], [other, target[0]])
@@ -178,10 +194,12 @@ def test_sequences_share_rounds_and_nothing_else(runner, model, target):
     model.close(other)
 
 
-def test_logits_are_the_targets_for_the_drafted_ids(runner):
+def test_logits_are_those_of_the_output_layer_for_the_drafted_ids(runner):
     outputs = torch.randn(2, 3, 64, generator=torch.Generator().manual_seed(1))
     weight = tiny_network().lm_head.weight[runner.tokens].detach()
-    if isinstance(runner.output, PanelLinear):  # the CPU keeps 16 bits
+    if runner.config.own_output:
+        weight = eagle3().lm_head.weight.detach()
+    if type(runner.output) is PanelLinear:  # the CPU keeps 16 bits
         weight = weight.bfloat16().float()
     expected = outputs @ weight.T
     close(runner.logits(outputs), expected)
@@ -218,7 +236,7 @@ def test_16_bits_are_enough_for_weights_but_not_for_positions(kind, forward):
     given = (
         [Text(memory, TEXT[:8])]
         if runner.window
-        else [Text(memory, TEXT[1:9], model.features(range(8)))]
+        else [Text(memory, TEXT[1:9], model.features(range(8), runner.config.feature_layers))]
     )
     runner.read(given)
     logits = runner.logits(runner.round([memory], [extent]).root())
