@@ -55,12 +55,11 @@ class PlacedSplits:
 
     tile: int
     tasks: Tensor  # [T, TASK_COLUMNS] int32
-    nodes: Tensor  # [N, NODE_COLUMNS] int32
+    nodes: Tensor  # [S, NODE_COLUMNS] int32
     extents: Tensor  # [E, EXTENT_COLUMNS] int32
-    paths: Tensor  # [N, W] int32
+    paths: Tensor  # [S, W] int32
     positions: Tensor  # [N] int64
     parts: int
-    merges: bool
 
 
 def tree_attention(
@@ -94,7 +93,7 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
             torch.from_numpy(each).to(keys.device) for each in arrays
         )
         _placed[layout] = PlacedSplits(
-            plan.tile, tasks, nodes, extents, paths, positions, plan.parts, plan.merges
+            plan.tile, tasks, nodes, extents, paths, positions, plan.parts
         )
     return _placed[layout]
 
@@ -140,15 +139,15 @@ def attend(
     sinks: Tensor | None = None,
 ) -> Tensor:
     """[N, H, D] by a plan on the device."""
-    nodes, heads, size = query.shape
-    kv_heads = keys.shape[0]
+    _, heads, size = query.shape
+    kv_heads, slots = keys.shape[0], len(plan.nodes)
     group, device = heads // kv_heads, query.device
     assert query.is_contiguous(), "queries must be contiguous"
     assert keys.stride() == values.stride(), "keys and values must have the same layout"
     assert keys.stride()[1:] == (size, 1), "a cache row must be contiguous"
     result = torch.empty_like(query)
-    mixed = query.new_empty((plan.parts, nodes, heads, size), dtype=torch.float32)
-    sums = query.new_empty((2, plan.parts, nodes, heads), dtype=torch.float32)
+    mixed = query.new_empty((plan.parts, slots, heads, size), dtype=torch.float32)
+    sums = query.new_empty((2, plan.parts, slots, heads), dtype=torch.float32)
     scaled = scale if softcap is not None else scale * _LOG2E.value
     options = dict(
         GROUP=group, HEADS=heads, SIZE=size, PADDED=triton.next_power_of_2(size),
@@ -158,7 +157,7 @@ def attend(
     )  # fmt: skip
     shared = (
         query, keys, values, result, mixed, sums, sinks, plan.extents, plan.positions,
-        keys.stride(0), nodes, plan.parts, scaled, softcap or 1.0, window or 0,
+        keys.stride(0), slots, plan.parts, scaled, softcap or 1.0, window or 0,
     )  # fmt: skip
     if len(plan.tasks):
         _attend[(len(plan.tasks), kv_heads)](
@@ -166,13 +165,13 @@ def attend(
             **launch_of(plan.tile, size, query.dtype, plan.parts),
         )  # fmt: skip
     is_folded = plan.parts > FOLD
-    if plan.merges and is_folded:
-        _fold[(nodes, heads)](
-            mixed, sums, nodes, plan.parts, plan.nodes,
+    if slots and is_folded:
+        _fold[(slots, heads)](
+            mixed, sums, slots, plan.parts, plan.nodes,
             HEADS=heads, SIZE=size, PADDED=options["PADDED"], num_warps=1, **overlapped(device),
         )  # fmt: skip
-    if plan.merges:
-        _finish[(nodes, kv_heads)](
+    if slots:
+        _finish[(slots, kv_heads)](
             *shared, plan.nodes, plan.paths, plan.paths.shape[1],
             TILE=max(FEW_ROWS, triton.next_power_of_2(group)), IS_FOLDED=is_folded, **options,
             **launch_of(FEW_ROWS, size, query.dtype, plan.parts),
@@ -182,12 +181,12 @@ def attend(
 
 # The inputs of a step are packed (`device_step`): another alignment does not recompile.
 @triton.jit(
-    do_not_specialize=["nodes", "parts", "window"],
+    do_not_specialize=["slots", "parts", "window"],
     do_not_specialize_on_alignment=["tasks", "extents", "positions"],
 )
 def _attend(
     query, keys, values, result, mixed_parts, sum_parts, sinks, extents, positions,
-    head_stride, nodes, parts, scale, softcap, window, tasks,
+    head_stride, slots, parts, scale, softcap, window, tasks,
     TILE: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, LONGEST: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
@@ -208,6 +207,7 @@ def _attend(
     extent, count = tl.load(task + 6), tl.load(task + 7)
     committed, first_node = tl.load(task + 8), tl.load(task + 9)
     is_direct = tl.load(task + 10) > 0
+    stored = place - tl.load(task + 11).to(tl.int64) * HEADS  # [TILE] of [S, H]
     wait(PDL)
     if rows == 0:
         return
@@ -266,27 +266,27 @@ def _attend(
             result, place, is_row, whole_best, whole_sum, whole, sinks, head * GROUP + row % GROUP,
             SIZE, PADDED, HAS_SINKS,
         )  # fmt: skip
-    step, sums = nodes.to(tl.int64) * HEADS, parts.to(tl.int64) * nodes * HEADS
+    step, sums = slots.to(tl.int64) * HEADS, parts.to(tl.int64) * slots * HEADS
     _store_part(
-        mixed_parts, sum_parts, place + merged * step, is_row & (merged >= 0), sums,
+        mixed_parts, sum_parts, stored + merged * step, is_row & (merged >= 0), sums,
         whole_best, whole_sum, whole, SIZE, PADDED,
     )  # fmt: skip
     _store_part(
-        mixed_parts, sum_parts, place + last * step, is_row & (last >= 0), sums,
+        mixed_parts, sum_parts, stored + last * step, is_row & (last >= 0), sums,
         best, total, mixed, SIZE, PADDED,
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["nodes", "parts"], do_not_specialize_on_alignment=["table"])
+@triton.jit(do_not_specialize=["slots", "parts"], do_not_specialize_on_alignment=["table"])
 def _fold(
-    mixed_parts, sum_parts, nodes, parts, table,
+    mixed_parts, sum_parts, slots, parts, table,
     HEADS: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of one node and query head into the first of them."""
-    node = tl.program_id(0)
-    splits = tl.load(table + node * _NODE)
-    place = node.to(tl.int64) * HEADS + tl.program_id(1) + tl.arange(0, 1)
-    step, sums = nodes.to(tl.int64) * HEADS, parts.to(tl.int64) * nodes * HEADS
+    slot = tl.program_id(0)
+    splits = tl.load(table + slot * _NODE)
+    place = slot.to(tl.int64) * HEADS + tl.program_id(1) + tl.arange(0, 1)
+    step, sums = slots.to(tl.int64) * HEADS, parts.to(tl.int64) * slots * HEADS
     whole_best, whole_sum, whole = _empty(1, PADDED)
     wait(PDL)
     for split in tl.range(0, splits, _FOLD_AHEAD):
@@ -303,38 +303,40 @@ def _fold(
 
 
 @triton.jit(
-    do_not_specialize=["nodes", "parts", "window", "width"],
+    do_not_specialize=["slots", "parts", "window", "width"],
     do_not_specialize_on_alignment=["table", "paths", "extents", "positions"],
 )
 def _finish(
     query, keys, values, result, mixed_parts, sum_parts, sinks, extents, positions,
-    head_stride, nodes, parts, scale, softcap, window, table, paths, width,
+    head_stride, slots, parts, scale, softcap, window, table, paths, width,
     TILE: tl.constexpr, GROUP: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
     PADDED: tl.constexpr, LONGEST: tl.constexpr, HAS_WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, PRECISION: tl.constexpr,
     IS_FOLDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The splits of one node and key head, and the keys behind them."""
-    node, head = tl.program_id(0), tl.program_id(1)
-    entry = table + node * _NODE
+    slot, head = tl.program_id(0), tl.program_id(1)
+    entry = table + slot * _NODE
     splits = tl.load(entry)
     unfinished, first = tl.load(entry + 1), tl.load(entry + 2)
     committed, depth = tl.load(entry + 3), tl.load(entry + 4)
     tail, is_chain = tl.load(entry + 5), tl.load(entry + 6) > 0
     extent, count = tl.load(entry + 7), tl.load(entry + 8)
+    node = tl.load(entry + 9)
     member = tl.arange(0, TILE)
     is_row = member < GROUP
     place = node.to(tl.int64) * HEADS + head * GROUP + member
+    stored = slot.to(tl.int64) * HEADS + head * GROUP + member
     keys += head.to(tl.int64) * head_stride
     values += head.to(tl.int64) * head_stride
-    step, sums = nodes.to(tl.int64) * HEADS, parts.to(tl.int64) * nodes * HEADS
+    step, sums = slots.to(tl.int64) * HEADS, parts.to(tl.int64) * slots * HEADS
     own = committed + depth  # the node's own index
     start = first
     position = depth * 0
     if HAS_WINDOW:
         position = tl.load(positions + node).to(tl.int32)
         start = _first_in_window(extents, extent, count, position, window, first, own // _KEYS + 1)
-    path = paths + node.to(tl.int64) * width
+    path = paths + slot.to(tl.int64) * width
     where = tl.zeros((_KEYS,), tl.int64)
     exists = where > 0
     seen = exists
@@ -355,12 +357,12 @@ def _finish(
     for split in tl.range(0, splits, _AHEAD):
         for ahead in tl.static_range(1 if IS_FOLDED else _AHEAD):
             best, total, mixed = _load_part(
-                mixed_parts, sum_parts, place + (split + ahead) * step,
+                mixed_parts, sum_parts, stored + (split + ahead) * step,
                 is_row & (split + ahead < splits), sums, SIZE, PADDED,
             )  # fmt: skip
             whole_best, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed)
     best, total, mixed = _load_part(
-        mixed_parts, sum_parts, place + unfinished * step, is_row & (unfinished >= 0), sums,
+        mixed_parts, sum_parts, stored + unfinished * step, is_row & (unfinished >= 0), sums,
         SIZE, PADDED,
     )  # fmt: skip
     for block in tl.range(start, own // _KEYS + 1, num_stages=1):

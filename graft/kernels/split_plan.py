@@ -31,15 +31,16 @@ SHORT = 1  # blocks of context that the last kernel computes on the way
 # Columns of a task: its first query row (node * group + member) and their number; its first block
 # and the end of those that all rows see; where merged splits are stored and where the last split
 # is (-1: nowhere); its first extent and their number; committed keys and first node of the
-# sequence, and whether it computes everything.
-ROW, ROWS, FIRST, END, MERGED, LAST, EXTENT, EXTENTS, COMMITTED, NODE, DIRECT = range(11)
-TASK_COLUMNS = 11
-# Columns of a node: its stored merged or whole splits (-1: it is computed by tasks), where the last
-# unfinished one is (-1: nowhere), its first block that no task computes; committed keys of
-# its sequence, its own depth, the cache row of the sequence's first node, and whether the sequence
-# is a chain; its extents.
-SPLITS, OPEN, START, KEYS, DEPTH, TAIL, CHAIN, FROM, COUNT = range(9)
-NODE_COLUMNS = 9
+# sequence, and whether it computes everything; how many of the nodes before have no slot.
+ROW, ROWS, FIRST, END, MERGED, LAST, EXTENT, EXTENTS, COMMITTED, NODE, DIRECT, SHIFT = range(12)
+TASK_COLUMNS = 12
+# Columns of a node that tasks do not compute alone; its place in this table is its slot, where its
+# splits are stored. How many of them are merged or whole (-1: padding), where the last unfinished
+# one is (-1: nowhere), its first block that no task computes; committed keys of its sequence, its
+# own depth, the cache row of the sequence's first node, and whether the sequence is a chain; its
+# extents; its number among all nodes.
+SPLITS, OPEN, START, KEYS, DEPTH, TAIL, CHAIN, FROM, COUNT, NUMBER = range(10)
+NODE_COLUMNS = 10
 # Columns of an extent: its first index; row minus index, and position minus index, of its keys.
 EXTENT_COLUMNS = 3
 WITHOUT_GAPS = np.empty(0, np.int64)
@@ -51,11 +52,10 @@ class SplitPlan:
 
     tile: int  # query rows of a task
     tasks: np.ndarray  # [T, TASK_COLUMNS] int32
-    nodes: np.ndarray  # [N, NODE_COLUMNS] int32
+    nodes: np.ndarray  # [S, NODE_COLUMNS] int32
     extents: np.ndarray  # [E, EXTENT_COLUMNS] int32
-    paths: np.ndarray  # [N, W] int32: a node's ancestors and itself, by depth; W = 0 for chains
+    paths: np.ndarray  # [S, W] int32: a node's ancestors and itself, by depth; W = 0 for chains
     parts: int  # stored splits per node
-    merges: bool  # whether any node is not computed by tasks alone
 
 
 def tile_of(layout: TreeLayout, group: int, tiles: Sequence[int]) -> int:
@@ -111,16 +111,16 @@ def _plan(first_node, parents, counts, segments, starts, limits):
     shared = _shared(first_node, first_segment, segments, chains, longest)
     even, capacity = _even_share(first_node, nodes, shared, group, tile, wanted, longest)
     tasks = np.zeros((capacity, TASK_COLUMNS), np.int32)
-    count, parts, merges = 0, 0, False
+    count, parts, direct = 0, 0, 0
     for b in range(len(chains)):
         begin, end = first_node[b], first_node[b + 1]
         if begin == end:
             continue
         task = np.zeros(TASK_COLUMNS, np.int32)
         task[EXTENT], task[EXTENTS] = first_extent[b], first_extent[b + 1] - first_extent[b]
-        task[COMMITTED], task[NODE] = nodes[begin, KEYS], begin
+        task[COMMITTED], task[NODE], task[SHIFT] = nodes[begin, KEYS], begin, direct
         if _is_direct(begin, end, chains[b]):
-            nodes[begin:end, SPLITS] = -1
+            direct += end - begin
             task[DIRECT] = 1
             _cover(task, 0, (nodes[begin, KEYS] + end - begin) // BLOCK, -1, -1)
             count = _add(tasks, count, task, begin * group, end * group, tile)
@@ -135,11 +135,11 @@ def _plan(first_node, parents, counts, segments, starts, limits):
         )  # fmt: skip
         nodes[begin:end, SPLITS], nodes[begin:end, OPEN] = stored, unfinished
         parts = max(parts, stored + (1 if unfinished >= 0 else 0))
-        merges = True
     tasks = tasks[:count]
     if count > wanted:  # long ones first: short ones fill the gaps
         tasks = tasks[np.argsort(tasks[:, FIRST] - tasks[:, END], kind="mergesort")]
-    return tasks, nodes, extents, paths, parts, merges
+    slots = np.flatnonzero(nodes[:, SPLITS] >= 0)
+    return tasks, nodes[slots], extents, paths[slots], parts
 
 
 @njit(cache=True)
@@ -242,6 +242,7 @@ def _nodes(first_node, parents, chains, first_segment, segments, first_extent):
             nodes[i, START] = 0 if blocks <= SHORT else blocks
             nodes[i, KEYS], nodes[i, DEPTH] = keys, depth
             nodes[i, TAIL], nodes[i, CHAIN] = segments[own, 0] + segments[own, 1], chains[b]
+            nodes[i, NUMBER] = i
             nodes[i, FROM], nodes[i, COUNT] = first_extent[b], first_extent[b + 1] - first_extent[b]
             if not chains[b]:
                 deepest = max(deepest, depth + 1)

@@ -27,15 +27,15 @@ class StepShape:
     tasks: int
     extents: int
     depth: int  # of the deepest tree; 0 for chains
-    parts: int  # stored splits of a node
-    merges: bool  # whether nodes need more than tasks
+    slots: int  # nodes that need more than tasks
+    parts: int  # stored splits of each
 
     @property
     def sizes(self) -> dict[str, int]:
         """Integers of 64 bits in every part of the buffer, in their order."""
         halves = {
-            "table": self.nodes * NODE_COLUMNS,
-            "paths": self.nodes * self.depth,
+            "table": self.slots * NODE_COLUMNS,
+            "paths": self.slots * self.depth,
             "extents": self.extents * EXTENT_COLUMNS,
             "tasks": self.tasks * TASK_COLUMNS,
         }
@@ -65,12 +65,11 @@ class DeviceStep:
         self.plan = PlacedSplits(
             shape.tile,
             table("tasks", shape.tasks, TASK_COLUMNS),
-            table("table", shape.nodes, NODE_COLUMNS),
+            table("table", shape.slots, NODE_COLUMNS),
             table("extents", shape.extents, EXTENT_COLUMNS),
-            table("paths", shape.nodes, shape.depth),
+            table("paths", shape.slots, shape.depth),
             self.positions,
             shape.parts,
-            shape.merges,
         )
         self._stages = itertools.cycle(_Stage(self.buffer) for _ in range(2))
 
@@ -96,7 +95,7 @@ class DeviceStep:
     def _send(self, content: tuple[np.ndarray, ...]) -> None:
         stage = next(self._stages)
         stage.wait()
-        sizes = (self.shape.nodes, self.shape.depth, self.shape.extents)
+        sizes = (self.shape.nodes, self.shape.slots, self.shape.depth, self.shape.extents)
         _write(stage.whole, stage.halves, content, sizes)
         stage.copy_to(self.buffer)
 
@@ -127,7 +126,7 @@ class _Stage:
 def _write(whole, halves, content, sizes):  # noqa: ANN001, ANN202  (numba)
     """The parts in the order of `StepShape.sizes`, each filled up with padding."""
     tokens, positions, rows, moves, table, paths, extents, tasks = content
-    nodes, depth, capacity = sizes
+    nodes, slots, depth, capacity = sizes
     whole[:] = 0
     count = len(tokens)
     whole[:count] = tokens
@@ -140,13 +139,13 @@ def _write(whole, halves, content, sizes):  # noqa: ANN001, ANN202  (numba)
     whole[place] = len(moves)
     place = 2 * (place + 1)
     halves[place : place + table.size] = table.ravel()
-    for node in range(count, nodes):
-        halves[place + node * NODE_COLUMNS] = -1
-    place += 2 * -(-nodes * NODE_COLUMNS // 2)
-    for node in range(count if paths.shape[1] else 0):
+    for slot in range(len(table), slots):
+        halves[place + slot * NODE_COLUMNS] = -1
+    place += 2 * -(-slots * NODE_COLUMNS // 2)
+    for slot in range(len(table) if paths.shape[1] else 0):
         for level in range(paths.shape[1]):
-            halves[place + node * depth + level] = paths[node, level]
-    place += 2 * -(-nodes * depth // 2)
+            halves[place + slot * depth + level] = paths[slot, level]
+    place += 2 * -(-slots * depth // 2)
     halves[place : place + extents.size] = extents.ravel()
     place += 2 * -(-capacity * EXTENT_COLUMNS // 2)
     halves[place : place + tasks.size] = tasks.ravel()

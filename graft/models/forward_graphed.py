@@ -76,7 +76,7 @@ class GraphedForward:
         wanted = slice(len(tokens))
         if len(outputs) < len(tokens):
             wanted = upload(torch.from_numpy(outputs), self.device)
-        shape = self._shape(plan)
+        shape = self._shape(len(tokens), plan)
         prepared = self._prepared.get(shape) or self._prepare(shape)
         prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
         self._kept, logits = self._compute(prepared)
@@ -118,7 +118,7 @@ class GraphedForward:
         """A step whose kernels are launched without a graph."""
         self._keep_valid(int(layout.positions.max()) + 1)
         plan = plan_for(layout, self.layers.group, self._keys)
-        step = DeviceStep(self._shape(plan), self.device)
+        step = DeviceStep(self._shape(len(tokens), plan), self.device)
         step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
         return step
 
@@ -145,22 +145,22 @@ class GraphedForward:
         weight = self.layers.weights.head
         return weight if tokens is None else weight[tokens]
 
-    def _shape(self, plan: SplitPlan) -> StepShape:
+    def _shape(self, count: int, plan: SplitPlan) -> StepShape:
         """Few shapes for many steps: the next of some numbers of nodes, and tables of sizes that
         double."""
-        count, depth = len(plan.nodes), plan.paths.shape[1]
+        slots, depth = len(plan.nodes), plan.paths.shape[1]
         large = -(-count // LARGE) * LARGE
         nodes = next((size for size in self.sizes if size >= count), large)
         few = min(nodes, BUCKETS[-1])
-        is_mixed = nodes > few and plan.merges
+        is_mixed = nodes > few and slots > 0
         return StepShape(
             nodes,
             plan.tile,
             _doubled(MIXED_TASKS if is_mixed else TASKS, len(plan.tasks)),
             _doubled(EXTENTS * few, len(plan.extents)),
             _doubled(DEPTH, depth) if depth or nodes == few else 0,
+            _doubled(few, slots) if slots else 0,
             _doubled(PARTS, plan.parts) if plan.parts > UNCUT or is_mixed else UNCUT,
-            plan.merges,
         )
 
     def _keep_valid(self, positions: int) -> None:
