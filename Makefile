@@ -7,6 +7,9 @@ TORCH_INDEX ?=
 MODEL ?= smollm2-135m
 VLLM_PYTHON ?= python3
 
+# Tests and benchmarks start many processes: byte code is compiled once, not in each of them.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
