@@ -8,7 +8,7 @@ MODEL ?= smollm2-135m
 VLLM_PYTHON ?= python3
 
 # Python keeps its byte code, which pip does not make here: importing torch takes a third of the time.
-export PYTHONDONTWRITEBYTECODE :=
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -9,7 +9,7 @@ import pytest
 
 
 def patch_once(patch: pytest.MonkeyPatch) -> None:
-    """Patch Triton's language once per kernel launch.
+    """Patch Triton's language once per kernel launch, and look up types of elements once.
 
     The interpreter patches all functions of the language when a kernel starts, and again for every
     function that the kernel calls, which takes most of its time.
@@ -37,5 +37,14 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
         replaced.clear()
         restore(scope)
 
+    make_type, types = interpreter._get_np_dtype, {}
+
+    def numpy_type(given: Any) -> Any:
+        name = given.scalar.name
+        if name not in types:
+            types[name] = make_type(given)
+        return types[name]
+
+    patch.setattr(interpreter, "_get_np_dtype", numpy_type)
     patch.setattr(interpreter, "_patch_lang", replace_once)
     patch.setattr(scope_class, "restore", restore_all)

@@ -117,9 +117,9 @@ def two_prompts(option):
 
 
 def some_options(drafts, full):
-    """The drafter `full` with all options, the others with three; all pairs in the slow tests."""
+    """The drafter `full` with all options, the others with two; all pairs in the slow tests."""
     cases = list(product(OPTIONS, drafts))
-    few = ("greedy", "temperature", "everything")
+    few = ("greedy", "everything")
     return daily(cases, *(case for case in cases if case[0] in few or case[1] == full))
 
 
@@ -138,14 +138,14 @@ def bench():
 
 @pytest.mark.parametrize(("option", "draft"), some_options(DRAFTERS, "oracle"))
 def test_drafting_never_changes_the_output(bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=110, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=72, ignore_eos=True)
     bench.watch.side_branches = 0
     results = [bench.check(prompt, params, draft) for prompt in two_prompts(option)]
     if draft == "adversary":
         assert accepted(results) == 0
     else:
-        assert accepted(results) >= 20
-    assert rejected(results) >= 20
+        assert accepted(results) >= 10
+    assert rejected(results) >= 10
     if draft == "oracle":
         assert bench.watch.side_branches >= 20
 
@@ -184,7 +184,7 @@ def short_bench(request):
     return draft, Bench(shorten=ends_only, **options)
 
 
-@pytest.mark.parametrize("option", daily(OPTIONS, "greedy", "temperature", "everything"))
+@pytest.mark.parametrize("option", daily(OPTIONS, "greedy", "everything"))
 def test_a_short_context_never_changes_the_output(short_bench, option):
     draft, bench = short_bench
     params = replace(OPTIONS[option], max_tokens=64, ignore_eos=True)
@@ -227,9 +227,9 @@ def some_heads():
     """Three heads with every preset, the others with those that draft from the head alone."""
     options = ["greedy", "temperature", "everything"]
     cases = list(product(HEADS, [*options, "filters", "repetition"], HEAD_PRESETS))
-    chosen = {*product(["eagle2", "longspec"], options, HEAD_PRESETS)}
-    chosen |= {*product(["eagle3"], ["greedy", "temperature"], HEAD_PRESETS)}
-    chosen |= {*product(HEADS, ["greedy", "everything"], ["paper", "head"])}
+    chosen = {*product(["eagle2", "eagle3", "longspec"], ["greedy", "temperature"], HEAD_PRESETS)}
+    chosen |= {*product(HEADS, ["greedy", "temperature"], ["paper", "head"])}
+    chosen |= {*product(["eagle2", "longspec"], ["everything"], ["paper"])}
     return daily(cases, *chosen)
 
 
@@ -372,7 +372,7 @@ class Endings:
 def store(model_bench, tmp_path_factory):
     """A datastore of other answers, which share parts with the tested ones."""
     folder = tmp_path_factory.mktemp("datastore") / "store"
-    params = [replace(SAMPLED, max_tokens=100, seed=seed, ignore_eos=True) for seed in (1, 2, 3)]
+    params = [replace(SAMPLED, max_tokens=80, seed=seed, ignore_eos=True) for seed in (1, 2)]
     texts = [model_bench.engine.generate(p, each).token_ids for p in PROMPTS for each in params]
     manifest = Manifest(tokenizer_fingerprint(tiny_tokenizer()), "tiny", VOCABULARY)
     with writing(folder):
@@ -410,7 +410,7 @@ every_ending_drafter = pytest.mark.parametrize("endings", ENDING_DRAFTERS, indir
 def test_eos_inside_an_accepted_path(endings, monkeypatch):
     tokens = endings.whole.token_ids
     engine = endings.bench.engine
-    for place in first_occurrences(tokens)[:8]:
+    for place in first_occurrences(tokens)[:5]:
         ends = frozenset({END, tokens[place], 1, 2})
         monkeypatch.setattr(engine, "loaded", replace(engine.loaded, eos_ids=ends))
         result = endings.check()
@@ -423,7 +423,7 @@ def test_eos_inside_an_accepted_path(endings, monkeypatch):
 def test_stop_token_ids_inside_an_accepted_path(endings):
     tokens = endings.whole.token_ids
     places = first_occurrences(tokens)
-    for first, second in zip(places[:8], places[1:9], strict=True):
+    for first, second in zip(places[:5], places[1:6], strict=True):
         result = endings.check(stop_token_ids=(tokens[second], tokens[first]))
         assert result.token_ids == tokens[: first + 1]
         assert result.finish_reason == "stop"
@@ -433,7 +433,7 @@ def test_stop_token_ids_inside_an_accepted_path(endings):
 @every_ending_drafter
 def test_stop_string_inside_an_accepted_path(endings):
     text = endings.whole.text
-    for place in first_occurrences([text[i : i + 3] for i in range(len(text) - 2)])[5:45:5]:
+    for place in first_occurrences([text[i : i + 3] for i in range(len(text) - 2)])[5:45:8]:
         result = endings.check(stop=("never", text[place : place + 3]))
         assert result.text == text[:place]
         assert len(result.token_ids) == place + 3  # one letter a token
@@ -443,7 +443,7 @@ def test_stop_string_inside_an_accepted_path(endings):
 
 @every_ending_drafter
 def test_max_tokens_inside_an_accepted_path(endings):
-    for max_tokens in range(20, 60, 5):
+    for max_tokens in range(20, 60, 8):
         result = endings.check(max_tokens=max_tokens)
         assert len(result.token_ids) == max_tokens
         assert result.finish_reason == "length"
@@ -476,11 +476,11 @@ FORWARD_CASES = [*(("greedy", draft) for draft in DRAFTERS), ("everything", "aut
 
 @pytest.mark.parametrize(("option", "draft"), FORWARD_CASES)
 def test_drafting_never_changes_the_output_of_other_forwards(other_bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=120, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=72, ignore_eos=True)
     prompts = PROMPTS[:2] if option == "greedy" else PROMPTS[2:]
     results = [other_bench.check(prompt, params, draft) for prompt in prompts]
-    assert accepted(results) == 0 if draft == "adversary" else accepted(results) >= 20
-    assert rejected(results) >= 20
+    assert accepted(results) == 0 if draft == "adversary" else accepted(results) >= 10
+    assert rejected(results) >= 10
 
 
 @pytest.fixture(scope="module", params=["lean", "hook"])
@@ -512,9 +512,8 @@ def late_bench():
 )
 def test_drafting_never_changes_the_output_of_a_step_in_flight(bench, late_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
-    for prompt in PROMPTS[2:]:
-        result = late_bench.check(prompt, params, draft)
-        assert_same(result, bench.plain(prompt, params)[0])
+    result = late_bench.check(PROMPTS[2], params, draft)
+    assert_same(result, bench.plain(PROMPTS[2], params)[0])
 
 
 @pytest.fixture(scope="module")
@@ -523,7 +522,7 @@ def late_model_bench():
 
 
 @pytest.mark.parametrize("draft", MODEL_PRESETS)
-@pytest.mark.parametrize("option", ["greedy", "temperature", "everything"])
+@pytest.mark.parametrize("option", ["greedy", "temperature"])
 def test_a_draft_model_with_a_step_in_flight_never_changes_the_output(
     bench, late_model_bench, option, draft
 ):

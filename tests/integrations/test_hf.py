@@ -26,9 +26,9 @@ from graft.integrations import hf
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = {
     "plain": {},
-    "max_length": {"max_length": 60, "max_new_tokens": None},
+    "max_length": {"max_length": 50, "max_new_tokens": None},
     "min_new_tokens": {"min_new_tokens": 30, "eos_token_id": list(range(0, 128, 5))},
-    "min_length": {"min_length": 70, "eos_token_id": list(range(0, 128, 5))},
+    "min_length": {"min_length": 60, "eos_token_id": list(range(0, 128, 5))},
     "many end tokens": {"eos_token_id": list(range(0, 128, 11))},
     "no end token": {"eos_token_id": None},
     "repetition": {"repetition_penalty": 1.1},
@@ -64,7 +64,7 @@ CASES += [("hook", option) for option in ("plain", "both", "row ends", "no cache
 @pytest.mark.parametrize(("kind", "option"), CASES)
 def test_greedy_tokens_equal_transformers(kind, option, shape, made):
     model = made[kind]
-    settings = {"do_sample": False, "max_new_tokens": 48, **SHAPES[shape]}
+    settings = {"do_sample": False, "max_new_tokens": 36, **SHAPES[shape]}
     expected = model.generate(**{**settings, **fresh(OPTIONS[option])})
     found = drafted(model, **{**settings, **fresh(OPTIONS[option])})
     assert found.tolist() == expected.tolist()

@@ -145,7 +145,7 @@ CASES += [("hook", change) for change in ("one number", "more tokens", "adapter"
 @pytest.mark.parametrize(("kind", "change"), CASES)
 def test_changed_weights_are_used(kind, change):
     model = make(kind)
-    options = {**SHAPES["ragged"], "max_new_tokens": 30, "do_sample": False}
+    options = {**SHAPES["ragged"], "max_new_tokens": 20, "do_sample": False}
     assert_same(model, **options)
     CHANGES[change](model)
     assert_same(model, **options)

@@ -30,6 +30,7 @@ def small_buckets(monkeypatch):
     """Interpreted kernels take long over padding."""
     monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
     monkeypatch.setattr(forward_graphed, "LARGE", 16)
+    monkeypatch.setattr(forward_graphed, "TASKS", 4)
     monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 
@@ -54,7 +55,7 @@ def assert_close(both: list[list[torch.Tensor]]) -> None:
 @pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3"])
 def test_it_computes_what_the_plain_forward_computes(name):
     results = []
-    for model in models(name):
+    for model in models(name, layers=1):
         extent = model.open(64)
         results.append([model.prefill(extent, tokens(9)), *model.score([extent], [TREE])])
     assert_close(results)
@@ -63,7 +64,7 @@ def test_it_computes_what_the_plain_forward_computes(name):
 @pytest.mark.parametrize("kind", ["graphed", "plain"])
 def test_tokens_that_only_the_device_knows(kind):
     """The step is laid out without them."""
-    model = dict(zip(("graphed", "plain"), models("llama"), strict=True))[kind]
+    model = dict(zip(("graphed", "plain"), models("llama", layers=1), strict=True))[kind]
     results = []
     for drawn in (False, True):
         model.forward.asynchronous = drawn
@@ -71,7 +72,7 @@ def test_tokens_that_only_the_device_knows(kind):
         model.prefill(extents[0], tokens(9))
         model.prefill(extents[1], tokens(3, 1))
         logits = []
-        for level in range(3):
+        for level in range(2):
             come = tokens(2, 5 + level)
             if drawn:
                 logits.append(model.score_drawn(extents, torch.tensor(come)).clone())
@@ -124,18 +125,18 @@ def test_few_shapes_serve_all_steps_and_growing_forgets_them():
 def test_padding_leaves_the_cache_alone(nodes):
     model, _ = models("llama", layers=1)
     extent = model.open(100)
-    model.prefill(extent, tokens(20))
+    model.prefill(extent, tokens(4))
     storage = model.arena.storage
-    storage.kv[:, :, :, 20:] = 7.0
+    storage.kv[:, :, :, 4:] = 7.0
     model.score([extent], [chain(tokens(nodes))])
-    assert (storage.kv[:, :, :, 20 + nodes :] == 7.0).all()
-    assert (storage.kv[:, :, :, 20 : 20 + nodes] != 7.0).all()
+    assert (storage.kv[:, :, :, 4 + nodes :] == 7.0).all()
+    assert (storage.kv[:, :, :, 4 : 4 + nodes] != 7.0).all()
 
 
 @pytest.mark.parametrize("every", [True, False])
 def test_large_steps_return_selected_logits_and_all_features(every):
     results = []
-    for model in models("llama"):
+    for model in models("llama", layers=1):
         first, second = model.open(64), model.open(16)
         model.prefill(first, tokens(3))
         prefix = model.open(30, first, 2)  # two segments

@@ -11,6 +11,7 @@ from serving import serving
 
 from graft.sampling import SamplingParams
 
+TOKENS = 16  # of an answer; the least that the client of the Responses API sends
 QUESTION = [{"role": "user", "content": "Name three fruits."}]
 CITY = {
     "type": "object",
@@ -39,12 +40,12 @@ def client(server):
 
 @pytest.fixture(scope="module")
 def expected(server):
-    return server.engine.generate(QUESTION, SamplingParams(max_tokens=24))
+    return server.engine.generate(QUESTION, SamplingParams(max_tokens=TOKENS))
 
 
-def ask(client, **fields):
+def ask(client, max_tokens=TOKENS, **fields):
     return client.chat.completions.create(
-        model="smollm2-135m", messages=QUESTION, temperature=0, max_tokens=24, **fields
+        model="smollm2-135m", messages=QUESTION, temperature=0, max_tokens=max_tokens, **fields
     )
 
 
@@ -86,9 +87,9 @@ def test_openai_completions(server, client):
 
 def test_openai_responses_streamed_or_not(client, expected):
     fields = {"model": "smollm2-135m", "input": QUESTION[0]["content"], "temperature": 0}
-    answer = client.responses.create(max_output_tokens=24, **fields)
+    answer = client.responses.create(max_output_tokens=TOKENS, **fields)
     assert answer.output_text == expected.text
-    with client.responses.stream(max_output_tokens=24, **fields) as stream:
+    with client.responses.stream(max_output_tokens=TOKENS, **fields) as stream:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
         assert "".join(deltas) == expected.text
         assert stream.get_final_response().output_text == expected.text
@@ -96,7 +97,7 @@ def test_openai_responses_streamed_or_not(client, expected):
 
 def test_openai_json_schema_and_regex(client):
     wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
-    answer = ask(client, response_format=wanted)
+    answer = ask(client, 24, response_format=wanted)
     assert json.loads(answer.choices[0].message.content)["city"] in ("Oslo", "Rome")
     numbered = ask(client, extra_body={"structured_outputs": {"regex": "[0-9]{4}"}})
     assert numbered.choices[0].message.content.isdecimal()
@@ -107,7 +108,7 @@ def test_openai_json_schema_and_regex(client):
     daily(product(["required", NAMED], [True, False]), ("required", True), (NAMED, False)),
 )
 def test_openai_required_tools_are_called(client, choice, stream):
-    answer = ask(client, tools=[WEATHER], tool_choice=choice, stream=stream,
+    answer = ask(client, 24, tools=[WEATHER], tool_choice=choice, stream=stream,
                  parallel_tool_calls=False)  # fmt: skip
     if stream:
         choices = [chunk.choices[0] for chunk in answer]
@@ -149,10 +150,11 @@ def test_langchain(server, expected):
 
     chat = ChatOpenAI(
         base_url=f"{server.url}/v1", api_key="key", model="smollm2-135m", temperature=0,
-        max_tokens=24,
+        max_tokens=TOKENS,
     )  # fmt: skip
     assert chat.invoke(QUESTION[0]["content"]).content == expected.text
     assert "".join(each.content for each in chat.stream(QUESTION[0]["content"])) == expected.text
+    chat = chat.model_copy(update={"max_tokens": 24})
     city = chat.with_structured_output(CITY | {"title": "city"}, method="json_schema")
     assert city.invoke("Where is the Colosseum?")["city"] in ("Oslo", "Rome")
 
@@ -163,7 +165,7 @@ def test_llama_index(server, expected):
 
     model = OpenAILike(
         model="smollm2-135m", api_base=f"{server.url}/v1", api_key="key", is_chat_model=True,
-        temperature=0, max_tokens=24,
+        temperature=0, max_tokens=TOKENS,
     )  # fmt: skip
     messages = [ChatMessage(role="user", content=QUESTION[0]["content"])]
     assert model.chat(messages).message.content == expected.text
@@ -171,10 +173,10 @@ def test_llama_index(server, expected):
 
 
 def test_curl(server, expected):
-    body = json.dumps({"messages": QUESTION, "temperature": 0, "max_tokens": 24, "stream": True})
+    fields = {"messages": QUESTION, "temperature": 0, "max_tokens": TOKENS, "stream": True}
     done = subprocess.run(
         ["curl", "-sN", f"{server.url}/v1/chat/completions", "-H", "Authorization: Bearer key",
-         "-H", "Content-Type: application/json", "-d", body],
+         "-H", "Content-Type: application/json", "-d", json.dumps(fields)],
         capture_output=True, text=True, timeout=60, check=True,
     )  # fmt: skip
     lines = [line.removeprefix("data: ") for line in done.stdout.splitlines() if line]

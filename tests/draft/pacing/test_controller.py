@@ -73,7 +73,7 @@ def test_time_is_bounded_by_plain_decoding(workload, host, model_seconds):
     assert engine.seconds <= (1 + ALPHA) * engine.plain_seconds + CONSTANT
 
 
-@pytest.mark.parametrize("between", [0.1, 0.6])
+@pytest.mark.parametrize("between", daily([0.1, 0.6], 0.6))
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_time_is_bounded_by_plain_steps_that_run_ahead(workload, between):
     """Drafting waits for the tokens of the last step, plain decoding does not."""
