@@ -59,7 +59,7 @@ def main() -> None:
     workers = {name: _start(name, python) for name, python in pythons.items()}
     for name, worker in workers.items():
         print(name, "loaded in", _reply(worker)["seconds"], "s", flush=True)
-    with rows_file("plain_steps", options) as file:
+    with rows_file("steps", options) as file:
         for context, batch in cells:
             for name, worker in workers.items():
                 row = {"model": Path(options.model).name, "engine": name}

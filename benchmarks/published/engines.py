@@ -151,7 +151,7 @@ SECTION = Section(
         Table(
             "steps",
             "Plain decoding on one H200",
-            ["plain_steps_h200_bf16"],
+            ["steps_h200_bf16_vllm"],
             "python -m benchmarks.decode.plain_steps --model FOLDER",
             """vLLM 0.24, random weights (grown: Qwen2.5-1.5B's shape, widened), bf16, 128 tokens,
             in turns, better of two. Attention and products have changed since ([log](log.md)).""",
