@@ -138,10 +138,11 @@ MAX_BRANCHES, MAX_LENGTH = 16, 32
 class Rasd:
     """RASD's numbers. The paper gives the `length` of a branch only; the others are ours.
 
-    A retrieved branch stays if its first token is among the draft model's `top_k`. Prompt lookup
-    retrieves up to `branches`, REST as many nodes as these have. With `requery`, retrieval that
-    finds nothing is repeated after the draft model's best nodes; None: in the prompt, but not in a
-    datastore, as in the paper. Raises InputError for values out of range.
+    A retrieved branch stays if its first token is among the draft model's `top_k`; above
+    temperature 0 these are ranked with the sampling noise, like the draft model's tree. Prompt
+    lookup retrieves up to `branches`, REST as many nodes as these have. With `requery`, retrieval
+    that finds nothing is repeated after the draft model's best nodes; None: in the prompt, but not
+    in a datastore, as in the paper. Raises InputError for values out of range.
     """
 
     top_k: int = MAX_TOP_K
