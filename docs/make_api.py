@@ -27,7 +27,7 @@ SECTIONS = {
         "Excerpt",
         "document_messages",
     ),
-    "Other": ("generate", "Shift"),
+    "Other": ("generate", "Rasd", "Shift"),
     "Errors": (
         "GraftError",
         "InputError",

@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
 
 from graft.assemble import presets
+from graft.draft.combined import Rasd
 from graft.draft.heads.head import HeadDrafter
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing
@@ -207,7 +208,7 @@ HEADS = {
     "random longspec": {"kind": "longspec", "knows": False},
     "blind longspec": {"kind": "longspec", "sees_target": False},
 }
-HEAD_PRESETS = ["paper", "head", "auto", "casd", "rasd-pld", "head+copy"]
+HEAD_PRESETS = ["paper", "head", "auto", "casd", "casd-prompt", "rasd-pld", "head+copy"]
 
 
 def bench_with_head(name, **options):
@@ -240,7 +241,7 @@ def test_a_head_never_changes_the_output(head_benches, head, option, draft):
     place = list(OPTIONS).index(option) % len(PROMPTS)
     result = bench.check(PROMPTS[place], params, preset_of(draft, head))
     wrong = head == "random eagle2"  # adaptive presets soon stop using it
-    if not wrong or draft in ("paper", "casd", "rasd-pld"):
+    if not wrong or draft in ("paper", "casd", "casd-prompt", "rasd-pld"):
         assert rejected([result]) >= 3
     if not wrong:
         assert accepted([result]) >= 3
@@ -394,6 +395,19 @@ def test_datastores_never_change_the_output(model_bench, store, option, draft):
     assert rejected(results) >= 10
     sources = results[0].stats.accepted_by_source + results[1].stats.accepted_by_source
     assert {"store", "both"} & sources.keys()
+
+
+@pytest.mark.parametrize("option", ["greedy", "temperature"])
+@pytest.mark.parametrize(
+    "rasd", [Rasd(top_k=1), Rasd(branches=16, length=32), Rasd(length=2, requery=True)]
+)
+def test_numbers_of_rasd_never_change_the_output(store, option, rasd):
+    bench = Bench(draft_model=tiny_draft_model())
+    drafters = bench.engine.drafters
+    drafters.resources = replace(drafters.resources, rasd=rasd)
+    params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
+    for draft in ("rasd-pld", f"rasd-rest:{store}"):
+        assert accepted([bench.check(PROMPTS[0], params, draft)]) >= 10
 
 
 @pytest.fixture

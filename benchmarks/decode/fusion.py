@@ -27,16 +27,13 @@ from graft.assemble.networks import EAGLE_TREE
 from graft.bench.result_file import read_results
 from graft.bench.statistics import ratio
 from graft.draft.combined import Combined, Concurrently, Prune, all_nodes
-from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.draft.heads.head import EAGLE_NODES
 from graft.draft.models.model import ModelDrafter
-from graft.draft.pacing.budget import up_to_limit
-from graft.match.copy_index import CopyIndex
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
 
-FUSED = ("casd", "rasd-pld", "rasd-rest")
+FUSED = ("casd", "casd-prompt", "rasd-pld", "rasd-rest")
 WITHOUT = "-unpruned"
 
 
@@ -55,29 +52,6 @@ class Recorder:
         for context, parts, tree in zip(contexts, proposed, pruned, strict=True):
             self.steps.append((len(context.tokens), list(parts), tree))
         return pruned
-
-
-class PromptOnly(LookupDrafter):
-    """CASD's copier that copies from the prompt alone."""
-
-    def start(self, context: DraftContext) -> None:
-        """The suffix of the output, matched in the prompt alone."""
-        super().start(context)
-        text = self._texts[context.sequence]
-        text.indexed = _Frozen(text.indexed)
-
-
-class _Frozen:
-    """An index that is queried with a text that it does not append."""
-
-    def __init__(self, index: CopyIndex) -> None:
-        self._index, self._after = index, []
-
-    def extend(self, tokens: Any) -> None:  # noqa: ANN401
-        self._after += list(tokens)
-
-    def lookup(self, limit: int, confidence: Any) -> Any:  # noqa: ANN401
-        return self._index.lookup(limit, confidence, self._after[-16:])
 
 
 def accepted(tree: DraftTree, coming: Sequence[int]) -> int:
@@ -142,14 +116,10 @@ class Runs:
         found: dict[str, Drafter] = {"tree": self.tree()}
         for name in self.names:
             found[name] = self.fused(name)
-            if name != "casd":
+            if name.startswith("rasd"):
                 found[name + WITHOUT] = Combined(
                     self.fused(name).drafters, prune=all_nodes, schedule=Concurrently()
                 )
-        copies = PromptOnly(CopyIndex, up_to_limit, nodes=20, calibrated=False)
-        found["casd-prompt"] = Combined(
-            [copies, self.tree()], prune=all_nodes, schedule=Concurrently()
-        )
         return found
 
     def replay(self, tokens: list[int], name: str) -> dict[str, Any]:
@@ -170,6 +140,7 @@ class Runs:
             "tokens": stats.tokens, "steps": stats.steps, "decode": stats.decode_seconds,
             "nodes": stats.num_draft_tokens, "accepted": stats.num_accepted_draft_tokens,
             "by_source": dict(stats.accepted_by_source), "output": hash(tuple(result.token_ids)),
+            "lengths": Counter(1 + count for count in stats.per_step_accepted),
         }  # fmt: skip
 
 
@@ -205,6 +176,7 @@ def report(file: Path) -> None:
         print(f"\n{suite}")
         _print_replayed([row for row in mine if row["part"] == "replayed"])
         _print_timed([row for row in mine if row["part"] == "timed"])
+        _print_lengths([row for row in mine if row["part"] == "timed" and "lengths" in row])
 
 
 def _print_replayed(rows: list[dict[str, Any]]) -> None:
@@ -243,6 +215,23 @@ def _print_timed(rows: list[dict[str, Any]]) -> None:
             f"| {sum(row['nodes'] for row in mine) / steps:.1f} "
             f"| {found.mean:.2f} ({found.low:.2f} to {found.high:.2f}) | {same:.0%} |"
         )
+
+
+def _print_lengths(rows: list[dict[str, Any]]) -> None:
+    """How many steps added 1, 2, ... tokens, the target's own included (CASD's histogram)."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for row in rows:
+        for length, steps in row["lengths"].items():  # JSON's keys are strings
+            counts[row["variant"]][int(length)] += steps
+    longest = max((max(each) for each in counts.values()), default=0)
+    if longest:
+        print(
+            f"| share of steps by accepted length | {' | '.join(map(str, range(1, longest + 1)))} |"
+        )
+        print(f"|---|{'--:|' * longest}")
+    for name, each in counts.items():
+        shares = [f"{each[length] / each.total():.0%}" for length in range(1, longest + 1)]
+        print(f"| {name} | {' | '.join(shares)} |")
 
 
 def main() -> None:

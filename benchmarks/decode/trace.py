@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.decode.traces import FORMAT, SOURCE, key_of
+from benchmarks.decode.traces import FORMAT, SOURCE, Draft, key_of
 from benchmarks.settings import option
 from graft.assemble.drafters import Drafters
 from graft.assemble.loading import load
@@ -21,6 +21,7 @@ from graft.assemble.presets import check_draft
 from graft.bench.result_file import output_hash, read_results
 from graft.bench.simulate.recordings import Cell, Recording, recordings_of
 from graft.decode.engine import Engine
+from graft.draft.combined import Guide
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import InputError
 from graft.home import atomic_file
@@ -75,7 +76,7 @@ class Tracing:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.traces: dict[Hashable, list[DraftTree]] = defaultdict(list)
+        self.traces: dict[Hashable, list[Draft]] = defaultdict(list)
         self._drafting: list[float] = []
         self._steps: list[float] = []
         self._since: float | None = None  # the last proposal's end
@@ -97,7 +98,10 @@ class Tracing:
             self._steps.append(began - self._since)
         free = replace(budget, seconds=np.full_like(budget.seconds, budget.seconds[0]))
         for context, tree in zip(contexts, self._drafter.propose(contexts, free), strict=True):
-            self.traces[key_of(context.prompt)].append(replace(tree, probs=None))
+            first_tokens = tree.tokens[tree.parents == 0].tolist()
+            if isinstance(self._drafter, Guide):
+                first_tokens = self._drafter.first_tokens(context.sequence)
+            self.traces[key_of(context.prompt)].append((replace(tree, probs=None), first_tokens))
         self._since = time.perf_counter()
         self._drafting.append(self._since - began)
         return [root_only(context.root) for context in contexts]
@@ -162,7 +166,7 @@ def _generate_again(engine: Engine, cell: Cell, recording: Recording) -> None:
         )
 
 
-def _line(cell: Cell, recording: Recording, trees: Sequence[DraftTree]) -> dict[str, Any]:
+def _line(cell: Cell, recording: Recording, drafts: Sequence[Draft]) -> dict[str, Any]:
     return {
         "record": "trace",
         "suite": cell.suite,
@@ -170,10 +174,10 @@ def _line(cell: Cell, recording: Recording, trees: Sequence[DraftTree]) -> dict[
         "context": cell.context,
         "number": recording.number,
         "output": output_hash([recording.output]),
-        "trees": [_packed(tree) for tree in trees],
+        "trees": [_packed(*draft) for draft in drafts],
     }
 
 
-def _packed(tree: DraftTree) -> list[list[Any]]:
+def _packed(tree: DraftTree, first_tokens: list[int]) -> list[list[Any]]:
     scores = [round(score, DIGITS) for score in tree.scores.tolist()]
-    return [tree.tokens.tolist(), tree.parents.tolist(), scores]
+    return [tree.tokens.tolist(), tree.parents.tolist(), scores, first_tokens]

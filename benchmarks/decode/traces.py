@@ -23,12 +23,13 @@ from graft.errors import InputError
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 
-FORMAT = 1
+FORMAT = 2
 SOURCE = "traced"
 # Networks with a fixed tree size; others draft as many nodes as the cost model allows.
 FIXED = ("eagle3", "eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
 FIXED_PREFIX = "magicdec"
-Trace = Sequence[DraftTree]  # [i]: the tree after the answer's first i + 1 tokens
+Draft = tuple[DraftTree, list[int]]  # a tree and the first tokens: see Guide
+Trace = Sequence[Draft]  # [i]: after the answer's first i + 1 tokens
 
 
 def key_of(prompt: Sequence[int]) -> Hashable:
@@ -62,14 +63,14 @@ class Traced:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        trees = [self._tree(context) for context in contexts]
+        drafts = [self._draft(context) for context in contexts]
         self._spend(self._share * float(budget.seconds[0]))
-        for context, tree in zip(contexts, trees, strict=True):
-            self._first_tokens[context.sequence] = tree.tokens[tree.parents == 0].tolist()
-        return best_of(trees, self._choose, budget)
+        for context, (_, first_tokens) in zip(contexts, drafts, strict=True):
+            self._first_tokens[context.sequence] = first_tokens
+        return best_of([tree for tree, _ in drafts], self._choose, budget)
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """The root's children in the last draft, before pruning."""
+        """See Guide."""
         return self._first_tokens[sequence]
 
     def observe(self, steps: list[TargetStep]) -> None:
@@ -80,11 +81,11 @@ class Traced:
         self._replayed.pop(sequence, None)
         self._first_tokens.pop(sequence, None)
 
-    def _tree(self, context: DraftContext) -> DraftTree:
+    def _draft(self, context: DraftContext) -> Draft:
         trace, position = self._replayed[context.sequence], len(context.tokens) - 1
         if position >= len(trace):
-            return root_only(context.root)
-        if trace[position].tokens[0] != context.root:
+            return root_only(context.root), []
+        if trace[position][0].tokens[0] != context.root:
             raise InputError("the traces are from other answers; trace this result file")
         return trace[position]
 
@@ -110,17 +111,18 @@ class Traces:
         return Traced(self.by_cell[cell], self.choose, share=self.share, spend=spend)
 
 
-def _unpacked(packed: list[list[Any]]) -> DraftTree:
-    tokens, parents, scores = packed
+def _unpacked(packed: list[list[Any]]) -> Draft:
+    tokens, parents, scores, first_tokens = packed
     sources = np.ones(len(tokens), np.int16)
     sources[0] = 0
-    return DraftTree(
+    tree = DraftTree(
         np.array(tokens, np.int64),
         np.array(parents, np.int32),
         np.array(scores, np.float32),
         sources,
         ("", SOURCE),
     )
+    return tree, first_tokens
 
 
 def read_traces(path: Path, cells: dict[Cell, list[Recording]]) -> Traces:

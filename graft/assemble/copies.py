@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from graft.assemble.resources import DraftResources
+from graft.draft.combined import Rasd
 from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import NoDraft
@@ -29,9 +30,9 @@ def pld(_: DraftResources) -> LookupDrafter:
     return _all_of(NgramIndex, 10)
 
 
-def copy(_: DraftResources | None = None) -> LookupDrafter:
-    """CASD's copier."""
-    return _all_of(CopyIndex, COPIED)
+def copy(_: DraftResources | None = None, *, output: bool = True) -> LookupDrafter:
+    """CASD's copier; without `output` it copies from the prompt only."""
+    return _all_of(CopyIndex, COPIED, output=output)
 
 
 def igpg(_: DraftResources) -> LookupDrafter:
@@ -44,9 +45,15 @@ def adaptive_copies() -> LookupDrafter:
     return LookupDrafter(SuffixAutomaton, best_by_cost, nodes=MAX_NODES, calibrated=True)
 
 
-def rasd_copies() -> LookupDrafter:
-    """RASD over prompt lookup: up to four places, five tokens of match, eight of continuation."""
-    return _all_of(lambda: CopyIndex(max_match=5, min_match=2, branches=4, length=8), 32)
+def rasd_copies(rasd: Rasd) -> LookupDrafter:
+    """RASD's prompt lookup, with matches of two to five tokens."""
+    sizes = {"branches": rasd.branches, "length": rasd.length}
+    return _all_of(lambda: CopyIndex(max_match=5, min_match=2, **sizes), rasd.nodes)
+
+
+def rasd_stored(rasd: Rasd, store: Store) -> LookupDrafter:
+    """RASD's retrieval from a datastore: REST's with another length."""
+    return _all_of(lambda: RestIndex(store, length=rasd.length), rasd.nodes)
 
 
 def stored(_: DraftResources, store: Store) -> LookupDrafter:
@@ -61,6 +68,6 @@ def rest(_: DraftResources, store: Store) -> LookupDrafter:
     return _all_of(lambda: RestIndex(store), 64)
 
 
-def _all_of(index: Callable[[], TokenIndex], nodes: int) -> LookupDrafter:
+def _all_of(index: Callable[[], TokenIndex], nodes: int, *, output: bool = True) -> LookupDrafter:
     """All matches, up to the paper's number of nodes."""
-    return LookupDrafter(index, up_to_limit, nodes=nodes, calibrated=False)
+    return LookupDrafter(index, up_to_limit, nodes=nodes, calibrated=False, output=output)

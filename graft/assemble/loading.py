@@ -12,6 +12,7 @@ from graft.assemble.presets import check_draft, check_verifier, retrieves
 from graft.assemble.resources import DraftResources
 from graft.assemble.verifiers import chains_for, make_verifier
 from graft.decode.engine import Engine
+from graft.draft.combined import Rasd
 from graft.draft.copies import build_tree
 from graft.draft.copies.calibration import Calibration
 from graft.draft.models.model import DraftModel
@@ -48,6 +49,7 @@ def load(  # noqa: PLR0913  every option by its name
     retrieved: int | str = DEFAULT_BUDGET,
     verifier: str = "walk",
     shift: Shift | None = None,
+    rasd: Rasd | None = None,
     invariant: bool = False,
     max_batch: int = 16,
     kv_cache: int | None = None,
@@ -73,7 +75,8 @@ def load(  # noqa: PLR0913  every option by its name
     `retriever` (bm25, static, dense, hybrid) selects `retrieved` tokens of a long prompt for the
     presets `rapid*`: a number, "rapid" for the paper's max(4096, L/24), or "capped" for at most a
     quarter of the prompt. `verifier` (walk, rejection, rapid, rapid-phat) accepts draft tokens; the
-    rapid ones `shift` the model's distribution, so their results are not lossless.
+    rapid ones `shift` the model's distribution, so their results are not lossless. `rasd` has the
+    numbers of the presets `rasd-*`.
 
     Memory and batching: up to `max_batch` sequences run at once. `kv_cache` limits the KV cache in
     bytes: a GPU allocates it at once, by default for `max_batch` + 1 whole contexts and the
@@ -124,6 +127,7 @@ def load(  # noqa: PLR0913  every option by its name
         shorten=retrieval.with_tokenizer(loaded.tokenizer),
         chains=chains,
         clock=machine_clock(),
+        rasd=rasd or Rasd(),
     )
     verify = make_verifier(verifier, shift or Shift())
     engine = engine_around(

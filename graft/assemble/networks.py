@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from graft.assemble.auto import auto
-from graft.assemble.copies import COPIED, copy, rasd_copies, rest
+from graft.assemble.copies import COPIED, copy, rasd_copies, rasd_stored
 from graft.assemble.resources import DraftResources, required
 from graft.draft.combined import Combined, Concurrently, Guide, GuidedByModel, all_nodes
 from graft.draft.copies.lookup import LookupDrafter
@@ -32,6 +32,7 @@ from graft.match.suffix_array import Store
 
 MAGICDEC_CHAIN = ChainGrowth(depth=3)
 TRIFORCE_DEPTH = 6
+REQUERY_LEVELS = 2  # of the draft model's tree that RASD repeats retrieval after
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 
@@ -114,23 +115,34 @@ def longspec(resources: DraftResources) -> HeadDrafter:
 
 def casd(resources: DraftResources) -> Combined:
     """CASD: a head's or draft model's tree and its copier."""
-    return Combined([copy(), _paper_tree(resources)], prune=all_nodes, schedule=Concurrently())
+    return _casd(resources, copy())
+
+
+def casd_prompt(resources: DraftResources) -> Combined:
+    """CASD_prompt: the same with copies from the prompt only."""
+    return _casd(resources, copy(output=False))
+
+
+def _casd(resources: DraftResources, copies: LookupDrafter) -> Combined:
+    return Combined([copies, _paper_tree(resources)], prune=all_nodes, schedule=Concurrently())
 
 
 def rasd_pld(resources: DraftResources) -> Combined:
     """RASD over prompt lookup."""
-    return rasd(rasd_copies(), resources)
+    requery = resources.rasd.requery is not False
+    return _rasd(rasd_copies(resources.rasd), resources, requery=requery)
 
 
 def rasd_rest(resources: DraftResources, store: Store) -> Combined:
     """RASD over REST."""
-    return rasd(rest(resources, store), resources)
+    requery = resources.rasd.requery is True
+    return _rasd(rasd_stored(resources.rasd, store), resources, requery=requery)
 
 
-def rasd(retrieval: LookupDrafter, resources: DraftResources) -> Combined:
-    """RASD: the tree of a head or a draft model, with retrieved branches that it confirms."""
-    network = _paper_tree(resources)
-    prune = GuidedByModel(retrieval, network)
+def _rasd(retrieval: LookupDrafter, resources: DraftResources, *, requery: bool) -> Combined:
+    """The tree of a head or a draft model, with retrieved branches that it confirms."""
+    network, levels = _paper_tree(resources), REQUERY_LEVELS if requery else 0
+    prune = GuidedByModel(retrieval, network, resources.rasd.top_k, levels)
     return Combined([retrieval, network], prune=prune, schedule=Concurrently())
 
 

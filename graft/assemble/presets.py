@@ -48,7 +48,8 @@ PRESETS: dict[str, Preset] = {
 SHORT_PRESETS: dict[str, Preset] = {
     "rapid": Preset(
         "a chain of the target, or of a smaller draft model, from retrieved passages of a long "
-        "prompt (Chen et al. 2025)",
+        "prompt (Chen et al. 2025), its depth limited by the measured step cost unless gamma is "
+        "given (the paper's is 10)",
         "graft.assemble.auto:rapid",
     )
 }
@@ -116,9 +117,13 @@ EITHER_PRESETS: dict[str, Preset] = {
     "casd": Preset(
         "a draft head's or model's tree and CASD's copier, nothing pruned", f"{NETWORKS}:casd"
     ),
+    "casd-prompt": Preset(
+        "the same with copies from prompt and documents, not from the output",
+        f"{NETWORKS}:casd_prompt",
+    ),
     "rasd-pld": Preset(
-        "a draft head's or model's tree and the retrieved branches to which it gives a high "
-        "probability (RASD)",
+        "a draft head's or model's tree and the retrieved branches that start with one of its 10 "
+        "best tokens (RASD)",
         f"{NETWORKS}:rasd_pld",
     ),
 }  # need a draft model or a head
@@ -132,8 +137,8 @@ STORE_PRESETS: dict[str, Preset] = {
         f"{COPIES}:rest",
     ),
     "rasd-rest": Preset(
-        "a draft head's or model's tree and REST's branches to which it gives a high probability "
-        "(RASD)",
+        "a draft head's or model's tree and REST's branches that start with one of its 10 best "
+        "tokens (RASD)",
         f"{NETWORKS}:rasd_rest",
     ),
 }  # need a datastore: its folder stands behind a colon

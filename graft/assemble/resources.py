@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from graft.assemble.presets import RETRIEVING, SELF_PRESETS, Preset, presets_with
-from graft.draft.combined import Guide
+from graft.draft.combined import Guide, Rasd
 from graft.draft.heads.head import DraftHead
 from graft.draft.models.chains import Chains
 from graft.draft.models.model import DraftModel
@@ -24,8 +24,9 @@ def required(resource: Resource | None) -> Resource:
 @dataclass(frozen=True, slots=True)
 class DraftResources:
     """What presets are made of: a draft model, heads by kind (the first is the default), the
-    target, a function that shortens prompts, and the options of chains. `clock` times steps; None
-    where counts must not depend on the machine. `ready` are finished drafters by preset."""
+    target, a function that shortens prompts, and the options of chains and of RASD. `clock` times
+    steps; None where counts must not depend on the machine. `ready` are finished drafters by
+    preset."""
 
     model: DraftModel | None = None
     heads: Mapping[str, DraftHead] = field(default_factory=dict)
@@ -34,6 +35,7 @@ class DraftResources:
     chains: Chains = Chains()
     clock: Callable[[], float] | None = None
     ready: Mapping[str, Guide] = field(default_factory=dict)
+    rasd: Rasd = Rasd()
 
     @property
     def head(self) -> DraftHead | None:

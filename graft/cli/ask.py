@@ -47,7 +47,10 @@ class AskOptions(SamplingOptions):
     ] = "dragin"
     threshold: Annotated[
         float | None,
-        typer.Option(help="Of the policy: N for fl, mean 1 - p for flare, RIND for dragin."),
+        typer.Option(
+            help="Of the policy: N for fl (32 if not given, 16 with --family 2wiki), mean 1 - p "
+            "for flare, RIND for dragin."
+        ),
     ] = None
     reuse: Annotated[
         str,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from graft.cli.method_options import MethodOptions, parse_size
 from graft.cli.show import Spinner
 from graft.errors import InputError
 
@@ -57,7 +58,7 @@ class DocumentOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
+class LoadOptions:
     """The model, how it runs, and its drafter."""
 
     model: Annotated[
@@ -79,9 +80,9 @@ class ModelOptions:
             help="Drafter: auto, copy, pld, igpg, plain (no drafting); rapid (the model itself on "
             "retrieved passages of a long prompt); window, magicdec, triforce (the model itself "
             "on a part of its KV cache); with --draft-model also sd, sd-tree, rapid-up; with "
-            "--head also head, eagle3, eagle2, longspec; with either casd, rasd-pld; store:FOLDER "
-            "and rest:FOLDER (a datastore of `graft index`); several joined by +, such as "
-            "eagle3+copy+store:FOLDER.",
+            "--head also head, eagle3, eagle2, longspec; with either casd, casd-prompt, rasd-pld, "
+            "rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of `graft index`); "
+            "several joined by +, such as eagle3+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
@@ -95,30 +96,6 @@ class ModelOptions:
     draft_device: Annotated[
         str | None,
         typer.Option(metavar="DEVICE", help="Device of the draft model, if not the model's own."),
-    ] = None
-    retriever: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Retriever of passages for rapid: bm25, static, dense or hybrid.",
-        ),
-    ] = "bm25"
-    verifier: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Acceptance rule for drafts: walk (the same text), rejection (the same "
-            "distribution); with --draft rapid, rapid-up or sd also rapid, rapid-phat: not "
-            "lossless, they shift the model's distribution towards the drafter's.",
-        ),
-    ] = "walk"
-    eta: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            max=1000,
-            help="Size of the shift of --verifier rapid or rapid-phat; 10 if not given.",
-        ),
     ] = None
     head: Annotated[
         str,
@@ -150,34 +127,6 @@ class ModelOptions:
         ),
     ] = None
 
-    def check(self) -> None:
-        """Raise InputError for a wrong value; imports neither torch nor numba."""
-        from graft.assemble.presets import check_draft, check_verifier
-        from graft.models.heads.installed import may_have_head, named_head
-
-        if self.dtype not in DTYPES:
-            raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
-        for device in (self.device, self.draft_device or "auto"):
-            if not DEVICE.fullmatch(device):
-                raise InputError(f"unknown device {device!r}; try cpu or cuda")
-        if self.draft_device and not self.draft_model:
-            raise InputError("--draft-device needs a draft model; name one (--draft-model)")
-        has_head = may_have_head(named_head(self.head))
-        check_draft(self.draft, draft_model=self.draft_model is not None, head=has_head)
-        check_verifier(self.verifier, self.draft)
-        if self.eta is not None and not self.verifier.startswith("rapid"):
-            raise InputError("--eta needs --verifier rapid or rapid-phat")
-        for part in self.draft.split("+"):
-            if folder := part.partition(":")[2]:
-                from graft.match.store_files import read_manifest
-
-                read_manifest(Path(folder))
-        self.context_tokens()
-        if self.retriever != "bm25":
-            from graft.retrieval.named import check_retriever
-
-            check_retriever(self.retriever)
-
     def context_tokens(self) -> int | None:
         """--context-length as a number."""
         if self.context_length is None:
@@ -193,6 +142,34 @@ class ModelOptions:
             if each is not None:
                 locate(each)  # downloads show a progress bar
         return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(MethodOptions, LoadOptions):
+    """The model, its drafter and the methods' numbers."""
+
+    def check(self) -> None:
+        """Raise InputError for a wrong value; imports neither torch nor numba."""
+        from graft.assemble.presets import check_draft, check_verifier
+        from graft.models.heads.installed import may_have_head, named_head
+
+        if self.dtype not in DTYPES:
+            raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
+        for device in (self.device, self.draft_device or "auto"):
+            if not DEVICE.fullmatch(device):
+                raise InputError(f"unknown device {device!r}; try cpu or cuda")
+        if self.draft_device and not self.draft_model:
+            raise InputError("--draft-device needs a draft model; name one (--draft-model)")
+        has_head = may_have_head(named_head(self.head))
+        check_draft(self.draft, draft_model=self.draft_model is not None, head=has_head)
+        check_verifier(self.verifier, self.draft)
+        self.check_methods()
+        for part in self.draft.split("+"):
+            if folder := part.partition(":")[2]:
+                from graft.match.store_files import read_manifest
+
+                read_manifest(Path(folder))
+        self.context_tokens()
 
     def load_engine(self, **more: Any) -> "Engine":  # noqa: ANN401 (graft.load's)
         """The engine; a model that does not exist is refused before torch is imported."""
@@ -211,11 +188,9 @@ class ModelOptions:
                 device=self.device,
                 context_length=self.context_tokens(),
                 draft=self.draft,
-                retriever=self.retriever,
-                verifier=self.verifier,
-                shift=None if self.eta is None else graft.Shift(eta=self.eta),
                 invariant=self.invariant,
                 kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
+                **self.load_arguments(),
                 **more,
             )
 
@@ -240,6 +215,11 @@ class SamplingOptions(ModelOptions):
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="Stop before this text; repeatable.")
     ] = None
+
+    def check(self) -> None:
+        """See ModelOptions; also for numbers that this draft does not use."""
+        super().check()
+        self.check_used_by(self.draft)
 
     def sampling(self, **changes: Any) -> "SamplingParams":  # noqa: ANN401 (values of any option)
         """The sampling parameters, with `changes`; InputError for a wrong value."""
@@ -269,19 +249,6 @@ class AnswerOptions(SamplingOptions, DocumentOptions):
 
         with Spinner("reading the documents"):
             return read_documents(self.doc or [])
-
-
-def parse_size(option: str, text: str, example: str) -> int:
-    """A whole number from 1 on, such as 500, 32k or 2g (powers of 1,024)."""
-    number = text.strip().lower().removesuffix("b")
-    power = "kmgt".find(number[-1:]) + 1 if number[-1:].isalpha() else 0
-    try:
-        size = int(float(number.rstrip("kmgt")) * 1024**power)
-    except (ValueError, OverflowError):
-        size = 0
-    if size < 1:
-        raise InputError(f"{option} is a size such as {example}, not {text!r}")
-    return size
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -14,9 +14,11 @@ from graft.decode.step_lock import Outcome
 from graft.decode.stream import AsyncStream, Stream
 from graft.decode.text import Encoder, Prompt
 from graft.draft.drafter import Drafter, DraftersByName
+from graft.errors import InputError
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import SamplingParams
+from graft.verify.rapid import Shift, Shifting
 from graft.verify.verdict import Verifier
 
 MAX_UNREAD = 64  # events after which a stream that is not read pauses
@@ -46,6 +48,7 @@ class Engine:
         self.drafters, self.default_draft = drafters, default_draft
         self.encoder = Encoder(loaded.tokenizer, self.model.vocabulary)
         self.loop = DecodeLoop(self.model, verify, costs, max_batch=max_batch)
+        self._verify = verify
         self._numbers = itertools.count()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft")  # starts when needed
 
@@ -115,11 +118,20 @@ class Engine:
         prepared = as_prepared(request)
         builder = SequenceBuilder(self.loaded, self.encoder, self._numbers)
         sequences = builder.build(prepared, self._drafter(prepared))
+        verify = self._verifier(prepared.request.shift)
         for sequence in sequences:
-            sequence.streaming = streaming
+            sequence.verify, sequence.streaming = verify, streaming
             sequence.max_unread = MAX_UNREAD if streaming else None
         self.loop.scheduler.add(sequences)
         return Stream(self.loop, sequences)
+
+    def _verifier(self, shift: Shift | None) -> Verifier | None:
+        """A request's own verifier."""
+        if shift is None:
+            return None
+        if not isinstance(self._verify, Shifting):
+            raise InputError("a shift needs an engine with the verifier rapid or rapid-phat")
+        return self._verify.with_shift(shift)
 
     def _drafter(self, prepared: PreparedRequest) -> Drafter:
         name = prepared.request.draft or self.default_draft

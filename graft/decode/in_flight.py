@@ -41,7 +41,7 @@ class Part:
         """The nodes to commit and the tokens that became final."""
         sequence = self.sequence
         if not self.prefill:
-            verdict = verify(self.tree, logits, sequence.sampler, drawn)
+            verdict = (sequence.verify or verify)(self.tree, logits, sequence.sampler, drawn)
             return verdict.path, sequence.append(self.tree, verdict, logits)
         tokens = [sequence.append_first(logits, drawn)] if self._ends_prompt else []
         return list(range(len(self.tree))), tokens

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from graft.decode.text import Prompt
 from graft.sampling import Process, SamplingParams
+from graft.verify.rapid import Shift
 
 # (prompt and output so far, the raw logits [V] its last token was sampled from) -> stop here?
 StopWhen = Callable[[list[int], Tensor], bool]
@@ -20,6 +21,7 @@ class Request:
     `draft` names a preset; None is the engine's default. `documents` and `prediction` are texts, or
     their token ids, that the answer may repeat: drafters copy from them, the model does not see
     them. `draft_tokens` is the maximum of draft tokens per step; None leaves it to the preset.
+    `shift` replaces that of an engine with the verifier `rapid` or `rapid-phat`.
     Requests with the same `cache_salt` share cached prompt prefixes; others do not.
 
     `process(tokens, logits)` returns the logits [V] to sample from, before penalties and filters.
@@ -36,6 +38,7 @@ class Request:
     process: Process | None = None
     stop_when: StopWhen | None = None
     draft_tokens: int | None = None
+    shift: Shift | None = None
     cache_salt: str = ""
 
 

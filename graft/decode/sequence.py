@@ -20,7 +20,7 @@ from graft.models.language_model import LanguageModel
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
 from graft.tree.prune import cut, shallow
-from graft.verify.verdict import Promise, Verdict
+from graft.verify.verdict import Promise, Verdict, Verifier
 from graft.verify.walk import walk
 
 _AFTER_PROMPT = root_only(0)  # the first token is sampled after the prompt's last token
@@ -47,6 +47,7 @@ class Sequence:
     rows: PreparedRows | None = None
     constraint: Constraint | None = None
     draft_tokens: int | None = None  # maximum per step
+    verify: Verifier | None = None  # None: the engine's
     leader: "Sequence | None" = None
     max_cached: int | None = None  # first tokens to share through the prefix cache; None: all
     streaming: bool = True  # False: no events, only a result

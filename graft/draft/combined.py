@@ -6,18 +6,20 @@ run. Where a method always runs its draft model, lookups run on a thread beside 
 so their waits, such as for a disk, cost no time.
 
 The pruning rule makes the method: CASD keeps all nodes up to a limit, RASD only retrieved branches
-whose first token the draft model proposes too, and presets joined by + the nodes within the cost.
+that start with one of the draft model's best tokens, and presets joined by + the nodes within the
+cost.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter
 from graft.draft.pacing.budget import best_by_cost, best_of
+from graft.errors import InputError
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
@@ -119,16 +121,52 @@ def within_cost(
     return best_of([reduce(union, trees) for trees in proposed], best_by_cost, budget)
 
 
+@runtime_checkable
 class Guide(Drafter, Protocol):
     """A drafter with probabilities: a draft model, or a head."""
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """The root's children in the last draft, before pruning."""
+        """The best tokens of the distribution after the root in the last draft, best first and
+        before any node is cut; as many as the draft gives the root children."""
+
+
+MAX_TOP_K = 10  # the root's children in EAGLE-2's tree
+MAX_BRANCHES, MAX_LENGTH = 16, 32
+
+
+@dataclass(frozen=True, slots=True)
+class Rasd:
+    """RASD's numbers. The paper gives the `length` of a branch only; the others are ours.
+
+    A retrieved branch stays if its first token is among the draft model's `top_k`; above
+    temperature 0 these are ranked with the sampling noise, like the draft model's tree. Prompt
+    lookup retrieves up to `branches`, REST as many nodes as these have. With `requery`, retrieval
+    that finds nothing is repeated after the draft model's best nodes; None: in the prompt, but not
+    in a datastore, as in the paper. Raises InputError for values out of range.
+    """
+
+    top_k: int = MAX_TOP_K
+    branches: int = 4
+    length: int = 8
+    requery: bool | None = None
+
+    def __post_init__(self) -> None:
+        limits = {"top_k": MAX_TOP_K, "branches": MAX_BRANCHES, "length": MAX_LENGTH}
+        for name, limit in limits.items():
+            if not 1 <= getattr(self, name) <= limit:
+                raise InputError(
+                    f"RASD's {name} must be between 1 and {limit}, not {getattr(self, name)}"
+                )
+
+    @property
+    def nodes(self) -> int:
+        """Maximum of retrieved nodes."""
+        return self.branches * self.length
 
 
 @dataclass(frozen=True, slots=True)
 class GuidedByModel:
-    """RASD: keeps the retrieved branches whose first token the draft model proposes too.
+    """RASD: keeps the retrieved branches whose first token is among the draft model's `top_k`.
 
     Where retrieval finds nothing, it looks up continuations of the draft model's best nodes: the
     `width` best of each of the first `levels`. The proposed trees are those of `retrieval` and
@@ -137,6 +175,7 @@ class GuidedByModel:
 
     retrieval: LookupDrafter
     model: Guide
+    top_k: int = MAX_TOP_K
     levels: int = 2
     width: int = 3
 
@@ -149,7 +188,7 @@ class GuidedByModel:
 
     def _fused(self, context: DraftContext, trees: list[DraftTree], nodes: int) -> DraftTree:
         found, drafted = trees
-        likely = self.model.first_tokens(context.sequence)
+        likely = self.model.first_tokens(context.sequence)[: self.top_k]
         if not likely:
             return union(found, drafted)
         if len(found) == 1:

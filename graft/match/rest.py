@@ -1,9 +1,9 @@
 """REST's selection of continuations (He et al., 2023), for comparison with its published figures.
 
 REST takes the first 5,000 places of the longest match, in suffix array order, counts all prefixes
-of their next 10 tokens and keeps the 64 most frequent. It then drops those with the most distinct
-tokens until the numbers of distinct tokens add up to at most 64. Unlike REST, nothing continues
-across documents, ties go to the prefix found first, and no match gives no draft.
+of their next 10 tokens (RASD: 8) and keeps the 64 most frequent. It then drops those with the most
+distinct tokens until the numbers of distinct tokens add up to at most 64. Unlike REST, nothing
+continues across documents, ties go to the prefix found first, and no match gives no draft.
 """
 
 import numpy as np
@@ -21,9 +21,9 @@ CHOICES = 64
 class RestIndex(StoreLookup):
     """A TokenIndex over a store; a score is the share of the places with that continuation."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, length: int = LENGTH) -> None:
         super().__init__(store)
-        self._trie = Continuations(PLACES * max(1, len(store.manifest.shards)), LENGTH)
+        self._trie = Continuations(PLACES * max(1, len(store.manifest.shards)), length)
         self._work = (np.empty(CHOICES, dtype=np.int32), np.empty(CHOICES, dtype=np.int32))
 
     def _find(self, end: np.ndarray, limit: int, confidence: np.ndarray) -> Matches:

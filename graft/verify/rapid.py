@@ -26,8 +26,10 @@ accepts a draft token there if it is the argmax of z + m (q - p) with probabilit
 1: a token whose logit is up to about 2 m below the target's best.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,8 +37,8 @@ from torch import Tensor
 from graft.errors import InputError
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree
-from graft.verify.chain import Rule, has_q, judge
-from graft.verify.verdict import Promise, Verdict
+from graft.verify.chain import has_q, judge
+from graft.verify.verdict import Promise, Verdict, Verifier
 from graft.verify.walk import walk
 
 TAIL = 0.1  # of the best token's probability: below it a token belongs to the tail
@@ -88,23 +90,35 @@ class Shift:
         return shifted, (shifted - q).clamp(min=0)
 
 
+@runtime_checkable
+class Shifting(Protocol):
+    """A verifier that shifts the target's distribution."""
+
+    def with_shift(self, shift: Shift) -> Verifier:
+        """The same verifier with another shift."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rapid:
-    """A verifier with one of a shift's rules; trees without q are walked."""
+    """A verifier with one of the rules of Shift; trees without q are walked."""
 
-    rule: Rule
-    margin: float = 0.0
+    shift: Shift
+    rule: Callable[[Shift, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    def with_shift(self, shift: Shift) -> "Rapid":
+        """See Shifting."""
+        return replace(self, shift=shift)
 
     def __call__(
         self, tree: DraftTree, logits: Tensor, sampler: Sampler, drawn: Sequence[int] | None = None
     ) -> Verdict:
         """See Verifier."""
-        if not has_q(tree) or (sampler.params.greedy and not self.margin):
+        if not has_q(tree) or (sampler.params.greedy and not self.shift.margin):
             return walk(tree, logits, sampler, drawn)
         if sampler.params.greedy:
             found = self._soft_greedy(tree, logits, sampler)
         else:
-            found = judge(tree, logits, sampler, self.rule, drawn)
+            found = judge(tree, logits, sampler, partial(self.rule, self.shift), drawn)
         return Verdict(*found, Promise.OTHER_DISTRIBUTION)
 
     def _soft_greedy(
@@ -116,7 +130,7 @@ class Rapid:
             rows = [sampler.scores(logits[node], tokens[1 : node + 1]) for node in nodes]
             scores = torch.stack(rows).float()
             q = tree.probs[nodes[0] : nodes[-1] + 1].to(scores)
-            soft = scores + self.margin * (q - scores.softmax(-1))
+            soft = scores + self.shift.margin * (q - scores.softmax(-1))
             chosen, best = torch.stack([soft.argmax(-1), scores.argmax(-1)]).tolist()
             for place, node in enumerate(nodes):
                 if node + 1 == len(tree) or chosen[place] != tokens[node + 1]:
@@ -134,9 +148,9 @@ def _batches(nodes: int, sampler: Sampler) -> list[range]:
 
 def rapid(shift: Shift) -> Rapid:
     """The paper's rule."""
-    return Rapid(shift.paper_rule, shift.margin)
+    return Rapid(shift, Shift.paper_rule)
 
 
 def rapid_phat(shift: Shift) -> Rapid:
     """The rule that samples the shifted target."""
-    return Rapid(shift.phat_rule, shift.margin)
+    return Rapid(shift, Shift.phat_rule)

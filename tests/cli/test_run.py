@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+import graft
 from graft.verify.verdict import Promise
 
 JSON_STATS = {
@@ -206,6 +207,22 @@ def test_footer_reports_what_is_not_lossless(cli, engine, promise, message):
     assert printed["output"] == str(promise)
 
 
+def test_numbers_of_methods_reach_the_engine(cli, engine):
+    chain = "--gamma 10 --confidence 0.1 --retrieved 4k --verifier rapid --tail target --margin 2"
+    rasd = "--rasd-top-k 3 --rasd-branches 2 --rasd-length 5 --rasd-requery"
+    assert cli("run", "?", "--draft", "rapid", *chain.split()).exit_code == 0
+    words = ["--draft", "rasd-pld", "--draft-model", "small", *rasd.split()]
+    assert cli("run", "?", *words).exit_code == 0
+    assert cli("run", "?").exit_code == 0
+    first, second, none = [given for _, given in engine.loaded]
+    assert (first["gamma"], first["confidence"], first["retrieved"]) == (10, 0.1, 4096)
+    assert first["shift"] == graft.Shift(tail="target", margin=2)
+    assert second["rasd"] == graft.Rasd(top_k=3, branches=2, length=5, requery=True)
+    assert (none["shift"], none["rasd"]) == (graft.Shift(), graft.Rasd())
+    assert none["retrieved"] == "capped"
+    assert not {"gamma", "confidence"} & none.keys()
+
+
 def test_compare_allows_for_a_verifier_that_changes_the_distribution(cli, engine):
     engine.promise, engine.plain_tokens = Promise.OTHER_DISTRIBUTION, [5, 6, 9, 8]
     done = cli("run", "How fast?", "--draft", "rapid", "--verifier", "rapid", "--compare")
@@ -220,6 +237,14 @@ def test_compare_allows_for_a_verifier_that_changes_the_distribution(cli, engine
         ("--verifier rapid", "draft 'auto' is not one; choose one of sd, rapid, rapid-up"),
         ("--verifier rapid-phat --draft rapid+copy", "draft 'rapid+copy' is not one"),
         ("--draft rapid --eta 5", "--eta needs --verifier rapid or rapid-phat"),
+        ("--draft rapid --tail target", "--tail needs --verifier rapid or rapid-phat"),
+        ("--draft rapid --margin 1", "--margin needs --verifier rapid or rapid-phat"),
+        ("--draft copy --gamma 4", "--gamma needs --draft sd, rapid or rapid-up"),
+        ("--draft copy --confidence 0.1", "--confidence needs --draft sd, rapid or rapid-up"),
+        ("--rasd-top-k 3", "--rasd-top-k needs --draft rasd-pld or rasd-rest:FOLDER"),
+        ("--no-rasd-requery", "--rasd-requery needs --draft rasd-pld or rasd-rest:FOLDER"),
+        ("--draft rapid --retrieved 5", "retrieved must be a number of tokens from 64 on"),
+        ("--draft rapid --retrieved all", "--retrieved is a size such as 4k, or one of capped,"),
         ("--draft rapid-up", "draft 'rapid-up' needs a draft model"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -14,6 +15,7 @@ from graft.draft.combined import (
     Combined,
     Concurrently,
     GuidedByModel,
+    Rasd,
     all_nodes,
     one_by_one,
     within_cost,
@@ -276,6 +278,30 @@ def test_retrieved_branches_need_a_first_token_of_the_model(likely, kept):
     assert found == {(2,): "model", (2, 3): "model"} | (branch if kept else {})
 
 
+@pytest.mark.parametrize(("top_k", "kept"), [(1, False), (2, False), (3, True)])
+def test_first_token_must_be_among_the_models_top_k(top_k, kept):
+    found = guided(Guide([[2]], 8, 3), [60, 61, 3, 4], [60, 61], top_k=top_k)
+    assert ((3,) in found) == kept
+
+
+@pytest.mark.parametrize("wrong", [{"top_k": 0}, {"top_k": 11}, {"branches": 0}, {"length": 33}])
+def test_numbers_of_rasd_out_of_range_are_refused(wrong):
+    with pytest.raises(InputError, match=f"RASD's {next(iter(wrong))} must be between 1 and"):
+        Rasd(**wrong)
+
+
+def test_rasd_retrieves_as_many_and_as_long_branches_as_it_says(draft_model, monkeypatch):
+    prompt = [t for n in range(6) for t in (60, 61, 70 + n, 80, 81, 82, 83 + n)]
+    context, found = DraftContext(0, prompt, [(0, len(prompt))], tokens=[60, 61]), {}
+    for rasd in (Rasd(), Rasd(branches=2, length=3)):
+        drafter = make_drafter("rasd-pld", DraftResources(draft_model, rasd=rasd))
+        drafter.start(context)
+        tree = drafter.drafters[0].propose([context], BUDGET)[0]
+        found[rasd.branches] = (int((tree.parents == 0).sum()), int(tree.depths.max()))
+        drafter.finish(0)
+    assert found == {4: (4, 8), 2: (2, 3)}
+
+
 def test_shared_nodes_have_both_sources():
     found = guided(Guide([[3, 9]]), [60, 61, 3, 4], [60, 61])
     assert found[3,] == "both"
@@ -297,6 +323,27 @@ def test_retrieval_continues_level_by_level():
     assert found[3, 4, 5] == found[3, 4, 5, 6] == "prompt"
     assert (3, 4, 5) not in guided(Guide([[2], [3, 4]]), prompt, [99, 61], levels=1)
     assert (3, 4, 5) not in guided(Guide([[2, 7], [3, 4]]), prompt, [99, 61], width=1)
+
+
+def test_casd_prompt_copies_from_the_prompt_only():
+    """The end of the output is matched in the prompt, across their border too."""
+    context = DraftContext(0, [60, 61, 3, 4, 5], [(0, 5)], tokens=[7, 8, 9, 7, 8])
+    for name, expected in (("casd", {9, 7, 8}), ("casd-prompt", set())):
+        assert set(copied(name, context).tokens[1:].tolist()) == expected
+    context.tokens += [60, 61]
+    assert copied("casd-prompt", context).tokens[1:].tolist() == [3, 4, 5]
+    assert copied("casd", context).tokens[1:5].tolist() == [3, 4, 5, 7]
+
+
+def copied(name, context):
+    """The tree of a preset's copier, as the output grew token by token."""
+    copier = make_drafter(name, DraftResources(tiny_draft_model())).drafters[0]
+    growing = replace(context, tokens=context.tokens[:1])
+    copier.start(growing)
+    for token in context.tokens[1:]:
+        growing.tokens.append(token)
+        copier.observe([TargetStep(0, [token])])
+    return copier.propose([growing], BUDGET)[0]
 
 
 def test_lookup_after_draft_tokens():

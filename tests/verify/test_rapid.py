@@ -7,7 +7,10 @@ import pytest
 import torch
 from daily import daily
 from scipy.stats import chisquare
+from tiny import tiny_draft_model, tiny_engine
 
+from graft.decode.request import Request
+from graft.draft.models.chains import Chains
 from graft.errors import InputError
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain, from_paths
@@ -295,3 +298,24 @@ def test_soft_greedy_with_a_callers_process():
 def test_invalid_shifts_are_refused(wrong):
     with pytest.raises(InputError):
         Shift(**wrong)
+
+
+# Of a request
+
+
+def test_a_request_may_have_a_shift_of_its_own():
+    """In one batch with others, which keep the engine's."""
+    chains = Chains(gamma=4, sampled=True)
+    params = SamplingParams(temperature=1.0, max_tokens=40, seed=3, ignore_eos=True)
+
+    def answers(verify, *shifts):
+        engine = tiny_engine(draft_model=tiny_draft_model(noise=0.6), verify=verify, chains=chains)
+        requests = [Request([40, 41, 42], params, "sd", shift=shift) for shift in shifts]
+        return [result.token_ids for result in engine.generate(requests)]
+
+    weak, strong = Shift(eta=0.0), Shift(eta=20.0)
+    expected = [answers(rapid(shift), None)[0] for shift in (weak, strong)]
+    assert expected[0] != expected[1]
+    assert answers(rapid(weak), None, strong) == expected
+    with pytest.raises(InputError, match="a shift needs an engine with the verifier rapid"):
+        answers(walk, strong)

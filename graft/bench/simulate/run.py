@@ -37,7 +37,8 @@ from graft.models.language_model import CHUNKS
 AUTO = "auto"  # replayed without head and draft model
 STORES = ("store", "rest")  # presets that need a datastore and no network
 STORE_GUIDED = "rasd-rest"  # and one that needs both
-GUIDED = ("casd", "rasd-pld", STORE_GUIDED)  # presets that a recorded network enables
+# Presets that a recorded network enables
+GUIDED = ("casd", "casd-prompt", "rasd-pld", STORE_GUIDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

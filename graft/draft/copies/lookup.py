@@ -18,28 +18,31 @@ from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree, root_only
 
+MAX_CONTEXT = 64  # last tokens of the output that are matched where it is not indexed
+
 
 @dataclass(slots=True)
 class _Text:
     """A sequence's indexed text, the starts and kinds of its spans (`build_tree.py`), and the last
-    proposal. New tokens are indexed at the next lookup."""
+    proposal. New tokens are indexed at the next lookup, or, if `grows` is false, only matched."""
 
     indexed: TokenIndex
     calibration: Calibration
     starts: np.ndarray  # [S] int64
     kinds: np.ndarray  # [S] int16
+    grows: bool
     matches: Matches | None = None
     new_tokens: list[int] = field(default_factory=list)
     # Proposals that the calibration has not seen yet, with the tokens committed after each
     verified: list[tuple[Matches, list[int]]] = field(default_factory=list)
 
-    @property
-    def index(self) -> TokenIndex:
-        """The index of all committed tokens."""
-        if self.new_tokens:
+    def lookup(self, limit: int, path: Sequence[int] = ()) -> Matches:
+        """At most `limit` continuations of all committed tokens and the draft tokens `path`."""
+        if self.grows and self.new_tokens:
             self.indexed.extend(self.new_tokens)
             self.new_tokens.clear()
-        return self.indexed
+        after = [*self.new_tokens[-MAX_CONTEXT:], *path]
+        return self.indexed.lookup(limit, self.calibration.rates, after)
 
     def calibrate(self, keep_last: int = 0) -> None:
         """Update the calibration with all verified proposals but the `keep_last` last."""
@@ -57,7 +60,8 @@ class LookupDrafter:
     """Proposes the tokens that followed earlier occurrences of the text's end.
 
     Acceptance is estimated by `prior` at first and, if `calibrated`, updated by the proposals up to
-    the last but one: the last is counted while the next step runs (`update_async`).
+    the last but one: the last is counted while the next step runs (`update_async`). Without
+    `output` nothing is copied from the output.
     """
 
     def __init__(
@@ -68,21 +72,24 @@ class LookupDrafter:
         nodes: int,
         calibrated: bool,
         prior: np.ndarray = PRIOR,
+        output: bool = True,
     ) -> None:
-        self._make_index, self._choose = make_index, choose
+        self._make_index, self._choose, self._output = make_index, choose, output
         self._nodes, self._calibrated, self._prior = nodes, calibrated, prior
         self._texts: dict[int, _Text] = {}
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
         spans, index = text_spans(context), self._make_index()
-        for span in spans:
+        for span in spans if self._output else spans[:-1]:
             index.extend(np.array(span.tokens, np.int32))
             if span.bordered:
                 index.border()
         kinds = np.array([SOURCES.index(span.source) for span in spans], np.int16)
         starts = np.array(Layout(spans).starts, np.int64)
-        text = _Text(index, Calibration(self._prior), starts, kinds)
+        text = _Text(index, Calibration(self._prior), starts, kinds, self._output)
+        if not self._output:
+            text.new_tokens += context.tokens
         self._texts[context.sequence] = text
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
@@ -92,7 +99,7 @@ class LookupDrafter:
         found = []
         for text in texts:
             text.calibrate(keep_last=1)
-            text.matches = text.index.lookup(limit, text.calibration.rates)
+            text.matches = text.lookup(limit)
             found.append(text.matches)
         counts = self._choose([matches.scores for matches in found], budget)
         return [
@@ -103,7 +110,7 @@ class LookupDrafter:
     def propose_after(self, context: DraftContext, path: Sequence[int], nodes: int) -> DraftTree:
         """At most `nodes` continuations of draft tokens, rooted at the last of them."""
         text = self._texts[context.sequence]
-        matches = text.index.lookup(min(self._nodes, nodes), text.calibration.rates, path)
+        matches = text.lookup(min(self._nodes, nodes), path)
         return text.tree(path[-1], matches, len(matches))
 
     def observe(self, steps: list[TargetStep]) -> None:

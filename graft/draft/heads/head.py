@@ -83,6 +83,7 @@ class _SequenceState:
     last_feature: Tensor | None = None  # the last one processed
     tree: DraftTree | None = None
     token_probs: list[float] | None = None  # the head's, of the tree's nodes
+    first_tokens: list[int] = field(default_factory=list)  # see Guide
 
     @property
     def length(self) -> int:
@@ -97,6 +98,7 @@ class _SequenceState:
 
     def clear_draft(self) -> None:
         self.tree = self.token_probs = None
+        self.first_tokens = []
 
 
 class HeadDrafter:
@@ -156,9 +158,8 @@ class HeadDrafter:
             self._runner.close(each.memory)
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """The root's children in the last draft, before pruning."""
-        tree = self._states[sequence].tree
-        return tree.tokens[tree.parents == 0].tolist() if tree else []
+        """See Guide."""
+        return self._states[sequence].first_tokens
 
     def _next_beam(self, ready: list[_SequenceState], budget: Budget) -> Beam | None:
         """The fastest shape; where none saves time, now and then a trial."""
@@ -237,6 +238,8 @@ class HeadDrafter:
             tokens, parents.astype(np.int32), scores.astype(np.float32), sources, ("", SOURCE)
         )
         each.tree, each.token_probs = keep(whole, kept.tolist()), probs[kept].tolist()
+        first = np.flatnonzero((parents == 0) & (probs > 0))
+        each.first_tokens = tokens[first[np.argsort(-probs[first], kind="stable")]].tolist()
 
     def _update_rates(self) -> None:
         """Learn from the drafts verified since the last call."""

@@ -135,9 +135,9 @@ class ModelDrafter:
         self._states.pop(sequence).cache.close()
 
     def first_tokens(self, sequence: int) -> list[int]:
-        """The root's children in the last draft, before pruning."""
+        """See Guide."""
         tree = self._states[sequence].tree
-        return tree.tokens[tree.parents == 0].tolist() if tree else []
+        return tree.tokens[tree.parents == 0].tolist() if tree else []  # best first: see Growth
 
     def _open_cache(self, context: DraftContext) -> DraftCache:
         return DraftCache(self._model, context)

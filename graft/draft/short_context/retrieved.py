@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graft.draft.short_context.short_prompt import Shorten
-from graft.errors import InputError
+from graft.retrieval.budget import BUDGETS, check_budget
 
 if TYPE_CHECKING:
     from graft.retrieval.retriever import Retriever
     from graft.retrieval.shorten import Shortener
 
 DEFAULT_RETRIEVER, DEFAULT_BUDGET = "bm25", "capped"
-BUDGETS = ("capped", "rapid")  # named budgets; any other is a number of tokens
-MIN_BUDGET = 64
 MAX_KEPT = 64  # short prompts
 
 
@@ -28,12 +26,7 @@ class Retrieval:
     """
 
     def __init__(self, name: str = DEFAULT_RETRIEVER, budget: int | str = DEFAULT_BUDGET) -> None:
-        known = budget in BUDGETS if isinstance(budget, str) else budget >= MIN_BUDGET
-        if not known:
-            raise InputError(
-                f"retrieved must be a number of tokens from {MIN_BUDGET} on, or one of "
-                f"{', '.join(BUDGETS)}, not {budget!r}"
-            )
+        check_budget(budget)
         self._name, self._budget = name, budget
 
     def check(self, *, needed: bool) -> None:
@@ -50,11 +43,9 @@ class Retrieval:
 
     def budget(self, length: int) -> int:
         """Tokens of the short version of a prompt of this length."""
-        if not isinstance(self._budget, str):
-            return self._budget
-        from graft.retrieval import budget
-
-        return getattr(budget, self._budget)(length)
+        if isinstance(self._budget, str):
+            return BUDGETS[self._budget](length)
+        return self._budget
 
     def with_tokenizer(self, tokenizer: Any) -> Shorten | None:  # noqa: ANN401
         """Shortens a model's prompts; None for a tokenizer without offsets."""

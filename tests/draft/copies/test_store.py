@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-from tiny import VOCABULARY, tiny_engine
+from tiny import VOCABULARY, tiny_draft_model, tiny_engine
 
 from graft import SamplingParams
 from graft.assemble.drafters import make_drafter
-from graft.draft.combined import Combined, Concurrently, GuidedByModel
+from graft.assemble.resources import DraftResources
+from graft.draft.combined import Combined, Concurrently, GuidedByModel, Rasd
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
 from graft.draft.pacing.budget import best_by_cost, up_to_limit
@@ -49,6 +50,21 @@ def test_store_without_matches_continues_the_models_nodes(kind, tmp_path):
         **{(2,): "model", (3,): "model"},
         **{(3, 4): "store", (3, 4, 5): "store"},
     }
+
+
+@pytest.mark.parametrize(("requery", "searches"), [(None, 1), (False, 1), (True, 7)])
+def test_rasd_searches_a_datastore_once_per_step_unless_it_may_repeat(
+    requery, searches, tmp_path, monkeypatch
+):
+    store, calls, find = store_of(tmp_path / "store", [61, 3, 4, 5]), [], RestIndex._find
+    monkeypatch.setattr(RestIndex, "_find", lambda *given: calls.append(1) or find(*given))
+    resources = DraftResources(tiny_draft_model(), rasd=Rasd(requery=requery))
+    drafter = make_drafter("rasd-rest:x", resources, lambda _: store)
+    context = DraftContext(0, [], [], tokens=[99, 98])
+    drafter.start(context)
+    drafter.propose([context], Budget(63, np.linspace(1, 1.1, 64)))
+    assert len(calls) == searches
+    drafter.finish(0)
 
 
 def test_store_match_scores_less_than_a_copy(tmp_path):

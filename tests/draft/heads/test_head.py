@@ -135,6 +135,15 @@ def test_eagle_tree_keeps_the_best_59_candidates_with_ties(vocabulary, levels):
         assert tuple(path) in set(paths_of(candidates))
 
 
+def test_first_tokens_are_the_best_ten_whatever_the_tree_keeps():
+    """RASD compares retrieved branches with the head's distribution, not with the cut tree."""
+    stub = Stub(40)
+    candidates = from_device(grow(StubRound(), SampledChildren(stub, [None]), BEAMS["eagle2"][0]))
+    state = built(candidates, 3)
+    assert state.first_tokens == stub.of(()).topk(10).indices.tolist()
+    assert len(state.tree) == 4
+
+
 def path_totals(candidates):
     totals = np.zeros(candidates.logs.shape[1])
     for node, parent in enumerate(candidates.parents[0].tolist()):
