@@ -10,18 +10,19 @@ more, twice each; the shorter times count. So captures and compilation are not p
 import argparse
 import json
 import random
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from graft.bench.engines import protocol
 
 CELLS = "2048x1,2048x16,2048x64,8192x16,32768x1,32768x4,131072x1"
 REPEATS = 2
 SPARE = 8  # tokens of a context that stay free
-MARK = "@@"  # in front of a worker's replies; its other output is the engine's
 
 Generate = Callable[[list[list[int]], int], None]
 
@@ -37,9 +38,10 @@ class EngineOptions:
 
 
 def main() -> None:
-    """Start both workers, then let them take turns."""
+    """Start a worker for each engine, then let them take turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="a checkpoint's folder")
+    parser.add_argument("--engines", default="vllm,graft")
     parser.add_argument("--vllm-python", default=sys.executable, help="interpreter with vLLM")
     parser.add_argument("--cells", default=CELLS)
     parser.add_argument("--tokens", type=int, default=128)
@@ -51,58 +53,74 @@ def main() -> None:
     if options.worker:
         context, batch = (max(values) for values in zip(*cells, strict=True))
         loaded = EngineOptions(options.model, context, batch, int(options.kv_gib * 2**30))
-        serve({"graft": graft_engine, "vllm": vllm_engine}[options.worker](loaded), options.tokens)
-        return
-    from benchmarks.rows import rows_file  # vLLM's interpreter need not have Graft
+        serve({"graft": graft_engine, "vllm": vllm_engine}[options.worker], loaded, options.tokens)
+    else:
+        compare(options, cells)
+
+
+def compare(options: argparse.Namespace, cells: list[tuple[int, ...]]) -> None:
+    """A row for each cell and engine."""
+    from benchmarks.rows import rows_file  # vLLM's interpreter need not have all of Graft
+    from graft.bench.worker import Worker
 
     pythons = {"vllm": options.vllm_python, "graft": sys.executable}
-    workers = {name: _start(name, python) for name, python in pythons.items()}
-    for name, worker in workers.items():
-        print(name, "loaded in", _reply(worker)["seconds"], "s", flush=True)
-    with rows_file("steps", options) as file:
+    command = ["-m", "benchmarks.decode.plain_steps", *sys.argv[1:], "--worker"]
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        workers = {}
+        for name in options.engines.split(","):
+            workers[name] = worker = Worker([pythons[name], *command, name], logs / f"{name}.log")
+            worker.start({})
+            stack.callback(worker.close)
+            print(name, worker.about, flush=True)
+        file = stack.enter_context(rows_file("steps", options))
         for context, batch in cells:
             for name, worker in workers.items():
-                row = {"model": Path(options.model).name, "engine": name}
-                row |= {"context": context, "batch": batch, **_ask(worker, context, batch)}
+                cell = {"context": context, "batch": batch}
+                answer = worker.ask({"id": name, **cell})
+                row = {"model": Path(options.model).name, "engine": name, **cell, **answer}
                 print(json.dumps(row), flush=True)
-                file.row(row)
-    for worker in workers.values():
-        worker.terminate()
+                file.row({key: value for key, value in row.items() if key != "id"})
 
 
-def serve(generate: Generate, tokens: int) -> None:
-    """A worker: time the cells that come on standard input."""
-    for line in sys.stdin:
-        context, batch = json.loads(line)
-        draw = random.Random(7)
-        prompts = [
-            [draw.randrange(1000, 40000) for _ in range(context - tokens - SPARE)]
-            for _ in range(batch)
-        ]
-        times = [
-            [_seconds(generate, prompts, count) for count in (1, tokens + 1)]
-            for _ in range(REPEATS)
-        ]
-        prefill, whole = (min(values) for values in zip(*times, strict=True))
-        _say(prefill_s=round(prefill, 4), ms_per_step=round(1000 * (whole - prefill) / tokens, 3))
+def serve(load: Callable[[EngineOptions], Generate], options: EngineOptions, tokens: int) -> None:
+    """A worker: time the cells that it is asked for."""
+    channel = protocol.private_stdout()
+    started = time.perf_counter()
+    generate = load(options)
+    ready = {"load_seconds": round(time.perf_counter() - started, 1)}
+    protocol.serve(
+        lambda cell: timed(generate, cell["context"], cell["batch"], tokens), channel, ready
+    )
+
+
+def timed(generate: Generate, context: int, batch: int, tokens: int) -> dict[str, float]:
+    """Prefill and a step of one cell."""
+    draw = random.Random(7)
+    prompts = [
+        [draw.randrange(1000, 40000) for _ in range(context - tokens - SPARE)] for _ in range(batch)
+    ]
+    times = [
+        [_seconds(generate, prompts, count) for count in (1, tokens + 1)] for _ in range(REPEATS)
+    ]
+    prefill, whole = (min(values) for values in zip(*times, strict=True))
+    step = 1000 * (whole - prefill) / tokens
+    return {"prefill_s": round(prefill, 4), "ms_per_step": round(step, 3)}
 
 
 def graft_engine(options: EngineOptions) -> Generate:
     """Graft's plain decoding."""
     import graft
 
-    started = time.perf_counter()
     engine = graft.load(
         options.model,
         dtype="bf16",
-        device="cuda",
         draft="plain",
         prefix_cache=0,
         max_batch=options.batch,
         context_length=options.context,
         kv_cache=options.kv_bytes,
     )
-    _say(seconds=round(time.perf_counter() - started, 1))
 
     def generate(prompts: list[list[int]], tokens: int) -> None:
         engine.generate(prompts, graft.SamplingParams(max_tokens=tokens, ignore_eos=True))
@@ -114,7 +132,6 @@ def vllm_engine(options: EngineOptions) -> Generate:
     """vLLM's, with its defaults apart from the prefix cache."""
     from vllm import LLM, SamplingParams
 
-    started = time.perf_counter()
     engine = LLM(
         options.model,
         dtype="bfloat16",
@@ -125,7 +142,6 @@ def vllm_engine(options: EngineOptions) -> Generate:
         gpu_memory_utilization=0.1,  # of which the next line takes no notice
         kv_cache_memory_bytes=options.kv_bytes,
     )
-    _say(seconds=round(time.perf_counter() - started, 1))
 
     def generate(prompts: list[list[int]], tokens: int) -> None:
         engine.generate(
@@ -141,30 +157,6 @@ def _seconds(generate: Generate, prompts: list[list[int]], tokens: int) -> float
     started = time.perf_counter()
     generate(prompts, tokens)
     return time.perf_counter() - started
-
-
-def _start(name: str, python: str) -> subprocess.Popen[str]:
-    command = [python, "-m", "benchmarks.decode.plain_steps", *sys.argv[1:], "--worker", name]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def _ask(worker: subprocess.Popen[str], *cell: int) -> dict[str, Any]:
-    assert worker.stdin is not None
-    worker.stdin.write(json.dumps(cell) + "\n")
-    worker.stdin.flush()
-    return _reply(worker)
-
-
-def _reply(worker: subprocess.Popen[str]) -> dict[str, Any]:
-    assert worker.stdout is not None
-    for line in worker.stdout:
-        if line.startswith(MARK):
-            return json.loads(line.removeprefix(MARK))
-    raise SystemExit("an engine stopped; its last output is above")
-
-
-def _say(**reply: float) -> None:
-    print(MARK + json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

@@ -154,10 +154,10 @@ def _attend(
         )  # fmt: skip
 
     if tl.load(task + 7) == 1:
-        _store(result, place, is_row, mixed, total, SIZE, PADDED)
+        store_mean(result, place, is_row, mixed, total, SIZE, PADDED)
     else:
         place += tl.load(task + 6).to(tl.int64) * nodes * HEADS
-        _store(mixed_parts, place, is_row, mixed, total, SIZE, PADDED)
+        store_mean(mixed_parts, place, is_row, mixed, total, SIZE, PADDED)
         tl.store(sum_parts + place, best + tl.log2(total), mask=is_row)  # -inf without keys
 
 
@@ -202,7 +202,7 @@ def _add_masked_keys(
 
 
 @triton.jit
-def _store(result, place, is_row, mixed, total, SIZE: tl.constexpr, PADDED: tl.constexpr):
+def store_mean(result, place, is_row, mixed, total, SIZE: tl.constexpr, PADDED: tl.constexpr):
     """mixed / total; zeros where no key is visible."""
     column = tl.arange(0, PADDED)
     final = mixed / tl.where(total == 0.0, 1.0, total)[:, None]

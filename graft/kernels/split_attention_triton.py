@@ -20,6 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from graft.kernels.launch import multiprocessors, overlapped, wait
+from graft.kernels.level_attention_triton import store_mean
 from graft.kernels.split_plan import (
     BLOCK,
     EXTENT_COLUMNS,
@@ -567,12 +568,7 @@ def _store_result(
     if HAS_SINKS:
         sink = tl.load(sinks + query_head, mask=is_row, other=0.0)
         total, mixed = _add_sink(sink, best, total, mixed)
-    column = tl.arange(0, PADDED)
-    final = mixed / tl.where(total == 0.0, 1.0, total)[:, None]
-    tl.store(
-        result + place[:, None] * SIZE + column[None, :],
-        final.to(result.dtype.element_ty), mask=is_row[:, None] & (column < SIZE)[None, :],
-    )  # fmt: skip
+    store_mean(result, place, is_row, mixed, total, SIZE, PADDED)
 
 
 @triton.jit

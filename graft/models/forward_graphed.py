@@ -91,8 +91,8 @@ class GraphedForward:
     def feature_layers(self, layers: frozenset[int]) -> None:
         self._feature_layers, inner = layers, sorted(layers - {-1})
         if inner != [*self._kept_rows]:
-            self._prepared.clear()
-            self._pool, weight = None, self.layers.weights.head
+            self._drop_graphs()
+            weight = self.layers.weights.head
             self._kept_rows = {i: weight.new_empty(PIECES[-1], weight.shape[1]) for i in inner}
 
     @torch.inference_mode()
@@ -168,9 +168,12 @@ class GraphedForward:
         kv, keys = self.storage.kv, self._keys
         moved = keys.data_ptr() != kv.data_ptr() or keys.shape[1] != kv.shape[3]
         if self.layers.reach(positions) or moved:
-            self._prepared.clear()
-            self._pool = None  # it went with the last graph
+            self._drop_graphs()
             self._keys = self.storage.kv[0, 0]
+
+    def _drop_graphs(self) -> None:
+        self._prepared.clear()
+        self._pool = None  # it went with the last graph
 
     def _compute(self, prepared: _Prepared) -> tuple[dict[int, Tensor], Tensor | None]:
         if prepared.graph is None:

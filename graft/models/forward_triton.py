@@ -56,11 +56,11 @@ class TritonLayers:
         self._rotary = tuple(table.to(self.weights.head.device) for table in tables)
         return True
 
-    def features(self, step: DeviceStep, kept: Mapping[int, Tensor] | None = None) -> Tensor:
+    def features(self, step: DeviceStep, kept: Mapping[int, Tensor] = NOTHING) -> Tensor:
         """Make the deferred moves, write keys and values, and return features [N, E], the inputs
         of the output layer; inputs of other layers go to `kept` [N, E]."""
         move_rows(self.storage.kv, step.moves, step.moved)
-        return self._run(step, kept=kept or {})
+        return self._run(step, kept=kept)
 
     def logits(self, features: Tensor, out: Tensor | None = None) -> Tensor:
         """[M, V] float32 of features [M, E], in `out` if there is one."""

@@ -116,7 +116,7 @@ def read_head(
 
 
 def _kind(content: dict[str, Any], weights: dict[str, Tensor]) -> str:
-    """By speculators' type; EAGLE's own files are told apart by their tensors."""
+    """By speculators' type; EAGLE's own files differ by their tensors."""
     written = content.get("speculators_model_type")
     if written is None:
         return "eagle3" if any(EAGLE3.match(name) for name in weights) else "eagle2"
