@@ -24,7 +24,7 @@ QUESTION = Annotated[
     str | None, typer.Argument(help="The question; - or nothing reads standard input.")
 ]
 DISK_CACHE = 4_000_000_000  # bytes
-DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
 DEVICE = re.compile(r"auto|(cpu|cuda)(:\d+)?")
 
 

@@ -2,17 +2,19 @@
 
 16-bit weights stay 16 bits wide and are widened in registers; sums are float32. So bfloat16 and
 float16 halve a step's memory traffic and round the weights alone. int8 weights stay int8; their
-scales multiply the sums.
+scales multiply the sums. Weights in GGUF's blocks: `gguf_weights.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from graft.kernels.panels import LANES
 from graft.kernels.products import pack_weight
-from graft.models.llama_shape import LlamaWeights
+from graft.models.llama_shape import LayerWeights, LlamaWeights
 
 _BITS = {
     torch.float32: np.float32,
@@ -20,11 +22,14 @@ _BITS = {
     torch.float16: np.int16,
     torch.int8: np.int8,
 }
+PRODUCTS = ("qkv", "output", "gate_up", "down")
+TokenRows = Callable[[np.ndarray], torch.Tensor]  # [..., E] of token ids
 
 
 @dataclass(frozen=True, slots=True)
 class PanelWeights:
-    """All layers' weights, packed: [L, panels, K, 16] each; norms and biases [L, ...] float32."""
+    """All layers' weights. Products are packed, [L, panels, K, 16] each, or tables of GGUF parts,
+    [L, parts, 5] int64; norms and biases are [L, ...] float32."""
 
     attention_norm: np.ndarray
     qkv: np.ndarray
@@ -37,8 +42,11 @@ class PanelWeights:
     windows: np.ndarray  # [L] int64, 0 = none
     scales: tuple[np.ndarray, ...]  # of qkv, output, gate_up, down: [L, N] each, [L, 0] unless int8
     final_norm: np.ndarray  # [E]
-    head: np.ndarray  # [panels, E, 16]
-    embedding: np.ndarray  # [V, E], or empty when tied: then rows are taken from `head`
+    head: np.ndarray  # [panels, E, 16], or a table of parts
+    embedding_rows: TokenRows
+    output_rows: TokenRows
+    inner_weights: int  # of all layers' `down`
+    blocks: tuple[np.ndarray, ...] = ()  # that the tables point to
 
     def layers(self, first: int | None = None) -> tuple[np.ndarray | tuple[np.ndarray, ...], ...]:
         """The arguments of `run_layers`, of all layers or of the first ones."""
@@ -47,15 +55,6 @@ class PanelWeights:
             self.output, self.mlp_norm, self.gate_up, self.down, self.windows,
         )  # fmt: skip
         return (*(each[:first] for each in own), tuple(each[:first] for each in self.scales))
-
-
-def widen(stored: np.ndarray) -> np.ndarray:
-    """float32 values of stored weights."""
-    if stored.dtype == np.uint16:
-        return (stored.astype(np.uint32) << 16).view(np.float32)
-    if stored.dtype == np.int16:
-        return stored.view(np.float16).astype(np.float32)
-    return stored.astype(np.float32)
 
 
 def bits(weight: torch.Tensor) -> np.ndarray:
@@ -71,45 +70,53 @@ def from_bits(stored: np.ndarray) -> torch.Tensor:
 
 
 def pack_weights(weights: LlamaWeights) -> PanelWeights:
-    """Panels of every product's weight, layer by layer, so that the peak stays near one copy."""
+    """Panels of every product's weight.
 
-    def stack(parts: list[torch.Tensor]) -> np.ndarray:
-        first = pack_weight(bits(parts[0]))
-        packed = np.empty((len(parts), *first.shape), first.dtype)
-        for i, part in enumerate(parts):
-            packed[i] = pack_weight(bits(part))
-        return packed
-
-    def floats(parts: list[torch.Tensor]) -> np.ndarray:
-        return torch.stack(parts).float().numpy()
-
-    def scales(name: str) -> np.ndarray:
-        """Of one product, padded to whole panels."""
-        if weights.layers[0].scales is None:
-            return np.empty((len(weights.layers), 0), np.float32)
-        given = floats([getattr(layer.scales, name) for layer in weights.layers])
-        return np.pad(given, ((0, 0), (0, -given.shape[1] % LANES)))
-
-    layers = weights.layers
+    Each layer is used once: layers that are read on access are never in memory twice.
+    """
+    packed: dict[str, np.ndarray] = {}
+    for i, layer in enumerate(weights.layers):
+        own = small_weights(layer) | {
+            name: pack_weight(bits(getattr(layer, name))) for name in PRODUCTS
+        }
+        for name, part in own.items():
+            if name not in packed:
+                packed[name] = np.empty((len(weights.layers), *part.shape), part.dtype)
+            packed[name][i] = part
+    head = pack_weight(bits(weights.head))
     tied = weights.embedding.data_ptr() == weights.head.data_ptr()
-    nothing = torch.empty(0)
+    embedding = bits(weights.embedding)[:0] if tied else bits(weights.embedding).copy()
+
+    def output_rows(tokens: np.ndarray) -> torch.Tensor:
+        return from_bits(head[tokens // LANES, :, tokens % LANES])
+
+    def embedding_rows(tokens: np.ndarray) -> torch.Tensor:
+        return from_bits(embedding[tokens])
+
     return PanelWeights(
-        attention_norm=floats([layer.attention_norm for layer in layers]),
-        qkv=stack([layer.qkv for layer in layers]),
-        qkv_bias=floats([nothing if x.qkv_bias is None else x.qkv_bias for x in layers]),
-        head_norms=floats(
-            [
-                nothing.reshape(0, 1) if x.head_norms is None else torch.stack(x.head_norms)
-                for x in layers
-            ]
-        ),
-        output=stack([layer.output for layer in layers]),
-        mlp_norm=floats([layer.mlp_norm for layer in layers]),
-        gate_up=stack([layer.gate_up for layer in layers]),
-        down=stack([layer.down for layer in layers]),
-        windows=np.array([layer.window or 0 for layer in layers], np.int64),
-        scales=tuple(scales(name) for name in ("qkv", "output", "gate_up", "down")),
+        scales=tuple(packed.pop(f"{name}_scale") for name in PRODUCTS),
+        **packed,
         final_norm=weights.final_norm.float().numpy(),
-        head=pack_weight(bits(weights.head)),
-        embedding=bits(weights.embedding)[:0] if tied else bits(weights.embedding).copy(),
+        head=head,
+        embedding_rows=output_rows if tied else embedding_rows,
+        output_rows=output_rows,
+        inner_weights=packed["down"].size,
     )
+
+
+def small_weights(layer: LayerWeights) -> dict[str, np.ndarray]:
+    """What a layer has beside its products, scales padded to whole panels."""
+    nothing = torch.empty(0)
+    tensors = {
+        "attention_norm": layer.attention_norm,
+        "qkv_bias": nothing if layer.qkv_bias is None else layer.qkv_bias,
+        "head_norms": nothing.reshape(0, 1)
+        if layer.head_norms is None
+        else torch.stack(layer.head_norms),
+        "mlp_norm": layer.mlp_norm,
+    }
+    for name in PRODUCTS:
+        scale = nothing if layer.scales is None else getattr(layer.scales, name)
+        tensors[f"{name}_scale"] = F.pad(scale, (0, -len(scale) % LANES))
+    found = {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    return found | {"windows": np.array(layer.window or 0, np.int64)}

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 from transformers.utils import logging
 
 from graft.errors import CheckpointError, UnsupportedModelError
-from graft.models.checkpoints.pretrained import Checkpoint, locate
+from graft.models.checkpoints.pretrained import Checkpoint, locate, widened
 from graft.models.load import find_device
 from graft.train.batches import Batch
 from graft.train.compiling import compile_in_place, compiles
@@ -103,7 +103,7 @@ class _KeepKV:
 def load_target(name: str, device: str = "auto", layers: int = 1) -> Target:
     """Load the target in bf16 on a GPU, in fp32 on a CPU."""
     where = find_device(device)
-    checkpoint = locate(name)
+    checkpoint = widened(locate(name))
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)
