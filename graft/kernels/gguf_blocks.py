@@ -13,13 +13,18 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numba import njit, prange
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
 
+from graft.kernels.llvm_ir import I32, I64, address_of, load
 from graft.kernels.panels import LANES
 
 GROUP = 32  # codes of a column that lie together, and inputs that share a scale
 ALIGNED = 64  # bytes: no load of 16 lanes touches two cache lines
 _QUADS = GROUP // 4
+_WORDS = ir.VectorType(I32, LANES)
+_FIRST = ir.Constant(_WORDS, [0] * LANES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,39 +160,71 @@ def pack_panels(raw, order, fields, sources, panels):  # noqa: ANN001, ANN201
     for panel in prange(panels.shape[0]):
         first = panel * LANES
         count = min(LANES, order.shape[0] - first)
-        starts = order[first : first + count] * raw.shape[1]
-        blocks = raw.shape[1] // fields[0]
-        _pack_codes(raw.reshape(-1), starts, blocks, fields, sources, panels[panel])
-        wrong[panel] = _pack_scales(raw.reshape(-1), starts, blocks, fields, panels[panel])
+        starts = np.zeros(LANES, np.int64)  # missing columns have any codes, and no scale
+        starts[:count] = order[first : first + count] * raw.shape[1]
+        blocks, flat = raw.shape[1] // fields[0], raw.reshape(-1)
+        _pack_codes(flat, starts, blocks, fields, sources, panels[panel])
+        wrong[panel] = _pack_scales(flat, starts[:count], blocks, fields, panels[panel])
     return not wrong.any()
+
+
+@intrinsic
+def _or_codes(typing_context, raw, starts, at, shift, spread, mask, left, out):  # noqa: ANN001, ANN202, PLR0913
+    """out[c] |= (word of column c >> shift, of side-by-side bits one in each byte, & mask) << left.
+
+    raw, starts [16] and out [16] are pointers. Written in vectors: it takes half the load time.
+    """
+
+    def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+        raw, starts, at, shift, spread, mask, left, out = arguments
+
+        def every(value: ir.Value) -> ir.Value:
+            one = builder.insert_element(ir.Constant(_WORDS, ir.Undefined), value, I32(0))
+            return builder.shuffle_vector(one, ir.Constant(_WORDS, ir.Undefined), _FIRST)
+
+        words = ir.Constant(_WORDS, ir.Undefined)
+        for c in range(LANES):
+            place = builder.add(builder.load(builder.gep(starts, [I64(c)])), at)
+            words = builder.insert_element(
+                words, load(builder, builder.gep(raw, [place]), I32, 2), I32(c)
+            )
+        words = builder.lshr(words, every(shift))
+        nibbles = builder.and_(words, ir.Constant(_WORDS, [15] * LANES))
+        apart = builder.mul(nibbles, ir.Constant(_WORDS, [0x00204081] * LANES))
+        words = builder.and_(builder.select(spread, apart, words), every(mask))
+        known = load(builder, out, _WORDS, 4)
+        target = builder.bitcast(out, _WORDS.as_pointer())
+        builder.store(builder.or_(known, builder.shl(words, every(left))), target).align = 4
+        return context.get_dummy_value()
+
+    signature = types.void(
+        raw, starts, types.int64, types.uint32, types.boolean, types.uint32, types.uint32, out
+    )
+    return signature, generate
 
 
 @njit(cache=True, boundscheck=False)
 def _pack_codes(raw, starts, blocks, fields, sources, panel):  # noqa: ANN001, ANN202, PLR0913
     stored, bits, codes_at = fields[:3]
     out = panel[codes_at:].view(np.uint32)
-    words, column = sources.shape[0], np.zeros(LANES, np.uint32)
-    flip = np.uint32(0x80808080 if bits == 8 else 0)
+    words = sources.shape[0]
+    out[: blocks * words * LANES] = 0
     for block in range(blocks):
         for word in range(words):
-            column[:] = 0
             is_high = bits < 8 and word % bits >= 4
             width = 8 if bits == 8 else bits - 4 if is_high else 4
-            mask = np.uint32(((1 << width) - 1) * 0x01010101)
-            spread = is_high and words == bits
+            mask = ((1 << width) - 1) * 0x01010101
             for t in range(_QUADS):
                 if sources[word, t, 0] < 0:
                     break
-                at, shift = sources[word, t, 0] + block * stored, np.uint32(sources[word, t, 1])
-                for c in range(starts.shape[0]):
-                    place = starts[c] + at
-                    found = np.uint32(raw[place]) | np.uint32(raw[place + 1]) << np.uint32(16)
-                    found >>= shift
-                    if spread:  # the bits of 32 codes lie side by side: one goes into each byte
-                        found = (found & np.uint32(15)) * np.uint32(0x00204081)
-                    column[c] |= (found & mask) << np.uint32(width * t)
-            for c in range(LANES):
-                out[(block * words + word) * LANES + c] = column[c] ^ flip
+                _or_codes(
+                    address_of(raw, 0), address_of(starts, 0), sources[word, t, 0] + block * stored,
+                    sources[word, t, 1], is_high and words == bits, mask, width * t,
+                    address_of(out, (block * words + word) * LANES),
+                )  # fmt: skip
+    if bits == 8:
+        for i in range(blocks * words * LANES):
+            out[i] ^= np.uint32(0x80808080)
 
 
 @njit(cache=True, boundscheck=False)
