@@ -130,7 +130,9 @@ class ModelOptions:
     ] = "auto"
     dtype: Annotated[
         str,
-        typer.Option(help="fp32, bf16, fp16, int8 (weights only; needs torchao) or auto."),
+        typer.Option(
+            help="fp32, bf16, fp16, int8 (weights only; needs torchao), gguf (packed) or auto."
+        ),
     ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")] = "auto"
     invariant: Annotated[
