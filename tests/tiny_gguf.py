@@ -1,11 +1,24 @@
 """Writes a two-layer Llama of a few thousand weights as a GGUF file."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
 import numpy as np
 
-HIDDEN, HEADS, KEY_VALUE_HEADS, HEAD, INNER, LAYERS = 32, 4, 2, 8, 64, 2
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    hidden: int = 32
+    heads: int = 4
+    kv_heads: int = 2
+    head: int = 8
+    inner: int = 64
+    layers: int = 2
+
+
+SIZES = Sizes()
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
@@ -24,27 +37,29 @@ def tokens() -> list[str]:
     return [*SPECIAL, *byte_alphabet(), "th", "the"]
 
 
-def shapes() -> dict[str, tuple[int, ...]]:
+def shapes(sizes: Sizes = SIZES) -> dict[str, tuple[int, ...]]:
+    hidden, inner = sizes.hidden, sizes.inner
+    queries, keys = sizes.heads * sizes.head, sizes.kv_heads * sizes.head
     layer = {
-        "attn_norm": (HIDDEN,),
-        "attn_q": (HEADS * HEAD, HIDDEN),
-        "attn_k": (KEY_VALUE_HEADS * HEAD, HIDDEN),
-        "attn_v": (KEY_VALUE_HEADS * HEAD, HIDDEN),
-        "attn_output": (HIDDEN, HEADS * HEAD),
-        "ffn_norm": (HIDDEN,),
-        "ffn_gate": (INNER, HIDDEN),
-        "ffn_up": (INNER, HIDDEN),
-        "ffn_down": (HIDDEN, INNER),
+        "attn_norm": (hidden,),
+        "attn_q": (queries, hidden),
+        "attn_k": (keys, hidden),
+        "attn_v": (keys, hidden),
+        "attn_output": (hidden, queries),
+        "ffn_norm": (hidden,),
+        "ffn_gate": (inner, hidden),
+        "ffn_up": (inner, hidden),
+        "ffn_down": (hidden, inner),
     }
-    outer = {"token_embd.weight": (len(tokens()), HIDDEN), "output_norm.weight": (HIDDEN,)}
+    outer = {"token_embd.weight": (len(tokens()), hidden), "output_norm.weight": (hidden,)}
     return outer | {
-        f"blk.{n}.{k}.weight": shape for n in range(LAYERS) for k, shape in layer.items()
+        f"blk.{n}.{k}.weight": shape for n in range(sizes.layers) for k, shape in layer.items()
     }
 
 
-def weights(seed: int = 0) -> dict[str, np.ndarray]:
+def weights(seed: int = 0, sizes: Sizes = SIZES) -> dict[str, np.ndarray]:
     random = np.random.default_rng(seed)
-    return {n: random.normal(size=s).astype(np.float32) * 0.2 for n, s in shapes().items()}
+    return {n: random.normal(size=s).astype(np.float32) * 0.2 for n, s in shapes(sizes).items()}
 
 
 def interleaved(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -62,14 +77,17 @@ def write(  # noqa: PLR0913
     skip: str = "",
     quantised: bool = False,
     rope_factors: list[float] | None = None,
+    sizes: Sizes = SIZES,
+    blocks: Callable[[str, tuple[int, ...]], tuple[np.ndarray, int] | None] | None = None,
 ) -> Path:
+    """`blocks` gives a tensor's stored bytes and GGML's number of its format, or None."""
     writer = gguf.GGUFWriter(file, architecture)
-    writer.add_block_count(LAYERS)
+    writer.add_block_count(sizes.layers)
     writer.add_context_length(64)
-    writer.add_embedding_length(HIDDEN)
-    writer.add_feed_forward_length(INNER)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KEY_VALUE_HEADS)
+    writer.add_embedding_length(sizes.hidden)
+    writer.add_feed_forward_length(sizes.inner)
+    writer.add_head_count(sizes.heads)
+    writer.add_head_count_kv(sizes.kv_heads)
     writer.add_rope_freq_base(100000.0)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("gpt2")
@@ -82,8 +100,12 @@ def write(  # noqa: PLR0913
     writer.add_pad_token_id(2)
     writer.add_add_bos_token(False)  # noqa: FBT003
     writer.add_chat_template(TEMPLATE)
-    for name, weight in weights(seed).items():
-        if name != skip:
+    for name, weight in weights(seed, sizes).items():
+        stored = blocks(name, weight.shape) if blocks else None
+        if stored is not None:
+            kind = gguf.GGMLQuantizationType(stored[1])
+            writer.add_tensor(name, stored[0], raw_dtype=kind)
+        elif name != skip:
             _add(writer, name, weight, quantised=quantised)
     if rope_factors:
         writer.add_tensor("rope_freqs.weight", np.array(rope_factors, np.float32))
@@ -95,8 +117,8 @@ def write(  # noqa: PLR0913
 
 
 def _add(writer: gguf.GGUFWriter, name: str, weight: np.ndarray, *, quantised: bool) -> None:
-    heads = {"attn_q": HEADS, "attn_k": KEY_VALUE_HEADS}.get(name.split(".")[-2])
-    stored = interleaved(weight, heads) if heads else weight
+    heads = {"attn_q": SIZES.heads, "attn_k": SIZES.kv_heads}.get(name.split(".")[-2])
+    stored = interleaved(weight, heads) if heads and weight.ndim == 2 else weight
     if quantised and stored.ndim == 2:
         kind = gguf.GGMLQuantizationType.Q8_0
         writer.add_tensor(name, gguf.quants.quantize(stored, kind), raw_dtype=kind)

@@ -18,7 +18,7 @@ from graft.bench.result_file import GOLD, PROMPT, ResultFile, Row, new_header, p
 from graft.bench.variants import GRAFT, Variant
 from graft.bench.worker import DTYPES, Backend, Worker, WorkerOptions, start_worker
 from graft.errors import InputError
-from graft.models.checkpoints.pretrained import Checkpoint, locate
+from graft.models.checkpoints.pretrained import Checkpoint, locate, widened
 from graft.models.load import find_device
 
 SETTINGS = DecodeSettings
@@ -29,7 +29,7 @@ def run(settings: DecodeSettings, file: ResultFile, progress: Progress) -> bool:
     """False if a variant had to be given up."""
     suite = read_suite(settings.suite, settings.data)
     chosen = select(suite, limit=None, split=settings.split, categories=settings.categories)
-    checkpoint = locate(settings.model)
+    checkpoint = widened(locate(settings.model))
     workload = encode(checkpoint.folder, chosen, settings)
     for note in workload.notes:
         progress.say(note)
@@ -195,7 +195,7 @@ class Backends:
             threads=settings.cores,
             max_model_len=self.max_model_len,
             batch=max(settings.batches),
-            draft_model=draft and locate(draft).folder,
+            draft_model=draft and widened(locate(draft)).folder,
             gguf=settings.gguf,
             pythons=settings.pythons,
             extra=settings.extra,

@@ -16,7 +16,7 @@ from graft.bench.worker import DTYPES, Backend, Worker, WorkerOptions, start_wor
 from graft.decode.engine import Engine
 from graft.errors import InputError
 from graft.machine import usable_cores
-from graft.models.checkpoints.pretrained import locate
+from graft.models.checkpoints.pretrained import locate, widened
 
 MIN_MODEL_LEN = 8192  # of other engines, where the model allows it: vLLM compiles by length
 
@@ -112,7 +112,9 @@ def _backends(settings: BenchSettings, engine: Engine) -> Iterator[Callable[[Var
             threads=usable_cores(),
             max_model_len=min(max(MIN_MODEL_LEN, settings.max_tokens), engine.context_length),
             batch=max(settings.batches),
-            draft_model=locate(settings.draft_model).folder if settings.draft_model else None,
+            draft_model=widened(locate(settings.draft_model)).folder
+            if settings.draft_model
+            else None,
             gguf=settings.gguf,
             pythons={ENGINES[name].engine: path for name, path in settings.engines.items() if path},
             logs=Path(logs),

@@ -25,7 +25,7 @@ QUESTION = Annotated[
     str | None, typer.Argument(help="The question; - or nothing reads standard input.")
 ]
 DISK_CACHE = 4_000_000_000  # bytes
-DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
 DEVICE = re.compile(r"auto|(cpu|cuda)(:\d+)?")
 
 
@@ -107,7 +107,9 @@ class LoadOptions:
     ] = "auto"
     dtype: Annotated[
         str,
-        typer.Option(help="fp32, bf16, fp16, int8 (weights only; needs torchao) or auto."),
+        typer.Option(
+            help="fp32, bf16, fp16, int8 (weights only; needs torchao), gguf (packed) or auto."
+        ),
     ] = "auto"
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ... or auto.")] = "auto"
     invariant: Annotated[

@@ -26,6 +26,14 @@ def emits(assembly: str, instruction: str) -> bool:
     return instruction in target.emit_assembly(llvm.parse_assembly(assembly))
 
 
+def has_feature(name: str) -> bool:
+    """Whether numba compiles for a CPU with this feature, by LLVM's name."""
+    features = numba.config.CPU_FEATURES
+    if features is not None:
+        return f"+{name}" in features.split(",")
+    return numba.config.CPU_NAME != "generic" and bool(llvm.get_host_cpu_features().get(name))
+
+
 def declared(
     builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list[ir.Type]
 ) -> ir.Function:

@@ -1,6 +1,7 @@
 """y = x @ weight * scale over panels, by the kernel for the weight's dtype, chosen at compile time.
 
-Weights of 16 and 32 bits have no scale (an empty one); int8 has one for each output column. Each
+Weights of 16 and 32 bits have no scale (an empty one); int8 has one for each output column. A
+weight in GGUF's blocks is a table of its parts (`gguf_dots.part_of`), int64, without scales. Each
 thread prepares the rows once and multiplies them with its columns.
 """
 
@@ -8,6 +9,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import overload
 
+from graft.kernels.gguf_dots import PANELS, multiply_blocks, quantise_rows
 from graft.kernels.int8_dots import has_dots, multiply_digits, pack_quads, split_rows
 from graft.kernels.panels import LANES, multiply_panels, pack_panels
 
@@ -23,6 +25,26 @@ def _by_dots(weight: types.Array) -> bool:
     return weight.dtype == types.int8 and has_dots()
 
 
+def _in_blocks(weight: types.Array) -> bool:
+    return weight.dtype == types.int64
+
+
+def panel_count(weight):
+    """Panels of a weight; only for compiled callers."""
+    raise NotImplementedError
+
+
+@overload(panel_count)
+def _panel_count(weight):
+    def of_parts(weight):
+        return weight[:, PANELS].sum()
+
+    def of_array(weight):
+        return weight.shape[0]
+
+    return of_parts if _in_blocks(weight) else of_array
+
+
 def prepare_rows(x, weight):
     """x [M, K] in the form for `multiply_columns`; only for compiled callers."""
     raise NotImplementedError
@@ -36,6 +58,11 @@ def _prepare_rows(x, weight):
     def keep(x, weight):
         return x, np.empty((x.shape[1], LANES), np.float32)  # for a widened panel
 
+    def quantise(x, weight):
+        return quantise_rows(x), x
+
+    if _in_blocks(weight):
+        return quantise
     return split if _by_dots(weight) else keep
 
 
@@ -54,6 +81,11 @@ def _multiply_columns(rows, weight, scale, first, last, y):
         if scale.shape[0]:
             scale_columns(y, scale, first * LANES, last * LANES)
 
+    def by_blocks(rows, weight, scale, first, last, y):
+        multiply_blocks(rows[0], weight, first, last, y)
+
+    if _in_blocks(weight):
+        return by_blocks
     return by_dots if _by_dots(weight) else by_widening
 
 
@@ -68,7 +100,7 @@ def scale_columns(y, scale, first, last):
 @njit(cache=True, boundscheck=False)
 def multiply_share(x, weight, scale, t, threads, y):
     """Thread t's share of y = x @ weight * scale; the panels first..last it computed."""
-    panels = weight.shape[0]
+    panels = panel_count(weight)
     first, last = panels * t // threads, panels * (t + 1) // threads
     multiply_columns(prepare_rows(x, weight), weight, scale, first, last, y)
     return first, last

@@ -1,7 +1,7 @@
 """The fastest forward that computes a network exactly."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from graft.models.llama_shape import (
     is_llama_shaped,
     read_llama,
 )
+from graft.models.panel_weights import pack_weights
 from graft.models.probe import TOLERANCE, Reference, check, reference_of
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class Facts:
     device: torch.device
     llama_shaped: bool = True
     int8: bool = False  # whether the layers' products are
+    packed: bool = False  # whether they stay in GGUF's blocks
     invariant: bool = False
 
 
@@ -130,7 +132,8 @@ def verify(forward: Forward, expected: Reference, kind: str, facts: Facts) -> No
 def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts) -> Forward:
     """A forward of kind "panels", "graphed" or "lean"."""
     if kind == "panels":
-        return PanelForward(shape, weights, None if facts.int8 else facts.dtype)
+        return PanelForward(shape, pack_weights(weights, facts.dtype))
+    weights = replace(weights, layers=list(weights.layers))
     if kind == "graphed":
         return graphed_forward(shape, weights)
     return _maybe_invariant(LeanForward(shape, weights, _attention(facts)), facts)
@@ -158,7 +161,7 @@ def fastest_kind(facts: Facts) -> str:
     if facts.device.type == "cpu":
         if not facts.llama_shaped:
             return "hook"
-        panels = facts.invariant or facts.int8
+        panels = facts.invariant or facts.int8 or facts.packed
         return "panels" if panels or panels_are_faster(facts.config, facts.dtype) else "lean"
     reason = why_not_graphed(facts)
     if reason is None:

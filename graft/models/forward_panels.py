@@ -16,44 +16,39 @@ from numba import njit, prange
 
 from graft.kernels.elementwise import gate, rms_norm, rotate
 from graft.kernels.panels import COMPUTING, LANES
-from graft.kernels.products import multiply_columns, multiply_share, prepare_rows
+from graft.kernels.products import multiply_columns, multiply_share, panel_count, prepare_rows
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
 from graft.machine import SHORT_SPINS
-from graft.models.llama_shape import LlamaShape, LlamaWeights
-from graft.models.panel_weights import from_bits, pack_weights, widen
+from graft.models.llama_shape import LlamaShape
+from graft.models.panel_weights import PanelWeights
 from graft.models.storage import PanelStorage
 
 _MIN_SHARED_WEIGHTS = 1 << 20  # fewer are multiplied before a second thread wakes up
 
 
 class PanelForward:
-    """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract.
-
-    The weights are cast to `dtype` as they are packed; None keeps theirs.
-    """
+    """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract."""
 
     asynchronous = False
     sizes = ()
 
-    def __init__(
-        self, shape: LlamaShape, weights: LlamaWeights, dtype: torch.dtype | None = None
-    ) -> None:
-        self.shape = shape
-        self.weights = pack_weights(weights, dtype)
+    def __init__(self, shape: LlamaShape, weights: PanelWeights) -> None:
+        self.shape, self.weights = shape, weights
         self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size)
         self._partial = Scratch()
         self.feature_layers: frozenset[int] = frozenset()
         self._kept: dict[int, np.ndarray] = {}  # by layer, -1 for the last one's output
         threads = use_threads()
-        self.threads = threads if self.weights.down.size >= _MIN_SHARED_WEIGHTS else 1
+        self.threads = threads if weights.inner_weights >= _MIN_SHARED_WEIGHTS else 1
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
         weights, self._kept = self.weights, {}
         scratch = room_for_queries(self.shape, len(tokens))
         hidden = self._through_layers(tokens, layout, scratch, kept=self._kept)
-        logits = np.empty((len(outputs), weights.head.shape[0] * LANES), np.float32)
+        columns = -(-self.shape.vocabulary // LANES) * LANES
+        logits = np.empty((len(outputs), columns), np.float32)
         wanted, epsilon = hidden[outputs], np.float32(self.shape.epsilon)
         with COMPUTING:
             project(wanted, weights.final_norm, epsilon, weights.head, logits, self.threads)
@@ -134,15 +129,10 @@ class PanelForward:
     def output_weight(self, tokens: torch.Tensor | None) -> torch.Tensor:
         """See Forward."""
         known = np.arange(self.shape.vocabulary) if tokens is None else tokens.numpy()
-        return from_bits(self._head_rows(known))
+        return self.weights.output_rows(known)
 
     def _embed(self, tokens: np.ndarray) -> np.ndarray:
-        if len(self.weights.embedding):
-            return widen(self.weights.embedding[tokens])
-        return widen(self._head_rows(tokens))
-
-    def _head_rows(self, tokens: np.ndarray) -> np.ndarray:
-        return self.weights.head[tokens // LANES, :, tokens % LANES]
+        return self.weights.embedding_rows(tokens)
 
 
 def use_threads() -> int:
@@ -261,11 +251,12 @@ def run_layers(hidden, weights, cache, where, plan, constants, scratch, threads)
     nodes = hidden.shape[0]
     heads, kv_heads, size = sizes
     epsilon, scale = numbers
-    qkv = np.empty((nodes, qkv_weight.shape[1] * LANES), np.float32)
+    half = panel_count(gate_up[0]) // 2
+    qkv = np.empty((nodes, panel_count(qkv_weight[0]) * LANES), np.float32)
     attended = np.empty((nodes, heads * size), np.float32)
-    paired = np.empty((nodes, gate_up.shape[1] * LANES), np.float32)
-    inner = np.empty((nodes, down.shape[2]), np.float32)
-    added = np.empty((nodes, output.shape[1] * LANES), np.float32)
+    paired = np.empty((nodes, 2 * half * LANES), np.float32)
+    inner = np.empty((nodes, half * LANES), np.float32)
+    added = np.empty((nodes, panel_count(output[0]) * LANES), np.float32)
     queries, partial = scratch[0], scratch[1:]
     for layer in range(attention_norm.shape[0]):
         query = queries[layer % queries.shape[0]]
@@ -296,7 +287,6 @@ def run_layers(hidden, weights, cache, where, plan, constants, scratch, threads)
         for t in prange(threads):
             weight, units = gate_up[layer], gate_up_scale[layer]
             rows = prepare_rows(norm_rows(hidden, mlp_norm[layer], epsilon), weight)
-            half = gate_up.shape[1] // 2
             first, last = half * t // threads, half * (t + 1) // threads
             multiply_columns(rows, weight, units, first, last, paired)
             multiply_columns(rows, weight, units, half + first, half + last, paired)

@@ -7,6 +7,7 @@ them. Weights are quantised from float32 on every device, so the codes are the s
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from graft.errors import InputError
@@ -25,7 +26,28 @@ def quantisation() -> "Any":  # noqa: ANN401
 
         return TorchAoConfig(Int8WeightOnlyConfig(version=2))
     except (ImportError, ValueError) as error:
-        raise InputError("int8 needs torchao; type: pip install torchao") from error
+        raise _no_torchao() from error
+
+
+def quantise(module: nn.Module) -> None:
+    """Quantise all linear layers inside as transformers does at load."""
+    try:
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_
+    except ImportError as error:
+        raise _no_torchao() from error
+    quantize_(module, Int8WeightOnlyConfig(version=2))
+
+
+def quantised(weight: Tensor) -> Tensor:
+    """A linear layer's weight as torchao's tensor."""
+    linear = nn.Linear(1, 1, bias=False, device="meta")
+    linear.weight = nn.Parameter(weight.to(torch.float32), requires_grad=False)
+    quantise(linear)
+    return linear.weight
+
+
+def _no_torchao() -> InputError:
+    return InputError("int8 needs torchao; type: pip install torchao")
 
 
 def stored_quantisation(config: "PretrainedConfig") -> str | None:

@@ -1,7 +1,6 @@
 """Llama-shaped decoders straight from safetensors, without transformers' modules."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from graft.models.checkpoints.folder import read_header, weight_files
+from graft.models.int8 import quantised
 from graft.models.llama_shape import (
     LayerWeights,
     LlamaShape,
     LlamaWeights,
-    fused,
+    fused_codes,
     head_size_of,
     is_llama_config,
     shape_of,
@@ -27,8 +27,10 @@ PRODUCTS = (
     "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
     "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj",
 )  # fmt: skip
+PRODUCT_WEIGHTS = tuple(f"{name}.weight" for name in PRODUCTS)
 NORMS = ("input_layernorm.weight", "post_attention_layernorm.weight")
 HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+_AT_ONCE = 1 << 27  # bytes read before a file is opened again
 IGNORED = "rotary_emb.inv_freq"  # some old files hold what the config says, too
 
 
@@ -39,10 +41,11 @@ def can_read(folder: Path, config: Any) -> bool:  # noqa: ANN401
         return False
     found = [name for file in weight_files(folder) for name in read_header(file)["tensors"]]
     stored = {name for name in found if not name.endswith(IGNORED)}
-    return stored == set(_names(config))
+    return stored == set(tensor_names(config))
 
 
-def _names(config: Any) -> Iterator[str]:  # noqa: ANN401
+def tensor_names(config: Any) -> Iterator[str]:  # noqa: ANN401
+    """The tensors of a checkpoint of this config, by transformers' names."""
     yield from (EMBEDDING, FINAL_NORM)
     if not config.tie_word_embeddings:
         yield OUTPUT
@@ -57,45 +60,96 @@ def _biases(config: Any) -> list[str]:  # noqa: ANN401
     return [f"{name}.bias" for name in PRODUCTS[:3]] if config.model_type == "qwen2" else []
 
 
+class FolderTensors:
+    """The tensors of a folder's safetensors files; of the vocabulary only the first rows, if given.
+
+    Tensors are views of a mapped file. It is opened again from time to time: pages of tensors that
+    are not in use leave the memory.
+    """
+
+    def __init__(self, folder: Path, vocabulary: int | None = None) -> None:
+        self._vocabulary = vocabulary
+        self._files = {
+            name: file for file in weight_files(folder) for name in read_header(file)["tensors"]
+        }
+        self._path: Path | None = None
+        self._opened: Any = None
+        self._bytes = 0  # read since it was opened
+
+    def load(self, name: str) -> Tensor:
+        """The tensor in its own dtype."""
+        file = self._file(self._files[name])
+        if name in (EMBEDDING, OUTPUT) and self._vocabulary is not None:
+            tensor = file.get_slice(name)[: self._vocabulary]
+        else:
+            tensor = file.get_tensor(name)
+        self._bytes += tensor.nbytes
+        return tensor
+
+    def _file(self, path: Path) -> Any:  # noqa: ANN401  safetensors'
+        if path != self._path or self._bytes > _AT_ONCE:
+            self._opened = None  # the old one is closed first
+            self._path, self._opened, self._bytes = path, safe_open(path, "pt"), 0
+        return self._opened
+
+
+class LazyLayers(Sequence[LayerWeights]):
+    """Layers that are read when they are accessed."""
+
+    def __init__(self, load: Callable[[str], Tensor], config: Any) -> None:  # noqa: ANN401
+        self._load, self._config = load, config
+
+    def __len__(self) -> int:
+        return self._config.num_hidden_layers
+
+    def __getitem__(self, layer: "Any") -> "Any":  # noqa: ANN401
+        if layer >= len(self):
+            raise IndexError(layer)
+        return read_layer(self._load, self._config, layer)
+
+
 def read_files(
-    folder: Path,
+    tensors: FolderTensors,
     config: Any,  # noqa: ANN401
     dtype: torch.dtype | None,
     device: torch.device,
+    *,
+    int8: bool = False,
 ) -> tuple[LlamaShape, LlamaWeights]:
-    """Shape and (fused) weights of a checkpoint for which `can_read` holds; with the files' dtypes
-    where `dtype` is None."""
+    """Shape and (fused) weights of a checkpoint for which `can_read` holds, in the files' dtypes
+    where `dtype` is None. Layers are read on access, so a caller that needs them twice makes a list
+    of them. `int8` quantises products."""
+
+    def load(name: str) -> Tensor:
+        if int8 and name.endswith(PRODUCT_WEIGHTS):
+            return quantised(tensors.load(name)).detach()
+        return tensors.load(name).to(device=device, dtype=dtype)
+
+    embedding = load(EMBEDDING)
+    weights = LlamaWeights(
+        embedding=embedding,
+        layers=LazyLayers(load, config),
+        final_norm=load(FINAL_NORM),
+        head=embedding if config.tie_word_embeddings else load(OUTPUT),
+    )
+    return read_shape(config, device), weights
+
+
+def read_shape(config: Any, device: torch.device | None = None) -> LlamaShape:  # noqa: ANN401
+    """The shape of a checkpoint for which `can_read` holds."""
     rope = rope_of(config.rope_parameters, head_size_of(config), config.max_position_embeddings)
-    with _opened(folder) as files:
-
-        def load(name: str) -> Tensor:
-            return files[name].get_tensor(name).to(device=device, dtype=dtype)
-
-        embedding = load(EMBEDDING)
-        weights = LlamaWeights(
-            embedding=embedding,
-            layers=[_read_layer(load, config, i) for i in range(config.num_hidden_layers)],
-            final_norm=load(FINAL_NORM),
-            head=embedding if config.tie_word_embeddings else load(OUTPUT),
-        )
-    return shape_of(config, rope.to(device)), weights
+    return shape_of(config, rope.to(device or torch.device("cpu")))
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[dict[str, Any]]:
-    """The open file of every tensor's name."""
-    with ExitStack() as stack:
-        files = [stack.enter_context(safe_open(file, "pt")) for file in weight_files(folder)]
-        yield {name: file for file in files for name in file.keys()}  # noqa: SIM118
-
-
-def _read_layer(
+def read_layer(
     load: Callable[[str], Tensor],
     config: Any,  # noqa: ANN401
     layer: int,
 ) -> LayerWeights:
+    """One layer, its products fused."""
     prefix = f"model.layers.{layer}."
-    qkv, output, gate_up, down = fused([load(f"{prefix}{name}.weight") for name in PRODUCTS])
+    products = [load(f"{prefix}{name}.weight") for name in PRODUCTS]
+    (qkv, output, gate_up, down), scales = fused_codes(products)
     biases = [load(prefix + name) for name in _biases(config)]
     normed = config.model_type == "qwen3"
     return LayerWeights(
@@ -108,4 +162,5 @@ def _read_layer(
         gate_up=gate_up,
         down=down,
         window=window_of_layer(config, layer),
+        scales=scales,
     )

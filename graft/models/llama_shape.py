@@ -4,7 +4,7 @@ Llama, Mistral, Qwen2, Qwen3 and SmolLM differ in biases, head norms and windows
 (other norms, activations, scalings, experts) run through transformers' own modules.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,7 @@ class LlamaWeights:
     """A whole decoder; `head` and `embedding` are one tensor where they are tied."""
 
     embedding: Tensor
-    layers: list[LayerWeights]
+    layers: Sequence[LayerWeights]
     final_norm: Tensor
     head: Tensor
 
@@ -225,11 +225,8 @@ def read_llama(
 def _read_layer(layer: nn.Module, window: int | None, *, in_place: bool) -> LayerWeights:
     attention = layer.self_attn
     projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-    weights, scales = [p.weight.detach() for p in _products(layer)], None
-    if not is_plain(weights[0]):
-        scales = ProductScales(*fused([scales_of(weight) for weight in weights]))
-        weights = [codes_of(weight) for weight in weights]
-    qkv, output, gate_up, down = fused(weights)
+    weights, scales = fused_codes([p.weight.detach() for p in _products(layer)])
+    qkv, output, gate_up, down = weights
     if in_place and scales is None:
         _share(projections, qkv)
         _share((layer.mlp.gate_proj, layer.mlp.up_proj), gate_up)
@@ -258,6 +255,16 @@ def _share(projections: Iterable[nn.Linear], fused: Tensor) -> None:
         last = first + projection.weight.shape[0]
         projection.weight.data = fused[first:last]
         first = last
+
+
+def fused_codes(
+    weights: list[Tensor],
+) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ProductScales | None]:
+    """The fused weights, int8 codes with their scales where they are quantised."""
+    if is_plain(weights[0]):
+        return fused(weights), None
+    scales = ProductScales(*fused([scales_of(weight) for weight in weights]))
+    return fused([codes_of(weight) for weight in weights]), scales
 
 
 def fused(parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -16,13 +16,13 @@ from graft.models.forward_choice import (
     Facts,
     build_forward,
     fastest_kind,
-    make_llama,
     reference,
     verify,
 )
 from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of, name_of
-from graft.models.llama_files import can_read, read_files
+from graft.models.llama_checkpoint import choose_weights, read_forward, verify_first_layers
+from graft.models.llama_files import can_read
 from graft.models.load_record import (
     LoadRecord,
     is_verified,
@@ -36,7 +36,7 @@ from graft.models.rope import check_context_length, stretch
 
 log = logging.getLogger(__name__)
 
-DTYPES = ("auto", "fp32", "bf16", "fp16", "int8")
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def load_model(
         raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     check_context_length(context_length)
     where = find_device(device)
-    checkpoint = locate(name)
+    checkpoint, dtype = choose_weights(locate(name), dtype, where)
     record = _read_record(checkpoint)
     config = record.config
     own = longest_context(config)
@@ -94,9 +94,12 @@ def load_model(
     if stretched:
         stretch(config, stretched, name)
     dtype, base = _dtypes(name, dtype, config, where)
-    facts = Facts(name, config, dtype_of(base), where, invariant=invariant)
+    packed = checkpoint.gguf is not None
+    int8 = dtype == "int8" and where.type == "cpu"
+    given = {"int8": int8, "packed": packed, "invariant": invariant}
+    facts = Facts(name, config, dtype_of(base), where, **given)
     built, vocabulary = None, config.get_text_config().vocab_size
-    if dtype != "int8" and can_read(checkpoint.folder, config):
+    if packed or ((int8 or dtype != "int8") and can_read(checkpoint.folder, config)):
         built = _from_files(checkpoint, facts, stretched)
     if built is None:
         network = read_network(checkpoint, stretched, dtype, facts.dtype, where)
@@ -128,7 +131,7 @@ def _read_record(checkpoint: Checkpoint) -> LoadRecord:
     config = _transformers_config(checkpoint)
     theirs = transformers_tokenizer(checkpoint)
     ours = from_transformers(theirs)
-    if ours is None or not can_read(checkpoint.folder, config):
+    if ours is None or not (checkpoint.gguf or can_read(checkpoint.folder, config)):
         return LoadRecord(config, ours or theirs)
     record = record_of(config, ours)
     write_record(checkpoint, record)
@@ -141,22 +144,31 @@ def _from_files(
     """A forward over the files' own weights; None where it disagrees with transformers."""
     kind = fastest_kind(facts)
     where = torch.cuda.get_device_name(facts.device) if facts.device.type == "cuda" else "cpu"
-    about = (kind, name_of(facts.dtype), where, f"{stretched}", f"invariant {facts.invariant}")
-    expected = None
-    if not is_verified(checkpoint, *about):
-        given = (stretched, name_of(facts.dtype), facts.dtype, facts.device)
-        expected = reference(read_network(checkpoint, *given), facts.name)
-        if facts.device.type == "cuda":
-            torch.cuda.empty_cache()  # the network is not needed any more
-    dtype = None if kind == "panels" else facts.dtype  # panels are cast as they are packed
-    read = read_files(checkpoint.folder, facts.config, dtype, facts.device)
-    forward = make_llama(kind, *read, facts)
-    if expected is not None:
+    stored = "gguf" if facts.packed else "int8" * facts.int8 + name_of(facts.dtype)
+    about = (kind, stored, where, f"{stretched}", f"invariant {facts.invariant}")
+    verified = is_verified(checkpoint, *about)
+    if not verified and facts.device.type == "cpu":
         try:
-            verify(forward, expected, kind, facts)
+            config = _transformers_config(checkpoint, stretched)
+            verify_first_layers(checkpoint, facts, kind, config)
         except UnsupportedModelError:
+            if facts.packed:
+                raise
             return None
         set_verified(checkpoint, *about)
+    if verified or facts.device.type == "cpu":
+        return read_forward(checkpoint, facts, kind), kind
+    expected = reference(
+        read_network(checkpoint, stretched, name_of(facts.dtype), facts.dtype, facts.device),
+        facts.name,
+    )
+    torch.cuda.empty_cache()  # the network is not needed any more
+    forward = read_forward(checkpoint, facts, kind)
+    try:
+        verify(forward, expected, kind, facts)
+    except UnsupportedModelError:
+        return None
+    set_verified(checkpoint, *about)
     return forward, kind
 
 
@@ -196,6 +208,8 @@ def _dtypes(
         raise InputError(f"{name} holds int8 weights; use --dtype int8 or auto, not {dtype}")
     if stored not in (None, "int8") and dtype == "int8":
         raise InputError(f"{name} is quantised already ({stored}); it cannot become int8")
+    if dtype == "gguf":
+        return dtype, "bf16"
     if dtype in ("auto", "int8"):
         base = choose_dtype(config) if where.type == "cpu" else "bf16"
         return ("int8" if "int8" in (dtype, stored) else base), base

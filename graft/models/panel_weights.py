@@ -2,17 +2,19 @@
 
 16-bit weights stay 16 bits wide and are widened in registers; sums are float32. So bfloat16 and
 float16 halve a step's memory traffic and round the weights alone. int8 weights stay int8; their
-scales multiply the sums.
+scales multiply the sums. Weights in GGUF's blocks: `gguf_weights.py`.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from graft.kernels.panels import LANES
 from graft.kernels.products import pack_weight
-from graft.models.llama_shape import LlamaWeights
+from graft.models.llama_shape import LayerWeights, LlamaWeights
 
 _BITS = {
     torch.float32: np.float32,
@@ -20,11 +22,13 @@ _BITS = {
     torch.float16: np.int16,
     torch.int8: np.int8,
 }
+PRODUCTS = ("qkv", "output", "gate_up", "down")
 
 
 @dataclass(frozen=True, slots=True)
 class PanelWeights:
-    """All layers' weights, packed: [L, panels, K, 16] each; norms and biases [L, ...] float32."""
+    """All layers' weights. Products are packed, [L, panels, K, 16] each, or tables of GGUF parts,
+    [L, parts, 5] int64; norms and biases are [L, ...] float32."""
 
     attention_norm: np.ndarray
     qkv: np.ndarray
@@ -37,8 +41,11 @@ class PanelWeights:
     windows: np.ndarray  # [L] int64, 0 = none
     scales: tuple[np.ndarray, ...]  # of qkv, output, gate_up, down: [L, N] each, [L, 0] unless int8
     final_norm: np.ndarray  # [E]
-    head: np.ndarray  # [panels, E, 16]
-    embedding: np.ndarray  # [V, E], or empty when tied: then rows are taken from `head`
+    head: np.ndarray  # [panels, E, 16], or a table of parts
+    embedding_rows: Callable[[np.ndarray], np.ndarray]  # [..., E] float32 of token ids
+    output_rows: Callable[[np.ndarray], torch.Tensor]  # [..., E] in the weights' dtype
+    inner_weights: int  # of all layers' `down`
+    blocks: tuple[np.ndarray, ...] = ()  # that the tables point to
 
     def layers(self, some: slice) -> tuple[np.ndarray | tuple[np.ndarray, ...], ...]:
         """The arguments of `run_layers` for some layers."""
@@ -71,51 +78,89 @@ def from_bits(stored: np.ndarray) -> torch.Tensor:
 
 
 def pack_weights(weights: LlamaWeights, dtype: torch.dtype | None = None) -> PanelWeights:
-    """Panels of every product's weight, cast to `dtype` one by one, so that the peak stays near one
-    copy. None keeps the dtypes."""
+    """Panels of every product's weight, cast to `dtype` as they are packed; int8 codes stay, and
+    None keeps all dtypes.
 
-    def stored(weight: torch.Tensor) -> np.ndarray:
-        return bits(weight.to(dtype or weight.dtype))
-
-    def stack(parts: list[torch.Tensor]) -> np.ndarray:
-        first = pack_weight(stored(parts[0]))
-        packed = np.zeros((len(parts), *first.shape), first.dtype)
-        # All are cast into this: new memory for each takes longer than the cast.
-        cast = torch.empty(parts[0].shape, dtype=dtype or parts[0].dtype)
-        for panels, part in zip(packed, parts, strict=True):
-            pack_weight(bits(part if part.dtype == cast.dtype else cast.copy_(part)), panels)
-        return packed
-
-    def floats(parts: list[torch.Tensor]) -> np.ndarray:
-        return torch.stack([part.to(dtype or part.dtype) for part in parts]).float().numpy()
-
-    def scales(name: str) -> np.ndarray:
-        """Of one product, padded to whole panels."""
-        if weights.layers[0].scales is None:
-            return np.empty((len(weights.layers), 0), np.float32)
-        given = floats([getattr(layer.scales, name) for layer in weights.layers])
-        return np.pad(given, ((0, 0), (0, -given.shape[1] % LANES)))
-
-    layers = weights.layers
+    Each layer is used once: of layers that are read on access one is in memory at a time.
+    """
+    layers = _pack_layers(weights.layers, dtype)
+    head = pack_weight(bits(weights.head.to(dtype=dtype)))
     tied = weights.embedding.data_ptr() == weights.head.data_ptr()
-    nothing = torch.empty(0)
+    own = weights.embedding[:0] if tied else weights.embedding
+    embedding = bits(own.to(dtype=dtype, copy=True))
+
+    def output_bits(tokens: np.ndarray) -> np.ndarray:
+        return head[tokens // LANES, :, tokens % LANES]
+
+    def embedding_rows(tokens: np.ndarray) -> np.ndarray:
+        return widen(output_bits(tokens) if tied else embedding[tokens])
+
     return PanelWeights(
-        attention_norm=floats([layer.attention_norm for layer in layers]),
-        qkv=stack([layer.qkv for layer in layers]),
-        qkv_bias=floats([nothing if x.qkv_bias is None else x.qkv_bias for x in layers]),
-        head_norms=floats(
-            [
-                nothing.reshape(0, 1) if x.head_norms is None else torch.stack(x.head_norms)
-                for x in layers
-            ]
-        ),
-        output=stack([layer.output for layer in layers]),
-        mlp_norm=floats([layer.mlp_norm for layer in layers]),
-        gate_up=stack([layer.gate_up for layer in layers]),
-        down=stack([layer.down for layer in layers]),
-        windows=np.array([layer.window or 0 for layer in layers], np.int64),
-        scales=tuple(scales(name) for name in ("qkv", "output", "gate_up", "down")),
-        final_norm=floats([weights.final_norm])[0],
-        head=pack_weight(stored(weights.head)),
-        embedding=stored(weights.embedding[:0] if tied else weights.embedding.clone()),
+        scales=tuple(layers.pop(f"{name}_scale") for name in PRODUCTS),
+        **layers,
+        final_norm=weights.final_norm.to(dtype=dtype).float().numpy(),
+        head=head,
+        embedding_rows=embedding_rows,
+        output_rows=lambda tokens: from_bits(output_bits(tokens)),
+        inner_weights=layers["down"].size,
     )
+
+
+class _Cast:
+    """Casts weights of one shape into one buffer: new memory takes longer than the cast."""
+
+    def __init__(self, dtype: torch.dtype | None) -> None:
+        self._dtype = dtype
+        self._buffer = torch.empty(0)
+
+    def bits(self, weight: torch.Tensor) -> np.ndarray:
+        """Valid until the next call."""
+        if self._dtype in (None, weight.dtype) or weight.dtype == torch.int8:
+            return bits(weight)
+        if self._buffer.shape != weight.shape:
+            self._buffer = torch.empty(weight.shape, dtype=self._dtype)
+        return bits(self._buffer.copy_(weight))
+
+
+def _pack_layers(
+    layers: Sequence[LayerWeights], dtype: torch.dtype | None
+) -> dict[str, np.ndarray]:
+    """Products, norms, biases, windows and scales of all layers, [L, ...] each."""
+    packed: dict[str, np.ndarray] = {}
+    casts = {name: _Cast(dtype) for name in PRODUCTS}
+
+    def add(place: int, layer: LayerWeights) -> None:
+        for name, part in small_weights(layer, dtype).items():
+            if not place:
+                packed[name] = np.empty((len(layers), *part.shape), part.dtype)
+            packed[name][place] = part
+        for name, cast in casts.items():
+            part = cast.bits(getattr(layer, name))
+            if not place:
+                panels = (-(-part.shape[0] // LANES), part.shape[1], LANES)
+                packed[name] = np.zeros((len(layers), *panels), part.dtype)
+            pack_weight(part, packed[name][place])
+
+    for place in range(len(layers)):
+        add(place, layers[place])
+    return packed
+
+
+def small_weights(layer: LayerWeights, dtype: torch.dtype | None = None) -> dict[str, np.ndarray]:
+    """What a layer has beside its products: norms and biases, rounded to `dtype` if given, and
+    scales, padded to whole panels."""
+    nothing = torch.empty(0)
+    tensors = {
+        "attention_norm": layer.attention_norm,
+        "qkv_bias": nothing if layer.qkv_bias is None else layer.qkv_bias,
+        "head_norms": nothing.reshape(0, 1)
+        if layer.head_norms is None
+        else torch.stack(layer.head_norms),
+        "mlp_norm": layer.mlp_norm,
+    }
+    tensors = {name: tensor.to(dtype=dtype) for name, tensor in tensors.items()}
+    for name in PRODUCTS:
+        scale = nothing if layer.scales is None else getattr(layer.scales, name)
+        tensors[f"{name}_scale"] = F.pad(scale, (0, -len(scale) % LANES))
+    found = {name: tensor.float().numpy() for name, tensor in tensors.items()}
+    return found | {"windows": np.array(layer.window or 0, np.int64)}

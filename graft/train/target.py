@@ -15,7 +15,7 @@ from transformers import (
 from transformers.utils import logging
 
 from graft.errors import CheckpointError, UnsupportedModelError
-from graft.models.checkpoints.pretrained import Checkpoint
+from graft.models.checkpoints.pretrained import Checkpoint, widened
 from graft.models.heads.row_masks import FAR, Mask, masked_attention, row_mask
 from graft.models.load import find_device
 from graft.train.batches import Batch
@@ -164,6 +164,7 @@ def load_target(
 ) -> Target:
     """Load the target in bf16 on a GPU, in fp32 on a CPU; see Target."""
     where = find_device(device)
+    checkpoint = widened(checkpoint)
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(checkpoint.folder)

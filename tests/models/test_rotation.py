@@ -13,13 +13,20 @@ from graft.models.invariant import InvariantForward
 from graft.models.language_model import LanguageModel
 from graft.models.llama_shape import read_llama
 from graft.models.load import build_forward
+from graft.models.panel_weights import pack_weights
 from graft.models.rotation import find_rotation, frequencies_name
 from graft.models.spans import append_rows, read_apart, read_rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+
+def panel_forward(network):
+    shape, weights = read_llama(network)
+    return PanelForward(shape, pack_weights(weights))
+
+
 FORWARDS = {
-    "panels": lambda network: PanelForward(*read_llama(network)),
+    "panels": panel_forward,
     "lean": lambda network: LeanForward(*read_llama(network)),
     "hook": HookForward,
 }

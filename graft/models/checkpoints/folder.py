@@ -10,6 +10,7 @@ from typing import Any
 from graft.errors import CheckpointError
 
 MANIFEST = "graft.json"
+SOURCE = "source"  # the manifest's path of a GGUF file with the weights, "" where there is none
 FORMAT = 1
 WEIGHTS = ".safetensors"
 INDEX = "model.safetensors.index.json"
@@ -87,11 +88,21 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def write_manifest(folder: Path, source_sha256: str) -> None:
+def source_of(folder: Path) -> Path | None:
+    """The GGUF file that a folder's weights are in; CheckpointError where it is gone."""
+    if not (folder / MANIFEST).is_file() or not (source := read_manifest(folder)[SOURCE]):
+        return None
+    if not Path(source).is_file():
+        raise CheckpointError(f"{folder.name} needs {source}, which is gone")
+    return Path(source)
+
+
+def write_manifest(folder: Path, source_sha256: str, source: str = "") -> None:
     """Write graft.json: the folder's source and the checksum of each of its files."""
     manifest = {
         "format": FORMAT,
         "source_sha256": source_sha256,
+        SOURCE: source,
         "transformers": version("transformers"),
         "files": {
             file.name: {"size": file.stat().st_size, "sha256": file_sha256(file)}
@@ -104,7 +115,7 @@ def write_manifest(folder: Path, source_sha256: str) -> None:
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest; CheckpointError where its format is another."""
-    manifest = {"source_sha256": ""} | read_json(folder / MANIFEST)
+    manifest = {"source_sha256": "", SOURCE: ""} | read_json(folder / MANIFEST)
     files = manifest.get("files")
     if manifest.get("format") != FORMAT or not isinstance(files, dict) or not files:
         raise CheckpointError(f"{folder / MANIFEST} has another format; convert the model again")

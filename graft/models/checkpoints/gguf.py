@@ -1,7 +1,8 @@
 """Converts a GGUF file, once, into a folder that loads like any other model.
 
-The weights are dequantised and rounded to bfloat16, so that runs in float32 and in bfloat16 share
-them. They are written tensor by tensor: memory stays at the size of the largest one.
+A packed folder holds config and tokenizer; the weights stay in the GGUF file. A converted folder
+holds the weights, too, dequantised and rounded to bfloat16, so that runs in float32 and in bfloat16
+share them. They are written in parts, so that conversion takes little memory.
 """
 
 import contextlib
@@ -29,6 +30,9 @@ from graft.models.checkpoints.progress import bar
 if TYPE_CHECKING:
     import numpy as np
 
+ROWS = 1 << 13  # of a tensor that are converted at once
+TENSORS = "tensors.json"
+SMALL_FILES = 16 << 20  # bytes that config and tokenizer take, at most
 NONSENSE = (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, IndexError)
 
 
@@ -43,10 +47,33 @@ def convert(
     folder = converted_folder(gguf_file.stem, digest)
     if is_whole(folder, verify=verify):
         return folder
-    with home.lock(folder.name):
+    with home.lock(folder.name), _parsing(gguf_file):
         if not is_whole(folder, verify=verify):
-            _convert(gguf_file, folder, digest, progress=progress)
+            _write_folder(GgufFile(gguf_file), folder, digest, progress=progress)
     return folder
+
+
+def prepare(gguf_file: Path) -> Path:
+    """The packed folder in home() of a file whose weights are used as they are."""
+    digest = source_sha256(gguf_file)
+    converted = converted_folder(gguf_file.stem, digest)
+    folder = converted.with_name(f"{converted.name}-packed")
+    source = str(gguf_file.absolute())
+    with home.lock(folder.name), _parsing(gguf_file):
+        if not is_whole(folder) or folders.read_manifest(folder)[folders.SOURCE] != source:
+            gguf = GgufFile(gguf_file)
+            tensor_names(gguf)
+            home.require_space(SMALL_FILES)
+            with home.atomic_folder(folder, needed=SMALL_FILES) as temporary:
+                _write_small_files(gguf, temporary)
+                _write_json(temporary / TENSORS, gguf.summary())
+                folders.write_manifest(temporary, digest, source)
+    return folder
+
+
+def open_packed(folder: Path, gguf_file: Path) -> GgufFile:
+    """The file of a packed folder, without parsing its metadata."""
+    return GgufFile(gguf_file, folders.read_json(folder / TENSORS))
 
 
 def converted_folder(stem: str, digest: str) -> Path:
@@ -101,28 +128,27 @@ def _parsing(gguf_file: Path) -> Iterator[None]:
         raise damaged(gguf_file, f"{type(error).__name__}: {str(error)[:80]}") from error
 
 
-def _convert(gguf_file: Path, folder: Path, digest: str, *, progress: bool) -> None:
-    with _parsing(gguf_file):
-        gguf = GgufFile(gguf_file)
-        _write_folder(gguf, folder, digest, progress=progress)
-
-
 def _write_folder(gguf: GgufFile, folder: Path, digest: str, *, progress: bool) -> None:
-    config = model_config(gguf)
-    names = _names(gguf)
+    names = tensor_names(gguf)
     size = 2 * sum(_elements(gguf, name) for name in names)
-    needed = size + 16 * 2**20
+    needed = size + SMALL_FILES
     home.require_space(needed)
     with home.atomic_folder(folder, needed=needed) as temporary:
-        write_tokenizer(gguf, temporary)
-        _write_json(temporary / "config.json", config)
-        _write_json(temporary / "generation_config.json", generation_config(gguf))
+        _write_small_files(gguf, temporary)
         with bar(f"converting {gguf.path.name}", size, show=progress) as advance:
             _write_weights(gguf, names, temporary / "model.safetensors", advance)
         folders.write_manifest(temporary, digest)
 
 
-def _names(gguf: GgufFile) -> dict[str, str]:
+def _write_small_files(gguf: GgufFile, folder: Path) -> None:
+    """Config and tokenizer."""
+    config = model_config(gguf)
+    write_tokenizer(gguf, folder)
+    _write_json(folder / "config.json", config)
+    _write_json(folder / "generation_config.json", generation_config(gguf))
+
+
+def tensor_names(gguf: GgufFile) -> dict[str, str]:
     """GGUF's tensor names to transformers'; an unknown tensor is an error."""
     names = {}
     for name in gguf.tensors:
@@ -156,7 +182,8 @@ def _write_weights(
     with file.open("wb") as opened:
         _write_header(opened, header)
         for theirs, ours in names.items():
-            opened.write(_bfloat16(_weight(gguf, theirs), gguf.path, theirs).tobytes())
+            for part in _weight(gguf, theirs):
+                opened.write(_bfloat16(part, gguf.path, theirs).tobytes())
             advance(header[ours]["data_offsets"][1])
 
 
@@ -166,17 +193,25 @@ def _write_header(opened: BinaryIO, header: dict[str, Any]) -> None:
     opened.write(struct.pack("<Q", len(text)) + text)
 
 
-def _weight(gguf: GgufFile, name: str) -> "np.ndarray":
-    """The tensor as PyTorch has it: GGUF stores Llama's q and k with rotary pairs interleaved."""
-    weight = gguf.load(name)
+def stored_order(gguf: GgufFile, name: str) -> "np.ndarray | None":
+    """Which stored row is each of PyTorch's: GGUF interleaves rotary pairs of Llama's q and k."""
+    import numpy as np
+
     part = name.split(".")[-2]
     if gguf.metadata["general.architecture"] != "llama" or part not in ("attn_q", "attn_k"):
-        return weight
+        return None
     heads = gguf.metadata["llama.attention.head_count"]
     if part == "attn_k":
         heads = gguf.metadata.get("llama.attention.head_count_kv", heads)
-    split = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
-    return split.swapaxes(1, 2).reshape(weight.shape)
+    return np.arange(gguf.tensors[name].shape[0]).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
+
+
+def _weight(gguf: GgufFile, name: str) -> Iterator["np.ndarray"]:
+    """The tensor's rows as PyTorch has them, some at a time."""
+    order = stored_order(gguf, name)
+    for first in range(0, gguf.tensors[name].shape[0], ROWS):
+        rows = slice(first, first + ROWS)
+        yield gguf.load(name, rows if order is None else order[rows])
 
 
 def _bfloat16(values: "np.ndarray", path: Path, name: str) -> "np.ndarray":

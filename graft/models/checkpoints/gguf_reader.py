@@ -31,9 +31,12 @@ class GgufTensor:
 
 
 class GgufFile:
-    """A mapped file: `metadata` and `tensors` are read, tensor bytes stay on disk until loaded."""
+    """A mapped file: `metadata` and `tensors` are read, tensor bytes stay on disk until loaded.
 
-    def __init__(self, path: Path) -> None:
+    `known` is the `summary` of the same file, which then is not parsed again.
+    """
+
+    def __init__(self, path: Path, known: dict[str, Any] | None = None) -> None:
         self.path = path
         self._position = 0
         self.metadata: dict[str, Any] = {}
@@ -41,33 +44,57 @@ class GgufFile:
         with path.open("rb") as file:
             _check_magic(path, file.read(8))
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        if known is not None:
+            self.metadata, self._data_start = known["metadata"], known["data_start"]
+            tensors = known["tensors"].items()
+            self.tensors = {name: GgufTensor(tuple(t[0]), *t[1:]) for name, t in tensors}
+            return
         try:
             self._read()
         except (struct.error, UnicodeDecodeError, IndexError, OverflowError) as error:
             raise damaged(path, str(error)) from error
 
-    def load(self, name: str) -> "np.ndarray":
-        """The tensor's values as float32, in its shape."""
+    def summary(self) -> dict[str, Any]:
+        """Metadata without arrays, and where the tensors are, for JSON."""
+        metadata = {k: v for k, v in self.metadata.items() if not isinstance(v, list)}
+        tensors = {name: [t.shape, t.kind, t.offset] for name, t in self.tensors.items()}
+        return {"metadata": metadata, "data_start": self._data_start, "tensors": tensors}
+
+    def load(self, name: str, rows: "np.ndarray | slice | None" = None) -> "np.ndarray":
+        """The tensor's values as float32, in its shape, or those of some rows."""
         import numpy as np
-        from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+        from gguf.constants import GGMLQuantizationType
         from gguf.quants import dequantize
 
-        tensor = self.tensors[name]
-        kind = GGMLQuantizationType(tensor.kind)
-        block, block_bytes = GGML_QUANT_SIZES[kind]
-        count = self.tensor_bytes(tensor)
-        start = self._data_start + tensor.offset
-        raw = np.frombuffer(self._bytes, np.uint8, count=count, offset=start)
-        rows = raw.reshape(*tensor.shape[:-1], tensor.shape[-1] // block * block_bytes)
+        kind = GGMLQuantizationType(self.tensors[name].kind)
+        raw = self.raw(name) if rows is None else self.raw(name)[rows]
         try:
             with np.errstate(all="ignore"):  # values that are not finite are refused later
-                values = dequantize(rows, kind)
+                values = dequantize(raw, kind)
         except NotImplementedError as error:
             raise CheckpointError(
                 f"{self.path.name}: {name} is stored as {kind.name}, which cannot be read; "
                 "use a Q4_K_M, Q8_0 or F16 file"
             ) from error
-        return np.asarray(values, dtype=np.float32).reshape(tensor.shape)
+        shape = (*raw.shape[:-1], self.tensors[name].shape[-1])
+        return np.asarray(values, dtype=np.float32).reshape(shape)
+
+    def raw(self, name: str) -> "np.ndarray":
+        """The tensor's stored bytes, row by row, in the mapped file."""
+        import numpy as np
+
+        tensor = self.tensors[name]
+        start, count = self._data_start + tensor.offset, self.tensor_bytes(tensor)
+        stored = np.frombuffer(self._bytes, np.uint8, count=count, offset=start)
+        return stored.reshape(*tensor.shape[:-1], -1)
+
+    def release(self, name: str) -> None:
+        """Take the tensor's pages out of memory; they are read again when needed."""
+        tensor, page = self.tensors[name], mmap.PAGESIZE
+        start = -(-(self._data_start + tensor.offset) // page) * page
+        length = (self._data_start + tensor.offset + self.tensor_bytes(tensor) - start) // page
+        if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
+            self._bytes.madvise(mmap.MADV_DONTNEED, start, length * page)
 
     def tensor_bytes(self, tensor: GgufTensor) -> int:
         """Bytes in the file; CheckpointError for an unknown quantisation."""
@@ -150,6 +177,13 @@ class GgufFile:
         if count > len(self._bytes) - self._position:
             raise damaged(self.path, "cut off in the metadata")
         return count
+
+
+def format_name(kind: int) -> str:
+    """GGML's name of a tensor's format."""
+    from gguf.constants import GGMLQuantizationType
+
+    return GGMLQuantizationType(kind).name
 
 
 def damaged(path: Path, found: str) -> CheckpointError:

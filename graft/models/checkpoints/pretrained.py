@@ -9,10 +9,16 @@ from graft import home
 from graft.errors import CheckpointError
 from graft.models.checkpoints import fetch, gguf
 from graft.models.checkpoints.fetch import Wheel
-from graft.models.checkpoints.folder import MANIFEST, check_folder, check_manifest, fingerprint
+from graft.models.checkpoints.folder import (
+    MANIFEST,
+    check_folder,
+    check_manifest,
+    fingerprint,
+    source_of,
+)
 
 __all__ = ["DEFAULT_MODEL", "KNOWN", "Checkpoint", "Installed", "KnownModel"]
-__all__ += ["check_folder", "installed", "locate", "remove"]
+__all__ += ["check_folder", "installed", "locate", "remove", "widened"]
 
 DEFAULT_MODEL = "smollm2-135m"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -20,11 +26,15 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """`folder` holds config.json, safetensors and tokenizer; `fingerprint` is the weights'."""
+    """`folder` holds config.json, safetensors and tokenizer; `fingerprint` is the weights'.
+
+    Weights that stay in a GGUF file have its path; `widened` gives a checkpoint with safetensors.
+    """
 
     name: str
     folder: Path
     fingerprint: str
+    gguf: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +95,16 @@ def locate(name: str, *, progress: bool = True) -> Checkpoint:
 
     A model that was fetched before needs no network.
     """
-    return Checkpoint(name, folder := _folder(name, progress=progress), fingerprint(folder))
+    folder = _folder(name, progress=progress)
+    return Checkpoint(name, folder, fingerprint(folder), source_of(folder))
+
+
+def widened(checkpoint: Checkpoint, *, progress: bool = True) -> Checkpoint:
+    """The same checkpoint with weights in safetensors: those of a GGUF file in bfloat16."""
+    if checkpoint.gguf is None:
+        return checkpoint
+    folder = gguf.convert(checkpoint.gguf, progress=progress)
+    return Checkpoint(checkpoint.name, folder, checkpoint.fingerprint)
 
 
 def installed() -> list[Installed]:
@@ -129,7 +148,7 @@ def _folder(name: str, *, progress: bool) -> Path:
     if path.is_dir():
         return _local_folder(path.absolute())
     if path.suffix.lower() == ".gguf" or path.is_file():
-        return gguf.convert(path, progress=progress)
+        return gguf.prepare(path)
     if re.fullmatch(r"[\w-][\w.-]*", name) and (_models() / name / MANIFEST).is_file():
         return _local_folder(_models() / name)
     if HUB_ID.fullmatch(name):
@@ -140,6 +159,8 @@ def _folder(name: str, *, progress: bool) -> Path:
 def _local_folder(folder: Path) -> Path:
     if (folder / MANIFEST).is_file():
         check_manifest(folder)
+        if source := source_of(folder):
+            return gguf.prepare(source)
     check_folder(folder, tokenizer=True)
     return folder
 

