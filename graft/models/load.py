@@ -21,7 +21,13 @@ from graft.models.forward_choice import (
     verify,
 )
 from graft.models.int8 import quantisation, stored_quantisation
-from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of, name_of
+from graft.models.language_model import (
+    Forward,
+    LanguageModel,
+    dtype_of,
+    name_of,
+    prefill_chunk_size,
+)
 from graft.models.llama_files import can_read, read_files
 from graft.models.load_record import (
     LoadRecord,
@@ -108,7 +114,7 @@ def load_model(
             forward,
             vocabulary=vocabulary,
             context_length=context_length or own,
-            chunk=CHUNKS[where.type],
+            chunk=prefill_chunk_size(where),
         ),
         tokenizer=record.tokenizer,
         checkpoint=checkpoint,
