@@ -28,6 +28,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bf16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--draft-model", help="for presets with one, such as sd")
+    parser.add_argument("--head", default="auto", help="draft head of the presets with one")
     parser.add_argument("--presets", default="plain,auto,copy,casd,eagle2")
     parser.add_argument("--limit", type=int, default=480)
     parser.add_argument("--singles", type=int, default=24)
@@ -40,6 +41,7 @@ def main() -> None:
     engine = load(
         options.model,
         draft_model=options.draft_model,
+        head=options.head,
         dtype=options.dtype,
         device=options.device,
         max_batch=options.at_once,

@@ -1,22 +1,25 @@
-"""Questions about long documents, for a target to answer and a draft head to learn from.
+"""Questions for a target to answer and a draft head to learn from.
 
     python -m benchmarks.heads.questions --wiki enwik8.gz --meetings qmsum/val.jsonl.gz \
-        --texts essays.json.gz --exclude TESTS --count 6000 --out documents.jsonl.gz
-    graft train longspec --data documents.jsonl.gz --regenerate 6000 ...
+        --texts essays.json.gz --chats sharegpt.jsonl.gz --code SOURCES \
+        --exclude TESTS --count 6000 --out questions.jsonl.gz
+    graft train answers --data questions.jsonl.gz --regenerate 6000 ...
 
 Each line is a conversation of one message: pages of a Wikipedia dump (one, or several as numbered
 passages), stretches of meetings or of other texts, from 500 to about 7,000 tokens, and something to
-do with them. Nothing that shares 13 words in a row with the files under TESTS is taken. Needs
-`pip install mwparserfromhell`.
+do with them; functions of Python files; first messages of chats. A text that shares 13 words in a
+row with the files under TESTS is left out. Needs `pip install mwparserfromhell`.
 """
 
 import argparse
+import ast
 import gzip
 import html
 import json
 import math
 import random
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,7 +30,9 @@ from graft.documents.overlap import Overlap, texts_in
 from graft.documents.records import read_records
 
 PAGE = re.compile(r"<title>(.*?)</title>.*?<text[^>]*>(.*?)</text>", re.DOTALL)
-SHORTEST, LONGEST = 2_000, 29_000  # characters of what is read
+SHORTEST, LONGEST = 2_000, 29_000  # characters of a document
+CHAT = (16, 6_000)  # characters of a message
+FUNCTION = (300, 4_000)  # characters of source
 DO = (
     "Summarize this.",
     "Write a summary of one paragraph.",
@@ -54,6 +59,15 @@ MEETING = (
     "What did the participants think of {topic}?",
     "Write the minutes of this meeting.",
 )
+CODE = (
+    "Explain what this function does.",
+    "Write unit tests for this function.",
+    "Add type hints and a docstring to this function. Answer with the code.",
+    "Rewrite this function so that it is easier to read. Answer with the code.",
+    "Find errors in this function and correct them.",
+    "Translate this function to JavaScript.",
+)
+COMPLETE = "Complete the following Python function. Answer with the code.\n\n```python\n{}\n```"
 WORD = re.compile(r"\b[A-Z]?[a-z]{5,}\b")
 
 
@@ -84,6 +98,53 @@ def texts(path: Path) -> list[str]:
     return [text for text in found if len(text) > SHORTEST]
 
 
+def chats(paths: list[Path], chosen: random.Random) -> Iterator[str]:
+    """First messages of the user, each once."""
+    found = []
+    for record in read_records(map(str, paths)):
+        turns = record.content.get("conversations") or record.content.get("messages") or []
+        text = next((t.get("value", t.get("content")) for t in turns[:2] if _of_user(t)), "")
+        if CHAT[0] <= len(text) <= CHAT[1]:
+            found.append(text)
+    chosen.shuffle(found)
+    return iter(found)
+
+
+def functions(folders: list[Path], chosen: random.Random) -> Iterator[str]:
+    """Functions of Python files with something to do; every third to be completed."""
+    found = []
+    for folder in folders:
+        for path in sorted(folder.rglob("*.py")):
+            found += _functions(path)
+    chosen.shuffle(found)
+    for number, (source, start) in enumerate(found):
+        if number % 3 == 0 and start:
+            yield COMPLETE.format(start)
+        else:
+            yield f"```python\n{source}\n```\n\n{chosen.choice(CODE)}"
+
+
+def _functions(path: Path) -> Iterator[tuple[str, str]]:
+    """Sources of functions, and the part up to the docstring's end if there is one."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    lines = text.splitlines()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and node.end_lineno:
+            source = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
+            if FUNCTION[0] <= len(source) <= FUNCTION[1]:
+                head = node.body[0].end_lineno if ast.get_docstring(node) else 0
+                start = "\n".join(lines[node.lineno - 1 : head]) if head else ""
+                yield source, textwrap.dedent(start)
+
+
+def _of_user(turn: dict[str, str]) -> bool:
+    return turn.get("from", turn.get("role")) in ("human", "user")
+
+
 def stretch(chosen: random.Random, text: str, length: int) -> str:
     """Some of a text, from the start of a line."""
     if len(text) <= length:
@@ -109,9 +170,8 @@ def question(chosen: random.Random, document: str, tasks: tuple[str, ...]) -> st
     return f"{document}\n\n{task}"
 
 
-def questions(options: argparse.Namespace) -> Iterator[str]:
-    """An endless mixture of all kinds."""
-    chosen = random.Random(options.seed)
+def documents(options: argparse.Namespace, chosen: random.Random) -> Iterator[str]:
+    """Questions about documents of all kinds, endless."""
     kinds: list[tuple[float, list[str], tuple[str, ...], Callable | None]] = []
     if options.wiki:
         pages = wikipedia(options.wiki)
@@ -121,9 +181,9 @@ def questions(options: argparse.Namespace) -> Iterator[str]:
     if options.texts:
         kinds.append((0.15, [t for path in options.texts for t in texts(path)], DO, None))
     weights = [kind[0] for kind in kinds]
-    while True:
+    while kinds:
         _, sources, tasks, several = chosen.choices(kinds, weights)[0]
-        length = round(math.exp(chosen.uniform(math.log(SHORTEST), math.log(LONGEST))))
+        length = round(math.exp(chosen.uniform(math.log(SHORTEST), math.log(options.longest))))
         if several:
             document = several(chosen, sources, length)
         else:
@@ -131,12 +191,30 @@ def questions(options: argparse.Namespace) -> Iterator[str]:
         yield question(chosen, document, tasks)
 
 
+def questions(options: argparse.Namespace) -> Iterator[str]:
+    """All kinds mixed by --shares; a kind that is used up is left out."""
+    chosen = random.Random(options.seed)
+    sources = [
+        documents(options, chosen),
+        chats(options.chats, chosen),
+        functions(options.code, chosen),
+    ]
+    shares = list(options.shares)
+    while any(shares):
+        place = chosen.choices(range(len(sources)), shares)[0]
+        text = next(sources[place], None)
+        if text is None:
+            shares[place] = 0.0
+        else:
+            yield text
+
+
 def main() -> None:
     """Write --count questions."""
     options = _options()
     tested = Overlap.with_files([str(path) for path in options.exclude])
-    left, dropped = options.count, 0
-    with gzip.open(options.out, "wt", encoding="utf-8") as out, tqdm(total=left) as bar:
+    written = dropped = 0
+    with gzip.open(options.out, "wt", encoding="utf-8") as out, tqdm(total=options.count) as bar:
         for text in questions(options):
             if tested.has(text):
                 dropped += 1
@@ -144,10 +222,10 @@ def main() -> None:
             record = {"messages": [{"role": "user", "content": text}]}
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
             bar.update()
-            left -= 1
-            if not left:
+            written += 1
+            if written == options.count:
                 break
-    print(f"{options.count} questions; {dropped} shared words with the tests")
+    print(f"{written} questions; {dropped} shared words with the tests")
 
 
 def _options() -> argparse.Namespace:
@@ -155,6 +233,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--wiki", type=Path, help="a Wikipedia dump, .gz")
     parser.add_argument("--meetings", type=Path, help="JSON lines in QMSum's layout")
     parser.add_argument("--texts", type=Path, nargs="*", default=[], help="files of records")
+    parser.add_argument("--chats", type=Path, nargs="*", default=[], help="chats, JSON lines")
+    parser.add_argument("--code", type=Path, nargs="*", default=[], help="folders of Python files")
+    parser.add_argument(
+        "--shares", type=float, nargs=3, default=(0.2, 0.6, 0.2), help="of documents, chats, code"
+    )
+    parser.add_argument("--longest", type=int, default=LONGEST, help="characters of a document")
     parser.add_argument("--exclude", type=Path, nargs="*", default=[], help="what is tested with")
     parser.add_argument("--count", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=0)

@@ -14,6 +14,7 @@ from torch import Tensor
 from graft.kernels.launch import overlapped, wait
 
 MAX_MOVES = 64  # rows that one program of `move_rows` holds in registers
+NODES = 16  # of a program that rotates: one node has too little to load
 ARGMAX_BLOCK = 4096  # elements of a row per program of `argmax_rows`
 
 
@@ -85,11 +86,11 @@ def rotate_and_store(
     assert keys.stride() == values.stride(), "keys and values must have the same layout"
     assert keys.stride(2) == 1, "a key must be contiguous"
     query = qkv.new_empty(len(qkv), heads, size)
-    _rotate_and_store[(len(qkv), heads + 2 * kv_heads)](
+    _rotate_and_store[(triton.cdiv(len(qkv), NODES), heads + 2 * kv_heads)](
         qkv, positions, cosine, sine, rows, query, keys, values, *(head_norms or (qkv, qkv)),
-        keys.stride(0), keys.stride(1), epsilon,
+        len(qkv), keys.stride(0), keys.stride(1), epsilon,
         HEADS=heads, KV_HEADS=kv_heads, HALF=size // 2, NORMED=head_norms is not None,
-        BLOCK=triton.next_power_of_2(size // 2), num_warps=1, **overlapped(qkv.device),
+        BLOCK=triton.next_power_of_2(size // 2), NODES=NODES, **overlapped(qkv.device),
     )  # fmt: skip
     return query
 
@@ -100,31 +101,36 @@ def rotate(queries: Tensor, positions: Tensor, cosine: Tensor, sine: Tensor, siz
     heads = queries.shape[1] // size
     rotated = queries.new_empty(len(queries), heads, size)
     unused = (queries,) * 4
-    _rotate_and_store[(len(queries), heads)](
-        queries, positions, cosine, sine, positions, rotated, *unused, 0, 0, 0.0,
+    _rotate_and_store[(triton.cdiv(len(queries), NODES), heads)](
+        queries, positions, cosine, sine, positions, rotated, *unused, len(queries), 0, 0, 0.0,
         HEADS=heads, KV_HEADS=0, HALF=size // 2, NORMED=False,
-        BLOCK=triton.next_power_of_2(size // 2), num_warps=1, **overlapped(queries.device),
+        BLOCK=triton.next_power_of_2(size // 2), NODES=NODES, **overlapped(queries.device),
     )  # fmt: skip
     return rotated
 
 
-@triton.jit(do_not_specialize_on_alignment=["positions", "rows"])  # parts of a step's buffer
+@triton.jit(
+    do_not_specialize=["nodes"],
+    do_not_specialize_on_alignment=["positions", "rows"],  # parts of a step's buffer
+)
 def _rotate_and_store(
     qkv, positions, cosine, sine, rows, query, keys, values, query_norm, key_norm,
-    head_stride, row_stride, epsilon,
+    nodes, head_stride, row_stride, epsilon,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, HALF: tl.constexpr, NORMED: tl.constexpr,
-    BLOCK: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, NODES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One head of one node: of the queries, then of the keys, then of the values."""
-    node, head = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    """One head of some nodes: of the queries, then of the keys, then of the values."""
+    head = tl.program_id(1).to(tl.int64)
+    node = tl.program_id(0) * NODES + tl.arange(0, NODES)
     wait(PDL)
-    column = tl.arange(0, BLOCK)
-    inside = column < HALF
+    exists, node = node < nodes, node.to(tl.int64)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = exists[:, None] & (column < HALF)
     source = qkv + (node * (HEADS + 2 * KV_HEADS) + head) * (2 * HALF) + column
     first = tl.load(source, inside, other=0.0)
     second = tl.load(source + HALF, inside, other=0.0)
-    row = tl.load(rows + node).to(tl.int64)
-    stored = column < tl.where(row >= 0, HALF, 0)
+    row = tl.load(rows + node, exists[:, None], other=-1).to(tl.int64)
+    stored = inside & (row >= 0)
     if head >= HEADS + KV_HEADS:
         place = values + (head - HEADS - KV_HEADS) * head_stride + row * row_stride + column
         tl.store(place, first, stored)
@@ -132,14 +138,12 @@ def _rotate_and_store(
     else:
         a, b = first.to(tl.float32), second.to(tl.float32)
         if NORMED:
-            scale = tl.rsqrt(tl.sum(a * a + b * b, 0) / (2 * HALF) + epsilon)
-            if head < HEADS:
-                a *= tl.load(query_norm + column, inside, other=0.0).to(tl.float32) * scale
-                b *= tl.load(query_norm + HALF + column, inside, other=0.0).to(tl.float32) * scale
-            else:
-                a *= tl.load(key_norm + column, inside, other=0.0).to(tl.float32) * scale
-                b *= tl.load(key_norm + HALF + column, inside, other=0.0).to(tl.float32) * scale
-        angle = tl.load(positions + node).to(tl.int64) * HALF + column
+            scale = tl.rsqrt(tl.sum(a * a + b * b, 1) / (2 * HALF) + epsilon)[:, None]
+            gain = query_norm if head < HEADS else key_norm
+            a *= tl.load(gain + column, inside, other=0.0).to(tl.float32) * scale
+            b *= tl.load(gain + HALF + column, inside, other=0.0).to(tl.float32) * scale
+        position = tl.load(positions + node, exists[:, None], other=0).to(tl.int64)
+        angle = position * HALF + column
         turn, lift = tl.load(cosine + angle, inside), tl.load(sine + angle, inside)
         if head < HEADS:
             place = query + (node * HEADS + head) * (2 * HALF) + column

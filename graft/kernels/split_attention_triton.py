@@ -28,7 +28,6 @@ from graft.kernels.split_plan import (
     NODE_COLUMNS,
     SPLITS_PER_DOUBLING,
     TASK_COLUMNS,
-    UNCUT,
     SplitPlan,
     max_split,
     plan_splits,
@@ -37,6 +36,7 @@ from graft.kernels.split_plan import (
 from graft.kernels.tree_layout import TreeLayout
 
 FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
+_FEW_ROWS = tl.constexpr(FEW_ROWS)
 _LOG2E = tl.constexpr(1.4426950408889634)
 _KEYS = tl.constexpr(BLOCK)
 _MIN_SPLIT = tl.constexpr(MIN_SPLIT)
@@ -118,14 +118,13 @@ def tiles_of(dtype: torch.dtype) -> tuple[int, ...]:
     return (16,) if dtype == torch.float32 else (16, 64)
 
 
-def launch_of(tile: int, size: int, dtype: torch.dtype, parts: int) -> dict[str, int]:
+def launch_of(tile: int, size: int, dtype: torch.dtype) -> dict[str, int]:
     """Warps and pipeline stages; they do not change results."""
     if dtype == torch.float32:
         return {"num_warps": 4, "num_stages": 1 if size > 128 else 2}
     if size > 128:
         return {"num_warps": 4, "num_stages": 2}
-    several = parts > UNCUT or tile > FEW_ROWS  # programs of a processor
-    return {"num_warps": 4, "num_stages": 3 if several else 4}
+    return {"num_warps": 4, "num_stages": 3 if tile > FEW_ROWS else 4}
 
 
 def attend(
@@ -160,10 +159,12 @@ def attend(
         query, keys, values, result, mixed, sums, sinks, plan.extents, plan.positions,
         keys.stride(0), slots, plan.parts, scaled, softcap or 1.0, window or 0,
     )  # fmt: skip
-    if len(plan.tasks):
-        _attend[(len(plan.tasks), kv_heads)](
+    if tasks := len(plan.tasks):
+        # With few rows, all heads of a long task start before short tasks; with many, the tiles of
+        # one head follow each other, whose keys stay in the cache.
+        _attend[(kv_heads, tasks) if plan.tile <= FEW_ROWS else (tasks, kv_heads)](
             *shared, plan.tasks, TILE=plan.tile, **{**options, **overlapped(device, early=False)},
-            **launch_of(plan.tile, size, query.dtype, plan.parts),
+            **launch_of(plan.tile, size, query.dtype),
         )  # fmt: skip
     is_folded = plan.parts > FOLD
     if slots and is_folded:
@@ -175,7 +176,7 @@ def attend(
         _finish[(slots, kv_heads)](
             *shared, plan.nodes, plan.paths, plan.paths.shape[1],
             TILE=max(FEW_ROWS, triton.next_power_of_2(group)), IS_FOLDED=is_folded, **options,
-            **launch_of(FEW_ROWS, size, query.dtype, plan.parts),
+            **launch_of(FEW_ROWS, size, query.dtype),
         )  # fmt: skip
     return result
 
@@ -194,8 +195,9 @@ def _attend(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """One task for one key head; the columns of a task are those of `split_plan`."""
-    task = tasks + tl.program_id(0) * _TASK
-    head = tl.program_id(1)
+    HEADS_FIRST: tl.constexpr = TILE <= _FEW_ROWS
+    task = tasks + tl.program_id(1 if HEADS_FIRST else 0) * _TASK
+    head = tl.program_id(0 if HEADS_FIRST else 1)
     row = tl.load(task) + tl.arange(0, TILE)
     rows = tl.load(task + 1)
     is_row = tl.arange(0, TILE) < rows

@@ -22,7 +22,16 @@ from graft.tree.draft_tree import DraftTree, chain, root_only
 
 TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees that `warm_up` prepares batches of
 CONTEXT = 320  # tokens in front of them: short contexts have steps of their own shapes
-CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens prefilled in one step
+CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens prefilled in one step ...
+LARGE_CHUNK, LARGE_GPU = 8192, 70 << 30  # ... and on a GPU with so many bytes, as in vLLM
+
+
+def prefill_chunk_size(device: torch.device) -> int:
+    """Prompt tokens prefilled in one step on a device."""
+    if device.type == "cuda":
+        memory = torch.cuda.get_device_properties(device).total_memory
+        return LARGE_CHUNK if memory >= LARGE_GPU else CHUNKS["cuda"]
+    return CHUNKS.get(device.type, CHUNKS["cpu"])
 
 
 class Forward(Protocol):

@@ -20,7 +20,13 @@ from graft.models.forward_choice import (
     verify,
 )
 from graft.models.int8 import quantisation, stored_quantisation
-from graft.models.language_model import CHUNKS, Forward, LanguageModel, dtype_of, name_of
+from graft.models.language_model import (
+    Forward,
+    LanguageModel,
+    dtype_of,
+    name_of,
+    prefill_chunk_size,
+)
 from graft.models.llama_checkpoint import choose_weights, read_forward, verify_first_layers
 from graft.models.llama_files import can_read
 from graft.models.load_record import (
@@ -111,7 +117,7 @@ def load_model(
             forward,
             vocabulary=vocabulary,
             context_length=context_length or own,
-            chunk=CHUNKS[where.type],
+            chunk=prefill_chunk_size(where),
         ),
         tokenizer=record.tokenizer,
         checkpoint=checkpoint,

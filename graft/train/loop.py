@@ -107,16 +107,19 @@ class Loop:
         kind = self._device.type
         return torch.autocast(kind, torch.bfloat16, enabled=kind != "cpu")
 
-    @torch.no_grad()
     def _measure(self) -> None:
-        """Tokens per step on held-out rows, verified by the target's argmax."""
+        """Tokens per step on held-out rows, verified by the target's argmax.
+
+        In batches of the size of training and with gradients, so nothing is compiled again.
+        """
         if self._processes.rank:
             return
         rows, measured = self._setup.dataset.held_out, []
-        share = max(1, (self._settings.micro_batch or self._settings.batch) // 2)
-        for part in _parts(np.arange(len(rows)), share):
+        size = self._settings.micro_batch or self._settings.batch // self._processes.count
+        for part in _parts(np.arange(len(rows)), size):
             with self._precision():
-                batch = batch_of(rows, part, self._device)
+                batch = batch_of(rows, np.resize(part, size), self._device)
+                batch.loss_mask[len(part) :] = False
                 measured.append(chains(self._setup.objective.measure(self._head, batch)))
         accepted, counts = zip(*measured, strict=True)
         rates = (torch.stack(accepted).sum(0) / max(sum(counts), 1)).tolist()

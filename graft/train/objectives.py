@@ -20,7 +20,7 @@ from graft.train.batches import Batch, anchor_offset
 from graft.train.losses import OutputLayer, Supervision, cross_entropy
 from graft.train.packing import Rows
 from graft.train.settings import Settings
-from graft.train.target import Target
+from graft.train.target import Target, TargetOutputs
 
 DEPTH = 5  # chain length when measuring
 NOISE_LENGTH = 512  # EAGLE-1's noise is weaker in longer texts
@@ -94,7 +94,9 @@ class EagleObjective:
 
     def measure(self, head: nn.Module, batch: Batch) -> Outcome:
         """See Objective."""
-        return self._run(head, batch, batch.places, DEPTH, None)
+        steps = max(self._settings.unroll, DEPTH)  # as in training: one compiled graph for both
+        outcome = self._run(head, batch, batch.places, steps, None)
+        return Outcome(outcome.loss, outcome.agreed[:DEPTH], outcome.counted[:DEPTH])
 
     def _run(
         self,
@@ -150,20 +152,29 @@ class LongSpecObjective:
         positions = batch.places
         if not self._settings.vanilla_positions:
             positions = _shifted(batch, random, self._target, self._settings)
-        return self._run(head, batch, positions, [shift])
+        target = self._target.forward(batch, positions)
+        return self._run(head, batch, (target, positions), shift)
 
     def measure(self, head: nn.Module, batch: Batch) -> Outcome:
         """See Objective."""
-        return self._run(head, batch, batch.places, list(range(1, DEPTH + 1)))
+        target = self._target.forward(batch, batch.places)
+        given = target, batch.places
+        found = [self._run(head, batch, given, shift) for shift in range(1, DEPTH + 1)]
+        return Outcome(
+            torch.stack([each.loss for each in found]).sum(),
+            torch.cat([each.agreed for each in found]),
+            torch.cat([each.counted for each in found]),
+        )
 
-    def _run(self, head: nn.Module, batch: Batch, positions: Tensor, shifts: list[int]) -> Outcome:
-        target = self._target.forward(batch, positions)
+    def _run(
+        self, head: nn.Module, batch: Batch, given: tuple[TargetOutputs, Tensor], shift: int
+    ) -> Outcome:
+        target, positions = given
         embeddings = F.embedding(batch.tokens, self._target.embedding).float()
         window = window_mask(batch.documents, self._window)
-        masks = [shift_mask(batch.documents, shift) for shift in shifts]
+        masks = [shift_mask(batch.documents, shift)]
         outputs = head(embeddings, target.kv, positions, window, masks)
-        mask = _in_loss(batch, self.ahead)
-        counted = mask.expand(len(shifts), *mask.shape)
+        counted = _in_loss(batch, self.ahead)[None]
         labels = batch.tokens.roll(-self.ahead, 1).flatten()
         supervision = Supervision(
             target.last.flatten(0, 1),

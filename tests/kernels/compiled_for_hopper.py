@@ -73,7 +73,7 @@ def between_products() -> None:
     compile_kernel(decoder_triton._swiglu, BLOCK=1024, PDL=True)
     compile_kernel(
         decoder_triton._rotate_and_store,
-        HEADS=9, KV_HEADS=3, HALF=32, NORMED=True, BLOCK=32, PDL=True,
+        HEADS=9, KV_HEADS=3, HALF=32, NORMED=True, BLOCK=32, NODES=16, PDL=True,
     )  # fmt: skip
 
 

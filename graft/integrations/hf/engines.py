@@ -28,7 +28,12 @@ from graft.integrations.hf.split import explain_uneven_heads, shared_costs
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
-from graft.models.language_model import CHUNKS, Forward, LanguageModel, name_of
+from graft.models.language_model import (
+    Forward,
+    LanguageModel,
+    name_of,
+    prefill_chunk_size,
+)
 from graft.models.load import LoadedModel, build_forward, longest_context
 from graft.models.rope import STATIC_ROPE
 from graft.models.step_costs import StepCosts, costs_for
@@ -142,7 +147,7 @@ def _engine(model: PreTrainedModel, forward: Forward, kind: str, costs: StepCost
         forward,
         vocabulary=model.get_output_embeddings().weight.shape[0],
         context_length=_positions(model.config),
-        chunk=CHUNKS.get(model.device.type, CHUNKS["cpu"]),
+        chunk=prefill_chunk_size(model.device),
     )
     target.prefixes.use(max_rows=0)  # a batch shares prefixes; nothing is cached after it
     kinds = sorted({type(parameter).__name__ for parameter in model.parameters()})
