@@ -39,6 +39,7 @@ class Facts:
     llama_shaped: bool = True
     int8: bool = False  # whether the layers' products are
     packed: bool = False  # whether they stay in GGUF's blocks
+    kv_dtype: torch.dtype | None = None  # of the KV cache; None: the forward's own
     invariant: bool = False
 
 
@@ -161,7 +162,7 @@ def fastest_kind(facts: Facts) -> str:
     if facts.device.type == "cpu":
         if not facts.llama_shaped:
             return "hook"
-        panels = facts.invariant or facts.int8 or facts.packed
+        panels = facts.invariant or facts.int8 or facts.packed or facts.kv_dtype
         return "panels" if panels or panels_are_faster(facts.config, facts.dtype) else "lean"
     reason = why_not_graphed(facts)
     if reason is None:

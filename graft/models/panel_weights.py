@@ -21,6 +21,7 @@ _BITS = {
     torch.bfloat16: np.uint16,
     torch.float16: np.int16,
     torch.int8: np.int8,
+    torch.float8_e4m3fn: np.uint8,
 }
 PRODUCTS = ("qkv", "output", "gate_up", "down")
 
