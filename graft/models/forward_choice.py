@@ -1,7 +1,7 @@
 """The fastest forward that computes a network exactly."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -134,7 +134,7 @@ def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts
     """A forward of kind "panels", "graphed" or "lean"."""
     if kind == "panels":
         return PanelForward(shape, pack_weights(weights, facts.dtype))
-    weights = replace(weights, layers=list(weights.layers))
+    weights = weights.in_memory()
     if kind == "graphed":
         return graphed_forward(shape, weights)
     return _maybe_invariant(LeanForward(shape, weights, _attention(facts)), facts)

@@ -76,13 +76,12 @@ class FolderTensors:
         self._opened: Any = None
         self._bytes = 0  # read since it was opened
 
-    def load(self, name: str) -> Tensor:
-        """The tensor in its own dtype."""
+    def load(self, name: str, rows: slice | None = None) -> Tensor:
+        """The tensor in its own dtype, or some of its rows."""
         file = self._file(self._files[name])
-        if name in (EMBEDDING, OUTPUT) and self._vocabulary is not None:
-            tensor = file.get_slice(name)[: self._vocabulary]
-        else:
-            tensor = file.get_tensor(name)
+        if rows is None and name in (EMBEDDING, OUTPUT):
+            rows = slice(self._vocabulary)
+        tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
         self._bytes += tensor.nbytes
         return tensor
 
@@ -91,6 +90,20 @@ class FolderTensors:
             self._opened = None  # the old one is closed first
             self._path, self._opened, self._bytes = path, safe_open(path, "pt"), 0
         return self._opened
+
+
+class LazyRows:
+    """A matrix of the vocabulary, [V, E], whose rows are read when they are accessed."""
+
+    def __init__(self, load: Callable[[str, slice], Tensor], name: str, rows: int) -> None:
+        self._load, self._name, self._rows = load, name, rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        first, last, _ = rows.indices(self._rows)
+        return self._load(self._name, slice(first, last))
 
 
 class LazyLayers(Sequence[LayerWeights]):
@@ -117,20 +130,21 @@ def read_files(
     int8: bool = False,
 ) -> tuple[LlamaShape, LlamaWeights]:
     """Shape and (fused) weights of a checkpoint for which `can_read` holds, in the files' dtypes
-    where `dtype` is None. Layers are read on access, so a caller that needs them twice makes a list
-    of them. `int8` quantises products."""
+    where `dtype` is None. Layers and rows of the vocabulary are read on access; see
+    `LlamaWeights.in_memory`. `int8` quantises products."""
 
-    def load(name: str) -> Tensor:
+    def load(name: str, rows: slice | None = None) -> Tensor:
         if int8 and name.endswith(PRODUCT_WEIGHTS):
             return quantised(tensors.load(name)).detach()
-        return tensors.load(name).to(device=device, dtype=dtype)
+        return tensors.load(name, rows).to(device=device, dtype=dtype)
 
-    embedding = load(EMBEDDING)
+    embedding = LazyRows(load, EMBEDDING, config.vocab_size)
+    tied = config.tie_word_embeddings
     weights = LlamaWeights(
         embedding=embedding,
         layers=LazyLayers(load, config),
         final_norm=load(FINAL_NORM),
-        head=embedding if config.tie_word_embeddings else load(OUTPUT),
+        head=embedding if tied else LazyRows(load, OUTPUT, config.vocab_size),
     )
     return read_shape(config, device), weights
 
