@@ -29,8 +29,10 @@ class Citation:
 def cite(answer: str, texts: Sequence[str]) -> list[Citation]:
     """The longest spans in order, without overlap; case and punctuation may differ."""
     said, spans = _words(answer)
-    sources = [_words(text) for text in texts]
     wanted = {tuple(said[at : at + MIN_WORDS]) for at in range(len(said) - MIN_WORDS + 1)}
+    if not wanted:
+        return []
+    sources = [_words(text) for text in texts]
     places: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for number, (words, _) in enumerate(sources):
         for at in range(len(words) - MIN_WORDS + 1):
