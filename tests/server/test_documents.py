@@ -11,6 +11,7 @@ from tiny import tiny_engine
 from graft.decode.document_prompt import GAP, document_prompt
 from graft.documents import Document, document_messages
 from graft.sampling import SamplingParams
+from graft.server import tenants
 
 QUESTION = "where is the zebra"
 LIFT = {"title": "lift.md", "text": "  the lift is old and the river is near the inn\n"}
@@ -193,3 +194,13 @@ def test_the_example_of_the_page_cites_its_document(loaded_smollm2, capsys):
         exec(compile(example.replace("http://127.0.0.1:8000", running.url), str(PAGE), "exec"), {})
     citation = capsys.readouterr().out.splitlines()[-1]
     assert citation.endswith("lift.md document:0#char=0,32")
+
+
+def test_a_large_corpus_is_narrowed_to_documents_that_match(monkeypatch):
+    documents = [Document(str(n), f"flat {n} has a {name}") for n, name in enumerate("abzc")]
+    assert tenants.DocumentIndex(documents).matching("z") == documents
+    monkeypatch.setattr(tenants, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(tenants, "BEST_PASSAGES", 2)
+    index = tenants.DocumentIndex(documents)
+    assert [each.name for each in index.matching("who has the z or the c")] == ["2", "3"]
+    assert index.matching("nothing?") == documents[:2]
