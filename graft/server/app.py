@@ -14,7 +14,7 @@ from graft.server import chat, completions
 from graft.server.errors import SERVER_ERROR, ApiError, handle_errors
 from graft.server.grammar import Grammars
 from graft.server.logprobs import TokenTexts
-from graft.server.messages import encode_chat
+from graft.server.messages import prepare_chat
 from graft.server.metrics import Metrics
 from graft.server.middleware import AuthAndLimits, HostCheck
 from graft.server.pages import add_pages
@@ -25,13 +25,15 @@ from graft.server.schema import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    NewCorpus,
     RemoveCorpus,
     ResponsesRequest,
     TokenizeRequest,
+    as_documents,
 )
 from graft.server.settings import ServerSettings
 from graft.server.sse import JobResponse, finished
-from graft.server.tenants import Corpora, Tenants
+from graft.server.tenants import SHARED, Corpora, Tenants
 from graft.server.worker import Worker
 
 Answer = chat.ChatAnswer | completions.CompletionAnswer | ResponseAnswer
@@ -65,7 +67,7 @@ class Server:
         events = await finished(self.worker, job, request)
         if events is None:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return answer.complete(job.results, events)
+        return await self.worker.run_in_thread(lambda: answer.complete(job.results, events))
 
 
 def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
@@ -134,7 +136,7 @@ def _add_tokens(app: FastAPI, server: Server) -> None:
 
     def tokens_of(body: TokenizeRequest) -> list[int]:
         if body.messages is not None and body.prompt is None:
-            return encode_chat(engine, body.messages, body.tools or []).tokens
+            return prepare_chat(engine, body.messages, body.tools or []).encode().tokens
         if body.prompt is None or body.messages is not None:
             raise InputError("give either prompt or messages")
         if not body.add_special_tokens or not body.prompt.strip():
@@ -171,7 +173,7 @@ def _add_corpora(app: FastAPI, server: Server) -> None:
     async def add(body: AddCorpus, request: Request) -> dict[str, Any]:
         """Add texts to draft from."""
         corpus_id, corpus = await server.worker.run_indexing(
-            lambda: corpora.add(_tenant(request), body.corpus_id, body.documents)
+            lambda: corpora.add(_tenant(request), body.corpus_id, as_documents(body.documents))
         )
         return {
             "success": True,
@@ -193,6 +195,32 @@ def _add_corpora(app: FastAPI, server: Server) -> None:
             "success": True,
             "corpus_token_counts": {key: corpus.tokens for key, corpus in known.items()},
         }
+
+    def corpus_card(corpus_id: str, documents: int, tokens: int | None) -> dict[str, Any]:
+        return {"id": corpus_id, "object": "corpus", "documents": documents, "tokens": tokens}
+
+    @app.post("/v1/corpora")
+    async def create(body: NewCorpus, request: Request) -> dict[str, Any]:
+        """Add documents to answer and to draft from."""
+        corpus_id, corpus = await server.worker.run_indexing(
+            lambda: corpora.add(_tenant(request), body.id, as_documents(body.documents))
+        )
+        return corpus_card(corpus_id, len(corpus.index), corpus.tokens)
+
+    @app.get("/v1/corpora")
+    async def list_corpora(request: Request) -> dict[str, Any]:
+        """The corpora that requests of this key may name."""
+        own = corpora.of(_tenant(request)).items()
+        cards = [corpus_card(key, len(each.index), each.tokens) for key, each in own]
+        if corpora.shared:
+            cards.insert(0, corpus_card(SHARED, len(corpora.shared), None))
+        return {"object": "list", "data": cards}
+
+    @app.delete("/v1/corpora/{corpus_id}")
+    async def delete(corpus_id: str, request: Request) -> dict[str, Any]:
+        """Remove a corpus."""
+        await server.worker.run_indexing(lambda: corpora.remove(_tenant(request), corpus_id))
+        return {"id": corpus_id, "object": "corpus", "deleted": True}
 
 
 def _add_status(app: FastAPI, server: Server) -> None:

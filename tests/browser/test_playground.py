@@ -96,7 +96,7 @@ def test_a_dropped_file_gets_two_answers_with_the_same_text(server, open_page):
         asked(page)
     sent = first.value.post_data_json
     assert sent["documents"] == [{"title": "river.md", "text": DOCUMENT}]
-    assert DOCUMENT.strip() in sent["messages"][0]["content"]
+    assert sent["messages"] == [{"role": "user", "content": QUESTION}]
     answered(page)
     drafted, plain = panes(page)
     assert drafted.locator(".text").inner_text() == plain.locator(".text").inner_text()
@@ -246,13 +246,20 @@ def test_markup_in_documents_and_names_is_only_text(server, open_page):
     assert page.locator("#viewer-title").inner_text() == name
 
 
-def test_the_page_shows_the_servers_error_for_a_document_that_is_too_long(server, open_page):
+def test_the_page_shows_the_servers_error_for_a_question_that_is_too_long(server, open_page):
+    page = open_page(server.url)
+    asked(page, question=DOCUMENT * 30)
+    expect(page.locator("#trouble")).to_contain_text("tokens")
+
+
+@pytest.mark.parametrize("in_prompt", [True, False])
+def test_a_long_document_is_answered_from_its_passages_or_drafted_from(
+    server, open_page, in_prompt
+):
     page = open_page(server.url)
     page.evaluate(DROP, ["long.txt", DOCUMENT * 30])
+    page.locator("#documents input[type=checkbox]").set_checked(in_prompt)
     asked(page)
-    expect(page.locator("#trouble")).to_contain_text("tokens")
-    page.locator("#documents input[type=checkbox]").uncheck()  # drafted from, not read
-    page.locator("#go").click()
     answered(page)
 
 
@@ -261,6 +268,7 @@ def test_the_key_is_requested_and_never_in_a_url(open_page):
         page = open_page(running.url)
         dialog = page.locator("#key-dialog")
         dialog.wait_for(state="visible")
+        assert page.locator("#key-trouble").inner_text() == ""
         page.keyboard.type("wrong")
         page.keyboard.press("Enter")
         expect(page.locator("#key-trouble")).to_contain_text("wrong")

@@ -10,6 +10,7 @@ export class Trouble extends Error {
 }
 
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
 function headers() {
   const key = sessionStorage.getItem(KEY);
