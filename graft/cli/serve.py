@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from graft.cli.options import ModelOptions, takes_options
+from graft.documents.formats import FORMATS
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class ServeOptions(ModelOptions):
         typer.Option(
             metavar="PATH",
             help="Documents that answer every chat: a file, a folder or a quoted pattern; "
-            "repeatable.",
+            f"repeatable. Formats: {FORMATS}.",
         ),
     ] = None
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests running at once.")] = 8

@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 
 from graft import __version__
 from graft.decode.engine import Engine
-from graft.errors import InputError
+from graft.documents.formats import FORMATS
+from graft.documents.read import parse_document
+from graft.errors import InputError, MissingDependencyError
 from graft.server import chat, completions
 from graft.server.errors import SERVER_ERROR, ApiError, handle_errors
 from graft.server.grammar import Grammars
@@ -37,6 +39,12 @@ from graft.server.tenants import SHARED, Corpora, Tenants
 from graft.server.worker import Worker
 
 Answer = chat.ChatAnswer | completions.CompletionAnswer | ResponseAnswer
+FILE = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 CLIENT_CLOSED_REQUEST = 499  # nginx's status code
 
 
@@ -97,6 +105,7 @@ def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
     _add_texts(app, server)
     _add_tokens(app, server)
     _add_corpora(app, server)
+    _add_files(app, server)
     _add_status(app, server)
     add_pages(app)
     return app
@@ -223,6 +232,22 @@ def _add_corpora(app: FastAPI, server: Server) -> None:
         return {"id": corpus_id, "object": "corpus", "deleted": True}
 
 
+def _add_files(app: FastAPI, server: Server) -> None:
+    @app.post("/v1/documents/text", openapi_extra=FILE)
+    async def read(request: Request, title: str = Query(min_length=1, max_length=512)) -> Any:  # noqa: ANN401
+        """The text of a file, as `documents` take it; `title` is its name. Nothing is kept."""
+        data = await request.body()
+
+        def document() -> dict[str, Any]:
+            try:
+                made = parse_document(data, title, server.settings.max_body)
+            except MissingDependencyError as error:
+                raise ApiError(f"the server cannot read this: {error}", 501) from None
+            return {"title": title, "text": made.text, "pages": list(made.pages) or None}
+
+        return await server.worker.run_indexing(document)
+
+
 def _add_status(app: FastAPI, server: Server) -> None:
     def card() -> dict[str, Any]:
         return {
@@ -257,6 +282,7 @@ def _add_status(app: FastAPI, server: Server) -> None:
             "default_method": server.engine.default_draft,
             "max_document_characters": server.settings.max_document_characters,
             "max_body_bytes": server.settings.max_body,
+            "formats": FORMATS,
         }
 
     @app.get("/health")

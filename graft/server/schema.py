@@ -16,6 +16,7 @@ from graft.server.errors import ApiError
 TEXTS = ("text", "input_text", "output_text")  # types of parts
 MAX_STOPS = 64
 MAX_ITEMS = 10_000  # of lists that are processed item by item
+MAX_PAGES = 100_000
 MAX_CORPORA = 64  # named in a request
 MAX_TOKENS = 1 << 20  # of a prompt; the context length is checked later
 Tokens = Annotated[list[int], Field(max_length=MAX_TOKENS)]
@@ -97,10 +98,12 @@ def plain_text(content: str | list[Part] | None) -> str:
 
 
 class TitledText(Strict):
-    """A text; the title names it in prompts and citations."""
+    """A text; the title names it in prompts and citations, which also have the page if `pages` has
+    the first character of every page."""
 
     text: str
     title: str | None = Field(default=None, max_length=512)
+    pages: list[int] | None = Field(default=None, max_length=MAX_PAGES)
 
 
 Texts = Annotated[list[str | TitledText], Field(max_length=MAX_ITEMS)]
@@ -112,7 +115,12 @@ def as_documents(texts: Sequence[str | TitledText]) -> list[Document]:
     for number, each in enumerate(given):
         if not each.text.strip():
             raise ApiError(f"documents.{number} is empty", param=f"documents.{number}")
-    return [Document(each.title or str(n), each.text) for n, each in enumerate(given, 1)]
+        if sorted({0, *(each.pages or [])}) != (each.pages or [0]):
+            raise ApiError("pages must rise from 0", param=f"documents.{number}.pages")
+    return [
+        Document(each.title or str(number), each.text, tuple(each.pages or ()))
+        for number, each in enumerate(given, 1)
+    ]
 
 
 class StructuredOutputs(Strict):

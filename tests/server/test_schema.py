@@ -19,6 +19,7 @@ ROUTES = [
     ("POST", "/v1/corpora"),
     ("GET", "/v1/corpora"),
     ("DELETE", "/v1/corpora/{corpus_id}"),
+    ("POST", "/v1/documents/text"),
     ("GET", "/v1/models"),
     ("GET", "/v1/models/{name}"),
     ("GET", "/health"),

@@ -1,12 +1,16 @@
 """Requests are answered from documents and corpora, and cite them."""
 
+import gzip
 import re
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 from serving import serving
 from tiny import tiny_engine
+from tiny_office import TABLE, docx
+from tiny_pdf import text_pdf
 
 from graft.decode.document_prompt import GAP, document_prompt
 from graft.documents import Document, document_messages
@@ -204,3 +208,43 @@ def test_a_large_corpus_is_narrowed_to_documents_that_match(monkeypatch):
     index = tenants.DocumentIndex(documents)
     assert [each.name for each in index.matching("who has the z or the c")] == ["2", "3"]
     assert index.matching("nothing?") == documents[:2]
+
+
+def test_files_become_documents_with_pages(server):
+    def read(data, title, status=200):
+        answer = httpx.post(
+            f"{server.url}/v1/documents/text",
+            params={"title": title},
+            content=data,
+            headers={"Authorization": "Bearer first"},
+        )
+        assert answer.status_code == status
+        return answer.json()
+
+    made = read(text_pdf(["the inn"], ["the lift is old and near"]), "house.pdf")
+    assert made == {
+        "title": "house.pdf",
+        "text": "the inn\n\nthe lift is old and near",
+        "pages": [0, 9],
+    }
+    with user(server) as client:
+        [choice] = ask(client, documents=[made], **repeat("The lift is old")).choices
+    [citation] = choice.message.annotations
+    assert citation.url_citation.model_dump()["pages"] == [2, 2]
+    assert TABLE in read(docx(), "prices.docx")["text"]
+    assert "damaged" not in read(b"a,b\n1,2\n", "t.csv")["text"]
+    for data, title, words in [
+        (b"", "a.txt", "a.txt is empty"),
+        (b"a\0b", "../../etc/passwd", "is a binary file; can be read: text"),
+        (gzip.compress(b"a" * (17 << 20)), "a.txt.gz", "more than 16 MB"),
+    ]:
+        assert words in read(data, title, 400)["error"]["message"]
+
+
+@pytest.mark.parametrize("pages", [[1], [0, 5, 5], [0, 9, 5], []])
+def test_wrong_pages_are_refused(client, pages):
+    if not pages:
+        assert ask(client, documents=[{"text": ZOO, "pages": pages}])
+        return
+    with pytest.raises(openai.BadRequestError, match="pages must rise from 0"):
+        ask(client, documents=[{"text": ZOO, "pages": pages}])

@@ -43,6 +43,17 @@ export async function serverInfo() {
   return (await reached("/server_info", { headers: headers() })).json();
 }
 
+// The text of a file, and the first character of each page if it has pages.
+export async function documentText(file) {
+  const title = encodeURIComponent(file.name);
+  const answer = await reached(`/v1/documents/text?title=${title}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/octet-stream", ...headers() },
+    body: file,
+  });
+  return answer.json();
+}
+
 // The chunks of a streamed chat; a Trouble if the stream ends early.
 export async function* streamChat(body, signal) {
   const answer = await reached("/v1/chat/completions", {

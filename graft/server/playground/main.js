@@ -24,7 +24,7 @@ async function connect() {
   try {
     const info = await serverInfo();
     byId("model").textContent = `${info.model} · context ${count(info.max_model_len, "token")} · Graft ${info.version}`;
-    documents.limit(info.max_document_characters, info.max_body_bytes);
+    documents.limit(info);
     offerMethods(info);
     byId("trouble").textContent = "";
   } catch (error) {

@@ -7,6 +7,12 @@ export class Prompt {
     this.draftTexts = documents.filter((each) => !each.read);
   }
 
+  // The same of an annotation.
+  cited({ url }) {
+    const [, index, start, end] = url.match(/^document:(\d+)#char=(\d+),(\d+)$/).map(Number);
+    return this.passage({ kind: "document", index, start, end });
+  }
+
   // The document and characters of a trace's `copied_from`; null if it is in no document.
   passage(from) {
     const texts = { document: this.documents, draft_text: this.draftTexts }[from?.kind];

@@ -38,5 +38,5 @@ export function requestBody(prompt, settings, { drafted }) {
   };
 }
 
-const titled = (documents) => documents.map(({ name, text }) => ({ title: name, text }));
+const titled = (documents) => documents.map(({ name, text, pages }) => ({ title: name, text, ...(pages && { pages }) }));
 const randomNumber = () => crypto.getRandomValues(new Uint32Array(1))[0];
