@@ -182,10 +182,11 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
         if preset in STORE_PRESETS and not folder:
             raise InputError(f"draft {preset!r} needs a datastore; name it: {preset}:FOLDER")
         if preset not in STORE_PRESETS and part not in known:
-            stores = [f"{preset}:FOLDER" for preset in STORE_PRESETS]
-            raise InputError(
-                f"unknown draft {part!r}; choose one of {', '.join([*known, *stores])}"
-            )
+            choices = [*known, *(f"{preset}:FOLDER" for preset in STORE_PRESETS)]
+            needed = [each for each in presets_with(draft_model=True, head=True)
+                      if each not in known]  # fmt: skip
+            more = f"; with --draft-model or --head also {', '.join(needed)}" if needed else ""
+            raise InputError(f"unknown draft {part!r}; choose one of {', '.join(choices)}{more}")
 
 
 def check_verifier(name: str, draft: str) -> None:

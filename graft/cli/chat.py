@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from graft.documents import Document
 
 KEPT = "later questions use the same passages; /reset selects new ones"
-HELP = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer."
+HELP = "/reset starts a new conversation, /exit, /quit or Ctrl-D ends it, Ctrl-C stops an answer."
 
 
 @takes_options
@@ -39,7 +39,7 @@ def chat(
     conversation = Conversation(options, options.load(), params, documents)
     print(HELP, file=sys.stderr)
     while (line := read_line()) is not None:
-        if line == "/exit":
+        if line in ("/exit", "/quit"):
             break
         if line == "/reset":
             conversation.reset()

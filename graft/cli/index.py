@@ -15,6 +15,7 @@ from graft.cli.failures import fails_in_one_line
 from graft.cli.index_passages import passages
 from graft.cli.options import JSON
 from graft.cli.show import Spinner, print_result
+from graft.documents.formats import FORMATS
 
 if TYPE_CHECKING:
     from graft.match.store_build import Progress, StoreWriter
@@ -38,8 +39,7 @@ FILES = Annotated[
     list[str],
     typer.Argument(
         metavar="FILES...",
-        help="Text, Markdown, HTML, PDF, JSON arrays and lines, parquet, also gzipped: files, "
-        "folders or quoted patterns.",
+        help=f"Files, folders or quoted patterns, also gzipped: {FORMATS}; parquet.",
     ),
 ]
 FIELD = Annotated[

@@ -12,6 +12,7 @@ import typer
 
 from graft.cli.method_options import MethodOptions, parse_size
 from graft.cli.show import Spinner
+from graft.documents.formats import FORMATS
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ class DocumentOptions:
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Text, Markdown, HTML or PDF to answer from: a file, a folder or a quoted pattern "
-            "such as 'docs/**/*.pdf'; repeatable.",
+            help="Document to answer from: a file, a folder or a quoted pattern such as "
+            f"'docs/**/*.pdf'; repeatable. Formats: {FORMATS}.",
         ),
     ] = None
     full: Annotated[

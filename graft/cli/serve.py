@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from graft.cli.options import ModelOptions, takes_options
+from graft.documents.formats import FORMATS
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -50,6 +51,14 @@ class ServeOptions(ModelOptions):
     served_model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model in the API.")
     ] = None
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Documents that answer every chat: a file, a folder or a quoted pattern; "
+            f"repeatable. Formats: {FORMATS}.",
+        ),
+    ] = None
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests running at once.")] = 8
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Maximum requests queued; others get status 429.")
@@ -62,6 +71,7 @@ class ServeOptions(ModelOptions):
 
     def settings(self) -> "ServerSettings":
         """The settings of the server; InputError for a wrong value."""
+        from graft.documents import read_documents
         from graft.server.settings import ServerSettings
 
         named = [key for key in os.environ.get("GRAFT_API_KEY", "").split(",") if key]
@@ -72,6 +82,7 @@ class ServeOptions(ModelOptions):
             name=self.served_model_name,
             api_keys=keys,
             hosts=self.hosts(),
+            corpus=tuple(read_documents(self.corpus or [])),
             max_waiting=self.max_waiting,
             timeout=self.timeout,
             grace=self.grace,

@@ -140,3 +140,12 @@ def test_port_in_use_is_refused_before_loading(cli, engine, served):
     assert done.exit_code == 1
     assert "choose another" in done.stderr
     assert not engine.loaded
+
+
+def test_corpus_is_read_before_loading(cli, engine, served, document):
+    refused = cli("serve", "--port", 0, "--corpus", "nowhere.md")
+    assert refused.exit_code == 1
+    assert "nowhere.md" in refused.stderr
+    assert not engine.loaded
+    assert cli("serve", "--port", 0, "--corpus", document).exit_code == 0
+    assert [each.name for each in settings_of(served).corpus] == ["contract.md"]

@@ -188,7 +188,7 @@ def test_unsupported_fields_are_errors_with_their_name(http, fields, param):
         ("/v1/completions", {"prompt": "a", "guided_regex": "[a"}, 400, "grammar"),
         ("/v1/completions", {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, 400,
          "one structured"),
-        ("/v1/completions", {"prompt": "a", "documents": ["a" * 1_000_001]}, 413, "documents"),
+        ("/v1/completions", {"prompt": "a", "draft_texts": ["a" * 1_000_001]}, 413, "draft_texts"),
         ("/v1/responses", {"input": "a", "previous_response_id": "b"}, 400, "previous_response_id"),
         ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}, 400, "tools"),
         ("/tokenize", {}, 400, "prompt or messages"),
@@ -237,7 +237,7 @@ def test_a_disconnected_client_frees_its_cache_rows(server, stream):
     assert settled(server) == 0
 
 
-def test_grammars_documents_predictions_and_speculation_are_per_request(server, http):
+def test_grammars_predictions_and_speculation_are_per_request(server, http):
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip
     wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}

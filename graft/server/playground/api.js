@@ -10,6 +10,7 @@ export class Trouble extends Error {
 }
 
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
 function headers() {
   const key = sessionStorage.getItem(KEY);
@@ -40,6 +41,17 @@ const sentence = (text) => `${text[0].toUpperCase()}${text.slice(1)}${text.endsW
 
 export async function serverInfo() {
   return (await reached("/server_info", { headers: headers() })).json();
+}
+
+// The text of a file, and the first character of each page if it has pages.
+export async function documentText(file) {
+  const title = encodeURIComponent(file.name);
+  const answer = await reached(`/v1/documents/text?title=${title}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/octet-stream", ...headers() },
+    body: file,
+  });
+  return answer.json();
 }
 
 // The chunks of a streamed chat; a Trouble if the stream ends early.

@@ -44,6 +44,7 @@ function take(answer, chunk, served, onProgress) {
   const [choice] = chunk.choices;
   if (!choice) return;
   served.finish = choice.finish_reason ?? served.finish;
+  answer.cite(choice.delta.annotations ?? []);
   for (const entry of choice.trace ?? []) answer.add(entry);
   if (choice.trace) onProgress(answer, served);
   else if (choice.delta.content) answer.addPlainText(choice.delta.content);
