@@ -6,14 +6,13 @@ scale multiplies the sum, or its block's scale multiplies the code; a code of 4 
 and the same bits for a row in any call, and long prompts use the dense form in a library's product.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from graft.kernels.launch import overlapped, wait
+from graft.kernels.packed_matrix import BLOCK, PackedMatrix
 from graft.kernels.product_triton import (
     ProductPlan,
     accumulate,
@@ -22,141 +21,54 @@ from graft.kernels.product_triton import (
     zero_sums,
 )
 
-BLOCK = 128  # inputs of a block of codes of 4 bits at most: the first half are the low bits
 # A 16-bit float whose last mantissa bits count ones: its bits, and its value.
 MAGIC = {torch.float16: (0x6400, 1024), torch.bfloat16: (0x4300, 128)}
 
 
-@dataclass(frozen=True, slots=True)
-class PackedMatrix:
-    """A quantised matrix [O, I] for products in a dtype of 16 bits.
-
-    FP8: `codes` float8_e4m3fn [O, I]; `scales` [G, O] float32. 4 bits: `codes` uint8
-    [I / block, O, block / 2], input i of a block in the low bits and input block / 2 + i in the
-    high ones; `scales` and `zeros` [G, O] in the dtype of products. A scale is for I / G inputs.
-    """
-
-    codes: Tensor
-    scales: Tensor
-    zeros: Tensor | None
-    dtype: torch.dtype
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Outputs and inputs."""
-        if self.zeros is None:
-            outputs, depth = self.codes.shape
-            return outputs, depth
-        blocks, outputs, half = self.codes.shape
-        return outputs, blocks * 2 * half
-
-    @property
-    def group(self) -> int:
-        """Inputs of a scale."""
-        return self.shape[1] // len(self.scales)
-
-    @property
-    def nbytes(self) -> int:
-        """Of codes and scales."""
-        return sum(x.nbytes for x in (self.codes, self.scales, self.zeros) if x is not None)
-
-    @property
-    def device(self) -> torch.device:
-        """Of the codes."""
-        return self.codes.device
-
-    @property
-    def storage(self) -> str:
-        """Bits of a code and inputs of a scale."""
-        bits = "fp8" if self.zeros is None else "int4"
-        return f"{self.dtype} {bits} {len(self.scales)}"
-
-    @property
-    def factors(self) -> Tensor | None:
-        """[O] float32 that sums are multiplied by; None where scales are part of `dense`."""
-        return self.scales[0] if self.zeros is None and len(self.scales) == 1 else None
-
-    def dense(self) -> Tensor:
-        """[O, I], apart from `factors`."""
-        if self.codes.device.type == "cuda":
-            return widen(self)
-        outputs, depth = self.shape
-        if self.zeros is None:
-            values = self.codes.float()
-            if self.factors is None:
-                values = values * self.scales.T.repeat_interleave(self.group, 1)
-            return values.to(self.dtype)
-        codes = torch.cat([self.codes & 15, self.codes >> 4], -1)  # [blocks, O, block]
-        codes = codes.transpose(0, 1).reshape(outputs, depth).to(self.dtype)
-        scales, zeros = (x.T.repeat_interleave(self.group, 1) for x in (self.scales, self.zeros))
-        return (codes - zeros) * scales
-
-    def plans(self, rows: int, outputs: int) -> list[ProductPlan]:  # noqa: ARG002
-        """Plans worth measuring, the likely best first."""
-        tile = min(max(16, triton.next_power_of_2(rows)), 128)
-        if tile > 32:  # noqa: PLR2004
-            found = [(64, 128, 4, 4, True), (128, 128, 8, 3, True)]
-        else:
-            found = [(64, 128, 4, 4, True), (16, 128, 2, 8, False), (32, 128, 4, 6, False)]
-            if self.factors is not None:
-                found += [(16, 256, 2, 6, False), (64, 256, 4, 4, True)]
-        return [ProductPlan(tile, *each) for each in found]
-
-    def product(
-        self,
-        x: Tensor,
-        *,
-        bias: Tensor | None = None,
-        gated: bool = False,
-        segments: int = 1,
-        out: Tensor | None = None,
-        plan: ProductPlan,
-    ) -> Tensor:
-        """See `product_triton.product`."""
-        rows, depth = x.shape
-        outputs = self.shape[0] // 2 if gated else self.shape[0]
-        assert x.is_contiguous(), "rows must be contiguous"
-        y = out
-        if y is None and segments > 1:
-            y = x.new_empty(segments, rows, outputs, dtype=torch.float32)
-        elif y is None:
-            y = x.new_empty(rows, outputs)
-        grid = (triton.cdiv(rows, plan.rows), triton.cdiv(outputs, plan.outputs), segments)
-        span = depth if segments == 1 else segment_span(depth, segments)
-        magic, ones = MAGIC[self.dtype]
-        _packed_product[grid](
-            x, self.codes, self.scales, self.zeros, x if bias is None else bias, y,
-            rows, outputs, self.shape[0], depth, span,
-            ROWS=plan.rows, OUTPUTS=plan.outputs, STAGES=plan.stages,
-            DEPTH=2 * self.codes.shape[2] if self.zeros is not None else plan.depth,
-            GROUP=self.group, FOUR_BITS=self.zeros is not None, AFTER=self.factors is not None,
-            MAGIC=magic, ONES=ones, SWAPPED=plan.swapped, BIASED=bias is not None, GATED=gated,
-            PARTIAL=segments > 1, num_warps=plan.warps, **overlapped(x.device),
-        )  # fmt: skip
-        return y
+def packed_plans(matrix: PackedMatrix, rows: int) -> list[ProductPlan]:
+    """Plans worth measuring, the likely best first."""
+    tile = min(max(16, triton.next_power_of_2(rows)), 128)
+    if tile > 32:  # noqa: PLR2004
+        found = [(64, 128, 4, 4, True), (128, 128, 8, 3, True)]
+    else:
+        found = [(64, 128, 4, 4, True), (16, 128, 2, 8, False), (32, 128, 4, 6, False)]
+        if matrix.factors is not None:
+            found += [(16, 256, 2, 6, False), (64, 256, 4, 4, True)]
+    return [ProductPlan(tile, *each) for each in found]
 
 
-def joined(parts: list[PackedMatrix]) -> PackedMatrix:
-    """The matrix with the outputs of all of them."""
-    first = parts[0]
-    assert len({len(part.scales) for part in parts}) == 1, "scales must be for the same inputs"
-    zeros = None
-    if first.zeros is not None:
-        zeros = torch.cat([part.zeros for part in parts if part.zeros is not None], 1)
-    codes = torch.cat([part.codes.view(torch.uint8) for part in parts], 0 if zeros is None else 1)
-    return PackedMatrix(
-        codes.view(first.codes.dtype),
-        torch.cat([part.scales for part in parts], 1),
-        zeros,
-        first.dtype,
-    )
-
-
-def pack_four_bits(codes: Tensor, group: int) -> Tensor:
-    """`PackedMatrix.codes` of codes [O, I] uint8 below 16, with scales for `group` inputs each."""
-    outputs, depth = codes.shape
-    low, high = codes.view(outputs, -1, 2, min(group, BLOCK) // 2).unbind(2)
-    return (low | high << 4).transpose(0, 1).contiguous()
+def packed_product(
+    x: Tensor,
+    matrix: PackedMatrix,
+    *,
+    bias: Tensor | None = None,
+    gated: bool = False,
+    segments: int = 1,
+    out: Tensor | None = None,
+    plan: ProductPlan,
+) -> Tensor:
+    """See `product_triton.product`."""
+    rows, depth = x.shape
+    outputs = matrix.shape[0] // 2 if gated else matrix.shape[0]
+    assert x.is_contiguous(), "rows must be contiguous"
+    y = out
+    if y is None and segments > 1:
+        y = x.new_empty(segments, rows, outputs, dtype=torch.float32)
+    elif y is None:
+        y = x.new_empty(rows, outputs)
+    grid = (triton.cdiv(rows, plan.rows), triton.cdiv(outputs, plan.outputs), segments)
+    span = depth if segments == 1 else segment_span(depth, segments)
+    magic, ones = MAGIC[matrix.dtype]
+    _packed_product[grid](
+        x, matrix.codes, matrix.scales, matrix.zeros, x if bias is None else bias, y,
+        rows, outputs, matrix.shape[0], depth, span,
+        ROWS=plan.rows, OUTPUTS=plan.outputs, STAGES=plan.stages,
+        DEPTH=2 * matrix.codes.shape[2] if matrix.zeros is not None else plan.depth,
+        GROUP=matrix.group, FOUR_BITS=matrix.zeros is not None, AFTER=matrix.factors is not None,
+        MAGIC=magic, ONES=ones, SWAPPED=plan.swapped, BIASED=bias is not None, GATED=gated,
+        PARTIAL=segments > 1, num_warps=plan.warps, **overlapped(x.device),
+    )  # fmt: skip
+    return y
 
 
 def widen(matrix: PackedMatrix) -> Tensor:

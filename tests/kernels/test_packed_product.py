@@ -7,12 +7,8 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.kernels.decoder_triton import swiglu
-from graft.kernels.packed_product_triton import (
-    PackedMatrix,
-    joined,
-    pack_four_bits,
-    widen,
-)
+from graft.kernels.packed_matrix import PackedMatrix, joined, pack_four_bits
+from graft.kernels.packed_product_triton import widen
 from graft.kernels.product_triton import ProductPlan, product
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
