@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from tiny import tiny_network, tiny_tokenizer
 from torch import Tensor
-
-from tests.tiny import tiny_network, tiny_tokenizer
 
 AWQ_COLUMNS = [0, 2, 4, 6, 1, 3, 5, 7]  # the output in each four bits of a word
 Quantised = tuple[dict[str, Tensor], Tensor]  # stored tensors by suffix, and the dense weight

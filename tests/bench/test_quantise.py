@@ -4,12 +4,12 @@ import sys
 
 import pytest
 import torch
+from tiny import tiny_network, tiny_tokenizer
 
 from benchmarks import quantise
 from graft.models.checkpoints.pretrained import locate
 from graft.models.llama_files import can_read, open_tensors
 from graft.models.load import read_config
-from tests.tiny import tiny_network, tiny_tokenizer
 
 
 @pytest.mark.parametrize(("kind", "near"), [("fp8", 0.04), ("int4", 0.16)])

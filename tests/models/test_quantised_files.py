@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_quantised import LAYOUTS, save_quantised
 
 from graft import SamplingParams, load
 from graft.errors import GraftError
@@ -13,7 +14,6 @@ from graft.models.language_model import LanguageModel
 from graft.models.llama_files import can_read, open_tensors, read_files
 from graft.models.load_record import StoredConfig
 from graft.models.quantised_files import layout_of
-from tests.tiny_quantised import LAYOUTS, save_quantised
 
 CPU = torch.device("cpu")
 all_layouts = pytest.mark.parametrize("layout", LAYOUTS)
