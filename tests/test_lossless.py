@@ -473,10 +473,20 @@ def test_different_seeds_give_different_texts(bench, draft):
     assert len(set(texts)) == 4
 
 
+def stored_in_16_bits(forward):
+    forward.store_kv(torch.bfloat16)
+    return forward
+
+
 @pytest.fixture(
-    scope="module", params=daily(["lean", "hook", "int8", "int8 hook"], "lean", "hook", "int8")
+    scope="module",
+    params=daily(
+        ["lean", "hook", "int8", "int8 hook", "bf16 cache"], "lean", "hook", "int8", "bf16 cache"
+    ),
 )
 def other_bench(request):
+    if "cache" in request.param:
+        return Bench(wrap=stored_in_16_bits)
     if "int8" in request.param:
         kind = "hook" if "hook" in request.param else "panels"
         return Bench(network=quantised(tiny_network()), forward=kind)

@@ -1,6 +1,7 @@
 """`python -m benchmarks.packed.perplexity FILE TEXT`: packed weights beside dequantised ones.
 
 The dequantised model has the file's exact values in float32, without the rounding of inputs.
+With --kv-cache-dtype: such a KV cache beside one in fp32, of any model.
 """
 
 import argparse
@@ -54,19 +55,25 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     parser.add_argument("--tokens", type=int, default=20000)
     parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--kv-cache-dtype", default="auto")
     chosen = parser.parse_args()
-    packed = load_model(chosen.file, device="cpu")
+    changed = load_model(chosen.file, device="cpu", kv_cache_dtype=chosen.kv_cache_dtype)
     text = chosen.text.read_bytes()[: 8 * chosen.tokens].decode(errors="ignore")
-    tokens = packed.tokenizer.encode(text)[: chosen.tokens]
+    tokens = changed.tokenizer.encode(text)[: chosen.tokens]
     parts = [tokens[i : i + chosen.context] for i in range(0, len(tokens), chosen.context)]
-    exact = dequantised(chosen.file, packed.model)
-    both = [[losses(model, part) for part in parts] for model in (packed.model, exact)]
+    if chosen.kv_cache_dtype == "auto":
+        names = ("packed", "dequantised")
+        exact = dequantised(chosen.file, changed.model)
+    else:
+        names = (f"KV cache in {chosen.kv_cache_dtype}", "in fp32")
+        exact = load_model(chosen.file, device="cpu").model
+    both = [[losses(model, part) for part in parts] for model in (changed.model, exact)]
     found, expected = (torch.cat(each) for each in both)
     difference = found - expected
     error = float(difference.std()) / math.sqrt(len(difference))
     sys.stdout.write(
         f"{Path(chosen.file).name}: {len(tokens)} tokens, perplexity {found.mean().exp():.4f} "
-        f"packed, {expected.mean().exp():.4f} dequantised; the loss of a token differs by "
+        f"{names[0]}, {expected.mean().exp():.4f} {names[1]}; the loss of a token differs by "
         f"{difference.mean():+.5f} +- {error:.5f}\n"
     )
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 
 from graft.assemble.copies import INDEXES
@@ -53,6 +54,7 @@ def load(  # noqa: PLR0913  every option by its name
     invariant: bool = False,
     max_batch: int = 16,
     kv_cache: int | None = None,
+    kv_cache_dtype: str = "auto",
     prefix_cache: int | None = None,
     disk_cache: int = 0,
     warm: bool = True,
@@ -80,10 +82,11 @@ def load(  # noqa: PLR0913  every option by its name
 
     Memory and batching: up to `max_batch` sequences run at once. `kv_cache` limits the KV cache in
     bytes: a GPU allocates it at once, by default for `max_batch` + 1 whole contexts and the
-    `prefix_cache`; a CPU's grows. `prefix_cache` bytes of it keep prompts for later requests with
-    the same prefix (None: a tenth of the memory, 0: none). `disk_cache` bytes on disk hold the
-    prompts of `Engine.remember`. `warm` captures a GPU's graphs now, which takes one or two
-    seconds, instead of on first use.
+    `prefix_cache`; a CPU's grows. Its `kv_cache_dtype` is fp32, bf16, fp16 or fp8 on the CPU,
+    "auto" is fp32; on a GPU it is the weights'. `prefix_cache` bytes of it keep prompts for later
+    requests with the same prefix (None: a tenth of the memory, 0: none). `disk_cache` bytes on disk
+    hold the prompts of `Engine.remember`. `warm` captures a GPU's graphs now, which takes one or
+    two seconds, instead of on first use.
 
     Raises CheckpointError for a model that cannot be loaded, UnsupportedModelError for one that
     cannot be scored exactly, InputError for options that do not fit together.
@@ -96,17 +99,13 @@ def load(  # noqa: PLR0913  every option by its name
     retrieval.check(needed=short)
     if draft_device and not draft_model:
         raise InputError("a draft device needs a draft model; name one (--draft-model)")
-    loaded = load_model(
-        model, dtype=dtype, device=device, context_length=context_length, invariant=invariant
+    load_one = partial(
+        load_model, dtype=dtype, context_length=context_length, kv_cache_dtype=kv_cache_dtype
     )
+    loaded = load_one(model, device=device, invariant=invariant)
     drafting = None
     if draft_model:
-        drafting = load_model(
-            draft_model,
-            dtype=dtype,
-            device=draft_device or loaded.device,
-            context_length=context_length,
-        )
+        drafting = load_one(draft_model, device=draft_device or loaded.device)
         check_same_tokens(loaded, drafting)
     both = [loaded, drafting] if drafting else [loaded]
     sequences = max_batch + 1

@@ -27,6 +27,7 @@ QUESTION = Annotated[
 ]
 DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
+KV_CACHE_DTYPES = ("auto", "fp32", "bf16", "fp16", "fp8")
 DEVICE = re.compile(r"auto|(cpu|cuda)(:\d+)?")
 
 
@@ -129,6 +130,13 @@ class LoadOptions:
             "contexts.",
         ),
     ] = None
+    kv_cache_dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="DTYPE",
+            help="auto, or on the CPU fp32, bf16, fp16, fp8: less memory for long contexts.",
+        ),
+    ] = "auto"
 
     def context_tokens(self) -> int | None:
         """--context-length as a number."""
@@ -158,6 +166,9 @@ class ModelOptions(MethodOptions, LoadOptions):
 
         if self.dtype not in DTYPES:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            choices = ", ".join(KV_CACHE_DTYPES)
+            raise InputError(f"unknown dtype {self.kv_cache_dtype!r}; choose from {choices}")
         for device in (self.device, self.draft_device or "auto"):
             if not DEVICE.fullmatch(device):
                 raise InputError(f"unknown device {device!r}; try cpu or cuda")
@@ -193,6 +204,7 @@ class ModelOptions(MethodOptions, LoadOptions):
                 draft=self.draft,
                 invariant=self.invariant,
                 kv_cache=None if self.kv_cache is None else int(self.kv_cache * 1e9),
+                kv_cache_dtype=self.kv_cache_dtype,
                 **self.load_arguments(),
                 **more,
             )

@@ -7,7 +7,7 @@ rows, so a step over a draft tree agrees with plain decoding to the last bit. BL
 guarantee this, and on some machines (OpenBLAS on Arm) two rows cost three times as much as one.
 
 Attention uses the same product: 16 keys are a panel for the scores, 16 value columns are one for
-the weighted sum (`tree_attention_panels.py`).
+the weighted sum (`tree_attention_panels.py`). A KV cache of 16 or 8 bits is widened like weights.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,9 @@ _STORED = {
     types.int16: (ir.HalfType(), 2),  # the bits of float16, which numba has no CPU type for
     types.uint16: (ir.IntType(16), 2),  # the bits of bfloat16: the upper half of a float32
     types.int8: (ir.IntType(8), 1),
+    types.uint8: (ir.IntType(8), 1),  # the bits of float8_e4m3fn
 }
+_LARGEST = {types.int16: 65504.0, types.uint8: 448.0}  # of the dtypes with a small range
 
 
 def pack_panels(weight: np.ndarray, panels: np.ndarray | None = None) -> np.ndarray:
@@ -59,9 +61,71 @@ def _widen(builder: ir.IRBuilder, loaded: ir.Value, stored: types.Type) -> ir.Va
         return builder.bitcast(bits, _VECTOR)
     if stored == types.int16:
         return builder.fpext(loaded, _VECTOR)
+    if stored == types.uint8:
+        return _widen_float8(builder, loaded)
     if stored == types.int8:
         return builder.sitofp(builder.sext(loaded, ir.VectorType(I32, LANES)), _VECTOR)
     return loaded
+
+
+def _widen_float8(builder: ir.IRBuilder, loaded: ir.Value) -> ir.Value:
+    """Without float32's own subnormal numbers, which take many x86 CPUs a hundred cycles."""
+    wide = ir.VectorType(I32, LANES)
+
+    def every(value: int) -> ir.Constant:
+        return ir.Constant(wide, [value] * LANES)
+
+    bits = builder.zext(loaded, wide)
+    size = builder.shl(builder.and_(bits, every(0x7F)), every(20))
+    normal = builder.add(size, every(120 << 23))
+    least = ir.Constant(_VECTOR, [2.0**-6] * LANES)  # smaller numbers have no leading one
+    small = builder.fsub(builder.bitcast(builder.add(size, every(121 << 23)), _VECTOR), least)
+    is_small = builder.icmp_unsigned("<", size, every(1 << 23))
+    found = builder.select(is_small, builder.bitcast(small, wide), normal)
+    sign = builder.shl(builder.and_(bits, every(0x80)), every(24))
+    return builder.bitcast(builder.or_(found, sign), _VECTOR)
+
+
+@intrinsic
+def narrow(typing_context, value, like):
+    """A float32 as an element of the array `like`: rounded to the nearest, the even one of two;
+    beyond the range to the largest number. For keys and values of a KV cache."""
+    stored = like.dtype
+
+    def generate(context, builder, signature, arguments) -> ir.Value:
+        value = arguments[0]
+        if stored == types.float32:
+            return value
+        bits = builder.bitcast(value, I32)
+        if stored == types.uint16:
+            odd = builder.and_(builder.lshr(bits, I32(16)), I32(1))
+            rounded = builder.add(builder.add(bits, I32(0x7FFF)), odd)
+            return builder.trunc(builder.lshr(rounded, I32(16)), ir.IntType(16))
+        largest = ir.Constant(_F32, _LARGEST[stored])
+        size = builder.bitcast(builder.and_(bits, I32(0x7FFFFFFF)), _F32)
+        size = builder.select(builder.fcmp_ordered("<", size, largest), size, largest)
+        sign = builder.and_(bits, I32(1 << 31))
+        if stored == types.int16:
+            signed = builder.or_(builder.bitcast(size, I32), sign)
+            half = builder.fptrunc(builder.bitcast(signed, _F32), ir.HalfType())
+            return builder.bitcast(half, ir.IntType(16))
+        code = builder.or_(_float8_code(builder, size), builder.lshr(sign, I32(24)))
+        return builder.trunc(code, ir.IntType(8))
+
+    return stored(value, like), generate
+
+
+def _float8_code(builder: ir.IRBuilder, size: ir.Value) -> ir.Value:
+    """Of a number from 0 to 448."""
+    bits = builder.bitcast(size, I32)
+    odd = builder.and_(builder.lshr(bits, I32(20)), I32(1))
+    rounded = builder.lshr(builder.add(builder.add(bits, I32(0x7FFFF)), odd), I32(20))
+    normal = builder.sub(rounded, I32(120 << 3))
+    units = ir.Constant(_F32, 2.0**14)  # float32 has steps of 2**-9 there, as float8 near zero
+    shifted = builder.bitcast(builder.fadd(size, units), I32)
+    small = builder.sub(shifted, builder.bitcast(units, I32))
+    least = ir.Constant(_F32, 2.0**-6)
+    return builder.select(builder.fcmp_ordered("<", size, least), small, normal)
 
 
 def _micro_kernel(rows: int) -> Callable:

@@ -1,7 +1,7 @@
 """The fastest forward that computes a network exactly."""
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,6 +39,7 @@ class Facts:
     llama_shaped: bool = True
     int8: bool = False  # whether the layers' products are
     packed: bool = False  # whether they stay in GGUF's blocks
+    kv_dtype: torch.dtype | None = None  # of the KV cache; None: the forward's own
     invariant: bool = False
 
 
@@ -133,7 +134,7 @@ def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts
     """A forward of kind "panels", "graphed" or "lean"."""
     if kind == "panels":
         return PanelForward(shape, pack_weights(weights, facts.dtype))
-    weights = replace(weights, layers=list(weights.layers))
+    weights = weights.in_memory()
     if kind == "graphed":
         return graphed_forward(shape, weights)
     return _maybe_invariant(LeanForward(shape, weights, _attention(facts)), facts)
@@ -161,7 +162,7 @@ def fastest_kind(facts: Facts) -> str:
     if facts.device.type == "cpu":
         if not facts.llama_shaped:
             return "hook"
-        panels = facts.invariant or facts.int8 or facts.packed
+        panels = facts.invariant or facts.int8 or facts.packed or facts.kv_dtype
         return "panels" if panels or panels_are_faster(facts.config, facts.dtype) else "lean"
     reason = why_not_graphed(facts)
     if reason is None:

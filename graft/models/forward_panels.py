@@ -15,7 +15,7 @@ import torch
 from numba import njit, prange
 
 from graft.kernels.elementwise import gate, rms_norm, rotate
-from graft.kernels.panels import COMPUTING, LANES
+from graft.kernels.panels import COMPUTING, LANES, narrow
 from graft.kernels.products import multiply_columns, multiply_share, panel_count, prepare_rows
 from graft.kernels.tree_attention_panels import attend_split, merge_splits, plan_splits
 from graft.kernels.tree_layout import TreeLayout
@@ -41,6 +41,12 @@ class PanelForward:
         self._kept: dict[int, np.ndarray] = {}  # by layer, -1 for the last one's output
         threads = use_threads()
         self.threads = threads if weights.inner_weights >= _MIN_SHARED_WEIGHTS else 1
+
+    def store_kv(self, dtype: torch.dtype) -> None:
+        """Begin an empty KV cache of another dtype; keys and values are rounded as they are
+        stored."""
+        shape = self.shape
+        self.storage = PanelStorage(shape.layers, shape.kv_heads, shape.head_size, dtype)
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> torch.Tensor:
         """Write the nodes' keys and values, return logits [M, V] of the nodes `outputs`."""
@@ -230,11 +236,11 @@ def place_heads(i, qkv, bias, norms, sizes, epsilon, where, query, cache, layer)
         else:
             rotate(head, cosine[i], sine[i], turned)
             for d in range(size):
-                keys[layer, h - heads, panel, d, lane] = turned[d]
+                keys[layer, h - heads, panel, d, lane] = narrow(turned[d], keys)
     for h in range(kv_heads):
         first = (heads + kv_heads + h) * size
         for d in range(size):
-            values[layer, h, d // LANES, rows[i], d % LANES] = qkv[first + d]
+            values[layer, h, d // LANES, rows[i], d % LANES] = narrow(qkv[first + d], values)
 
 
 @njit(parallel=True, cache=True, boundscheck=False, nogil=True)

@@ -48,10 +48,10 @@ class GgufTensors:
         """GGML's number of a tensor's format."""
         return self.file.tensors[self._names[name]].kind
 
-    def load(self, name: str) -> Tensor:
-        """Dequantised, float32."""
+    def load(self, name: str, rows: slice | None = None) -> Tensor:
+        """Dequantised, float32; or some rows."""
         stored = self._names[name]
-        values = self.file.load(stored, slice(self._rows(name)))
+        values = self.file.load(stored, slice(self._rows(name)) if rows is None else rows)
         order = stored_order(self.file, stored)
         return torch.from_numpy(values.copy() if order is None else values[order])
 

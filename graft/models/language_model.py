@@ -325,6 +325,7 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
 
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_DTYPES["fp8"] = torch.float8_e4m3fn  # of a KV cache
 
 
 def dtype_of(name: str) -> torch.dtype:

@@ -58,8 +58,8 @@ def read_forward(
 ) -> Forward:
     """A forward over the checkpoint's own tensors, or over the first rows of its vocabulary."""
     if checkpoint.gguf is not None:
-        packed = GgufTensors(open_packed(checkpoint.folder, checkpoint.gguf), vocabulary)
-        return PanelForward(*read_blocks(packed, facts.config))
+        blocks = GgufTensors(open_packed(checkpoint.folder, checkpoint.gguf), vocabulary)
+        return PanelForward(*read_blocks(blocks, facts.config))
     files = open_tensors(checkpoint.folder, facts.config, vocabulary)
     dtype = None if kind == "panels" else facts.dtype  # panels are cast as they are packed
     packed = kind == "graphed" and facts.dtype != torch.float32

@@ -89,13 +89,12 @@ class FolderTensors:
         self._opened: Any = None
         self._bytes = 0  # read since it was opened
 
-    def load(self, name: str) -> Tensor:
-        """The tensor in its own dtype."""
+    def load(self, name: str, rows: slice | None = None) -> Tensor:
+        """The tensor in its own dtype, or some of its rows."""
         file = self._file(self._files[name])
-        if name in (EMBEDDING, OUTPUT) and self._vocabulary is not None:
-            tensor = file.get_slice(name)[: self._vocabulary]
-        else:
-            tensor = file.get_tensor(name)
+        if rows is None and name in (EMBEDDING, OUTPUT):
+            rows = slice(self._vocabulary)
+        tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
         self._bytes += tensor.nbytes
         return tensor
 
@@ -113,10 +112,10 @@ class QuantisedTensors(FolderTensors):
         super().__init__(folder, vocabulary)
         self._layout, self._folder = layout, folder
 
-    def load(self, name: str) -> Tensor:
+    def load(self, name: str, rows: slice | None = None) -> Tensor:
         """The tensor in its own dtype, or dequantised in float32."""
         if not name.endswith(PRODUCT_WEIGHTS):
-            return super().load(name)
+            return super().load(name, rows)
         matrix = self.matrix(name, torch.float32, torch.device("cpu"))
         dense = matrix.dense()
         return dense if matrix.factors is None else dense * matrix.factors[:, None]
@@ -141,6 +140,20 @@ def open_tensors(
     if layout is None:
         return FolderTensors(folder, vocabulary)
     return QuantisedTensors(folder, layout, vocabulary)
+
+
+class LazyRows:
+    """A matrix of the vocabulary, [V, E], whose rows are read when they are accessed."""
+
+    def __init__(self, load: Callable[[str, slice], Tensor], name: str, rows: int) -> None:
+        self._load, self._name, self._rows = load, name, rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        first, last, _ = rows.indices(self._rows)
+        return self._load(self._name, slice(first, last))
 
 
 class LazyLayers(Sequence[LayerWeights]):
@@ -168,23 +181,24 @@ def read_files(
     packed: bool = False,
 ) -> tuple[LlamaShape, LlamaWeights]:
     """Shape and (fused) weights of a checkpoint for which `can_read` holds, in the files' dtypes
-    where `dtype` is None. Layers are read on access, so a caller that needs them twice makes a list
-    of them. `int8` quantises products; quantised ones stay so if `packed`."""
+    where `dtype` is None. Layers and rows of the vocabulary are read on access; see
+    `LlamaWeights.in_memory`. `int8` quantises products; quantised ones stay so if `packed`."""
     matrix = getattr(tensors, "matrix", None) if packed else None
 
-    def load(name: str) -> Any:  # noqa: ANN401  a tensor, or a product's PackedMatrix
+    def load(name: str, rows: slice | None = None) -> Any:  # noqa: ANN401  a tensor or PackedMatrix
         if int8 and name.endswith(PRODUCT_WEIGHTS):
             return quantised(tensors.load(name)).detach()
         if matrix and name.endswith(PRODUCT_WEIGHTS):
             return matrix(name, dtype, device)
-        return tensors.load(name).to(device=device, dtype=dtype)
+        return tensors.load(name, rows).to(device=device, dtype=dtype)
 
-    embedding = load(EMBEDDING)
+    embedding = LazyRows(load, EMBEDDING, config.vocab_size)
+    tied = config.tie_word_embeddings
     weights = LlamaWeights(
         embedding=embedding,
         layers=LazyLayers(load, config),
         final_norm=load(FINAL_NORM),
-        head=embedding if config.tie_word_embeddings else load(OUTPUT),
+        head=embedding if tied else LazyRows(load, OUTPUT, config.vocab_size),
     )
     return read_shape(config, device), weights
 

@@ -55,12 +55,19 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True)
 class LlamaWeights:
-    """A whole decoder; `head` and `embedding` are one tensor where they are tied."""
+    """A whole decoder; `head` and `embedding` are one object where they are tied. Layers and rows
+    of these two may be read on access, see `llama_files.py`."""
 
     embedding: Tensor
     layers: Sequence[LayerWeights]
     final_norm: Tensor
     head: Tensor
+
+    def in_memory(self) -> "LlamaWeights":
+        """The same with everything read that would be read on access."""
+        embedding = self.embedding[:]
+        head = embedding if self.head is self.embedding else self.head[:]
+        return LlamaWeights(embedding, list(self.layers), self.final_norm, head)
 
 
 @dataclass(slots=True)
@@ -207,8 +214,10 @@ def read_llama(
     config, decoder = model.config, model.model
     rotary = decoder.rotary_emb
     shape = shape_of(config, Rope(rotary.inv_freq.detach().float(), rotary.attention_scaling))
+    embedding = decoder.embed_tokens.weight.detach()
+    head = model.lm_head.weight.detach()
     weights = LlamaWeights(
-        embedding=decoder.embed_tokens.weight.detach(),
+        embedding=embedding,
         layers=[
             _read_layer(
                 layer,
@@ -218,7 +227,7 @@ def read_llama(
             for i, layer in enumerate(decoder.layers)
         ],
         final_norm=decoder.norm.weight.detach(),
-        head=model.lm_head.weight.detach(),
+        head=embedding if head.data_ptr() == embedding.data_ptr() else head,
     )
     return shape, weights
 

@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -19,6 +19,7 @@ from graft.models.forward_choice import (
     reference,
     verify,
 )
+from graft.models.forward_panels import PanelForward
 from graft.models.int8 import quantisation, stored_quantisation
 from graft.models.language_model import (
     Forward,
@@ -29,6 +30,7 @@ from graft.models.language_model import (
 )
 from graft.models.llama_checkpoint import choose_weights, read_forward, verify_first_layers
 from graft.models.llama_files import can_read
+from graft.models.llama_shape import is_llama_shaped
 from graft.models.load_record import (
     LoadRecord,
     is_verified,
@@ -44,6 +46,7 @@ from graft.models.rope import check_context_length, stretch
 log = logging.getLogger(__name__)
 
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
+KV_CACHE_DTYPES = ("auto", "fp32", "bf16", "fp16", "fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class LoadedModel:
     forward_name: str
     stretched: int | None = None  # tokens that its context was stretched to, if it was
     invariant: bool = False  # whether it was made so
+    kv_cache_dtype: str = "auto"  # the forward's own
 
     @property
     def is_exact(self) -> bool:
@@ -68,9 +72,10 @@ class LoadedModel:
 
     @property
     def identity(self) -> str:
-        """The weights and their rope: what keys, values and times depend on."""
+        """The weights, their rope and the cache: what keys, values and times depend on."""
         turned = "" if self.stretched is None else f" yarn {self.stretched}"
-        return f"{self.checkpoint.fingerprint}{turned}"
+        stored = "" if self.kv_cache_dtype == "auto" else f" kv {self.kv_cache_dtype}"
+        return f"{self.checkpoint.fingerprint}{turned}{stored}"
 
 
 def load_model(
@@ -80,10 +85,12 @@ def load_model(
     device: str = "auto",
     context_length: int | None = None,
     invariant: bool = False,
+    kv_cache_dtype: str = "auto",
 ) -> LoadedModel:
     """Fetch (if need be), read, verify and prepare a checkpoint.
 
     `context_length`: tokens; None is the model's own, more stretches it by YaRN.
+    `kv_cache_dtype`: "auto" is the weights' on a GPU, fp32 on the CPU.
     `invariant`: a node's logits have the same bits whatever else is in the step, in any dtype.
 
     The first load of a checkpoint verifies it against transformers. Later loads of a Llama-shaped
@@ -93,6 +100,7 @@ def load_model(
         raise InputError(f"unknown dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     check_context_length(context_length)
     where = find_device(device)
+    kv_dtype = _kv_dtype(kv_cache_dtype, where)
     checkpoint, dtype = choose_weights(locate(name), dtype, where)
     record = _read_record(checkpoint)
     config = record.config
@@ -104,15 +112,20 @@ def load_model(
     packed = checkpoint.gguf is not None
     int8 = dtype == "int8" and where.type == "cpu"
     given = {"int8": int8, "packed": packed, "invariant": invariant}
-    facts = Facts(name, config, dtype_of(base), where, **given)
+    facts = Facts(name, config, dtype_of(base), where, **given, kv_dtype=kv_dtype)
     built, vocabulary = None, config.get_text_config().vocab_size
     if packed or ((int8 or dtype != "int8") and can_read(checkpoint.folder, config)):
         built = _from_files(checkpoint, facts, stretched)
     if built is None:
         network = read_network(checkpoint, stretched, dtype, facts.dtype, where)
         vocabulary = network.get_output_embeddings().weight.shape[0]
-        built = build_forward(network, name=name, dtype=facts.dtype, invariant=invariant)
+        kind = "panels" if kv_dtype and is_llama_shaped(network) else None
+        built = build_forward(network, name=name, dtype=facts.dtype, kind=kind, invariant=invariant)
     forward, forward_name = built
+    if kv_dtype:  # changed after the probe, whose tolerance is that of the weights
+        if forward_name != "panels":
+            raise InputError(f"{name} is not Llama-shaped; use --kv-cache-dtype auto")
+        cast(PanelForward, forward).store_kv(kv_dtype)
     return LoadedModel(
         model=LanguageModel(
             forward,
@@ -128,7 +141,19 @@ def load_model(
         forward_name=forward_name,
         invariant=invariant,
         stretched=stretched,
+        kv_cache_dtype=kv_cache_dtype,
     )
+
+
+def _kv_dtype(name: str, where: torch.device) -> torch.dtype | None:
+    if name not in KV_CACHE_DTYPES:
+        choices = ", ".join(KV_CACHE_DTYPES)
+        raise InputError(f"unknown KV cache dtype {name!r}; choose one of {choices}")
+    if name == "auto":
+        return None
+    if where.type != "cpu":
+        raise InputError(f"a KV cache in {name} needs the CPU; use --kv-cache-dtype auto")
+    return dtype_of(name)
 
 
 def _read_record(checkpoint: Checkpoint) -> LoadRecord:

@@ -21,7 +21,9 @@ _BITS = {
     torch.bfloat16: np.uint16,
     torch.float16: np.int16,
     torch.int8: np.int8,
+    torch.float8_e4m3fn: np.uint8,
 }
+_ROWS = 1 << 13  # of the vocabulary that are read at once, whole panels
 PRODUCTS = ("qkv", "output", "gate_up", "down")
 
 
@@ -84,16 +86,14 @@ def pack_weights(weights: LlamaWeights, dtype: torch.dtype | None = None) -> Pan
     Each layer is used once: of layers that are read on access one is in memory at a time.
     """
     layers = _pack_layers(weights.layers, dtype)
-    head = pack_weight(bits(weights.head.to(dtype=dtype)))
-    tied = weights.embedding.data_ptr() == weights.head.data_ptr()
-    own = weights.embedding[:0] if tied else weights.embedding
-    embedding = bits(own.to(dtype=dtype, copy=True))
+    head, tied = _pack_head(weights.head, dtype), weights.head is weights.embedding
+    embedding = None if tied else _copied(weights.embedding, dtype)
 
     def output_bits(tokens: np.ndarray) -> np.ndarray:
         return head[tokens // LANES, :, tokens % LANES]
 
     def embedding_rows(tokens: np.ndarray) -> np.ndarray:
-        return widen(output_bits(tokens) if tied else embedding[tokens])
+        return widen(output_bits(tokens) if embedding is None else embedding[tokens])
 
     return PanelWeights(
         scales=tuple(layers.pop(f"{name}_scale") for name in PRODUCTS),
@@ -104,6 +104,25 @@ def pack_weights(weights: LlamaWeights, dtype: torch.dtype | None = None) -> Pan
         output_rows=lambda tokens: from_bits(output_bits(tokens)),
         inner_weights=layers["down"].size,
     )
+
+
+def _pack_head(weight: torch.Tensor, dtype: torch.dtype | None) -> np.ndarray:
+    """[panels, E, 16], read and packed some rows at a time."""
+    first = bits(weight[:1].to(dtype=dtype))
+    panels = np.zeros((-(-len(weight) // LANES), first.shape[1], LANES), first.dtype)
+    for start in range(0, len(weight), _ROWS):
+        part = bits(weight[start : start + _ROWS].to(dtype=dtype))
+        pack_weight(part, panels[start // LANES : (start + _ROWS) // LANES])
+    return panels
+
+
+def _copied(weight: torch.Tensor, dtype: torch.dtype | None) -> np.ndarray:
+    """[V, E], read some rows at a time."""
+    first = bits(weight[:1].to(dtype=dtype))
+    rows = np.empty((len(weight), first.shape[1]), first.dtype)
+    for start in range(0, len(weight), _ROWS):
+        rows[start : start + _ROWS] = bits(weight[start : start + _ROWS].to(dtype=dtype))
+    return rows
 
 
 class _Cast:

@@ -36,6 +36,7 @@ MANY, FEW = 16, (1, 2, 4, 8, 16)  # sequences at once, and the nodes of each
 CHOSEN = "GRAFT_COSTS"  # the environment variable that names a table
 REFERENCE = Path(__file__).with_name("reference_costs.json")
 MAX_CACHED = 1024  # results of `beyond`
+_SLOW = 0.3  # seconds of a step from which on fewer sizes are measured, once each
 _REPEATS, _MORE_REPEATS = 3, 12  # of all sizes; of the short steps of an asynchronous device
 
 
@@ -175,12 +176,15 @@ def measure(model: LanguageModel) -> StepCosts:
     limit = min(model.context_length, model.arena.max_rows or model.context_length) - counts[-1] - 1
     known = GPU_LENGTHS if model.asynchronous else LENGTHS
     lengths = tuple(length for length in known if length <= limit) or (0,)
-    best = np.full((len(lengths), len(counts)), np.inf)
-    trees = [_like_draft(nodes) for nodes in counts]
+    repeats = _MORE_REPEATS if model.asynchronous else _REPEATS
     extent = model.open(lengths[-1] + counts[-1] + 1)
     try:
         model.arena.ensure(extent, lengths[-1] + counts[-1])
-        for repeat in range(_MORE_REPEATS if model.asynchronous else _REPEATS):
+        if min(_seconds(model, [extent], chain([1])) for _ in range(2)) > _SLOW:
+            counts, repeats = counts[::3], 1
+        best = np.full((len(lengths), len(counts)), np.inf)
+        trees = [_like_draft(nodes) for nodes in counts]
+        for repeat in range(repeats):
             for i, length in enumerate(lengths):
                 extent.length = length
                 for j, tree in enumerate(trees):

@@ -14,6 +14,7 @@ from torch import Tensor
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.kernels.committed_panels import attend_committed
 from graft.kernels.panels import COMPUTING, LANES
+from graft.models.panel_weights import bits, from_bits
 from graft.sampling import upload
 
 Segments = Sequence[tuple[int, int]]  # first row, rows
@@ -157,11 +158,15 @@ class LazyRowStorage(RowStorage):
 
 
 class PanelStorage:
-    """keys [L, K, rows / 16, D, 16] and values [L, K, D / 16, rows, 16], float32."""
+    """keys [L, K, rows / 16, D, 16] and values [L, K, D / 16, rows, 16], as bits of a dtype."""
 
-    def __init__(self, layers: int, heads: int, size: int) -> None:
-        self.keys = np.zeros((layers, heads, 0, size, LANES), np.float32)
-        self.values = np.zeros((layers, heads, size // LANES, 0, LANES), np.float32)
+    def __init__(
+        self, layers: int, heads: int, size: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.dtype = dtype
+        none = bits(torch.empty(0, dtype=dtype))
+        self.keys = np.zeros((layers, heads, 0, size, LANES), none.dtype)
+        self.values = np.zeros((layers, heads, size // LANES, 0, LANES), none.dtype)
 
     @property
     def rows(self) -> int:
@@ -178,11 +183,12 @@ class PanelStorage:
         """See Storage."""
         layers, heads, _, size, _ = self.keys.shape
         panels, kept = rows // LANES, min(rows, self.rows)
-        keys = np.zeros((layers, heads, panels, size, LANES), np.float32)
+        keys = np.zeros((layers, heads, panels, size, LANES), self.keys.dtype)
         keys[:, :, : kept // LANES] = self.keys[:, :, : kept // LANES]
-        values = np.zeros((layers, heads, size // LANES, rows, LANES), np.float32)
+        self.keys = keys  # now the old ones are freed
+        values = np.zeros((layers, heads, size // LANES, rows, LANES), self.values.dtype)
         values[:, :, :, :kept] = self.values[:, :, :, :kept]
-        self.keys, self.values = keys, values
+        self.values = values
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
         """See Storage."""
@@ -191,22 +197,28 @@ class PanelStorage:
         self.values[:, :, :, target] = self.values[:, :, :, source]
 
     def read(self, rows: np.ndarray) -> Tensor:
-        """See Storage."""
+        """See Storage. 8 bits are returned as bfloat16, in which they are exact."""
         keys = self.keys[:, :, rows // LANES, :, rows % LANES]  # [n, L, K, D]
         values = self.values[:, :, :, rows]  # [L, K, D / 16, n, 16]
         layers, heads, columns, count, _ = values.shape
         values = values.transpose(0, 1, 3, 2, 4).reshape(layers, heads, count, columns * LANES)
-        return torch.stack(
-            [torch.from_numpy(keys.transpose(1, 2, 0, 3).copy()), torch.from_numpy(values.copy())]
-        )
+        found = from_bits(np.stack([keys.transpose(1, 2, 0, 3), values]))
+        return found.bfloat16() if found.itemsize == 1 else found
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
         """See Storage."""
-        keys, values = content.float().cpu().numpy()  # [L, K, n, D] each
+        keys, values = bits(self._rounded(content.cpu()))  # [L, K, n, D] each
         layers, heads, count, size = keys.shape
         self.keys[:, :, rows // LANES, :, rows % LANES] = keys.transpose(2, 0, 1, 3)
         columns = values.reshape(layers, heads, count, size // LANES, LANES)
         self.values[:, :, :, rows] = columns.transpose(0, 1, 3, 2, 4)
+
+    def _rounded(self, content: Tensor) -> Tensor:
+        """As `panels.narrow` rounds."""
+        if content.dtype == self.dtype or self.dtype in (torch.float32, torch.bfloat16):
+            return content.to(self.dtype)
+        largest = torch.finfo(self.dtype).max
+        return content.float().clamp(-largest, largest).to(self.dtype)
 
     def gather(self, source: Tensor, target: np.ndarray) -> None:
         """See Storage."""
@@ -221,7 +233,7 @@ class PanelStorage:
         """See Storage."""
         rows = np.concatenate([first + np.arange(count) for first, count in segments])
         keys = self.keys[layer, :, rows // LANES, :, rows % LANES]  # [n, K, D]
-        return torch.from_numpy(keys.transpose(1, 0, 2).copy())
+        return from_bits(keys.transpose(1, 0, 2).copy()).float()
 
     def attend(self, layers: int, query: Tensor, segments: Segments, scale: float) -> Part:
         """See Storage."""

@@ -70,6 +70,10 @@ REFUSED = (
     ("run ? --draft store:nowhere", "nowhere is not a datastore"),
     ("run ? --verifier best", "unknown verifier 'best'"),
     ("run ? --dtype int3", "unknown dtype 'int3'"),
+    (
+        "run ? --kv-cache-dtype int4",
+        "unknown dtype 'int4'; choose from auto, fp32, bf16, fp16, fp8",
+    ),
     ("run ? --device gpu", "unknown device 'gpu'"),
     ("run ? --retriever magic", "unknown retriever 'magic'"),
     ("run ? --temperature -1", "temperature must be between 0 and 100"),

@@ -46,13 +46,15 @@ def test_options_reach_the_engine(cli, engine, document):
     options = "--temperature 0.5 --top-p 0.9 --top-k 40 --min-p 0.1 --seed 3 --max-tokens 9"
     penalties = "--repetition-penalty 1.1 --presence-penalty 0.2 --frequency-penalty 0.3"
     rest = "--stop END --stop DONE --draft pld --dtype bf16 --device cpu --model some/model"
-    words = f"{options} {penalties} {rest} --invariant --context-length 32k".split()
+    rest += " --invariant --context-length 32k --kv-cache-dtype fp8"
+    words = f"{options} {penalties} {rest}".split()
     done = cli("run", "How fast?", *words)
     assert done.exit_code == 0, done.output
     [(name, loading)] = engine.loaded
     assert name == "some/model"
     asked = {"dtype": "bf16", "device": "cpu", "draft": "pld", "invariant": True}
-    assert {**asked, "context_length": 32768}.items() <= loading.items()
+    asked |= {"context_length": 32768, "kv_cache_dtype": "fp8"}
+    assert asked.items() <= loading.items()
     _, params, draft = engine.calls[0]
     assert draft == "pld"
     assert (params.temperature, params.top_p, params.top_k, params.min_p) == (0.5, 0.9, 40, 0.1)

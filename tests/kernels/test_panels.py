@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from numba import njit
 
-from graft.kernels.panels import LANES, UNROLL, multiply_panels, pack_panels
+from graft.kernels.panels import LANES, UNROLL, multiply_panels, narrow, pack_panels
 from graft.models.panel_weights import bits, from_bits
 
-DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int8]
+FLOATS = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
+DTYPES = [*FLOATS, torch.int8]
 SIZES = [(16, 4), (1, 8), (15, 12), (17, 16), (48, 100), (50, 260)]  # columns, depth
 
 
@@ -74,7 +76,39 @@ def test_packing_keeps_every_weight(columns, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_bits_are_those_of_the_weight(dtype):
     weight = (10 * torch.randn(5, 7, generator=torch.Generator().manual_seed(3))).to(dtype)
-    assert torch.equal(from_bits(bits(weight)), weight)
+    assert torch.equal(from_bits(bits(weight)).float(), weight.float())
+
+
+@njit
+def narrowed(values, result):
+    for i in range(len(values)):
+        result[i] = narrow(values[i], result)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_numbers_are_narrowed_to_the_nearest_and_never_to_infinity(dtype):
+    own = torch.arange(-448, 449, dtype=torch.float32) / 512  # with all of float8's small numbers
+    spread = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 30
+    values = torch.cat([own, own / 3, spread, 2.0 ** torch.arange(-30, 20), spread * 1e4])
+    values = torch.cat([values, -values])
+    expected = values if dtype == torch.float32 else values.clamp(*limits(dtype)).to(dtype)
+    result = np.empty(len(values), bits(expected).dtype)
+    narrowed(values.numpy(), result)
+    np.testing.assert_array_equal(result, bits(expected))
+
+
+def limits(dtype: torch.dtype) -> tuple[float, float]:
+    return torch.finfo(dtype).min, torch.finfo(dtype).max
+
+
+def test_every_float8_is_widened_exactly():
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn)
+    codes = codes[~codes.float().isnan()]
+    x = np.zeros((1, UNROLL), np.float32)
+    x[0, 0] = 1
+    weight = np.repeat(bits(codes)[:, None], UNROLL, 1)
+    found = product(x, pack_panels(weight))[0, : len(codes)]
+    np.testing.assert_array_equal(found, codes.float().numpy())
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 5, 7, 18])

@@ -37,11 +37,11 @@ def by_invariant(step: Step, *, scale=0.3, group=2, **options) -> np.ndarray:
     return invariant_attention(*tensors, seen, scale=scale, **options).numpy()
 
 
-def by_panels(step: Step, *, scale=0.3, window=None) -> np.ndarray:
+def by_panels(step: Step, *, scale=0.3, window=None, dtype=torch.float32) -> np.ndarray:
     nodes, heads, _ = step.query.shape
     kv_heads, rows, _ = step.keys.shape
     groups = heads // kv_heads
-    storage = PanelStorage(1, kv_heads, SIZE)
+    storage = PanelStorage(1, kv_heads, SIZE, dtype)
     storage.resize(rows)
     content = torch.from_numpy(np.stack([step.keys, step.values])[:, None])
     storage.write(np.arange(rows), content)
@@ -179,7 +179,9 @@ def test_any_packing_of_sequences(sequences, groups, kv_heads, window, seed):
     assert_agrees(random_step(layout, groups * kv_heads, kv_heads, rng), window)
 
 
-def decoded_alone(step: Step, context: int, node: int, window: int | None) -> np.ndarray:
+def decoded_alone(
+    step: Step, context: int, node: int, window: int | None, dtype: torch.dtype = torch.float32
+) -> np.ndarray:
     """The node's output when its ancestors were committed and it is the only node of its step."""
     start = step.layout.segments[0][0][0]
     path = np.flatnonzero(step.layout.ancestors[node])
@@ -191,7 +193,8 @@ def decoded_alone(step: Step, context: int, node: int, window: int | None) -> np
         np.zeros((x.shape[0], rows, SIZE), np.float32) for x in (step.keys, step.values)
     )
     keys[:, new], values[:, new] = step.keys[:, old], step.values[:, old]
-    return by_panels(Step(layout, step.query[[node]], keys, values), window=window)[0]
+    alone = Step(layout, step.query[[node]], keys, values)
+    return by_panels(alone, window=window, dtype=dtype)[0]
 
 
 @pytest.mark.parametrize("window", [None, 5, 256])
@@ -202,6 +205,19 @@ def test_node_has_the_bits_of_its_path_decoded_alone(context, window):
     together = by_panels(step, window=window)
     for node in range(24):
         alone = decoded_alone(step, context, node, window)
+        np.testing.assert_array_equal(together[node], alone)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn], ids=str)
+def test_keys_and_values_of_few_bits_are_widened(dtype):
+    rng = np.random.default_rng(3)
+    step = random_step(lay_out([([271], random_tree(24, rng))]), 3, 1, rng)
+    keys, values = (torch.from_numpy(x).to(dtype).float().numpy() for x in (step.keys, step.values))
+    together = by_panels(step, dtype=dtype)
+    expected = by_panels(Step(step.layout, step.query, keys, values))
+    np.testing.assert_array_equal(together, expected)
+    for node in (0, 7, 23):
+        alone = decoded_alone(step, 271, node, None, dtype)
         np.testing.assert_array_equal(together[node], alone)
 
 

@@ -11,7 +11,7 @@ LAYERS, HEADS, SIZE = 2, 3, 32
 
 def storage(kind: str, dtype: torch.dtype = torch.float32):
     if kind == "panels":
-        return PanelStorage(LAYERS, HEADS, SIZE)
+        return PanelStorage(LAYERS, HEADS, SIZE, dtype)
     made = LazyRowStorage if kind == "lazy" else RowStorage
     return made(LAYERS, HEADS, SIZE, dtype, torch.device("cpu"))
 
@@ -80,13 +80,30 @@ def test_moves_read_everything_before_they_write(kind, source, target):
     assert torch.equal(kept.read(np.arange(32)), expected)
 
 
+@pytest.mark.parametrize("kind", ["rows", "panels"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_rows_are_kept_in_the_models_dtype(dtype):
-    kept, written = storage("rows", dtype), random_rows(4)
+def test_rows_are_kept_in_the_cache_dtype(kind, dtype):
+    kept, written = storage(kind, dtype), random_rows(4)
     kept.resize(16)
     kept.write(np.arange(4), written)
+    assert kept.row_bytes == storage(kind).row_bytes // 2
     assert kept.read(np.arange(4)).dtype == dtype
     assert torch.equal(kept.read(np.arange(4)), written.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+def test_rows_of_few_bits_survive_reading_moving_and_writing(dtype):
+    kept, written = storage("panels", dtype), 1e4 * random_rows(16)
+    kept.resize(48)
+    kept.write(np.arange(16), written)
+    found = kept.read(np.arange(16))
+    limit = torch.finfo(dtype).max
+    assert torch.equal(found.float(), written.clamp(-limit, limit).to(dtype).float())
+    kept.move(np.arange(16), np.arange(16, 32))
+    kept.write(np.arange(32, 48), found)
+    assert torch.equal(kept.read(np.arange(16, 32)), found)
+    assert torch.equal(kept.read(np.arange(32, 48)), found)
+    assert torch.equal(kept.keys_of(1, [(3, 5)]), found[0, 1, :, 3:8].float())
 
 
 def test_rows_travel_between_the_two_storages():
