@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from graft.cli.options import ModelOptions, takes_options
+from graft.cli.show import Spinner
 from graft.documents.formats import FORMATS
 from graft.errors import InputError
 
@@ -78,11 +79,13 @@ class ServeOptions(ModelOptions):
         keys = tuple(self.api_key or named)
         if not all(key.strip() and key.isascii() for key in keys):
             raise InputError("an API key must be ASCII and not empty")
+        with Spinner("reading the corpus"):
+            corpus = tuple(read_documents(self.corpus or []))
         return ServerSettings(
             name=self.served_model_name,
             api_keys=keys,
             hosts=self.hosts(),
-            corpus=tuple(read_documents(self.corpus or [])),
+            corpus=corpus,
             max_waiting=self.max_waiting,
             timeout=self.timeout,
             grace=self.grace,
