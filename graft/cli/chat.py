@@ -111,9 +111,11 @@ class Conversation:
             self.documents,
             self.params,
             full=self.options.full,
+            document_tokens=self.options.document_tokens(),
             keep_free=self.engine.context_length // 4,
         )
-        report_selection(prompt, self.engine, self.documents)
+        auto = bool(self.options.document_tokens())
+        report_selection(prompt, self.engine, self.documents, auto=auto)
         if not prompt.whole:
             print(KEPT, file=sys.stderr)
         self.first_prompt = prompt

@@ -13,6 +13,7 @@ import typer
 from graft.cli.method_options import MethodOptions, parse_size
 from graft.cli.show import Spinner
 from graft.documents.formats import FORMATS
+from graft.documents.prompt import AUTO_TOKENS
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instea
 COLOR = Annotated[bool, typer.Option("--color", help="Colour tokens by the source of their draft.")]
 QUESTION = Annotated[
     str | None, typer.Argument(help="The question; - or nothing reads standard input.")
+]
+CONTEXT = Annotated[
+    str,
+    typer.Option(
+        metavar="full|auto",
+        help=f"full: documents are used whole if they fit the model's context. auto: of documents "
+        f"with more than {AUTO_TOKENS:,} tokens, the passages that match the question best; the "
+        "first token comes sooner.",
+    ),
 ]
 DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
@@ -43,6 +53,7 @@ class DocumentOptions:
             f"'docs/**/*.pdf'; repeatable. Formats: {FORMATS}.",
         ),
     ] = None
+    context: CONTEXT = "full"
     full: Annotated[
         bool,
         typer.Option(
@@ -57,6 +68,18 @@ class DocumentOptions:
             "needs no prefill; see `graft cache`.",
         ),
     ] = True
+
+    def document_tokens(self) -> int | None:
+        """See `document_prompt`."""
+        return document_tokens(self.context)
+
+
+def document_tokens(context: str) -> int | None:
+    """Of --context; InputError for an unknown one."""
+    limits = {"full": None, "auto": AUTO_TOKENS}
+    if context not in limits:
+        raise InputError(f"unknown context {context!r}; choose full or auto")
+    return limits[context]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +271,12 @@ class SamplingOptions(ModelOptions):
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions(SamplingOptions, DocumentOptions):
     """The options of `run` and `chat`."""
+
+    def check(self) -> None:
+        """See SamplingOptions; also for the documents' options."""
+        super().check()
+        if self.document_tokens() and self.full:
+            raise InputError("--full and --context auto contradict each other; choose one")
 
     def load(self, *, prefix_cache: bool = True) -> "Engine":
         """The engine, with the documents' KV cache on disk unless the options say otherwise."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from graft.cli.options import ModelOptions, takes_options
+from graft.cli.options import CONTEXT, DISK_CACHE, ModelOptions, document_tokens, takes_options
+from graft.cli.show import Spinner
 from graft.documents.formats import FORMATS
 from graft.errors import InputError
 
@@ -59,6 +60,15 @@ class ServeOptions(ModelOptions):
             f"repeatable. Formats: {FORMATS}.",
         ),
     ] = None
+    preload: Annotated[
+        bool,
+        typer.Option(
+            "--preload",
+            help="Prefill the corpus before the first request; without API keys its KV cache is "
+            "also kept on disk, for the next start.",
+        ),
+    ] = False
+    context: CONTEXT = "full"
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests running at once.")] = 8
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Maximum requests queued; others get status 429.")
@@ -78,11 +88,16 @@ class ServeOptions(ModelOptions):
         keys = tuple(self.api_key or named)
         if not all(key.strip() and key.isascii() for key in keys):
             raise InputError("an API key must be ASCII and not empty")
+        if self.preload and not self.corpus:
+            raise InputError("--preload needs a corpus; name files with --corpus")
+        with Spinner("reading the corpus"):
+            corpus = tuple(read_documents(self.corpus or []))
         return ServerSettings(
             name=self.served_model_name,
             api_keys=keys,
             hosts=self.hosts(),
-            corpus=tuple(read_documents(self.corpus or [])),
+            corpus=corpus,
+            document_tokens=document_tokens(self.context),
             max_waiting=self.max_waiting,
             timeout=self.timeout,
             grace=self.grace,
@@ -101,7 +116,7 @@ class ServeOptions(ModelOptions):
 
 @takes_options
 def serve(
-    context: typer.Context,
+    call: typer.Context,
     *,
     options: ServeOptions,
     config: Annotated[
@@ -117,12 +132,13 @@ def serve(
     Example: graft serve smollm2-135m --port 8000 --draft auto
     """
     if config:
-        options = replace(options, **read_config(config, context))
+        options = replace(options, **read_config(config, call))
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
     settings = options.settings()
     options.locate()
     try:
+        from graft.server.preload import preload
         from graft.server.run import listen, run_server
     except ImportError as error:
         raise InputError(
@@ -131,7 +147,13 @@ def serve(
     if not is_loopback(options.host) and not settings.api_keys:
         print("warning: the server accepts requests without an API key; set one", file=sys.stderr)
     listening = listen(options.host, options.port)
-    engine = options.load_engine(max_batch=options.max_batch)
+    disk_cache = DISK_CACHE if options.preload else 0
+    engine = options.load_engine(max_batch=options.max_batch, disk_cache=disk_cache)
+    if options.preload:
+        with Spinner("preload") as spinner:
+            whole = preload(engine, settings, spinner.update)
+        if not whole:
+            print("nothing to preload: each question selects other passages", file=sys.stderr)
     run_server(engine, settings, listening)
 
 

@@ -87,7 +87,7 @@ class Chat:
         return len(self.engine.encoder.chat(messages, **self.options).tokens)
 
 
-def document_prompt(
+def document_prompt(  # noqa: PLR0913 (options of one call)
     engine: "Engine",
     question: str,
     documents: Sequence[Document],
@@ -95,6 +95,7 @@ def document_prompt(
     *,
     full: bool = False,
     keep_free: int = 0,
+    document_tokens: int | None = None,
 ) -> DocumentPrompt:
     """The prompt of a question about documents: all of them if they fit, else the best passages.
 
@@ -102,11 +103,14 @@ def document_prompt(
         prompt = graft.document_prompt(engine, "When can it be ended?", documents)
         print(engine.generate(prompt.messages).text)
 
-    `keep_free` tokens, on top of `params.max_tokens`, stay free for later turns of a chat. Raises
+    `keep_free` tokens, on top of `params.max_tokens`, stay free for later turns of a chat. Of
+    documents with more than `document_tokens`, passages of so many tokens are used. Raises
     ContextLengthError if `full` is set and the documents do not fit, or if no passage fits.
     """
     chat = Chat(engine, document_messages(question, []))
-    return fit_documents(chat, documents, params, full=full, keep_free=keep_free)
+    return fit_documents(
+        chat, documents, params, full=full, keep_free=keep_free, document_tokens=document_tokens
+    )
 
 
 def fit_documents(
@@ -116,12 +120,14 @@ def fit_documents(
     *,
     full: bool = False,
     keep_free: int = 0,
+    document_tokens: int | None = None,
 ) -> DocumentPrompt:
     """See `document_prompt`; the documents go into the first user message of a chat."""
     engine, context = chat.engine, chat.engine.context_length
     limit = context - min((params or SamplingParams()).max_tokens, context // 2)
     tokens = _about_tokens(engine, documents)
-    if tokens < 2 * context:  # far longer documents are never tokenized to the end
+    short = full or document_tokens is None or tokens <= document_tokens
+    if short and tokens < 2 * context:  # far longer documents are never tokenized to the end
         tokens = chat.tokens(documents) if documents else 0
         if tokens <= (context - 1 if full else limit):
             messages = document_messages(chat.messages, documents)
@@ -138,7 +144,7 @@ def fit_documents(
         )
     alone = chat.tokens([])
     left = limit - alone
-    left = max(left - keep_free, left // 2)
+    left = min(max(left - keep_free, left // 2), document_tokens or left)
     return _select(chat, documents, tokens, limit=alone + left, max_passage_tokens=left)
 
 

@@ -40,10 +40,10 @@ class PreparedChat:
     shift: int = 0  # characters before the client's text in the message with the documents
 
     def with_documents(
-        self, documents: Sequence[Document], params: SamplingParams
+        self, documents: Sequence[Document], params: SamplingParams, document_tokens: int | None
     ) -> "PreparedChat":
         """With documents before the first question; the best passages if they are too long."""
-        prompt = fit_documents(self.chat, documents, params)
+        prompt = fit_documents(self.chat, documents, params, document_tokens=document_tokens)
         holder = first_user_message(prompt.messages)
         lengths = [len(each[holder]["content"]) for each in (prompt.messages, self.chat.messages)]
         return PreparedChat(

@@ -132,7 +132,9 @@ class RequestBuilder:
         documents = as_documents(body.documents or [])
         self._check_characters([each.text for each in documents], "documents")
         documents += self.corpora.documents(tenant, body.corpora, chat.chat.query)
-        return chat.with_documents(documents, params) if documents else chat
+        if not documents:
+            return chat
+        return chat.with_documents(documents, params, self.settings.document_tokens)
 
     def request(
         self,

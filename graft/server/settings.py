@@ -22,5 +22,6 @@ class ServerSettings:
     max_choices: int = 32  # n times the prompts of a request
     max_document_characters: int = 1_000_000  # of a request's texts together
     corpus: tuple[Document, ...] = ()  # of every key; answers a chat that names no other
+    document_tokens: int | None = None  # of longer documents, passages of so many tokens are used
     max_corpora: int = 8  # of one key
     max_corpus_tokens: int = 4_000_000  # of all corpora of one key

@@ -4,8 +4,10 @@ import socket
 
 import pytest
 
+import graft.server.preload
 import graft.server.run
 from graft.cli.serve import LOOPBACK, ServeOptions
+from graft.documents.prompt import AUTO_TOKENS
 from graft.server.settings import ServerSettings
 
 
@@ -149,3 +151,29 @@ def test_corpus_is_read_before_loading(cli, engine, served, document):
     assert not engine.loaded
     assert cli("serve", "--port", 0, "--corpus", document).exit_code == 0
     assert [each.name for each in settings_of(served).corpus] == ["contract.md"]
+
+
+def test_preload_needs_a_corpus_and_keeps_it_on_disk(cli, engine, served, document, monkeypatch):
+    calls = []
+    monkeypatch.setattr(graft.server.preload, "preload", lambda *given: calls.append(given))
+    refused = cli("serve", "--port", 0, "--preload")
+    assert "--preload needs a corpus" in refused.stderr
+    done = cli("serve", "--port", 0, "--preload", "--corpus", document, "--context", "auto")
+    assert done.exit_code == 0, done.output
+    assert "nothing to preload" in done.stderr
+    assert engine.loaded[0][1]["disk_cache"] > 0
+    [(_, settings, _)] = calls
+    assert settings_of(served) == settings
+    assert settings.document_tokens == AUTO_TOKENS
+
+
+def test_an_unknown_context_is_refused_before_loading(cli, engine, served, document):
+    for command in ("serve", "run"):
+        refused = cli(command, "x", "--context", "half")
+        assert (refused.exit_code, refused.stderr) == (
+            1,
+            "error: unknown context 'half'; choose full or auto\n",
+        )
+    both = cli("run", "x", "--doc", document, "--context", "auto", "--full")
+    assert "contradict" in both.stderr
+    assert not engine.loaded

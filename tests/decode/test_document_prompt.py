@@ -194,3 +194,19 @@ def test_excerpts_know_their_place_in_the_first_user_message(engine, documents):
 def test_documents_need_a_message_of_the_user(engine):
     with pytest.raises(InputError, match="message of the user"):
         fit_documents(Chat(engine, [{"role": "system", "content": "Be brief."}]), [SHORT])
+
+
+def test_documents_over_the_limit_of_tokens_are_answered_from_passages(engine):
+    text = LONG.text[: len(LONG.text) // 8]
+    whole = document_prompt(engine, QUESTION, [Document("a", text)], PARAMS)
+    assert whole.whole
+    less = document_prompt(
+        engine, QUESTION, [Document("a", text)], PARAMS, document_tokens=whole.tokens // 2
+    )
+    assert not less.whole
+    used = sum(len(engine.encoder.text(text[each.start : each.end])) for each in less.passages)
+    assert 0 < used <= whole.tokens // 2
+    same = document_prompt(
+        engine, QUESTION, [Document("a", text)], PARAMS, document_tokens=whole.tokens
+    )
+    assert same == whole

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 import signal
 import socket
 import time
@@ -15,6 +16,7 @@ from tiny import tiny_engine
 
 from graft.models.arena import BLOCK
 from graft.sampling import SamplingParams
+from graft.server import sse
 from graft.verify.verdict import Promise
 from graft.verify.walk import walk
 
@@ -235,6 +237,42 @@ def test_a_disconnected_client_frees_its_cache_rows(server, stream):
             for _ in answer.iter_lines():
                 break
     assert settled(server) == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_comments_report_the_prefill_before_the_first_token(monkeypatch, path):
+    monkeypatch.setattr(sse, "COMMENT_SECONDS", 0.05)
+    engine = tiny_engine(max_batch=4)
+    held = Held(engine, monkeypatch)
+    body = {"messages": [{"role": "user", "content": TEXT * 20}], "max_tokens": 8}
+    if path == "/v1/responses":
+        body = {"input": TEXT * 20, "max_output_tokens": 16}
+    with (
+        serving(engine) as running,
+        httpx.stream("POST", running.url + path, json={**body, "stream": True}, timeout=60) as got,
+    ):
+        lines = got.iter_lines()
+        assert next(line for line in lines if line.startswith(": ")) == ": queued"
+        held.let(1)
+        found = next(line for line in lines if line.startswith(": prefill"))
+        done, tokens = map(int, re.findall(r"\d+", found))
+        assert 0 < done <= tokens
+        held.let()
+        rest = [line for line in lines if line]
+        data = [number for number, line in enumerate(rest) if line.startswith("data: ")]
+        assert not any(line.startswith(":") for line in rest[data[1] :])
+
+
+def test_a_finished_request_is_logged_with_its_counts(http, caplog):
+    with caplog.at_level(logging.INFO, "graft.server"):
+        usage = chat(http, temperature=0, ignore_eos=True).json()["usage"]
+    [line] = [each.getMessage() for each in caplog.records if "prompt tokens" in each.getMessage()]
+    assert line.startswith(f"{usage['prompt_tokens']} prompt tokens, ")
+    assert re.search(
+        r" cached, prefill \d+\.\d\d s, 20 tokens, [\d.]+ tokens/s, "
+        r"\d+ of \d+ draft tokens accepted: length$",
+        line,
+    )
 
 
 def test_grammars_predictions_and_speculation_are_per_request(server, http):

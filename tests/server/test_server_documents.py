@@ -16,6 +16,8 @@ from graft.decode.document_prompt import GAP, document_prompt
 from graft.documents import Document, document_messages
 from graft.sampling import SamplingParams
 from graft.server import tenants
+from graft.server.preload import preload
+from graft.server.settings import ServerSettings
 
 QUESTION = "where is the zebra"
 LIFT = {"title": "lift.md", "text": "  the lift is old and the river is near the inn\n"}
@@ -248,3 +250,39 @@ def test_wrong_pages_are_refused(client, pages):
         return
     with pytest.raises(openai.BadRequestError, match="pages must rise from 0"):
         ask(client, documents=[{"text": ZOO, "pages": pages}])
+
+
+@pytest.mark.parametrize("keys", [(), ("first", "second")])
+def test_a_preloaded_corpus_needs_no_prefill(keys):
+    engine = tiny_engine(max_batch=4)
+    engine.model.prefixes.use(max_rows=20_000)
+    corpus = (Document("zoo.md", ZOO * 9),)
+    settings = ServerSettings(api_keys=keys, corpus=corpus)
+    reports = []
+    assert preload(engine, settings, reports.append)
+    assert re.fullmatch(r"preload: 0 of \d+ tokens of the corpus", reports[0])
+    with serving(engine, api_keys=keys, corpus=corpus) as running:
+        for key in keys or ("none",):
+            with user(running, key) as client:
+                usage = client.chat.completions.create(
+                    model="tiny", messages=[{"role": "user", "content": QUESTION}], **GREEDY
+                ).usage
+            assert usage.prompt_tokens_details.cached_tokens > usage.prompt_tokens // 2
+
+
+def test_passages_that_depend_on_the_question_are_not_preloaded():
+    long = (Document("long.txt", LONG["text"]),)
+    engine = tiny_engine(max_batch=4)
+    assert not preload(engine, ServerSettings(corpus=long), lambda text: None)
+    short = (Document("zoo.md", ZOO * 9),)
+    assert not preload(engine, ServerSettings(corpus=short, document_tokens=64), lambda text: None)
+
+
+def test_an_automatic_context_uses_passages_of_documents_that_fit():
+    engine = tiny_engine(max_batch=4)
+    text = FILLER * 6 + ZOO + FILLER * 6
+    with serving(engine, document_tokens=128) as running, user(running, "none") as client:
+        used = ask(client, documents=[text]).usage.prompt_tokens
+    whole = document_prompt(engine, QUESTION, [Document("1", text)], SamplingParams(max_tokens=24))
+    assert whole.whole
+    assert used < whole.tokens

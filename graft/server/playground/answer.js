@@ -65,8 +65,8 @@ export class Answer {
 
   // Says how long there was no token.
   remindOf(seconds) {
-    const busy = this.entries.length ? "generating" : "prefilling the prompt";
-    if (seconds >= STALL_SECONDS) this.say(`${busy} … no token for ${Math.round(seconds)} s`);
+    const stalled = this.entries.length && seconds >= STALL_SECONDS; // the server reports the prefill
+    if (stalled) this.say(`generating … no token for ${Math.round(seconds)} s`);
   }
 
   say(text, { trouble = false } = {}) {
