@@ -17,6 +17,7 @@ from graft.errors import InputError
 if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
+    from graft.match.pool import PoolOptions
 
 # Options and arguments of several commands
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -55,6 +56,36 @@ class DocumentOptions:
             "needs no prefill; see `graft cache`.",
         ),
     ] = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerPool:
+    """Answers as a source of drafts for later requests; the options of `serve` and `chat`."""
+
+    pool: Annotated[
+        str,
+        typer.Option(
+            metavar="off|memory|FOLDER",
+            help="Draft from earlier answers to requests with the same API key and cache salt: "
+            "off, memory (forgotten at the end) or a folder that keeps them.",
+        ),
+    ] = "off"
+    pool_tokens: Annotated[
+        str, typer.Option(metavar="TOKENS", help="Maximum tokens of the pool, 20 bytes each.")
+    ] = "4m"
+    pool_prompts: Annotated[
+        bool, typer.Option("--pool-prompts", help="Keep prompts too, not only answers.")
+    ] = False
+
+    def pool_options(self) -> "PoolOptions | bool":
+        """For graft.load."""
+        size = parse_size("--pool-tokens", self.pool_tokens, "4m")
+        if self.pool == "off":
+            return False
+        from graft.match.pool import PoolOptions
+
+        folder = None if self.pool == "memory" else self.pool
+        return PoolOptions(folder, max_tokens=size, prompts=self.pool_prompts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,13 +265,14 @@ class SamplingOptions(ModelOptions):
 class AnswerOptions(SamplingOptions, DocumentOptions):
     """The options of `run` and `chat`."""
 
-    def load(self, *, prefix_cache: bool = True) -> "Engine":
+    def load(self, *, prefix_cache: bool = True, **more: Any) -> "Engine":  # noqa: ANN401
         """The engine, with the documents' KV cache on disk unless the options say otherwise."""
         on_disk = prefix_cache and self.cache and self.doc
         return self.load_engine(
             max_batch=1,
             prefix_cache=None if prefix_cache else 0,
             disk_cache=DISK_CACHE if on_disk else 0,
+            **more,
         )
 
     def documents(self) -> "list[Document]":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from graft.cli.options import ModelOptions, takes_options
+from graft.cli.options import AnswerPool, ModelOptions, takes_options
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(ModelOptions):
+class ServeOptions(ModelOptions, AnswerPool):
     """Address, access and limits of the server."""
 
     model: Annotated[
@@ -109,7 +109,7 @@ def serve(
         options = replace(options, **read_config(config, context))
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
-    settings = options.settings()
+    settings, pool = options.settings(), options.pool_options()
     options.locate()
     try:
         from graft.server.run import listen, run_server
@@ -120,7 +120,7 @@ def serve(
     if not is_loopback(options.host) and not settings.api_keys:
         print("warning: the server accepts requests without an API key; set one", file=sys.stderr)
     listening = listen(options.host, options.port)
-    engine = options.load_engine(max_batch=options.max_batch)
+    engine = options.load_engine(max_batch=options.max_batch, pool=pool)
     run_server(engine, settings, listening)
 
 
