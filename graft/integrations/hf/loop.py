@@ -112,11 +112,11 @@ def generate(  # noqa: PLR0913  transformers' signature and three of ours
         ]
         results = _run(engine, requests, streamer)
         if pool:
-            texts = [
+            answers = [
                 [*row.prompt[-POOL_CONTEXT:], *result.token_ids]
                 for row, result in zip(rows, results, strict=True)
             ]
-            engine.loop.lock.exclusive(lambda: [pools.add(salt, text) for text in texts])
+            engine.loop.lock.exclusive(lambda: [pools.add(salt, each) for each in answers])
     with _lock:
         _stats[model] = [result.stats for result in results]
     return _output(input_ids, rows, ends, results, generation_config)
