@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from graft.draft.copies.calibration import POOL_PRIOR, STORE_PRIOR, Calibration
+from graft.draft.copies.calibration import STORE_PRIOR, Calibration
 from graft.draft.copies.chain_lookup import ChainLookup
 from graft.draft.copies.texts import POOL_CONTEXT
 from graft.errors import InputError
@@ -151,7 +151,7 @@ class Proposer:
         lookups = [_StoreLookup(each.index(), Calibration(STORE_PRIOR)) for each in self._stores]
         if self._pools:
             pool = self._pools.of(EVERYONE)
-            lookups.append(_StoreLookup(pool.index(), Calibration(POOL_PRIOR)))
+            lookups.append(_StoreLookup(pool.index(), Calibration()))
         text = _Text(ChainLookup(self._max_draft), lookups, learned=len(before))
         text.copies.reserve(len(tokens) + 256)
         self._texts.append(text)

@@ -7,7 +7,6 @@ all pools together: beyond it the segment that was appended to longest ago is dr
 at most `max_tokens` times TOKEN_BYTES. With a folder every segment has a file (`pool_files.py`).
 """
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from graft.errors import InputError
 from graft.match.continuations import Continuations
 from graft.match.hash_table import BORDER
 from graft.match.matches import Matches
-from graft.match.pool_files import PoolFolder, SegmentFile
+from graft.match.pool_files import PoolFolder, SegmentFile, key_name
 from graft.match.pool_segments import (
     MAX_MATCH,
     MAX_PLACES,
@@ -131,14 +130,14 @@ class Pools:
 
     def of(self, salt: str) -> Pool:
         """A key's pool."""
-        return self._pools.setdefault(_name(salt), Pool())
+        return self._pools.setdefault(key_name(salt), Pool())
 
     def add(self, salt: str, tokens: Sequence[int] | np.ndarray) -> None:
         """Append a text to a key's pool."""
         text = np.asarray(tokens, np.int32)[-(self._max_segment - 1) :]
         if len(text) <= SHORT:  # nothing to find, nothing to copy
             return
-        segment = self._append(_name(salt), text)
+        segment = self._append(key_name(salt), text)
         if segment.file:
             segment.file.append(text)
 
@@ -210,11 +209,6 @@ class Pools:
             for text in texts:
                 segment.append(text)
             self._touch(segment)
-
-
-def _name(salt: str) -> str:
-    """A key's name on disk, which does not show the key."""
-    return hashlib.blake2b(salt.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 class PoolIndex:

@@ -10,6 +10,7 @@ One process at a time writes to a folder; others read it and keep what they lear
 
 import contextlib
 import errno
+import hashlib
 import logging
 import os
 import zlib
@@ -83,13 +84,38 @@ class SegmentFile:
             self._handle = None
 
 
+def key_name(salt: str) -> str:
+    """A key's folder, whose name does not show the key."""
+    return hashlib.blake2b(salt.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def pool_texts(folder: Path, tokenizer: str) -> Iterator[np.ndarray]:
+    """The texts of one key: of a key's folder, or of those without a key in a pool's folder.
+    InputError if there are none for this tokenizer."""
+    own = _of_tokenizer(folder, tokenizer) / key_name("")
+    if folder.absolute().parent.name == own.parent.name:
+        own = folder
+    files = sorted(own.glob(f"*{ENDING}"))
+    if not files:
+        raise InputError(
+            f"{folder} has no answers for the datastore's tokenizer: `graft serve --pool FOLDER` "
+            "keeps them"
+        )
+    for file in files:
+        yield from read_texts(file)[0]
+
+
+def _of_tokenizer(folder: Path, tokenizer: str) -> Path:
+    return folder / (tokenizer[:16] or "none")
+
+
 class PoolFolder:
     """The files of all keys for one tokenizer; InputError for a folder that cannot be used."""
 
     def __init__(self, folder: Path, tokenizer: str) -> None:
         from filelock import FileLock, Timeout
 
-        self._folder = folder / (tokenizer[:16] or "none")
+        self._folder = _of_tokenizer(folder, tokenizer)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(self._folder / LOCK)

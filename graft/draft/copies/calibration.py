@@ -24,8 +24,6 @@ STORE_PRIOR = np.array([
     0, 0.41, 0.41, 0.41, 0.41, 0.47, 0.49, 0.57, 0.63,
     0.67, 0.72, 0.72, 0.72, 0.72, 0.72, 0.72, 0.72,
 ])  # fmt: skip
-# The same for matches in a pool of earlier answers; see docs/log.md.
-POOL_PRIOR = PRIOR
 PRIOR_WEIGHT = 3.0  # observations that the prior counts for
 DECAY = 0.96  # weight of an observation one step later
 SPREAD = 0.35  # weight of an observation for the neighbouring lengths

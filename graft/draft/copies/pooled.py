@@ -5,7 +5,6 @@ The two are calibrated apart: a pool with bad matches loses its own trust, not t
 
 from collections import Counter
 
-from graft.draft.copies.calibration import POOL_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.copies.texts import matched_spans
 from graft.draft.drafter import Budget, DraftContext
@@ -26,7 +25,6 @@ def pool_lookups(pools: Pools, nodes: int) -> LookupDrafter:
         best_by_cost,
         nodes=nodes,
         calibrated=True,
-        prior=POOL_PRIOR,
         spans=matched_spans,
     )
 

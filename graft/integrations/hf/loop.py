@@ -116,7 +116,12 @@ def generate(  # noqa: PLR0913  transformers' signature and three of ours
                 [*row.prompt[-POOL_CONTEXT:], *result.token_ids]
                 for row, result in zip(rows, results, strict=True)
             ]
-            engine.loop.lock.exclusive(lambda: [pools.add(salt, each) for each in answers])
+
+            def learn() -> None:
+                for answer in answers:
+                    pools.add(salt, answer)
+
+            engine.loop.lock.exclusive(learn)
     with _lock:
         _stats[model] = [result.stats for result in results]
     return _output(input_ids, rows, ends, results, generation_config)
