@@ -108,12 +108,12 @@ class LoadOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="Drafter: auto, copy, pld, igpg, plain (no drafting); rapid (the model itself on "
-            "retrieved passages of a long prompt); window, magicdec, triforce (the model itself "
-            "on a part of its KV cache); with --draft-model also sd, sd-tree, rapid-up; with "
-            "--head also head, eagle3, eagle2, longspec; with either casd, casd-prompt, rasd-pld, "
-            "rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of `graft index`); "
-            "several joined by +, such as eagle3+copy+store:FOLDER.",
+            help="Drafter: auto, copy, pld, igpg, plain (no drafting); pool (with --pool); rapid "
+            "(the model itself on retrieved passages of a long prompt); window, magicdec, triforce "
+            "(the model itself on a part of its KV cache); with --draft-model also sd, sd-tree, "
+            "rapid-up; with --head also head, eagle3, eagle2, longspec; with either casd, "
+            "casd-prompt, rasd-pld, rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of "
+            "`graft index`); several joined by +, such as eagle3+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[

@@ -27,7 +27,8 @@ class Scheduler:
     """
 
     def __init__(self, model: LanguageModel, *, max_batch: int, spare_rows: int) -> None:
-        self.learn: Callable[[DraftContext], None] | None = None  # from finished sequences
+        # Learns from a finished sequence and its answer
+        self.learn: Callable[[DraftContext, list[int]], None] | None = None
         self._model, self.max_batch, self._spare = model, max_batch, spare_rows
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()  # of _waiting
@@ -164,7 +165,7 @@ class Scheduler:
         context, extent = sequence.context, sequence.held_extent
         sequence.drafter.finish(context.sequence)
         if self.learn:
-            self.learn(context)
+            self.learn(context, sequence.answer)
         sequence.extent = None
         tokens = [*context.prompt, *context.tokens]
         most, salt = sequence.shareable, context.salt

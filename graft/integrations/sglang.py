@@ -78,7 +78,7 @@ class Trees:
             context = self._contexts.pop(name)
             self._drafter.finish(context.sequence)
             if self._pools:
-                learn(self._pools, context)
+                learn(self._pools, context, context.tokens)
 
     def _context(self, request: Running) -> DraftContext:
         context = self._contexts.get(request.name)

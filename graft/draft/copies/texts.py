@@ -57,12 +57,12 @@ def given_spans(context: DraftContext) -> list[TextSpan]:
 POOL_CONTEXT = 16  # last tokens of the prompt that a pool keeps with the answer and matches
 
 
-def learn(pools: Pools, context: DraftContext) -> None:
-    """Add a finished sequence to its key's pool: the answer after the end of the prompt, so that
+def learn(pools: Pools, context: DraftContext, answer: list[int]) -> None:
+    """Add the answer of a finished sequence to its key's pool: after the end of the prompt, so that
     its beginning is found too, or after the whole prompt."""
-    if context.tokens:
+    if answer:
         prompt = context.prompt if pools.options.prompts else context.prompt[-POOL_CONTEXT:]
-        pools.add(context.salt, [*prompt, *context.tokens])
+        pools.add(context.salt, [*prompt, *answer])
 
 
 def matched_spans(context: DraftContext) -> list[TextSpan]:
