@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graft.cli.answer import answer
 from graft.cli.documents import fit_documents, keep_documents, report_selection
 from graft.cli.failures import one_line
-from graft.cli.options import COLOR, AnswerOptions, takes_options
+from graft.cli.options import COLOR, AnswerOptions, AnswerPool, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import GraftError
 
@@ -20,10 +20,15 @@ KEPT = "later questions use the same passages; /reset selects new ones"
 HELP = "/reset starts a new conversation, /exit, /quit or Ctrl-D ends it, Ctrl-C stops an answer."
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(AnswerOptions, AnswerPool):
+    """The options of `chat`."""
+
+
 @takes_options
 def chat(
     *,
-    options: AnswerOptions,
+    options: ChatOptions,
     color: COLOR = False,
 ) -> None:
     """Chat with a model, about documents if any are given.
@@ -35,8 +40,10 @@ def chat(
     """
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
+    pool = options.pool_options()
     params, documents = options.sampling(), options.documents()
-    conversation = Conversation(options, options.load(), params, documents)
+    engine = options.load(pool=pool)
+    conversation = Conversation(options, engine, params, documents)
     print(HELP, file=sys.stderr)
     while (line := read_line()) is not None:
         if line in ("/exit", "/quit"):

@@ -19,6 +19,7 @@ from graft.errors import InputError
 if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
+    from graft.match.pool import PoolOptions
 
 # Options and arguments of several commands
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
@@ -83,6 +84,36 @@ def document_tokens(context: str) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AnswerPool:
+    """Answers as a source of drafts for later requests; the options of `serve` and `chat`."""
+
+    pool: Annotated[
+        str,
+        typer.Option(
+            metavar="off|memory|FOLDER",
+            help="Draft from earlier answers to requests with the same API key and cache salt: "
+            "off, memory (forgotten at the end) or a folder that keeps them.",
+        ),
+    ] = "off"
+    pool_tokens: Annotated[
+        str, typer.Option(metavar="TOKENS", help="Maximum tokens of the pool, 20 bytes each.")
+    ] = "4m"
+    pool_prompts: Annotated[
+        bool, typer.Option("--pool-prompts", help="Keep prompts too, not only answers.")
+    ] = False
+
+    def pool_options(self) -> "PoolOptions | bool":
+        """For graft.load."""
+        size = parse_size("--pool-tokens", self.pool_tokens, "4m")
+        if self.pool == "off":
+            return False
+        from graft.match.pool import PoolOptions
+
+        folder = None if self.pool == "memory" else self.pool
+        return PoolOptions(folder, max_tokens=size, prompts=self.pool_prompts)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoadOptions:
     """The model, how it runs, and its drafter."""
 
@@ -102,12 +133,12 @@ class LoadOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="Drafter: auto, copy, pld, igpg, plain (no drafting); rapid (the model itself on "
-            "retrieved passages of a long prompt); window, magicdec, triforce (the model itself "
-            "on a part of its KV cache); with --draft-model also sd, sd-tree, rapid-up; with "
-            "--head also head, eagle3, eagle2, longspec; with either casd, casd-prompt, rasd-pld, "
-            "rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of `graft index`); "
-            "several joined by +, such as eagle3+copy+store:FOLDER.",
+            help="Drafter: auto, copy, pld, igpg, plain (no drafting); pool (with --pool); rapid "
+            "(the model itself on retrieved passages of a long prompt); window, magicdec, triforce "
+            "(the model itself on a part of its KV cache); with --draft-model also sd, sd-tree, "
+            "rapid-up; with --head also head, eagle3, eagle2, longspec; with either casd, "
+            "casd-prompt, rasd-pld, rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of "
+            "`graft index`); several joined by +, such as eagle3+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
@@ -278,13 +309,14 @@ class AnswerOptions(SamplingOptions, DocumentOptions):
         if self.document_tokens() and self.full:
             raise InputError("--full and --context auto contradict each other; choose one")
 
-    def load(self, *, prefix_cache: bool = True) -> "Engine":
+    def load(self, *, prefix_cache: bool = True, **more: Any) -> "Engine":  # noqa: ANN401
         """The engine, with the documents' KV cache on disk unless the options say otherwise."""
         on_disk = prefix_cache and self.cache and self.doc
         return self.load_engine(
             max_batch=1,
             prefix_cache=None if prefix_cache else 0,
             disk_cache=DISK_CACHE if on_disk else 0,
+            **more,
         )
 
     def documents(self) -> "list[Document]":

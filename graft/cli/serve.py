@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from graft.cli.options import CONTEXT, DISK_CACHE, ModelOptions, document_tokens, takes_options
+from graft.cli.options import (
+    CONTEXT,
+    DISK_CACHE,
+    AnswerPool,
+    ModelOptions,
+    document_tokens,
+    takes_options,
+)
 from graft.cli.show import Spinner
 from graft.documents.formats import FORMATS
 from graft.errors import InputError
@@ -22,7 +29,7 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(ModelOptions):
+class ServeOptions(ModelOptions, AnswerPool):
     """Address, access and limits of the server."""
 
     model: Annotated[
@@ -135,7 +142,7 @@ def serve(
         options = replace(options, **read_config(config, call))
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
-    settings = options.settings()
+    settings, pool = options.settings(), options.pool_options()
     options.locate()
     try:
         from graft.server.preload import preload
@@ -148,7 +155,7 @@ def serve(
         print("warning: the server accepts requests without an API key; set one", file=sys.stderr)
     listening = listen(options.host, options.port)
     disk_cache = DISK_CACHE if options.preload else 0
-    engine = options.load_engine(max_batch=options.max_batch, disk_cache=disk_cache)
+    engine = options.load_engine(max_batch=options.max_batch, disk_cache=disk_cache, pool=pool)
     if options.preload:
         with Spinner("preload") as spinner:
             whole = preload(engine, settings, spinner.update)

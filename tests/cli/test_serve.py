@@ -8,6 +8,7 @@ import graft.server.preload
 import graft.server.run
 from graft.cli.serve import LOOPBACK, ServeOptions
 from graft.documents.prompt import AUTO_TOKENS
+from graft.match.pool import PoolOptions
 from graft.server.settings import ServerSettings
 
 
@@ -177,3 +178,19 @@ def test_an_unknown_context_is_refused_before_loading(cli, engine, served, docum
     both = cli("run", "x", "--doc", document, "--context", "auto", "--full")
     assert "contradict" in both.stderr
     assert not engine.loaded
+
+
+@pytest.mark.parametrize("command", ["serve", "chat"])
+def test_pool_is_a_choice_of_serve_and_chat(cli, engine, served, command, tmp_path):
+    more = ("--port", 0) if command == "serve" else ()
+    for given in ((), ("--pool", "off"), ("--pool", "memory")):
+        assert cli(command, *more, *given, stdin="").exit_code == 0
+    kept = ("--pool", tmp_path / "pool", "--pool-tokens", "1m", "--pool-prompts")
+    assert cli(command, *more, *kept, stdin="").exit_code == 0
+    loaded = [options["pool"] for _, options in engine.loaded]
+    folder = PoolOptions(str(tmp_path / "pool"), max_tokens=1 << 20, prompts=True)
+    assert loaded == [False, False, PoolOptions(), folder]
+    wrong = cli(command, *more, "--pool-tokens", "many", stdin="")
+    assert wrong.exit_code == 1
+    assert "--pool-tokens" in wrong.stderr
+    assert len(engine.loaded) == 4

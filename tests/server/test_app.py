@@ -14,6 +14,7 @@ import pytest
 from serving import Held, serving
 from tiny import tiny_engine
 
+from graft.match.pool import Pools
 from graft.models.arena import BLOCK
 from graft.sampling import SamplingParams
 from graft.server import sse
@@ -422,6 +423,28 @@ def test_keys_share_neither_prefixes_nor_corpora(locked):
     tenants = locked.state.builder.tenants
     for drafters in tenants._drafters.values():
         assert not [name for name in drafters if "store:" in name]
+
+
+def test_keys_and_salts_with_the_same_texts_learn_nothing_of_each_other():
+    asked = {"prompt": "then on the river", "max_tokens": 60, "temperature": 1, "seed": 5}
+    keys, from_pool = ("first", "second"), {}
+    with (
+        serving(tiny_engine(pools=Pools()), api_keys=keys) as running,
+        as_user(running, "first") as first,
+        as_user(running, "second") as second,
+    ):
+        for name, client, salt in [
+            ("again", first, None),
+            ("again", first, None),
+            ("other key", second, None),
+            ("other salt", first, "one"),
+            ("other key, same salt", second, "one"),
+        ]:
+            answer = client.post("/v1/completions", json={**asked, "cache_salt": salt}).json()
+            accepted = answer["metrics"]["accepted_by_source"]
+            from_pool.setdefault(name, []).append(accepted.get("pool", 0))
+    assert from_pool.pop("again")[1] > 10
+    assert from_pool == {"other key": [0], "other salt": [0], "other key, same salt": [0]}
 
 
 def test_each_key_has_its_own_drafters(locked):
