@@ -4,6 +4,7 @@ decode      presets and engines on a suite      kernels   attention kernels, who
 rag         adaptive retrieval                   serve     load on an OpenAI server
 index       lookup indexes                       trace     drafts of a network, for simulation
 simulate    recorded outputs replayed through traced drafts
+warm        answers of a suite replayed with a pool that fills
 report FILE...              tables as Markdown
 page FILE... --out HTML     one page with tables and figures
 remeasure FILE --out FILE   run the command of a file again
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
         "remeasure": _remeasure,
         "trace": _trace,
         "simulate": _simulate,
+        "warm": _warm,
     }
     name, *rest = arguments or ["--help"]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers end, files stay whole
@@ -121,6 +123,13 @@ def _simulate(arguments: Sequence[str]) -> int:
     from benchmarks.decode.simulate import SimulateSettings, simulate_traces
 
     simulate_traces(parse(SimulateSettings, arguments, "python -m benchmarks simulate"))
+    return 0
+
+
+def _warm(arguments: Sequence[str]) -> int:
+    from benchmarks.decode.warm import WarmSettings, main
+
+    main(parse(WarmSettings, arguments, "python -m benchmarks warm"))
     return 0
 
 

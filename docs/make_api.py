@@ -27,7 +27,7 @@ SECTIONS = {
         "Excerpt",
         "document_messages",
     ),
-    "Other": ("generate", "Rasd", "Shift"),
+    "Other": ("generate", "Rasd", "PoolOptions", "Shift"),
     "Errors": (
         "GraftError",
         "InputError",

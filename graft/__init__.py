@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from graft.errors import MissingDependencyError as MissingDependencyError
     from graft.errors import UnsupportedModelError as UnsupportedModelError
     from graft.integrations.hf.public import generate as generate
+    from graft.match.pool import PoolOptions as PoolOptions
     from graft.sampling_params import SamplingParams as SamplingParams
     from graft.verify.rapid import Shift as Shift
     from graft.verify.verdict import Promise as Promise
@@ -63,6 +64,7 @@ _PUBLIC = {
         "UnsupportedModelError",
     ),
     "graft.integrations.hf.public": ("generate",),
+    "graft.match.pool": ("PoolOptions",),
     "graft.sampling_params": ("SamplingParams",),
     "graft.verify.rapid": ("Shift",),
     "graft.verify.verdict": ("Promise",),

@@ -38,6 +38,7 @@ _EXTRAS = {
     "accelerate": "train",
     "torchao": "int8",
     "pyarrow": "parquet",
+    "kreuzberg": "formats",
 }
 
 

@@ -8,6 +8,7 @@ The slow part compares with transformers' own greedy decoding on Spec-Bench prom
 import json
 import os
 import re
+from collections import Counter
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -25,8 +26,10 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 from watched import Adversary, Oracle, WatchedWalk
 
 from graft.assemble import presets
+from graft.decode.request import Request
 from graft.draft.combined import Rasd
 from graft.draft.heads.head import HeadDrafter
+from graft.match.pool import Pools
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing
 from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
@@ -100,8 +103,9 @@ class Bench:
         return result
 
 
-def run(engine, prompt, params, draft, **more):
-    stream = engine.stream(prompt, params, draft=draft, **more)
+def run(engine, prompt, params, draft, salt="", **more):
+    request = Request(prompt, params, draft, cache_salt=salt, **more)
+    stream = engine.stream(request)
     events = list(stream)
     return stream.result, events
 
@@ -367,6 +371,27 @@ class Endings:
         self.inside += events[-1].source != ""
         self.accepted_last += 0 < result.stats.per_step_accepted[-1]
         return result
+
+
+@pytest.fixture(scope="module")
+def pool_bench():
+    """An engine that keeps its answers."""
+    return Bench(draft_model=tiny_draft_model(), pools=Pools())
+
+
+@pytest.mark.parametrize("draft", ["pool", "auto", "copy+pool", "sd+pool"])
+@pytest.mark.parametrize("option", ["greedy", "everything"])
+def test_pools_never_change_the_output(pool_bench, option, draft):
+    params = replace(OPTIONS[option], max_tokens=40)
+    results = []
+    for prompt in PROMPTS:  # the second answer copies the first
+        results += [pool_bench.check(prompt, params, draft, salt=draft) for _ in range(2)]
+    other = replace(params, temperature=0.9, seed=11)  # the first ones are rejected here
+    results += [pool_bench.check(prompt, other, draft, salt=draft) for prompt in PROMPTS]
+    assert accepted(results) > 0
+    assert rejected(results) > 0
+    sources = sum((result.stats.drafted_by_source for result in results), start=Counter())
+    assert {"pool", "both"} & sources.keys()
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from graft.draft.heads.head import DraftHead, growth_for
 from graft.draft.models.chains import Chains
 from graft.draft.models.model import DraftModel
 from graft.draft.short_context.short_prompt import Shorten
+from graft.match.pool import Pools
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.heads.files import Head
 from graft.models.heads.load import run_head
@@ -138,6 +139,7 @@ def tiny_engine(  # noqa: PLR0913
     shorten: Shorten | None = None,
     chains: Chains | None = None,
     own_costs: StepCosts | None = None,
+    pools: Pools | None = None,
     **options: Any,
 ) -> Engine:
     """An engine around a tiny network with every preset that `draft_model`, `heads` and `shorten`
@@ -159,10 +161,15 @@ def tiny_engine(  # noqa: PLR0913
         each.config.kind: DraftHead(each, growth_for(each), costs_of(0.1)) for each in runners
     }
     itself = DraftModel(model, own_costs or costs_of(0.1), model.vocabulary)
-    resources = DraftResources(draft_model, by_kind, itself, shorten, chains or Chains())
+    resources = DraftResources(
+        draft_model, by_kind, itself, shorten, chains or Chains(), pools=pools
+    )
     presets = Drafters(resources, tiny_tokenizer())
     presets.update(drafters or {})
-    return Engine(loaded, presets, verify, costs_of(1.0), **options)
+    engine = Engine(loaded, presets, verify, costs_of(1.0), **options)
+    if pools:
+        engine.keep_answers(pools)
+    return engine
 
 
 def costs_of(share: float) -> StepCosts:

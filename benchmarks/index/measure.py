@@ -1,10 +1,12 @@
 """Time to build the indexes of `graft.match` and to look up drafts, by the length of the text.
 
 A step is that of decoding: append the accepted tokens, then look up a draft. The datastore is built
-on disk and queried with a text that it does not contain.
+on disk and queried with a text that it does not contain. The pool has a folder and is full: a
+quarter more tokens are added than it holds, so it drops its oldest segments meanwhile.
 """
 
 import gzip
+import os
 import statistics
 import tempfile
 import time
@@ -20,6 +22,7 @@ from graft.errors import InputError
 from graft.match.copy_index import CopyIndex
 from graft.match.matches import TokenIndex
 from graft.match.ngram import NgramCounts, NgramIndex
+from graft.match.pool import MIN_TOKENS, PoolIndex, PoolOptions, Pools
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing
 from graft.match.suffix_array import open_store
@@ -31,9 +34,10 @@ STEPS = 500
 LIMIT = 32
 CONFIDENCE = np.linspace(0.0, 0.95, 16)
 CHUNK = 1 << 16  # tokens that are added to a store at once
-STORE = "store"
+STORE, POOL = "store", "pool"
+ANSWER = 500  # tokens that are added to a pool at once
 LIVE = {"automaton": SuffixAutomaton, "ngram": NgramIndex, "copy": CopyIndex, "counts": NgramCounts}
-INDEXES = (*LIVE, STORE)
+INDEXES = (*LIVE, STORE, POOL)
 
 
 def made_up_text(length: int, seed: int = 0) -> np.ndarray:
@@ -63,6 +67,8 @@ def measure(name: str, text: np.ndarray, size: int, repeats: int) -> dict[str, A
     """Medians: milliseconds to build, microseconds to append and to look up in a step."""
     if name == STORE:
         return _store(text, size, repeats)
+    if name == POOL:
+        return _pool(text, size)
     kind = LIVE[name]
     kind.warm_up()
     builds = [timed(lambda: built(kind, text[:size])) for _ in range(repeats)]
@@ -110,6 +116,35 @@ def _store(text: np.ndarray, size: int, repeats: int) -> dict[str, Any]:
         steps = _steps(open_store(paths[0], None).index(), text, size)
     build, opening = statistics.median(builds), statistics.median(opens)
     return {"build_ms": build * 1e3, "open_ms": opening * 1e3, **steps}
+
+
+def _pool(text: np.ndarray, size: int) -> dict[str, Any]:
+    """Adding answers, with the time of the slowest percent, and looking up in the full pool."""
+    PoolIndex.warm_up()
+    before = resident()
+    with tempfile.TemporaryDirectory(prefix="graft-index-") as folder:
+        options = PoolOptions(folder, max_tokens=max(size, MIN_TOKENS))
+        pools, adds = Pools(options), []
+        for start in range(0, size + size // 4, ANSWER):
+            answer = text[start % size :][:ANSWER]
+            adds.append(timed(lambda answer=answer: pools.add("", answer)))
+        memory = resident() - before
+        steps = _steps(pools.of("").index(), text, size)
+        pools.close()
+        opening = timed(lambda: Pools(options))
+    return {
+        "build_ms": sum(adds) * 1e3,
+        "open_ms": opening * 1e3,
+        "add_us": statistics.median(adds) * 1e6,
+        "add_p99_us": float(np.percentile(adds, 99)) * 1e6,
+        "megabytes": memory / 1e6,
+        **steps,
+    }
+
+
+def resident() -> int:
+    """Bytes of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _build_store(folder: Path, tokens: np.ndarray) -> None:

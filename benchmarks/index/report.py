@@ -9,11 +9,13 @@ from graft.bench.table import number
 
 COLUMNS = {
     "build ms": "build_ms", "open ms": "open_ms", "append µs": "extend_us",
-    "lookup µs": "lookup_us", "p99 µs": "lookup_p99_us", "nodes": "nodes",
+    "lookup µs": "lookup_us", "p99 µs": "lookup_p99_us", "nodes": "nodes", "answer µs": "add_us",
+    "answer p99 µs": "add_p99_us", "MB": "megabytes",
 }  # fmt: skip
 NOTE = (
     "Medians of a decoding step, called from Python. automaton: all earlier matches; ngram, copy, "
-    "counts: those of pld, copy and igpg; store: suffix arrays on disk, queried with another text"
+    "counts: those of pld, copy and igpg; store: suffix arrays on disk, queried with another "
+    "text; pool: full, with a folder, answers of 500 tokens are added"
 )
 
 

@@ -35,7 +35,8 @@ class Prompt:
     `number` is unique in the suite; it seeds the draws, and its parity decides the split.
     `document` is the part of the content that may be shortened; `planted` paragraphs are inserted
     after that, so that no cut removes them. `follow_up` asks for the result of a long answer, which
-    replaces {answer} in it; `gold` is then compared with the reply.
+    replaces {answer} in it; `gold` is then compared with the reply. `turns` are what the user says
+    after each answer, where a command continues the conversation.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Prompt:
     gold: Gold | None = field(default=None, repr=False)  # not part of the prompt
     follow_up: str = field(default="", repr=False)
     planted: tuple[Planted, ...] = field(default=(), repr=False)
+    turns: tuple[str, ...] = field(default=(), repr=False)
 
 
 def chat(text: str) -> list[dict[str, str]]:

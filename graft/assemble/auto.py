@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from graft.assemble.copies import adaptive_copies
+from graft.assemble.copies import lookups
 from graft.assemble.resources import DraftResources, required
 from graft.assemble.verifiers import GAMMA
 from graft.draft.combined import Combined, within_cost
@@ -23,7 +23,7 @@ from graft.draft.short_context.short_prompt import SOURCE as SHORT_CONTEXT
 def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
     """Copies and networks within the measured step cost; for long prompts also the target with a
     short version of them. With a clock, drafters are disabled while they lose time."""
-    copies = adaptive_copies()
+    copies = lookups(resources)
     model: Combined | ByPromptLength | None = None
     if networks:
         model = Combined([copies, *networks], prune=within_cost)

@@ -2,20 +2,23 @@
 
 from collections.abc import Callable
 
-from graft.assemble.resources import DraftResources
+from graft.assemble.resources import DraftResources, required
 from graft.draft.combined import Rasd
 from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
-from graft.draft.drafter import NoDraft
+from graft.draft.copies.pooled import CopiesAndPool, pool_lookups
+from graft.draft.copies.texts import TextSpan, given_spans, text_spans
+from graft.draft.drafter import DraftContext, NoDraft
 from graft.draft.pacing.budget import best_by_cost, up_to_limit
 from graft.match.copy_index import CopyIndex
 from graft.match.matches import TokenIndex
 from graft.match.ngram import NgramCounts, NgramIndex
+from graft.match.pool import PoolIndex
 from graft.match.rest import RestIndex
 from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton
 
-INDEXES = (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts)
+INDEXES = (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts, PoolIndex)
 MAX_NODES = 48  # maximum where the step cost limits the nodes
 COPIED = 20  # nodes of CASD's copier: two branches of ten
 
@@ -27,47 +30,67 @@ def plain(_: DraftResources) -> NoDraft:
 
 def pld(_: DraftResources) -> LookupDrafter:
     """Prompt lookup decoding (METHODS: PLD)."""
-    return _all_of(NgramIndex, 10)
+    return _all_of(lambda _: NgramIndex(), 10)
 
 
 def copy(_: DraftResources | None = None, *, output: bool = True) -> LookupDrafter:
     """CASD's copier; without `output` it copies from the prompt only."""
-    return _all_of(CopyIndex, COPIED, output=output)
+    spans = text_spans if output else given_spans
+    return _all_of(lambda _: CopyIndex(), COPIED, spans=spans)
 
 
 def igpg(_: DraftResources) -> LookupDrafter:
     """IDR2's n-gram drafting."""
-    return _all_of(NgramCounts, 7)
+    return _all_of(lambda _: NgramCounts(), 7)
 
 
 def adaptive_copies() -> LookupDrafter:
     """Copies of any length from the text at hand, limited by the measured step cost."""
-    return LookupDrafter(SuffixAutomaton, best_by_cost, nodes=MAX_NODES, calibrated=True)
+    return LookupDrafter(
+        lambda _: SuffixAutomaton(), best_by_cost, nodes=MAX_NODES, calibrated=True
+    )
+
+
+def pooled(resources: DraftResources) -> LookupDrafter:
+    """Continuations from earlier answers to requests of the same key."""
+    return pool_lookups(required(resources.pools), MAX_NODES)
+
+
+def lookups(resources: DraftResources) -> LookupDrafter | CopiesAndPool:
+    """Copies from the text at hand and, where these are uncertain, from the pool."""
+    if resources.pools is None:
+        return adaptive_copies()
+    return CopiesAndPool(adaptive_copies(), pooled(resources))
 
 
 def rasd_copies(rasd: Rasd) -> LookupDrafter:
     """RASD's prompt lookup, with matches of two to five tokens."""
     sizes = {"branches": rasd.branches, "length": rasd.length}
-    return _all_of(lambda: CopyIndex(max_match=5, min_match=2, **sizes), rasd.nodes)
+    return _all_of(lambda _: CopyIndex(max_match=5, min_match=2, **sizes), rasd.nodes)
 
 
 def rasd_stored(rasd: Rasd, store: Store) -> LookupDrafter:
     """RASD's retrieval from a datastore: REST's with another length."""
-    return _all_of(lambda: RestIndex(store, length=rasd.length), rasd.nodes)
+    return _all_of(lambda _: RestIndex(store, length=rasd.length), rasd.nodes)
 
 
 def stored(_: DraftResources, store: Store) -> LookupDrafter:
     """Continuations from a datastore, limited by the measured step cost."""
     return LookupDrafter(
-        store.index, best_by_cost, nodes=MAX_NODES, calibrated=True, prior=STORE_PRIOR
+        lambda _: store.index(), best_by_cost, nodes=MAX_NODES, calibrated=True, prior=STORE_PRIOR
     )
 
 
 def rest(_: DraftResources, store: Store) -> LookupDrafter:
     """The same by REST's rule."""
-    return _all_of(lambda: RestIndex(store), 64)
+    return _all_of(lambda _: RestIndex(store), 64)
 
 
-def _all_of(index: Callable[[], TokenIndex], nodes: int, *, output: bool = True) -> LookupDrafter:
+def _all_of(
+    index: Callable[[DraftContext], TokenIndex],
+    nodes: int,
+    *,
+    spans: Callable[[DraftContext], list[TextSpan]] = text_spans,
+) -> LookupDrafter:
     """All matches, up to the paper's number of nodes."""
-    return LookupDrafter(index, up_to_limit, nodes=nodes, calibrated=False, output=output)
+    return LookupDrafter(index, up_to_limit, nodes=nodes, calibrated=False, spans=spans)

@@ -21,7 +21,9 @@ from graft.draft.models.overhead import with_overhead
 from graft.draft.pacing import budget
 from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
 from graft.errors import InputError
+from graft.match.pool import PoolOptions, Pools
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
+from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 from graft.models.gpu import hold_rows
 from graft.models.heads.installed import AUTO_HEAD, may_have_head
 from graft.models.heads.load import find_heads
@@ -57,6 +59,7 @@ def load(  # noqa: PLR0913  every option by its name
     kv_cache_dtype: str = "auto",
     prefix_cache: int | None = None,
     disk_cache: int = 0,
+    pool: PoolOptions | str | bool = False,
     warm: bool = True,
 ) -> Engine:
     """Load a model and return an engine: by a known name, a hub id, a folder or a GGUF file.
@@ -85,8 +88,10 @@ def load(  # noqa: PLR0913  every option by its name
     `prefix_cache`; a CPU's grows. Its `kv_cache_dtype` is fp32, bf16, fp16 or fp8 on the CPU,
     "auto" is fp32; on a GPU it is the weights'. `prefix_cache` bytes of it keep prompts for later
     requests with the same prefix (None: a tenth of the memory, 0: none). `disk_cache` bytes on disk
-    hold the prompts of `Engine.remember`. `warm` captures a GPU's graphs now, which takes one or
-    two seconds, instead of on first use.
+    hold the prompts of `Engine.remember`. `pool` keeps answers as a source of drafts for later
+    requests with the same `cache_salt`: in memory (True), also in a folder (its path), or as
+    PoolOptions say. `warm` captures a GPU's graphs now, which takes one or two seconds, instead of
+    on first use.
 
     Raises CheckpointError for a model that cannot be loaded, UnsupportedModelError for one that
     cannot be scored exactly, InputError for options that do not fit together.
@@ -119,6 +124,7 @@ def load(  # noqa: PLR0913  every option by its name
     kept = memory(loaded.device) // 10 if prefix_cache is None else prefix_cache
     _keep_prefixes(both, max_bytes=kept, disk_bytes=disk_cache)
     vocabulary = loaded.model.vocabulary
+    pools = _pools(pool, loaded)
     resources = DraftResources(
         model=_draft_model(drafting, _costs(drafting), vocabulary) if drafting else None,
         heads=Heads(find_heads(head, loaded), loaded, sequences=max_batch + 1, warm=warm),
@@ -127,6 +133,7 @@ def load(  # noqa: PLR0913  every option by its name
         chains=chains,
         clock=machine_clock(),
         rasd=rasd or Rasd(),
+        pools=pools,
     )
     verify = make_verifier(verifier, shift or Shift())
     engine = engine_around(
@@ -168,6 +175,16 @@ def _row_bytes(both: Sequence[LoadedModel]) -> int:
     return sum(each.model.arena.storage.row_bytes for each in both)
 
 
+def _pools(pool: PoolOptions | str | bool, loaded: LoadedModel) -> Pools | None:  # noqa: FBT001
+    if pool is False:
+        return None
+    if isinstance(pool, str):
+        pool = PoolOptions(folder=pool)
+    options = pool if isinstance(pool, PoolOptions) else PoolOptions()
+    tokenizer = loaded.tokenizer
+    return Pools(options, "" if tokenizer is None else tokenizer_fingerprint(tokenizer))
+
+
 def _draft_model(loaded: LoadedModel, costs: StepCosts, vocabulary: int) -> DraftModel:
     return with_overhead(DraftModel(loaded.model, costs, vocabulary))
 
@@ -199,7 +216,10 @@ def engine_around(
         resources = replace(resources, target=itself)
     drafters = Drafters(resources, loaded.tokenizer)
     drafters[draft]  # InputError where it cannot be made
-    return Engine(loaded, drafters, verify, costs, default_draft=draft, max_batch=max_batch)
+    engine = Engine(loaded, drafters, verify, costs, default_draft=draft, max_batch=max_batch)
+    if resources.pools:
+        engine.keep_answers(resources.pools)
+    return engine
 
 
 def rows_key_of(loaded: LoadedModel) -> str:

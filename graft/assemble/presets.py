@@ -45,6 +45,13 @@ PRESETS: dict[str, Preset] = {
     ),
     "igpg": Preset("IDR2's n-gram drafting: 5-grams with back-off, 7 tokens", f"{COPIES}:igpg"),
 }  # need nothing but the text
+POOL_PRESETS: dict[str, Preset] = {
+    "pool": Preset(
+        "continuations from earlier answers to requests of the same key, limited by the measured "
+        "step cost",
+        f"{COPIES}:pooled",
+    )
+}  # need a pool
 SHORT_PRESETS: dict[str, Preset] = {
     "rapid": Preset(
         "a chain of the target, or of a smaller draft model, from retrieved passages of a long "
@@ -157,6 +164,7 @@ def presets_with(*, draft_model: bool, head: bool) -> dict[str, Preset]:
     """The presets that an engine can make with or without a draft model and a head."""
     return {
         **PRESETS,
+        **POOL_PRESETS,
         **SHORT_PRESETS,
         **SELF_PRESETS,
         **(MODEL_PRESETS if draft_model else {}),
@@ -182,10 +190,11 @@ def check_draft(name: str, *, draft_model: bool, head: bool = False) -> None:
         if preset in STORE_PRESETS and not folder:
             raise InputError(f"draft {preset!r} needs a datastore; name it: {preset}:FOLDER")
         if preset not in STORE_PRESETS and part not in known:
-            stores = [f"{preset}:FOLDER" for preset in STORE_PRESETS]
-            raise InputError(
-                f"unknown draft {part!r}; choose one of {', '.join([*known, *stores])}"
-            )
+            choices = [*known, *(f"{preset}:FOLDER" for preset in STORE_PRESETS)]
+            needed = [each for each in presets_with(draft_model=True, head=True)
+                      if each not in known]  # fmt: skip
+            more = f"; with --draft-model or --head also {', '.join(needed)}" if needed else ""
+            raise InputError(f"unknown draft {part!r}; choose one of {', '.join(choices)}{more}")
 
 
 def check_verifier(name: str, draft: str) -> None:

@@ -258,7 +258,8 @@ def _show_rounds(answer: "Answer") -> None:
         if each.reason:
             console.print(f"reason: {_short(each.reason)}", style="dim", markup=False)
         for hit in each.hits:
-            line = f"  [{hit.passage.id}] {hit.passage.title or hit.passage.text}"
+            source = hit.passage.source or hit.passage.id
+            line = f"  [{source}] {hit.passage.title or hit.passage.text}"
             console.print(f"{line[:80]}  {hit.score:.2f}", markup=False, style="cyan")
         if each.text.strip():
             console.print(f"kept: {_short(each.text)}", markup=False)

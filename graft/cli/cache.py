@@ -23,5 +23,7 @@ def cache(
     if clear:
         forget(folder)
     state = {"folder": str(folder), "texts": texts, "bytes": size, "cleared": clear}
-    done = "deleted" if clear else "kept"
-    print_result(state, f"{texts} texts, {size / MEGABYTE:,.0f} MB {done} in {folder}", json=json)
+    number = f"{texts} prompt{'s' if texts != 1 else ''}"
+    done = "deleted from" if clear else "in"
+    line = f"KV cache of {number}, {size / MEGABYTE:,.0f} MB, {done} {folder}"
+    print_result(state, line, json=json)

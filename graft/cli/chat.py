@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from graft.cli.answer import answer
 from graft.cli.documents import fit_documents, keep_documents, report_selection
 from graft.cli.failures import one_line
-from graft.cli.options import COLOR, AnswerOptions, takes_options
+from graft.cli.options import COLOR, AnswerOptions, AnswerPool, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import GraftError
 
@@ -17,13 +17,18 @@ if TYPE_CHECKING:
     from graft.documents import Document
 
 KEPT = "later questions use the same passages; /reset selects new ones"
-HELP = "/reset starts a new conversation, /exit or Ctrl-D quits, Ctrl-C stops an answer."
+HELP = "/reset starts a new conversation, /exit, /quit or Ctrl-D ends it, Ctrl-C stops an answer."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(AnswerOptions, AnswerPool):
+    """The options of `chat`."""
 
 
 @takes_options
 def chat(
     *,
-    options: AnswerOptions,
+    options: ChatOptions,
     color: COLOR = False,
 ) -> None:
     """Chat with a model, about documents if any are given.
@@ -35,11 +40,13 @@ def chat(
     """
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
+    pool = options.pool_options()
     params, documents = options.sampling(), options.documents()
-    conversation = Conversation(options, options.load(), params, documents)
+    engine = options.load(pool=pool)
+    conversation = Conversation(options, engine, params, documents)
     print(HELP, file=sys.stderr)
     while (line := read_line()) is not None:
-        if line == "/exit":
+        if line in ("/exit", "/quit"):
             break
         if line == "/reset":
             conversation.reset()
@@ -111,9 +118,11 @@ class Conversation:
             self.documents,
             self.params,
             full=self.options.full,
+            document_tokens=self.options.document_tokens(),
             keep_free=self.engine.context_length // 4,
         )
-        report_selection(prompt, self.engine, self.documents)
+        auto = bool(self.options.document_tokens())
+        report_selection(prompt, self.engine, self.documents, auto=auto)
         if not prompt.whole:
             print(KEPT, file=sys.stderr)
         self.first_prompt = prompt

@@ -23,9 +23,9 @@ def fit_documents(*args: Any, **options: Any) -> "DocumentPrompt":  # noqa: ANN4
 
 
 def report_selection(
-    prompt: "DocumentPrompt", engine: "Engine", documents: "list[Document]"
+    prompt: "DocumentPrompt", engine: "Engine", documents: "list[Document]", *, auto: bool = False
 ) -> None:
-    """Print one line on stderr if only passages of the documents are used."""
+    """Print one line on stderr if only passages of the documents are used; `auto`: by choice."""
     if prompt.whole:
         return
     from graft.decode.document_prompt import rounded
@@ -34,10 +34,13 @@ def report_selection(
     subject = f"{len(documents):,} documents have" if several else f"{documents[0].name} has"
     matched = "" if prompt.matched else " (the first ones: none matches a word of the question)"
     where = "; ".join(_spans(prompt, named=several))
+    why = f", the context of {engine.model_name} is {engine.context_length:,} with the answer"
+    other = "--full refuses instead"
+    if auto:
+        why, other = "", "--context full uses all that fits"
     print(
-        f"{subject} about {rounded(prompt.tokens):,} tokens, the context of {engine.model_name} is "
-        f"{engine.context_length:,} with the answer: using {len(prompt.passages)} of "
-        f"{prompt.total_passages:,} passages{matched}: {where} (--full refuses instead)",
+        f"{subject} about {rounded(prompt.tokens):,} tokens{why}: using {len(prompt.passages)} of "
+        f"{prompt.total_passages:,} passages{matched}: {where} ({other})",
         file=sys.stderr,
     )
 

@@ -15,6 +15,8 @@ from graft.cli.failures import fails_in_one_line
 from graft.cli.index_passages import passages
 from graft.cli.options import JSON
 from graft.cli.show import Spinner, print_result
+from graft.documents.formats import FORMATS
+from graft.errors import InputError
 
 if TYPE_CHECKING:
     from graft.match.store_build import Progress, StoreWriter
@@ -38,8 +40,7 @@ FILES = Annotated[
     list[str],
     typer.Argument(
         metavar="FILES...",
-        help="Text, Markdown, HTML, PDF, JSON arrays and lines, parquet, also gzipped: files, "
-        "folders or quoted patterns.",
+        help=f"Files, folders or quoted patterns, also gzipped: {FORMATS}; parquet.",
     ),
 ]
 FIELD = Annotated[
@@ -95,13 +96,29 @@ def build(
 @fails_in_one_line
 def add(
     store: STORE,
-    files: FILES,
+    files: Annotated[
+        list[str] | None, typer.Argument(metavar="FILES...", help="As for `index build`.")
+    ] = None,
     *,
+    pool: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Add the answers of a pool (`graft serve --pool`) to requests without an API key, "
+            "or of the folder of another key in it.",
+        ),
+    ] = None,
     field: FIELD = "text",
     shard_tokens: SHARD = None,
     json: JSON = False,
 ) -> None:
-    """Add documents to a datastore; documents it already has are skipped."""
+    """Add documents or answers to a datastore; those it already has are skipped.
+
+    Example: graft index add store --pool pool
+    """
+    if not files and pool is None:
+        raise InputError("nothing to add; name files, or a pool (--pool)")
+    from graft.match.pool_files import pool_texts
     from graft.match.store_build import MAX_SHARDS
     from graft.match.store_files import check_tokenizer, read_manifest, writing
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
@@ -111,7 +128,10 @@ def add(
         manifest = read_manifest(store)
         check_tokenizer(store, manifest, tokenizer_fingerprint(tokenizer))
         writer = _writer(store, manifest, shard_tokens)
-        _add_files(writer, tokenizer, files, field)
+        if files:
+            _add_files(writer, tokenizer, files, field)
+        if pool is not None:
+            writer.add_tokens(pool_texts(pool, manifest.tokenizer))
         _merge(writer, beyond=MAX_SHARDS)
     _report(writer, json=json)
 

@@ -10,6 +10,7 @@ import typer
 from graft.cli.failures import fails_in_one_line
 from graft.cli.options import JSON
 from graft.cli.show import Spinner, print_result
+from graft.documents.formats import FORMATS
 from graft.errors import InputError
 
 MEGABYTE = 1e6
@@ -27,8 +28,8 @@ def passages(  # noqa: PLR0913 (one parameter is one option)
         list[str] | None,
         typer.Argument(
             metavar="FILES...",
-            help="Text, Markdown, HTML, PDF; JSON arrays and lines, TSV, parquet of passages "
-            "(text, title, id); also gzipped: files, folders or quoted patterns.",
+            help="Files, folders or quoted patterns, also gzipped: JSON arrays and lines, TSV, "
+            f"parquet of passages (text, title, id); documents: {FORMATS}.",
         ),
     ] = None,
     *,

@@ -12,17 +12,29 @@ import typer
 
 from graft.cli.method_options import MethodOptions, parse_size
 from graft.cli.show import Spinner
+from graft.documents.formats import FORMATS
+from graft.documents.prompt import AUTO_TOKENS
 from graft.errors import InputError
 
 if TYPE_CHECKING:
     from graft import Engine, SamplingParams
     from graft.documents import Document
+    from graft.match.pool import PoolOptions
 
 # Options and arguments of several commands
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 COLOR = Annotated[bool, typer.Option("--color", help="Colour tokens by the source of their draft.")]
 QUESTION = Annotated[
     str | None, typer.Argument(help="The question; - or nothing reads standard input.")
+]
+CONTEXT = Annotated[
+    str,
+    typer.Option(
+        metavar="full|auto",
+        help=f"full: documents are used whole if they fit the model's context. auto: of documents "
+        f"with more than {AUTO_TOKENS:,} tokens, the passages that match the question best; the "
+        "first token comes sooner.",
+    ),
 ]
 DISK_CACHE = 4_000_000_000  # bytes
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
@@ -38,10 +50,11 @@ class DocumentOptions:
         list[str] | None,
         typer.Option(
             metavar="PATH",
-            help="Text, Markdown, HTML or PDF to answer from: a file, a folder or a quoted pattern "
-            "such as 'docs/**/*.pdf'; repeatable.",
+            help="Document to answer from: a file, a folder or a quoted pattern such as "
+            f"'docs/**/*.pdf'; repeatable. Formats: {FORMATS}.",
         ),
     ] = None
+    context: CONTEXT = "full"
     full: Annotated[
         bool,
         typer.Option(
@@ -56,6 +69,48 @@ class DocumentOptions:
             "needs no prefill; see `graft cache`.",
         ),
     ] = True
+
+    def document_tokens(self) -> int | None:
+        """See `document_prompt`."""
+        return document_tokens(self.context)
+
+
+def document_tokens(context: str) -> int | None:
+    """Of --context; InputError for an unknown one."""
+    limits = {"full": None, "auto": AUTO_TOKENS}
+    if context not in limits:
+        raise InputError(f"unknown context {context!r}; choose full or auto")
+    return limits[context]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerPool:
+    """Answers as a source of drafts for later requests; the options of `serve` and `chat`."""
+
+    pool: Annotated[
+        str,
+        typer.Option(
+            metavar="off|memory|FOLDER",
+            help="Draft from earlier answers to requests with the same API key and cache salt: "
+            "off, memory (forgotten at the end) or a folder that keeps them.",
+        ),
+    ] = "off"
+    pool_tokens: Annotated[
+        str, typer.Option(metavar="TOKENS", help="Maximum tokens of the pool, 20 bytes each.")
+    ] = "4m"
+    pool_prompts: Annotated[
+        bool, typer.Option("--pool-prompts", help="Keep prompts too, not only answers.")
+    ] = False
+
+    def pool_options(self) -> "PoolOptions | bool":
+        """For graft.load."""
+        size = parse_size("--pool-tokens", self.pool_tokens, "4m")
+        if self.pool == "off":
+            return False
+        from graft.match.pool import PoolOptions
+
+        folder = None if self.pool == "memory" else self.pool
+        return PoolOptions(folder, max_tokens=size, prompts=self.pool_prompts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +133,12 @@ class LoadOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="Drafter: auto, copy, pld, igpg, plain (no drafting); rapid (the model itself on "
-            "retrieved passages of a long prompt); window, magicdec, triforce (the model itself "
-            "on a part of its KV cache); with --draft-model also sd, sd-tree, rapid-up; with "
-            "--head also head, eagle3, eagle2, longspec; with either casd, casd-prompt, rasd-pld, "
-            "rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of `graft index`); "
-            "several joined by +, such as eagle3+copy+store:FOLDER.",
+            help="Drafter: auto, copy, pld, igpg, plain (no drafting); pool (with --pool); rapid "
+            "(the model itself on retrieved passages of a long prompt); window, magicdec, triforce "
+            "(the model itself on a part of its KV cache); with --draft-model also sd, sd-tree, "
+            "rapid-up; with --head also head, eagle3, eagle2, longspec; with either casd, "
+            "casd-prompt, rasd-pld, rasd-rest:FOLDER; store:FOLDER and rest:FOLDER (a datastore of "
+            "`graft index`); several joined by +, such as eagle3+copy+store:FOLDER.",
         ),
     ] = "auto"
     draft_model: Annotated[
@@ -248,13 +303,20 @@ class SamplingOptions(ModelOptions):
 class AnswerOptions(SamplingOptions, DocumentOptions):
     """The options of `run` and `chat`."""
 
-    def load(self, *, prefix_cache: bool = True) -> "Engine":
+    def check(self) -> None:
+        """See SamplingOptions; also for the documents' options."""
+        super().check()
+        if self.document_tokens() and self.full:
+            raise InputError("--full and --context auto contradict each other; choose one")
+
+    def load(self, *, prefix_cache: bool = True, **more: Any) -> "Engine":  # noqa: ANN401
         """The engine, with the documents' KV cache on disk unless the options say otherwise."""
         on_disk = prefix_cache and self.cache and self.doc
         return self.load_engine(
             max_batch=1,
             prefix_cache=None if prefix_cache else 0,
             disk_cache=DISK_CACHE if on_disk else 0,
+            **more,
         )
 
     def documents(self) -> "list[Document]":

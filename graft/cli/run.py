@@ -42,9 +42,10 @@ def run(
     options.check()
     params, question, documents = options.sampling(), read_question(question), options.documents()
     engine = options.load(prefix_cache=not compare)  # both runs of a comparison prefill the prompt
-    prompt = fit_documents(engine, question, documents, params, full=options.full)
+    limits = {"full": options.full, "document_tokens": options.document_tokens()}
+    prompt = fit_documents(engine, question, documents, params, **limits)
     if not json:
-        report_selection(prompt, engine, documents)
+        report_selection(prompt, engine, documents, auto=bool(options.document_tokens()))
     show = (lambda event: None) if json else token_printer(color=color)
     drafted = answer(engine, prompt.messages, params, options.draft, show)
     if not json:

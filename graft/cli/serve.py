@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from graft.cli.options import ModelOptions, takes_options
+from graft.cli.options import (
+    CONTEXT,
+    DISK_CACHE,
+    AnswerPool,
+    ModelOptions,
+    document_tokens,
+    takes_options,
+)
+from graft.cli.show import Spinner
+from graft.documents.formats import FORMATS
 from graft.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,7 +29,7 @@ MEGABYTE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions(ModelOptions):
+class ServeOptions(ModelOptions, AnswerPool):
     """Address, access and limits of the server."""
 
     model: Annotated[
@@ -50,6 +59,23 @@ class ServeOptions(ModelOptions):
     served_model_name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the model in the API.")
     ] = None
+    corpus: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Documents that answer every chat: a file, a folder or a quoted pattern; "
+            f"repeatable. Formats: {FORMATS}.",
+        ),
+    ] = None
+    preload: Annotated[
+        bool,
+        typer.Option(
+            "--preload",
+            help="Prefill the corpus before the first request; without API keys its KV cache is "
+            "also kept on disk, for the next start.",
+        ),
+    ] = False
+    context: CONTEXT = "full"
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests running at once.")] = 8
     max_waiting: Annotated[
         int, typer.Option(min=0, help="Maximum requests queued; others get status 429.")
@@ -62,16 +88,23 @@ class ServeOptions(ModelOptions):
 
     def settings(self) -> "ServerSettings":
         """The settings of the server; InputError for a wrong value."""
+        from graft.documents import read_documents
         from graft.server.settings import ServerSettings
 
         named = [key for key in os.environ.get("GRAFT_API_KEY", "").split(",") if key]
         keys = tuple(self.api_key or named)
         if not all(key.strip() and key.isascii() for key in keys):
             raise InputError("an API key must be ASCII and not empty")
+        if self.preload and not self.corpus:
+            raise InputError("--preload needs a corpus; name files with --corpus")
+        with Spinner("reading the corpus"):
+            corpus = tuple(read_documents(self.corpus or []))
         return ServerSettings(
             name=self.served_model_name,
             api_keys=keys,
             hosts=self.hosts(),
+            corpus=corpus,
+            document_tokens=document_tokens(self.context),
             max_waiting=self.max_waiting,
             timeout=self.timeout,
             grace=self.grace,
@@ -90,7 +123,7 @@ class ServeOptions(ModelOptions):
 
 @takes_options
 def serve(
-    context: typer.Context,
+    call: typer.Context,
     *,
     options: ServeOptions,
     config: Annotated[
@@ -106,12 +139,13 @@ def serve(
     Example: graft serve smollm2-135m --port 8000 --draft auto
     """
     if config:
-        options = replace(options, **read_config(config, context))
+        options = replace(options, **read_config(config, call))
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
-    settings = options.settings()
+    settings, pool = options.settings(), options.pool_options()
     options.locate()
     try:
+        from graft.server.preload import preload
         from graft.server.run import listen, run_server
     except ImportError as error:
         raise InputError(
@@ -120,7 +154,13 @@ def serve(
     if not is_loopback(options.host) and not settings.api_keys:
         print("warning: the server accepts requests without an API key; set one", file=sys.stderr)
     listening = listen(options.host, options.port)
-    engine = options.load_engine(max_batch=options.max_batch)
+    disk_cache = DISK_CACHE if options.preload else 0
+    engine = options.load_engine(max_batch=options.max_batch, disk_cache=disk_cache, pool=pool)
+    if options.preload:
+        with Spinner("preload") as spinner:
+            whole = preload(engine, settings, spinner.update)
+        if not whole:
+            print("nothing to preload: each question selects other passages", file=sys.stderr)
     run_server(engine, settings, listening)
 
 

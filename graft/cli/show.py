@@ -2,6 +2,7 @@
 
 import json as json_module
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -29,28 +30,42 @@ SOURCE_COLORS = {
     "both": "bright_green",
 }
 OTHER_COLOR = "blue"
+FIRST_LINE_SECONDS, LINE_SECONDS = 3.0, 10.0  # of progress that is not on a terminal
 
 
 class Spinner:
-    """A moving line on a terminal's stderr; `stop` removes it."""
+    """Progress on stderr: a moving line on a terminal, which `stop` removes; elsewhere a line after
+    some seconds, and then one every LINE_SECONDS if the text changed."""
 
     def __init__(self, text: str) -> None:
-        self._status = None
+        self._text, self._status = text, None
+        self._stopped = threading.Event()
         if sys.stderr.isatty():
             from rich.console import Console
 
             self._status = Console(stderr=True).status(text)
             self._status.start()
+        else:
+            threading.Thread(target=self._print_lines, daemon=True).start()
 
     def update(self, text: str) -> None:
         """Show another text."""
+        self._text = text
         if self._status:
             self._status.update(text)
 
     def stop(self) -> None:
         """Remove the line; may be called again."""
+        self._stopped.set()
         if self._status:
             self._status.stop()
+
+    def _print_lines(self) -> None:
+        seconds, shown = FIRST_LINE_SECONDS, ""
+        while not self._stopped.wait(seconds):
+            if self._text != shown:
+                print(self._text, file=sys.stderr, flush=True)
+            seconds, shown = LINE_SECONDS, self._text
 
     def __enter__(self) -> "Spinner":
         return self

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Unpack, cast, overload
 
 from graft.decode.build import SequenceBuilder
@@ -13,8 +14,10 @@ from graft.decode.request import Options, Request
 from graft.decode.step_lock import Outcome
 from graft.decode.stream import AsyncStream, Stream
 from graft.decode.text import Encoder, Prompt
+from graft.draft.copies.texts import learn
 from graft.draft.drafter import Drafter, DraftersByName
 from graft.errors import InputError
+from graft.match.pool import Pools
 from graft.models.load import LoadedModel
 from graft.models.step_costs import StepCosts
 from graft.sampling import SamplingParams
@@ -139,6 +142,10 @@ class Engine:
         if name in drafters:
             return drafters[name]
         return self.exclusive(lambda: drafters[name])  # making a drafter may run the model
+
+    def keep_answers(self, pools: Pools) -> None:
+        """Add finished answers to these pools from now on."""
+        self.loop.scheduler.learn = partial(learn, pools)
 
     def remember(self, prompt: Prompt) -> None:
         """Keep the cached keys and values of a prompt on disk, if `load` got a `disk_cache`."""

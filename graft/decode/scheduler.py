@@ -2,11 +2,12 @@
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from graft.decode.sequence import Sequence
+from graft.draft.drafter import DraftContext
 from graft.models.arena import ROWS_AHEAD, OutOfRowsError
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
@@ -26,6 +27,8 @@ class Scheduler:
     """
 
     def __init__(self, model: LanguageModel, *, max_batch: int, spare_rows: int) -> None:
+        # Learns from a finished sequence and its answer
+        self.learn: Callable[[DraftContext, list[int]], None] | None = None
         self._model, self.max_batch, self._spare = model, max_batch, spare_rows
         self._waiting: deque[Sequence] = deque()
         self._lock = threading.Lock()  # of _waiting
@@ -161,6 +164,8 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         context, extent = sequence.context, sequence.held_extent
         sequence.drafter.finish(context.sequence)
+        if self.learn:
+            self.learn(context, sequence.answer)
         sequence.extent = None
         tokens = [*context.prompt, *context.tokens]
         most, salt = sequence.shareable, context.salt

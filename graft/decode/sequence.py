@@ -19,7 +19,7 @@ from graft.models.arena import Extent
 from graft.models.language_model import LanguageModel
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.tree.prune import cut, shallow
+from graft.tree.prune import cut, shallow, without
 from graft.verify.verdict import Promise, Verdict, Verifier
 from graft.verify.walk import walk
 
@@ -143,6 +143,7 @@ class Sequence:
             tree = cut(tree, self.draft_tokens)
         if self.constraint and len(tree) > 1 and tree.probs is None:
             with self.guard():
+                tree = without(tree, self.end_tokens)  # no constraint allows a token after these
                 tree = self.constraint.prune([*self.context.prompt, *self.context.tokens], tree)
         return tree
 
@@ -242,6 +243,12 @@ class Sequence:
         if self.detokenizer.stopped:
             self.finish_reason = "stop"
         return text
+
+    @property
+    def answer(self) -> list[int]:
+        """The generated tokens without the one that ended them: nothing follows it."""
+        tokens = self.context.tokens
+        return tokens[:-1] if tokens and tokens[-1] in self.end_tokens else tokens
 
     def result(self) -> Result:
         """The answer so far."""

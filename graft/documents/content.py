@@ -7,38 +7,37 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 
+from graft.documents.formats import HTML, MAIL, OFFICE, READABLE, SLIDES
 from graft.documents.html import looks_like_html
 from graft.documents.pdf import looks_like_pdf
-from graft.documents.text import READABLE, UTF16_BOMS
+from graft.documents.text import UTF16_BOMS
 from graft.errors import InputError
 
 MEGABYTE = 1 << 20
 MAX_BYTES = 512 * MEGABYTE  # of one document, decompressed
 _HEAD = 64 << 10
 GZIP = b"\x1f\x8b"
-HTML_SUFFIXES = {".html", ".htm", ".xhtml"}
 # First bytes of formats that get a message of their own.
 FOREIGN = {
     b"PK\x03\x04": "a zip archive",
-    b"\xd0\xcf\x11\xe0": "an old Office file",
-    b"{\\rtf": "an RTF file",
+    b"\xd0\xcf\x11\xe0": "an old or encrypted Office file",
     b"%!PS": "a PostScript file",
     b"AT&TFORM": "a DjVu file",
 }
-FOREIGN_SUFFIXES = {".docx", ".odt", ".epub", ".pptx", ".xlsx", ".ods", ".odp", ".doc", ".ppt"}
+ZIP, RTF = b"PK\x03\x04", b"{\\rtf"
 
 
-def read_content(path: Path) -> bytes:
-    """All bytes, decompressed if the file is gzipped; InputError if it cannot be read."""
-    with open_document(path) as file:
-        return _bounded(file, path)
+def read_content(path: Path, data: bytes | None = None, max_bytes: int | None = None) -> bytes:
+    """All bytes of a file, or `data` of one, decompressed; InputError if it cannot be read."""
+    with open_document(path, data) as file:
+        return _bounded(file, path, max_bytes or MAX_BYTES)
 
 
 @contextmanager
-def open_document(path: Path) -> Iterator[io.BufferedIOBase]:
+def open_document(path: Path, data: bytes | None = None) -> Iterator[io.BufferedIOBase]:
     """The file's bytes, decompressed if it is gzipped; InputError while it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with path.open("rb") if data is None else io.BufferedReader(io.BytesIO(data)) as file:
             if not file.peek(len(GZIP)).startswith(GZIP):
                 yield file
                 return
@@ -58,34 +57,41 @@ def open_document(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def kind_of(data: bytes, path: PurePath) -> str:
-    """The kind of document ("pdf", "html" or "text") by its first bytes, then by its suffix."""
+    """The kind of document (see `read.py`) by its first bytes, then by its suffix."""
     if looks_like_pdf(data):
         return "pdf"
-    name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
-    if name.suffix.lower() in HTML_SUFFIXES or looks_like_html(data):
+    suffix = _suffix(path)
+    if suffix in OFFICE and data.startswith((ZIP, RTF)):
+        return "slides" if suffix == SLIDES else "office"
+    if suffix in HTML or looks_like_html(data):
         return "html"
-    return "text"
+    return "mail" if suffix in MAIL else "text"
 
 
-def _bounded(file: io.BufferedIOBase, path: Path) -> bytes:
+def _suffix(path: PurePath) -> str:
+    """In lower case, without that of gzip."""
+    return PurePath(path.name.lower().removesuffix(".gz")).suffix
+
+
+def _bounded(file: io.BufferedIOBase, path: Path, max_bytes: int) -> bytes:
     """The bytes; InputError if they are too many or not a document."""
     head = file.read(_HEAD)
     if not looks_like_pdf(head):
         _refuse_foreign(head, path)
-    data = head + file.read(MAX_BYTES + 1 - len(head))
-    if len(data) > MAX_BYTES:
+    data = head + file.read(max(0, max_bytes + 1 - len(head)))
+    if len(data) > max_bytes:
         raise InputError(
-            f"document {path} has more than {MAX_BYTES // MEGABYTE} MB, the maximum; "
+            f"document {path} has more than {max_bytes // MEGABYTE} MB, the maximum; "
             "split it and name the parts you need"
         )
     return data
 
 
 def _refuse_foreign(head: bytes, path: Path) -> None:
+    if head.startswith((ZIP, RTF)) and _suffix(path) in OFFICE:
+        return
     for magic, what in FOREIGN.items():
         if head.startswith(magic):
-            suffix = path.suffix.lower()
-            what = f"a {suffix} file" if suffix in FOREIGN_SUFFIXES else what
-            raise InputError(f"document {path} is {what}; {READABLE}: save it as one of these")
+            raise InputError(f"document {path} is {what}; {READABLE}")
     if b"\0" in head and not head.startswith(UTF16_BOMS):
         raise InputError(f"document {path} is a binary file; {READABLE}")

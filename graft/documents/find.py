@@ -1,7 +1,7 @@
 """Find the files of paths, folders and patterns, each once and with a unique name.
 
-Files of a folder are in natural order (2.html before 10.html). Hidden files and the images, fonts,
-scripts and style sheets of web pages are skipped.
+Files of a folder are in natural order (2.html before 10.html). Hidden files, images, fonts
+and style sheets are skipped, and scripts beside HTML files.
 """
 
 import glob
@@ -13,14 +13,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from graft.documents.formats import HTML
 from graft.errors import InputError
 
 logger = logging.getLogger(__name__)
 
 PAGE_PARTS = {
-    *(".css", ".js", ".mjs", ".map", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".ico"),
+    *(".css", ".map", ".svg", ".png", ".jpg", ".jpeg", ".gif", ".webp", ".ico"),
     *(".woff", ".woff2", ".ttf", ".otf", ".eot"),
 }
+SCRIPTS = {".js", ".mjs"}
+BUILT = {"__pycache__", "node_modules"}  # folders
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -69,9 +72,12 @@ def _expand(given: str) -> Iterator[Found]:
 def _in_folder(folder: Path) -> Iterator[Found]:
     files = []
     for place, folders, names in os.walk(folder, onerror=_warn):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in BUILT]
         files += [Path(place, name) for name in names if not name.startswith(".")]
-    files = [file for file in files if file.suffix.lower() not in PAGE_PARTS and file.is_file()]
+    skipped = PAGE_PARTS
+    if any(file.suffix.lower() in HTML for file in files):
+        skipped = skipped | SCRIPTS
+    files = [file for file in files if file.suffix.lower() not in skipped and file.is_file()]
     if not files:
         raise InputError(f"the folder {folder} has no documents")
     for file in sorted(files, key=natural_order):

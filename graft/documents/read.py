@@ -1,4 +1,4 @@
-"""Read documents: text, Markdown, HTML and PDF, also gzipped; files, folders and patterns.
+"""Read documents of all FORMATS, also gzipped; files, folders and patterns.
 
 The first bytes of a file decide its kind, then its suffix.
 """
@@ -13,15 +13,21 @@ from typing import TypeVar
 
 from graft.documents.content import kind_of, read_content
 from graft.documents.find import Found, find_files
+from graft.documents.formats import READABLE
 from graft.documents.html import html_text
+from graft.documents.mail import mail_text
+from graft.documents.office import office_text, slides
 from graft.documents.pdf import pdf_pages
 from graft.documents.text import plain_text
-from graft.errors import InputError
+from graft.errors import InputError, MissingDependencyError
 
 logger = logging.getLogger(__name__)
 
 PAGE_BREAK = "\n\n"
 MAX_REASONS = 3  # in a message about unreadable files
+# The readers of `kind_of`'s kinds: a text for every page, or one text.
+PAGED = {"pdf": pdf_pages, "slides": slides}
+WHOLE = {"html": html_text, "mail": mail_text, "office": office_text, "text": plain_text}
 Content = TypeVar("Content")
 
 
@@ -47,20 +53,29 @@ class Document:
 def read_document(path: str | Path, name: str | None = None) -> Document:
     """Read one file; InputError if it does not exist, is empty or has no readable text."""
     path = Path(path)
-    data = read_content(path)
+    return _document(read_content(path), path, name or path.name)
+
+
+def parse_document(data: bytes, name: str, max_bytes: int) -> Document:
+    """The document in the bytes of a file of this name, which may decompress to `max_bytes`."""
+    path = Path(name)
+    return _document(read_content(path, data, max_bytes), path, name)
+
+
+def _document(data: bytes, path: Path, name: str) -> Document:
     kind = kind_of(data, path)
     pages: tuple[int, ...] = ()
     if not data or data.isspace():
         text = ""
-    elif kind == "pdf":
-        texts = pdf_pages(data, str(path))
+    elif kind in PAGED:
+        texts = PAGED[kind](data, str(path))
         text = PAGE_BREAK.join(texts)
         pages = tuple(accumulate((len(page) + len(PAGE_BREAK) for page in texts[:-1]), initial=0))
     else:
-        text = (html_text if kind == "html" else plain_text)(data, str(path))
+        text = WHOLE[kind](data, str(path))
     if not text or text.isspace():
         raise InputError(f"document {path} is empty")
-    return Document(name or path.name, text, pages)
+    return Document(name, text, pages)
 
 
 def read_documents(paths: Iterable[str | Path]) -> list[Document]:
@@ -82,10 +97,10 @@ def of_files(
             for content in read(file):
                 found = True
                 yield content
-        except InputError as error:
+        except (InputError, MissingDependencyError) as error:
             if file.named:
                 raise
-            refusals.append(str(error))
+            refusals.append(str(error).removesuffix(f"; {READABLE}"))
     if not refusals:
         return
     reasons = "; ".join(refusals[:MAX_REASONS])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.documents.content import open_document, read_content
-from graft.documents.read import of_files, read_document
+from graft.documents.read import Document, of_files, read_document
 from graft.errors import InputError
 
 FIELD = "text"
@@ -32,7 +32,7 @@ class Record:
 
     content: Any
     where: str  # for messages
-    document: bool = False
+    document: Document | None = None
 
 
 def read_texts(paths: Iterable[str | Path], field: str = FIELD) -> Iterator[str]:
@@ -81,7 +81,8 @@ def _records_of(path: Path, column: str | None = None) -> Iterator[Record]:
         for number, record in enumerate(records, 1):
             yield Record(record, f"{path}, record {number}")
     else:
-        yield Record(read_document(path).text, str(path), document=True)
+        document = read_document(path)
+        yield Record(document.text, str(path), document)
 
 
 def _array_of_records(path: Path) -> list[Any]:

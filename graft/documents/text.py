@@ -8,11 +8,11 @@ import codecs
 import logging
 import re
 
+from graft.documents.formats import READABLE
 from graft.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-READABLE = "text, Markdown, HTML and PDF can be read"
 UTF16_BOMS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 # A larger share of non-ASCII bytes is another alphabet or compressed data.
 MAX_NON_ASCII = 0.3

@@ -5,11 +5,14 @@ sglang serve --model-path MODEL --speculative-algorithm GRAFT --speculative-num-
 SGLang finds `register` by its entry point `sglang.srt.plugins`. The worker is SGLang's own NGRAM
 worker with another source of trees, so verification, KV moves and CUDA graphs are SGLang's. NGRAM
 drafts from a pool of the last tokens of all requests; here every request has an index of its whole
-text, and of its `custom_params: {"documents": [[token ids], ...]}`.
+text, and of its `custom_params: {"documents": [[token ids], ...]}`. With GRAFT_POOL=memory, or a
+folder that keeps them, trees also have copies from earlier answers to requests with the same
+`extra_key` (cache salt).
 """
 
 import itertools
 import logging
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,8 +21,11 @@ import numpy as np
 
 from graft.draft.copies.calibration import Calibration
 from graft.draft.copies.lookup import LookupDrafter
+from graft.draft.copies.pooled import CopiesAndPool, pool_lookups
+from graft.draft.copies.texts import learn
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import up_to_limit
+from graft.match.pool import PoolIndex, PoolOptions, Pools
 from graft.match.suffix_automaton import SuffixAutomaton
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
@@ -38,17 +44,21 @@ class Running:
     prompt: Sequence[int]
     output: Sequence[int]
     documents: Sequence[Sequence[int]] = ()
+    salt: str = ""
 
 
 class Trees:
     """Draft trees of exactly `nodes` nodes, the root included."""
 
-    def __init__(self, nodes: int) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: int, pools: Pools | None = None) -> None:
+        self._nodes, self._pools = nodes, pools
         self._budget = Budget(nodes - 1, np.ones(nodes))
-        self._drafter = LookupDrafter(
-            SuffixAutomaton, up_to_limit, nodes=nodes - 1, calibrated=True
+        self._drafter: LookupDrafter | CopiesAndPool = LookupDrafter(
+            lambda _: SuffixAutomaton(), up_to_limit, nodes=nodes - 1, calibrated=True
         )
+        if pools:
+            self._drafter = CopiesAndPool(self._drafter, pool_lookups(pools, nodes - 1))
+            PoolIndex.warm_up()
         self._contexts: dict[str, DraftContext] = {}
         self._numbers = itertools.count()
         SuffixAutomaton.warm_up()
@@ -65,7 +75,10 @@ class Trees:
     def keep(self, names: Iterable[str]) -> None:
         """Drop all other requests; one that returns is indexed again."""
         for name in self._contexts.keys() - set(names):
-            self._drafter.finish(self._contexts.pop(name).sequence)
+            context = self._contexts.pop(name)
+            self._drafter.finish(context.sequence)
+            if self._pools:
+                learn(self._pools, context, context.tokens)
 
     def _context(self, request: Running) -> DraftContext:
         context = self._contexts.get(request.name)
@@ -81,6 +94,7 @@ class Trees:
             [(0, len(prompt))],
             documents=[list(document) for document in request.documents],
             tokens=list(request.output),
+            salt=request.salt,
         )
         self._contexts[request.name] = context
         self._drafter.start(context)
@@ -108,6 +122,20 @@ def documents_of(request: Any) -> list[list[int]]:  # noqa: ANN401
         request.rid,
     )
     return []
+
+
+def pools_of(server_args: Any) -> Pools | None:  # noqa: ANN401
+    """The pool that $GRAFT_POOL names."""
+    chosen = os.environ.get("GRAFT_POOL", "off")
+    if chosen in ("off", "memory"):
+        return None if chosen == "off" else Pools()
+    from transformers import AutoTokenizer
+
+    from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
+
+    name = server_args.tokenizer_path or server_args.model_path
+    fingerprint = tokenizer_fingerprint(AutoTokenizer.from_pretrained(name))
+    return Pools(PoolOptions(chosen), fingerprint)
 
 
 def register() -> None:
@@ -143,7 +171,7 @@ def worker_class() -> type:
 
         def _prepare_draft_tokens(self, batch: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: ANN401
             if self._trees is None:
-                self._trees = Trees(self.draft_token_num)
+                self._trees = Trees(self.draft_token_num, pools_of(self.server_args))
             new = self._tokens_in_flight(batch)
             return self._trees.draft(
                 [
@@ -152,6 +180,7 @@ def worker_class() -> type:
                         request.origin_input_ids_unpadded,
                         [*request.output_ids, *more],
                         documents_of(request),
+                        getattr(request, "extra_key", None) or "",
                     )
                     for request, more in zip(batch.reqs, new, strict=True)
                 ]

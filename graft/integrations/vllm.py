@@ -6,37 +6,43 @@ vllm serve MODEL --speculative-config '{"method": "custom_class",
 vLLM verifies one chain per request and passes the rows of its batch without request ids. So a row
 is matched to a request by its text, without the tokens just sampled. Rows may move, leave and come
 back (preemption); a text without a row for REMEMBERED steps is dropped. vLLM rejects unknown keys
-in its speculative config, so datastores are named in
---additional-config '{"graft": {"stores": ["FOLDER"]}}'.
+in its speculative config, so datastores and a pool of earlier answers are named in
+--additional-config '{"graft": {"stores": ["FOLDER"], "pool": "memory", "pool_tokens": 4000000}}'.
+`pool` may be a folder that keeps the answers. vLLM passes no API key or cache salt to a proposer,
+so all requests share the pool: use it where they may.
 """
 
 import itertools
 import json
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from graft.draft.copies.calibration import STORE_PRIOR, Calibration
 from graft.draft.copies.chain_lookup import ChainLookup
+from graft.draft.copies.texts import POOL_CONTEXT
 from graft.errors import InputError
 from graft.integrations.row_price import RowPrice
 from graft.match.matches import Matches
+from graft.match.pool import DEFAULT_TOKENS, PoolIndex, PoolOptions, Pools
+from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store, StoreIndex, open_store
 
 REMEMBERED = 64  # steps until a text without a row is dropped
 CONFIDENT = 0.8  # with a first draft token this probable no datastore is searched
-OPTIONS = ("stores",)
+OPTIONS = ("stores", "pool", "pool_tokens")
+EVERYONE = ""  # the key of all requests
 
 
 @dataclass(slots=True)
 class _StoreLookup:
-    """Lookups of one request in a datastore, with their own calibration."""
+    """Lookups of one request in a datastore or pool, with their own calibration."""
 
-    index: StoreIndex
-    calibration: Calibration = field(default_factory=lambda: Calibration(STORE_PRIOR))
+    index: StoreIndex | PoolIndex
+    calibration: Calibration
     matches: Matches | None = None
 
     def extend(self, new: np.ndarray) -> None:
@@ -56,6 +62,7 @@ class _Text:
 
     copies: ChainLookup
     lookups: list[_StoreLookup]
+    learned: int  # first tokens that the pool need not keep: at first the prompt
     seen: int = -1  # the last step
     drafted: int = 0
     from_store: list[int] | None = None
@@ -89,7 +96,7 @@ class Proposer:
     ) -> None:
         self._max_draft = int(vllm_config.speculative_config.num_speculative_tokens)
         self._max_length = int(vllm_config.model_config.max_model_len)
-        self._stores = _open_stores(vllm_config)
+        self._stores, self._pools = _open_stores(vllm_config)
         self._texts: list[_Text] = []
         self._places: dict[int, _Text] = {}  # of the last step, by row
         self._costs = RowPrice()
@@ -125,6 +132,7 @@ class Proposer:
             scores = self._draft_scores(text, token_ids_cpu[row, : lengths[row]])
             drafts[row] = text.draft(int(np.count_nonzero(scores > price)))
         self._places = dict(zip(decoding, texts, strict=True))
+        self._learn()
         self._texts = [text for text in self._texts if self._step - text.seen < REMEMBERED]
         self._returned = self._clock()
         return drafts
@@ -140,12 +148,25 @@ class Proposer:
                 and text.copies.is_prefix_of(before)
             ):
                 return text
-        text = _Text(
-            ChainLookup(self._max_draft), [_StoreLookup(store.index()) for store in self._stores]
-        )
+        lookups = [_StoreLookup(each.index(), Calibration(STORE_PRIOR)) for each in self._stores]
+        if self._pools:
+            pool = self._pools.of(EVERYONE)
+            lookups.append(_StoreLookup(pool.index(), Calibration()))
+        text = _Text(ChainLookup(self._max_draft), lookups, learned=len(before))
         text.copies.reserve(len(tokens) + 256)
         self._texts.append(text)
         return text
+
+    def _learn(self) -> None:
+        """Add the answers of texts that have no row any more to the pool; of one that comes back
+        later what is new."""
+        if self._pools is None:
+            return
+        for text in self._texts:
+            tokens = text.copies.text
+            if text.seen == self._step - 1 and len(tokens) > text.learned:
+                self._pools.add(EVERYONE, tokens[max(0, text.learned - POOL_CONTEXT) :])
+                text.learned = len(tokens)
 
     def _draft_scores(self, text: _Text, tokens: np.ndarray) -> np.ndarray:
         new = tokens[len(text.copies) :]
@@ -154,26 +175,33 @@ class Proposer:
         return text.extend(new, min(self._max_draft, self._max_length - len(tokens) - 1))
 
 
-def _open_stores(vllm_config: Any) -> list[Store]:  # noqa: ANN401
-    """The configured datastores; InputError for one made with another tokenizer."""
+def _open_stores(vllm_config: Any) -> tuple[list[Store], Pools | None]:  # noqa: ANN401
+    """The configured datastores and pool; InputError for a store of another tokenizer."""
     options = (getattr(vllm_config, "additional_config", None) or {}).get("graft", {})
     if unknown := sorted(set(options) - set(OPTIONS)):
         raise InputError(f"unknown graft option {unknown[0]!r}; options: {', '.join(OPTIONS)}")
     folders = options.get("stores", [])
     if isinstance(folders, str):
         folders = [folders]
-    if not folders:
-        return []
+    pool, size = options.get("pool", "off"), int(options.get("pool_tokens", DEFAULT_TOKENS))
+    folder = None if pool in ("off", "memory") else pool
+    fingerprint = _fingerprint(vllm_config) if folders or folder else ""
+    stores = [open_store(folder, fingerprint) for folder in folders]
+    for store in stores:
+        warm_up(store.border)
+    if pool == "off":
+        return stores, None
+    PoolIndex.warm_up()
+    return stores, Pools(PoolOptions(folder, max_tokens=size), fingerprint)
+
+
+def _fingerprint(vllm_config: Any) -> str:  # noqa: ANN401
     from transformers import AutoTokenizer
 
-    from graft.match.store_warm_up import warm_up
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
     tokenizer = AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
-    stores = [open_store(folder, tokenizer_fingerprint(tokenizer)) for folder in folders]
-    for store in stores:
-        warm_up(store.border)
-    return stores
+    return tokenizer_fingerprint(tokenizer)
 
 
 def _likeliest(matches: Matches, max_tokens: int) -> tuple[list[int], np.ndarray]:

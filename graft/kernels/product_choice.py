@@ -23,10 +23,9 @@ from graft.home import atomic_file, home
 from graft.kernels.decoder_triton import swiglu
 from graft.kernels.product_triton import (
     FEW_ROWS,
+    DenseMatrix,
+    Matrix,
     ProductPlan,
-    default_plan,
-    plans,
-    product,
     segment_bounds,
     segments_of,
 )
@@ -46,7 +45,7 @@ class ChosenProduct:
 
     def __init__(
         self,
-        weights: Sequence[Tensor],
+        weights: Sequence[Tensor | Matrix],
         biases: Sequence[Tensor | None] | None = None,
         *,
         gated: bool = False,
@@ -54,9 +53,12 @@ class ChosenProduct:
     ) -> None:
         """With `gated` see `product`. `cut` matrices may have several segments: their products
         are then [segments, N, O] in float32."""
-        self._weights, self._gated = weights, gated
+        self._weights: list[Matrix] = [
+            DenseMatrix(each) if isinstance(each, Tensor) else each for each in weights
+        ]
+        self._gated = gated
         self._biases = biases or [None] * len(weights)
-        outputs, self._depth = weights[0].shape
+        outputs, self._depth = self._weights[0].shape
         self._outputs = outputs // 2 if gated else outputs
         self.segments = segments_of(outputs, self._depth) if cut else 1
         self._ways: dict[int, ProductPlan | None] = {}  # by rows
@@ -74,19 +76,20 @@ class ChosenProduct:
     ) -> Tensor:
         weight, bias = self._weights[index], self._biases[index]
         if plan is not LIBRARY:
-            return product(
-                x, weight, bias=bias, gated=self._gated, segments=self.segments, out=out, plan=plan
+            return weight.product(
+                x, bias=bias, gated=self._gated, segments=self.segments, out=out, plan=plan
             )
+        dense = weight.dense()
         if self.segments > 1:
             sums = x.new_empty(self.segments, len(x), self._outputs, dtype=torch.float32)
             for part, (first, last) in zip(
                 sums, segment_bounds(self._depth, self.segments), strict=True
             ):
                 torch.mm(
-                    x[:, first:last], weight[:, first:last].T, out_dtype=torch.float32, out=part
+                    x[:, first:last], dense[:, first:last].T, out_dtype=torch.float32, out=part
                 )
-            return sums
-        y = F.linear(x, weight, bias)
+            return sums if weight.factors is None else sums.mul_(weight.factors)
+        y = _library(x, dense, bias, weight.factors)
         y = swiglu(y) if self._gated else y
         return y if out is None else out.copy_(y)
 
@@ -94,10 +97,10 @@ class ChosenProduct:
         weight = self._weights[0]
         small = rows <= FEW and weight.nbytes < SMALL
         if weight.device.type != "cuda" or small or (rows > FEW and rows % STEP):
-            return default_plan(rows, self._outputs, self._depth, weight.itemsize)
+            return weight.plans(rows, self._outputs)[0]
         assert not torch.cuda.is_current_stream_capturing(), "measure before capturing"
         kind = "gated" if self._gated else "biased" if self._biases[0] is not None else "plain"
-        name = f"{rows}x{self._outputs}x{self._depth} {weight.dtype} {self.segments} {kind}"
+        name = f"{rows}x{self._outputs}x{self._depth} {weight.storage} {self.segments} {kind}"
         kept = _kept(weight.device)
         if name not in kept:
             way = self._measure(rows)
@@ -119,12 +122,12 @@ class ChosenProduct:
 
     def _fastest_plan(self, rows: int) -> ProductPlan:
         """Measured with full tiles, once for all numbers of rows of a tile."""
-        made = plans(rows, self._outputs, self._depth, self._weights[0].itemsize)
+        made = self._weights[0].plans(rows, self._outputs)
         tile = made[0].rows
         if tile not in self._plans:
             x = self._random(tile)
             times = [self._seconds(plan, x) for plan in made]
-            log.debug("%s: %s, %s", tuple(self._weights[0].shape), made, times)
+            log.debug("%s: %s, %s", self._weights[0].shape, made, times)
             self._plans[tile] = made[times.index(min(times))]
         return self._plans[tile]
 
@@ -138,6 +141,14 @@ class ChosenProduct:
     def _run_some(self, plan: ProductPlan | None, x: Tensor) -> None:
         for repeat in range(REPEATS):
             self._run(plan, repeat % min(len(self._weights), MATRICES), x)
+
+
+def _library(x: Tensor, weight: Tensor, bias: Tensor | None, factors: Tensor | None) -> Tensor:
+    """x @ weight.T * factors + bias, rounded once."""
+    if factors is None:
+        return F.linear(x, weight, bias)
+    sums = torch.mm(x, weight.T, out_dtype=torch.float32).mul_(factors)
+    return (sums if bias is None else sums.add_(bias)).to(x.dtype)
 
 
 def _seconds(run: Callable[[], None]) -> float:

@@ -12,6 +12,7 @@ before they wait for the kernel in front of them.
 """
 
 from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 import triton
@@ -39,6 +40,99 @@ class ProductPlan:
     warps: int
     stages: int  # of the software pipeline
     swapped: bool = False  # outputs, not rows, are the first operand
+
+
+class Matrix(Protocol):
+    """A matrix [O, I] of a product: dense, or quantised and multiplied as it is."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is stored."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows that it multiplies."""
+
+    @property
+    def storage(self) -> str:
+        """How it is stored."""
+
+    @property
+    def factors(self) -> Tensor | None:
+        """[O] float32 that sums of `dense` are multiplied by."""
+
+    def dense(self) -> Tensor:
+        """[O, I] in `dtype`, apart from `factors`."""
+
+    def plans(self, rows: int, outputs: int) -> list[ProductPlan]:
+        """Plans worth measuring, the likely best first."""
+
+    def product(
+        self,
+        x: Tensor,
+        *,
+        bias: Tensor | None = None,
+        gated: bool = False,
+        segments: int = 1,
+        out: Tensor | None = None,
+        plan: ProductPlan,
+    ) -> Tensor:
+        """See `product`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DenseMatrix:
+    """A matrix that is stored as a tensor."""
+
+    weight: Tensor
+
+    factors: ClassVar[None] = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Outputs and inputs."""
+        outputs, depth = self.weight.shape
+        return outputs, depth
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights."""
+        return self.weight.nbytes
+
+    @property
+    def device(self) -> torch.device:
+        """Of the weights."""
+        return self.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.weight.dtype
+
+    @property
+    def storage(self) -> str:
+        """The dtype."""
+        return f"{self.weight.dtype}"
+
+    def dense(self) -> Tensor:
+        """See Matrix."""
+        return self.weight
+
+    def plans(self, rows: int, outputs: int) -> list[ProductPlan]:
+        """See Matrix."""
+        return plans(rows, outputs, self.shape[1], self.weight.itemsize)
+
+    def product(self, x: Tensor, **options: Any) -> Tensor:  # noqa: ANN401
+        """See Matrix."""
+        return product(x, self.weight, **options)
 
 
 def segments_of(outputs: int, depth: int) -> int:
@@ -149,18 +243,29 @@ def _product(
     is_row = (row < rows)[:, None]
     column = tl.arange(0, DEPTH)[None, :]
     count = tl.minimum(span, depth - first)
-    total = _zeros(ROWS, OUTPUTS, SWAPPED)
+    total = zero_sums(ROWS, OUTPUTS, SWAPPED)
     up = total
     for step in tl.range(0, tl.cdiv(count, DEPTH), num_stages=STAGES):
         at = step * DEPTH + column
         inside = at < count
         values = tl.load(x_at + at, is_row if EVEN else is_row & inside, other=0.0)
-        total = _accumulate(total, values, _read(weight_at + at, inside, EVEN), SWAPPED)
+        total = accumulate(total, values, _read(weight_at + at, inside, EVEN), SWAPPED)
         if GATED:
-            up = _accumulate(up, values, _read(up_at + at, inside, EVEN), SWAPPED)
+            up = accumulate(up, values, _read(up_at + at, inside, EVEN), SWAPPED)
+    store_product(
+        total, up, x, bias, y, row, output, rows, outputs, segment, SWAPPED, BIASED, GATED, PARTIAL
+    )
+
+
+@triton.jit
+def store_product(
+    total, up, x, bias, y, row, output, rows, outputs, segment,
+    SWAPPED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr, PARTIAL: tl.constexpr,
+):  # fmt: skip
+    """Store a block of sums, rounded to the dtype of x and gated, or a segment's partial sums."""
     if SWAPPED:
         total, up = tl.trans(total), tl.trans(up)
-    known = is_row & (output < outputs)[None, :]
+    known = (row < rows)[:, None] & (output < outputs)[None, :]
     place = y + row[:, None].to(tl.int64) * outputs + output[None, :]
     if PARTIAL:
         tl.store(place + segment.to(tl.int64) * rows * outputs, total, known)
@@ -193,7 +298,8 @@ def _prefetch(place, ELEMENTS: tl.constexpr):
 
 
 @triton.jit
-def _zeros(ROWS: tl.constexpr, OUTPUTS: tl.constexpr, SWAPPED: tl.constexpr):
+def zero_sums(ROWS: tl.constexpr, OUTPUTS: tl.constexpr, SWAPPED: tl.constexpr):
+    """The sums of a block before the first inputs."""
     if SWAPPED:
         return tl.zeros([OUTPUTS, ROWS], tl.float32)
     else:
@@ -201,7 +307,8 @@ def _zeros(ROWS: tl.constexpr, OUTPUTS: tl.constexpr, SWAPPED: tl.constexpr):
 
 
 @triton.jit
-def _accumulate(total, x, weight, SWAPPED: tl.constexpr):
+def accumulate(total, x, weight, SWAPPED: tl.constexpr):
+    """The sums with the products of some more inputs."""
     if SWAPPED:
         return tl.dot(weight, tl.trans(x), total, input_precision="ieee")
     else:

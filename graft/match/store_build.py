@@ -72,6 +72,18 @@ class StoreWriter:
         self._write()
         report(self.progress)
 
+    def add_tokens(self, texts: Iterable[np.ndarray]) -> None:
+        """Add documents given as token ids that the store does not have."""
+        for tokens in texts:
+            content = tokens.astype("<u4").tobytes()
+            digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+            if digest in self._known:
+                self.progress.duplicates += 1
+            else:
+                self._known.add(digest)
+                self._add_tokens(tokens, digest)
+        self._write()
+
     def finish(self) -> None:
         """Mark the store as complete."""
         self._replace_manifest(replace(self.manifest, complete=True))

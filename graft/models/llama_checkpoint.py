@@ -23,7 +23,7 @@ from graft.models.forward_panels import PanelForward
 from graft.models.gguf_weights import GgufTensors, read_blocks, why_not_packed
 from graft.models.int8 import quantise
 from graft.models.language_model import Forward
-from graft.models.llama_files import FolderTensors, read_files, tensor_names
+from graft.models.llama_files import open_tensors, read_files, tensor_names
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +58,12 @@ def read_forward(
 ) -> Forward:
     """A forward over the checkpoint's own tensors, or over the first rows of its vocabulary."""
     if checkpoint.gguf is not None:
-        packed = GgufTensors(open_packed(checkpoint.folder, checkpoint.gguf), vocabulary)
-        return PanelForward(*read_blocks(packed, facts.config))
-    files = FolderTensors(checkpoint.folder, vocabulary)
+        blocks = GgufTensors(open_packed(checkpoint.folder, checkpoint.gguf), vocabulary)
+        return PanelForward(*read_blocks(blocks, facts.config))
+    files = open_tensors(checkpoint.folder, facts.config, vocabulary)
     dtype = None if kind == "panels" else facts.dtype  # panels are cast as they are packed
-    read = read_files(files, facts.config, dtype, facts.device, int8=facts.int8)
+    packed = kind == "graphed" and facts.dtype != torch.float32
+    read = read_files(files, facts.config, dtype, facts.device, int8=facts.int8, packed=packed)
     return make_llama(kind, *read, facts)
 
 
@@ -77,7 +78,7 @@ def verify_first_layers(
     small = replace(facts, config=_first_layers(facts.config))
     rows = small.config.vocab_size
     tensors = (
-        FolderTensors(checkpoint.folder, rows)
+        open_tensors(checkpoint.folder, facts.config, rows)
         if checkpoint.gguf is None
         else GgufTensors(open_packed(checkpoint.folder, checkpoint.gguf), rows)
     )
@@ -108,6 +109,8 @@ def _small_network(config: Any, load: Callable[[str], Tensor]) -> Any:  # noqa: 
     """transformers' network in float32 for a config of `_first_layers` over a source's tensors."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config  # the tensors are dequantised
     state = {name: load(name).to(torch.float32) for name in tensor_names(config)}
     network = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
         None, config=config, state_dict=state, attn_implementation="eager", dtype=torch.float32

@@ -8,6 +8,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from graft.errors import UnsupportedModelError
+from graft.kernels.packed_matrix import PackedMatrix
 from graft.models.checkpoints.folder import read_header, weight_files
 from graft.models.int8 import quantised
 from graft.models.llama_shape import (
@@ -20,6 +22,7 @@ from graft.models.llama_shape import (
     shape_of,
     window_of_layer,
 )
+from graft.models.quantised_files import Layout, layout_of
 from graft.models.rope import rope_of
 
 EMBEDDING, FINAL_NORM, OUTPUT = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
@@ -37,11 +40,21 @@ IGNORED = "rotary_emb.inv_freq"  # some old files hold what the config says, too
 def can_read(folder: Path, config: Any) -> bool:  # noqa: ANN401
     """Whether `read_files` reads this checkpoint: its config is Llama's and its files hold exactly
     the weights that the config names."""
-    if not is_llama_config(config) or getattr(config, "quantization_config", None):
+    layout = layout_of(config)
+    is_other = layout is None and getattr(config, "quantization_config", None)
+    if not is_llama_config(config) or is_other:
         return False
     found = [name for file in weight_files(folder) for name in read_header(file)["tensors"]]
-    stored = {name for name in found if not name.endswith(IGNORED)}
-    return stored == set(tensor_names(config))
+    unused = (IGNORED, *(layout.unused if layout else ()))
+    stored = {name for name in found if not name.endswith(unused)}
+    return stored == {each for name in tensor_names(config) for each in _parts(name, layout)}
+
+
+def _parts(name: str, layout: Layout | None) -> list[str]:
+    """The tensors that a tensor of transformers' network is stored as."""
+    if layout is None or not name.endswith(PRODUCT_WEIGHTS):
+        return [name]
+    return [f"{name.removesuffix('weight')}{suffix}" for suffix in layout.suffixes]
 
 
 def tensor_names(config: Any) -> Iterator[str]:  # noqa: ANN401
@@ -92,6 +105,43 @@ class FolderTensors:
         return self._opened
 
 
+class QuantisedTensors(FolderTensors):
+    """Those of a quantised checkpoint; products are dequantised, or packed matrices."""
+
+    def __init__(self, folder: Path, layout: Layout, vocabulary: int | None = None) -> None:
+        super().__init__(folder, vocabulary)
+        self._layout, self._folder = layout, folder
+
+    def load(self, name: str, rows: slice | None = None) -> Tensor:
+        """The tensor in its own dtype, or dequantised in float32."""
+        if not name.endswith(PRODUCT_WEIGHTS):
+            return super().load(name, rows)
+        matrix = self.matrix(name, torch.float32, torch.device("cpu"))
+        dense = matrix.dense()
+        return dense if matrix.factors is None else dense * matrix.factors[:, None]
+
+    def matrix(self, name: str, dtype: torch.dtype, device: torch.device) -> PackedMatrix:
+        """A product's matrix on a device, for products in a dtype."""
+        prefix = name.removesuffix("weight")
+        load = super().load
+        try:
+            return self._layout.read(lambda suffix: load(prefix + suffix).to(device), dtype)
+        except UnsupportedModelError as error:
+            raise UnsupportedModelError(f"{self._folder.name}: {error}") from error
+
+
+def open_tensors(
+    folder: Path,
+    config: Any,  # noqa: ANN401
+    vocabulary: int | None = None,
+) -> FolderTensors:
+    """The tensors of a checkpoint for which `can_read` holds."""
+    layout = layout_of(config)
+    if layout is None:
+        return FolderTensors(folder, vocabulary)
+    return QuantisedTensors(folder, layout, vocabulary)
+
+
 class LazyRows:
     """A matrix of the vocabulary, [V, E], whose rows are read when they are accessed."""
 
@@ -128,14 +178,18 @@ def read_files(
     device: torch.device,
     *,
     int8: bool = False,
+    packed: bool = False,
 ) -> tuple[LlamaShape, LlamaWeights]:
     """Shape and (fused) weights of a checkpoint for which `can_read` holds, in the files' dtypes
     where `dtype` is None. Layers and rows of the vocabulary are read on access; see
-    `LlamaWeights.in_memory`. `int8` quantises products."""
+    `LlamaWeights.in_memory`. `int8` quantises products; quantised ones stay so if `packed`."""
+    matrix = getattr(tensors, "matrix", None) if packed else None
 
-    def load(name: str, rows: slice | None = None) -> Tensor:
+    def load(name: str, rows: slice | None = None) -> Any:  # noqa: ANN401  a tensor or PackedMatrix
         if int8 and name.endswith(PRODUCT_WEIGHTS):
             return quantised(tensors.load(name)).detach()
+        if matrix and name.endswith(PRODUCT_WEIGHTS):
+            return matrix(name, dtype, device)
         return tensors.load(name, rows).to(device=device, dtype=dtype)
 
     embedding = LazyRows(load, EMBEDDING, config.vocab_size)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graft.kernels.packed_matrix import joined
 from graft.models.int8 import codes_of, is_plain, is_symmetric_int8, scales_of
 from graft.models.rope import STATIC_ROPE, Rope
 
@@ -34,7 +35,7 @@ class ProductScales:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer; products are stored [out, in]."""
+    """One decoder layer; products are stored [out, in], on a GPU also as `PackedMatrix`."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -270,7 +271,7 @@ def fused_codes(
     weights: list[Tensor],
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ProductScales | None]:
     """The fused weights, int8 codes with their scales where they are quantised."""
-    if is_plain(weights[0]):
+    if is_plain(weights[0]) or not isinstance(weights[0], Tensor):
         return fused(weights), None
     scales = ProductScales(*fused([scales_of(weight) for weight in weights]))
     return fused([codes_of(weight) for weight in weights]), scales
@@ -279,4 +280,5 @@ def fused_codes(
 def fused(parts: list[Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """qkv, output, gate_up and down out of what belongs to each of `_products`."""
     query, key, value, output, gates, ups, down = parts
-    return torch.cat([query, key, value]), output, torch.cat([gates, ups]), down
+    join = torch.cat if isinstance(query, Tensor) else joined
+    return join([query, key, value]), output, join([gates, ups]), down

@@ -40,6 +40,7 @@ from graft.models.load_record import (
     set_verified,
     write_record,
 )
+from graft.models.quantised_files import layout_of
 from graft.models.rope import check_context_length, stretch
 
 log = logging.getLogger(__name__)
@@ -178,16 +179,17 @@ def _from_files(
     stored = "gguf" if facts.packed else "int8" * facts.int8 + name_of(facts.dtype)
     about = (kind, stored, where, f"{stretched}", f"invariant {facts.invariant}")
     verified = is_verified(checkpoint, *about)
-    if not verified and facts.device.type == "cpu":
+    by_layers = facts.device.type == "cpu" or layout_of(facts.config) is not None
+    if not verified and by_layers:
         try:
             config = _transformers_config(checkpoint, stretched)
             verify_first_layers(checkpoint, facts, kind, config)
         except UnsupportedModelError:
-            if facts.packed:
+            if facts.packed or layout_of(facts.config):
                 raise
             return None
         set_verified(checkpoint, *about)
-    if verified or facts.device.type == "cpu":
+    if verified or by_layers:
         return read_forward(checkpoint, facts, kind), kind
     expected = reference(
         read_network(checkpoint, stretched, name_of(facts.dtype), facts.dtype, facts.device),
@@ -242,7 +244,9 @@ def _dtypes(
     if dtype == "gguf":
         return dtype, "bf16"
     if dtype in ("auto", "int8"):
-        base = choose_dtype(config) if where.type == "cpu" else "bf16"
+        own = getattr(config, "dtype", None) if layout_of(config) else None
+        on_gpu = "fp16" if str(own).endswith("float16") and "bfloat" not in str(own) else "bf16"
+        base = choose_dtype(config) if where.type == "cpu" else on_gpu
         return ("int8" if "int8" in (dtype, stored) else base), base
     return dtype, dtype
 

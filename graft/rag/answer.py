@@ -49,7 +49,10 @@ class Round:
             "round": self.number,
             "query": self.query,
             "reason": self.reason,
-            "passages": [{"id": hit.passage.id, "score": hit.score} for hit in self.hits],
+            "passages": [
+                {"id": hit.passage.id, "source": hit.passage.source, "score": hit.score}
+                for hit in self.hits
+            ],
             "reordered": self.reordered,
             "text": self.text,
             "dropped": self.dropped,

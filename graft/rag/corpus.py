@@ -15,11 +15,12 @@ from graft.retrieval.bm25 import Bm25Index
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A short text; prompts and caches use its `id`."""
+    """A short text; prompts and caches use its `id`. `source` is its file, with the page if any."""
 
     id: str
     text: str
     title: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,11 @@ import base64
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from graft.documents import Document
 from graft.documents.records import Record, read_records
 from graft.errors import InputError
 from graft.rag.corpus import Bm25Corpus, Passage
@@ -38,12 +40,25 @@ def read_passages(
     known = Known() if known is None else known
     for record in read_records(paths):
         title, text, own = _of_document(record) if record.document else _of_record(record)
-        pieces = list(by_words(text, words))
+        pieces, place = list(by_words(text, words)), 0
         for number, piece in enumerate(pieces, 1):
+            place = text.index(piece, place)
             suffix = f"#{number}" if len(pieces) > 1 else ""
             name = own and f"{own}{suffix}"
             if passage := known.take(piece, title, name, record.where):
-                yield passage
+                yield replace(passage, source=_source(record.document, place, len(piece)))
+            place += len(piece)
+
+
+def _source(document: Document | None, start: int, length: int) -> str:
+    """The name of a document's file and the pages; "" for a record."""
+    if document is None:
+        return ""
+    pages = document.pages_of(start, start + length)
+    if pages is None:
+        return document.name
+    first, last = pages
+    return f"{document.name}, page {first}" + (f"-{last}" if last > first else "")
 
 
 class Known:

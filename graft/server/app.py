@@ -5,16 +5,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 
 from graft import __version__
 from graft.decode.engine import Engine
-from graft.errors import InputError
+from graft.documents.formats import FORMATS
+from graft.documents.read import parse_document
+from graft.errors import InputError, MissingDependencyError
 from graft.server import chat, completions
 from graft.server.errors import SERVER_ERROR, ApiError, handle_errors
 from graft.server.grammar import Grammars
 from graft.server.logprobs import TokenTexts
-from graft.server.messages import encode_chat
+from graft.server.messages import prepare_chat
 from graft.server.metrics import Metrics
 from graft.server.middleware import AuthAndLimits, HostCheck
 from graft.server.pages import add_pages
@@ -25,16 +27,24 @@ from graft.server.schema import (
     ChatRequest,
     CompletionRequest,
     DetokenizeRequest,
+    NewCorpus,
     RemoveCorpus,
     ResponsesRequest,
     TokenizeRequest,
+    as_documents,
 )
 from graft.server.settings import ServerSettings
 from graft.server.sse import JobResponse, finished
-from graft.server.tenants import Corpora, Tenants
+from graft.server.tenants import SHARED, Corpora, Tenants
 from graft.server.worker import Worker
 
 Answer = chat.ChatAnswer | completions.CompletionAnswer | ResponseAnswer
+FILE = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
 CLIENT_CLOSED_REQUEST = 499  # nginx's status code
 
 
@@ -65,7 +75,7 @@ class Server:
         events = await finished(self.worker, job, request)
         if events is None:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return answer.complete(job.results, events)
+        return await self.worker.run_in_thread(lambda: answer.complete(job.results, events))
 
 
 def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
@@ -95,6 +105,7 @@ def make_app(engine: Engine, settings: ServerSettings | None = None) -> FastAPI:
     _add_texts(app, server)
     _add_tokens(app, server)
     _add_corpora(app, server)
+    _add_files(app, server)
     _add_status(app, server)
     add_pages(app)
     return app
@@ -134,7 +145,7 @@ def _add_tokens(app: FastAPI, server: Server) -> None:
 
     def tokens_of(body: TokenizeRequest) -> list[int]:
         if body.messages is not None and body.prompt is None:
-            return encode_chat(engine, body.messages, body.tools or []).tokens
+            return prepare_chat(engine, body.messages, body.tools or []).encode().tokens
         if body.prompt is None or body.messages is not None:
             raise InputError("give either prompt or messages")
         if not body.add_special_tokens or not body.prompt.strip():
@@ -171,7 +182,7 @@ def _add_corpora(app: FastAPI, server: Server) -> None:
     async def add(body: AddCorpus, request: Request) -> dict[str, Any]:
         """Add texts to draft from."""
         corpus_id, corpus = await server.worker.run_indexing(
-            lambda: corpora.add(_tenant(request), body.corpus_id, body.documents)
+            lambda: corpora.add(_tenant(request), body.corpus_id, as_documents(body.documents))
         )
         return {
             "success": True,
@@ -193,6 +204,48 @@ def _add_corpora(app: FastAPI, server: Server) -> None:
             "success": True,
             "corpus_token_counts": {key: corpus.tokens for key, corpus in known.items()},
         }
+
+    def corpus_card(corpus_id: str, documents: int, tokens: int | None) -> dict[str, Any]:
+        return {"id": corpus_id, "object": "corpus", "documents": documents, "tokens": tokens}
+
+    @app.post("/v1/corpora")
+    async def create(body: NewCorpus, request: Request) -> dict[str, Any]:
+        """Add documents to answer and to draft from."""
+        corpus_id, corpus = await server.worker.run_indexing(
+            lambda: corpora.add(_tenant(request), body.id, as_documents(body.documents))
+        )
+        return corpus_card(corpus_id, len(corpus.index), corpus.tokens)
+
+    @app.get("/v1/corpora")
+    async def list_corpora(request: Request) -> dict[str, Any]:
+        """The corpora that requests of this key may name."""
+        own = corpora.of(_tenant(request)).items()
+        cards = [corpus_card(key, len(each.index), each.tokens) for key, each in own]
+        if corpora.shared:
+            cards.insert(0, corpus_card(SHARED, len(corpora.shared), None))
+        return {"object": "list", "data": cards}
+
+    @app.delete("/v1/corpora/{corpus_id}")
+    async def delete(corpus_id: str, request: Request) -> dict[str, Any]:
+        """Remove a corpus."""
+        await server.worker.run_indexing(lambda: corpora.remove(_tenant(request), corpus_id))
+        return {"id": corpus_id, "object": "corpus", "deleted": True}
+
+
+def _add_files(app: FastAPI, server: Server) -> None:
+    @app.post("/v1/documents/text", openapi_extra=FILE)
+    async def read(request: Request, title: str = Query(min_length=1, max_length=512)) -> Any:  # noqa: ANN401
+        """The text of a file, as `documents` take it; `title` is its name. Nothing is kept."""
+        data = await request.body()
+
+        def document() -> dict[str, Any]:
+            try:
+                made = parse_document(data, title, server.settings.max_body)
+            except MissingDependencyError as error:
+                raise ApiError(f"the server cannot read this: {error}", 501) from None
+            return {"title": title, "text": made.text, "pages": list(made.pages) or None}
+
+        return await server.worker.run_indexing(document)
 
 
 def _add_status(app: FastAPI, server: Server) -> None:
@@ -229,6 +282,7 @@ def _add_status(app: FastAPI, server: Server) -> None:
             "default_method": server.engine.default_draft,
             "max_document_characters": server.settings.max_document_characters,
             "max_body_bytes": server.settings.max_body,
+            "formats": FORMATS,
         }
 
     @app.get("/health")

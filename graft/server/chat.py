@@ -1,5 +1,6 @@
 """`/v1/chat/completions`: complete and streamed responses."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -10,7 +11,7 @@ from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
 from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, chat_logprobs
-from graft.server.messages import encode_chat
+from graft.server.messages import URL_CITATION, PreparedChat, prepare_chat
 from graft.server.request_builder import RequestBuilder
 from graft.server.schema import ChatRequest, NamedTool, plain_text
 from graft.server.tools import Call, CallReader, offered, required_calls, required_schema
@@ -19,18 +20,34 @@ from graft.server.usage import usage_and_metrics
 from graft.server.worker import Job, PromptEvent
 
 
-def prepare(body: ChatRequest, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
-    """The engine's request; ApiError or InputError for what cannot be served."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The engine's request, the chat with its documents, and the trace if it is requested."""
+
+    request: PreparedRequest
+    chat: PreparedChat
+    trace: Trace | None
+
+
+def prepare(body: ChatRequest, builder: RequestBuilder, tenant: str) -> Prepared:
+    """Prepare a chat; ApiError or InputError for what cannot be served."""
     if body.top_logprobs is not None and not body.logprobs:
         raise ApiError("top_logprobs needs logprobs", param="top_logprobs")
     builder.check_size("".join(plain_text(message.content) for message in body.messages))
+    limit = body.max_completion_tokens or body.max_tokens
     params = builder.params(
         body,
-        max_tokens=body.max_completion_tokens or body.max_tokens,
+        max_tokens=limit,
         logprobs=(body.top_logprobs or 0) if body.logprobs or body.traced else None,
     )
-    prompt = encode_chat(builder.engine, body.messages, offered(body), body.chat_template_kwargs)
-    return [builder.request(prompt, params, body, tenant, required_schema(body))]
+    chat = prepare_chat(builder.engine, body.messages, offered(body), body.chat_template_kwargs)
+    chat = builder.with_documents(chat, body, params, tenant)
+    prompt = chat.encode()
+    if not chat.documents:  # documents take half of the context if the answer leaves less
+        builder.check_length(prompt, limit)
+    request = builder.request(prompt, params, body, tenant, required_schema(body))
+    trace = trace_chat(body, chat, builder.engine) if body.traced else None
+    return Prepared(request, chat, trace)
 
 
 @dataclass(slots=True)
@@ -43,12 +60,12 @@ class ChatAnswer:
     texts: TokenTexts
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
-    trace: Trace | None = None  # set by `prepare`, if requested
+    prepared: Prepared = field(init=False)  # set by `prepare`
 
     def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """See `prepare`."""
-        self.trace = trace_chat(self.body, builder.engine) if self.body.traced else None
-        return prepare(self.body, builder, tenant)
+        self.prepared = prepare(self.body, builder, tenant)
+        return [self.prepared.request]
 
     @property
     def streaming(self) -> bool:
@@ -75,23 +92,26 @@ class ChatAnswer:
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
         """The chunks of a stream: one for every token, the finish reasons, the usage."""
         readers = [self._reader() for _ in range(self.body.n)]
-        started: set[int] = set()
+        contents: dict[int, str] = {}  # of each choice so far
         async for _, event in job.tokens():
-            if event.choice not in started:  # clients take it for the first token
-                started.add(event.choice)
+            if event.choice not in contents:  # clients take it for the first token
+                contents[event.choice] = ""
                 yield self._chunk(event.choice, {"role": "assistant", "content": ""})
             content, calls = self._read(readers[event.choice], event.text)
-            delta = {"content": content} if content or self._by_token else {}
-            if delta:
-                yield self._chunk(event.choice, delta, event)
+            contents[event.choice] += content
+            if content or self._by_token:
+                yield self._chunk(event.choice, {"content": content}, event)
             for number, call in enumerate(calls, len(readers[event.choice].calls) - len(calls)):
                 yield self._chunk(event.choice, _call_delta(number, call))
         results = job.results
         for index, result in enumerate(results[0]):
+            content = contents.get(index, "")
             for delta in self._rest(readers[index], result):
+                content += delta.get("content", "")
                 yield self._chunk(index, delta)
-            called = bool(readers[index].calls)
-            yield self._chunk(index, {}, finish=_reason(result, called=called))
+            finish = _reason(result, called=bool(readers[index].calls))
+            annotations = await asyncio.to_thread(self._annotations, content)
+            yield self._chunk(index, annotations, finish=finish)
         if self.body.stream_options and self.body.stream_options.include_usage:
             yield {
                 **self._head("chat.completion.chunk"),
@@ -107,14 +127,23 @@ class ChatAnswer:
         if reader.calls:
             message["content"] = text.strip() or None
             message["tool_calls"] = [call.as_dict() for call in reader.calls]
+        message |= self._annotations(message["content"] or "")
         logprobs = chat_logprobs(events, self.texts) if self.body.logprobs else None
         return {
             "index": index,
             "message": message,
             "logprobs": logprobs,
             "finish_reason": _reason(result, called=bool(reader.calls)),
-            **trace_field(self.trace, events),
+            **trace_field(self.prepared.trace, events),
         }
+
+    def _annotations(self, content: str) -> dict[str, Any]:
+        """The field of a message; absent without documents."""
+        chat = self.prepared.chat
+        if not chat.documents:
+            return {}
+        return {"annotations": [{"type": URL_CITATION, URL_CITATION: citation}
+                                for citation in chat.citations(content)]}  # fmt: skip
 
     @property
     def _required(self) -> bool:
@@ -155,7 +184,7 @@ class ChatAnswer:
         if event is not None and self.body.logprobs:
             logprobs = chat_logprobs([event], self.texts)
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        choice |= trace_field(self.trace, [event] if event else [])
+        choice |= trace_field(self.prepared.trace, [event] if event else [])
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
 

@@ -51,6 +51,11 @@ class CompletionAnswer:
     def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """A request for each prompt; ApiError or InputError for what cannot be served."""
         body, engine = self.body, builder.engine
+        if body.documents or body.corpora:
+            raise ApiError(
+                "documents and corpora need a chat; send draft_texts to draft from texts",
+                param="documents" if body.documents else "corpora",
+            )
         if body.best_of not in (None, body.n):
             raise ApiError("best_of must be the same as n", param="best_of")
         if body.echo and body.logprobs is not None:
@@ -62,6 +67,7 @@ class CompletionAnswer:
             if isinstance(prompt, str):
                 builder.check_size(prompt)
             encoded = engine.encoder.prompt(prompt)
+            builder.check_length(encoded, body.max_tokens)
             requests.append(builder.request(encoded, params, body, tenant))
             if body.echo:
                 text = prompt if isinstance(prompt, str) else detokenized(engine, prompt)

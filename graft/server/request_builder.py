@@ -19,7 +19,15 @@ from graft.server.grammar import (
     lark_grammar,
     regex_grammar,
 )
-from graft.server.schema import ResponseFormat, Sampled, Speculative, StructuredOutputs
+from graft.server.messages import PreparedChat
+from graft.server.schema import (
+    ChatRequest,
+    ResponseFormat,
+    Sampled,
+    Speculative,
+    StructuredOutputs,
+    as_documents,
+)
 from graft.server.settings import ServerSettings
 from graft.server.tenants import Corpora, Tenants
 
@@ -77,6 +85,15 @@ class RequestBuilder:
                 f"{self.model_name} is {self.engine.context_length} tokens"
             )
 
+    def check_length(self, prompt: EncodedPrompt, limit: int | None) -> None:
+        """Raise for a prompt and a number of answer tokens that do not fit the context together."""
+        count, context = len(prompt.tokens), self.engine.context_length
+        if limit is not None and count + limit > context > count:
+            raise ContextLengthError(
+                f"the prompt has {count} tokens and max_tokens is {limit}, but the context length "
+                f"of {self.model_name} is {context}"
+            )
+
     def check_choices(self, body: Sampled, prompts: int = 1) -> int:
         """The number of answers to all prompts."""
         answers, limit = body.n * prompts, self.settings.max_choices
@@ -108,6 +125,17 @@ class RequestBuilder:
             **given,
         )
 
+    def with_documents(
+        self, chat: PreparedChat, body: ChatRequest, params: SamplingParams, tenant: str
+    ) -> PreparedChat:
+        """The chat with the request's documents and those of its corpora, if there are any."""
+        documents = as_documents(body.documents or [])
+        self._check_characters([each.text for each in documents], "documents")
+        documents += self.corpora.documents(tenant, body.corpora, chat.chat.query)
+        if not documents:
+            return chat
+        return chat.with_documents(documents, params, self.settings.document_tokens)
+
     def request(
         self,
         prompt: EncodedPrompt,
@@ -117,23 +145,16 @@ class RequestBuilder:
         schema: dict[str, Any] | None = None,
     ) -> PreparedRequest:
         """The engine's request; `schema` constrains the answer to required tool calls."""
-        limit = getattr(body, "max_completion_tokens", None) or body.max_tokens
-        count, context = len(prompt.tokens), self.engine.context_length
-        if limit is not None and count + limit > context and count < context:
-            raise ContextLengthError(
-                f"the prompt has {count} tokens and max_tokens is {limit}, but the context length "
-                f"of {self.model_name} is {context}"
-            )
         grammar = json_grammar(schema) if schema else _grammar(body)
         if grammar and body.ignore_eos:
             raise InputError("ignore_eos cannot be combined with a structured output")
         draft, draft_tokens = self._draft(body.speculative, tenant)
-        documents, prediction = self._texts(body)
+        texts, prediction = self._texts(body)
         request = Request(
             prompt,
             params,
             draft,
-            documents,
+            texts,
             prediction or None,
             draft_tokens=draft_tokens,
             cache_salt="\0".join([tenant, body.cache_salt or ""]).strip("\0"),
@@ -161,15 +182,14 @@ class RequestBuilder:
         return method, chosen.num_tokens
 
     def _texts(self, body: Sampled) -> tuple[list[str], str]:
-        texts, prediction = body.draft_texts()
-        limit = self.settings.max_document_characters
-        if sum(map(len, texts)) + len(prediction) > limit:
-            raise ApiError(
-                f"documents and prediction may have {limit} characters together",
-                413,
-                param="documents",
-            )
+        texts, prediction = body.texts_to_copy()
+        self._check_characters([*texts, prediction], "draft_texts")
         return texts, prediction
+
+    def _check_characters(self, texts: list[str], param: str) -> None:
+        limit = self.settings.max_document_characters
+        if sum(map(len, texts)) > limit:
+            raise ApiError(f"{param} may have {limit} characters together", 413, param=param)
 
 
 def _grammar(body: Sampled) -> str | None:

@@ -1,14 +1,16 @@
 """`/v1/responses`, for text only. Nothing is stored."""
 
+import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from graft.decode.output import Result
 from graft.decode.prepared_request import PreparedRequest
-from graft.server.chat import prepare
+from graft.server.chat import Prepared, prepare
+from graft.server.messages import URL_CITATION
 from graft.server.request_builder import RequestBuilder
 from graft.server.schema import (
     ChatRequest,
@@ -17,7 +19,7 @@ from graft.server.schema import (
     ResponsesRequest,
     TextRequest,
 )
-from graft.server.trace import Trace, trace_chat, trace_field
+from graft.server.trace import trace_field
 from graft.server.usage import metrics_block, usage
 from graft.server.worker import Job, PromptEvent
 
@@ -51,13 +53,12 @@ class ResponseAnswer:
     id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(16)}")
     item: str = field(default_factory=lambda: f"msg_{secrets.token_hex(16)}")
     created: int = field(default_factory=lambda: int(time.time()))
-    trace: Trace | None = None  # set by `prepare`, if requested
+    prepared: Prepared = field(init=False)  # set by `prepare`
 
     def prepare(self, builder: RequestBuilder, tenant: str) -> list[PreparedRequest]:
         """The engine's request; ApiError or InputError for what cannot be served."""
-        chat = as_chat(self.body)
-        self.trace = trace_chat(chat, builder.engine) if chat.traced else None
-        return prepare(chat, builder, tenant)
+        self.prepared = prepare(as_chat(self.body), builder, tenant)
+        return [self.prepared.request]
 
     @property
     def streaming(self) -> bool:
@@ -82,7 +83,7 @@ class ResponseAnswer:
                 "total_tokens": costs["total_tokens"],
             },
             "metrics": metrics_block(results, steps=self.body.traced),
-            **trace_field(self.trace, [event for _, event in events]),
+            **trace_field(self.prepared.trace, [event for _, event in events]),
         }
 
     async def events(self, job: Job) -> AsyncIterator[dict[str, Any]]:
@@ -102,14 +103,14 @@ class ResponseAnswer:
                "item": empty | {"content": []}}  # fmt: skip
         yield {"type": "response.content_part.added", **place, "part": _part("")}
         async for _, event in job.tokens():
-            if event.text or self.trace:
+            if event.text or self.body.traced:
                 yield {"type": "response.output_text.delta", **place, "delta": event.text,
-                       "logprobs": [], **trace_field(self.trace, [event])}  # fmt: skip
-        response = self.complete(job.results, [])
+                       "logprobs": [], **trace_field(self.prepared.trace, [event])}  # fmt: skip
+        response = await asyncio.to_thread(self.complete, job.results, [])
         [message], status = response["output"], response["status"]
-        text = message["content"][0]["text"]
-        yield {"type": "response.output_text.done", **place, "text": text, "logprobs": []}
-        yield {"type": "response.content_part.done", **place, "part": _part(text)}
+        [part] = message["content"]
+        yield {"type": "response.output_text.done", **place, "text": part["text"], "logprobs": []}
+        yield {"type": "response.content_part.done", **place, "part": part}
         yield {"type": "response.output_item.done", "output_index": 0, "item": message}
         yield {"type": f"response.{status}", "response": response}
 
@@ -142,9 +143,10 @@ class ResponseAnswer:
             "id": self.item,
             "status": status,
             "role": "assistant",
-            "content": [_part(text)],
+            "content": [_part(text, self.prepared.chat.citations(text))],
         }
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, citations: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    annotations = [{"type": URL_CITATION, **each} for each in citations]
+    return {"type": "output_text", "text": text, "annotations": annotations, "logprobs": []}

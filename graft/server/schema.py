@@ -4,15 +4,20 @@ An unknown field is an error, unless it is null.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from graft.documents import Document
 from graft.errors import InputError
+from graft.server.errors import ApiError
 
 TEXTS = ("text", "input_text", "output_text")  # types of parts
 MAX_STOPS = 64
 MAX_ITEMS = 10_000  # of lists that are processed item by item
+MAX_PAGES = 100_000
+MAX_CORPORA = 64  # named in a request
 MAX_TOKENS = 1 << 20  # of a prompt; the context length is checked later
 Tokens = Annotated[list[int], Field(max_length=MAX_TOKENS)]
 
@@ -92,11 +97,30 @@ def plain_text(content: str | list[Part] | None) -> str:
     return "\n".join(texts)
 
 
-class Document(Strict):
-    """A text to draft from; the title is only a label."""
+class TitledText(Strict):
+    """A text; the title names it in prompts and citations, which also have the page if `pages` has
+    the first character of every page."""
 
     text: str
-    title: str | None = None
+    title: str | None = Field(default=None, max_length=512)
+    pages: list[int] | None = Field(default=None, max_length=MAX_PAGES)
+
+
+Texts = Annotated[list[str | TitledText], Field(max_length=MAX_ITEMS)]
+
+
+def as_documents(texts: Sequence[str | TitledText]) -> list[Document]:
+    """Documents to answer from; those without a title are numbered. ApiError for empty ones."""
+    given = [TitledText(text=each) if isinstance(each, str) else each for each in texts]
+    for number, each in enumerate(given):
+        if not each.text.strip():
+            raise ApiError(f"documents.{number} is empty", param=f"documents.{number}")
+        if sorted({0, *(each.pages or [])}) != (each.pages or [0]):
+            raise ApiError("pages must rise from 0", param=f"documents.{number}.pages")
+    return [
+        Document(each.title or str(number), each.text, tuple(each.pages or ()))
+        for number, each in enumerate(given, 1)
+    ]
 
 
 class StructuredOutputs(Strict):
@@ -141,7 +165,9 @@ class TextRequest(Body):
     stop: str | Annotated[list[str], Field(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool = False
     stream: bool = False
-    documents: list[str | Document] | None = Field(default=None, max_length=MAX_ITEMS)
+    documents: Texts | None = None
+    corpora: list[str] | None = Field(default=None, max_length=MAX_CORPORA)
+    draft_texts: Texts | None = None
     prediction: Prediction | None = None
     speculative: Speculative | None = None
     cache_salt: str | None = Field(default=None, max_length=256)
@@ -152,10 +178,10 @@ class TextRequest(Body):
         """Whether the client requests a trace."""
         return bool(self.speculative and self.speculative.trace)
 
-    def draft_texts(self) -> tuple[list[str], str]:
-        """The documents and the prediction, as texts to draft from."""
-        documents = [each if isinstance(each, str) else each.text for each in self.documents or []]
-        return documents, plain_text(self.prediction.content) if self.prediction else ""
+    def texts_to_copy(self) -> tuple[list[str], str]:
+        """The draft texts and the prediction."""
+        texts = [each if isinstance(each, str) else each.text for each in self.draft_texts or []]
+        return texts, plain_text(self.prediction.content) if self.prediction else ""
 
 
 class Ignored(Strict):
@@ -327,6 +353,13 @@ class AddCorpus(Body):
 
     corpus_id: str | None = Field(default=None, min_length=1, max_length=128)
     documents: list[str] = Field(min_length=1, max_length=MAX_ITEMS)
+
+
+class NewCorpus(Body):
+    """`POST /v1/corpora`: documents that requests of this key may name and draft from."""
+
+    id: str | None = Field(default=None, min_length=1, max_length=128)
+    documents: Annotated[Texts, Field(min_length=1)]
 
 
 class RemoveCorpus(Body):

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from graft.documents import Document
+
 MEGABYTE = 1 << 20
 
 
@@ -18,6 +20,8 @@ class ServerSettings:
     max_body: int = 16 * MEGABYTE
     body_timeout: float = 60.0  # seconds until the body must be complete
     max_choices: int = 32  # n times the prompts of a request
-    max_document_characters: int = 1_000_000  # of a request's documents and prediction together
+    max_document_characters: int = 1_000_000  # of a request's texts together
+    corpus: tuple[Document, ...] = ()  # of every key; answers a chat that names no other
+    document_tokens: int | None = None  # of longer documents, passages of so many tokens are used
     max_corpora: int = 8  # of one key
     max_corpus_tokens: int = 4_000_000  # of all corpora of one key

@@ -15,6 +15,7 @@ from graft.server.errors import as_api_error, as_body
 from graft.server.worker import Job, PromptEvent, Worker
 
 log = logging.getLogger("graft.server")
+COMMENT_SECONDS = 2.0  # between two comments before the first token
 MARGIN = 5  # seconds after the deadline to send the last events
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 Events = AsyncIterator[dict[str, Any]]
@@ -26,6 +27,7 @@ class JobResponse(StreamingResponse):
 
     def __init__(self, worker: Worker, job: Job, events: Events, *, named: bool = False) -> None:
         lines = _lines(_closing(events, lambda: worker.close(job)), named=named)
+        lines = _with_comments(lines, job)
         super().__init__(lines, 200, HEADERS, "text/event-stream")
         self._worker, self._job = worker, job
 
@@ -62,6 +64,23 @@ async def _lines(events: Events, *, named: bool) -> AsyncIterator[str]:
             yield f"data: {_json(body)}\n\n"
     if not named:
         yield "data: [DONE]\n\n"
+
+
+async def _with_comments(lines: AsyncIterator[str], job: Job) -> AsyncIterator[str]:
+    """The lines; before the first token also comments, so that clients and proxies see progress."""
+    while job.last is None and not job.done:
+        following = asyncio.ensure_future(anext(lines, None))
+        try:
+            while not (await asyncio.wait({following}, timeout=COMMENT_SECONDS))[0]:
+                yield f": {job.progress}\n\n"
+        finally:
+            following.cancel()
+        line = following.result()
+        if line is None:
+            return
+        yield line
+    async for line in lines:
+        yield line
 
 
 def _json(event: dict[str, Any]) -> str:

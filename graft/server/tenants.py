@@ -1,12 +1,14 @@
-"""What belongs to one API key: its drafters, and the texts that its requests may draft from.
+"""What belongs to one API key: its drafters, and the corpora of its requests.
 
 Drafters learn how often their drafts are accepted, so their drafts depend on the texts they have
-drafted for. Each key therefore has its own. The corpora's routes are SGLang's, but only requests
-of the key that added a corpus draft from it. A corpus is a datastore (a suffix array) in memory.
+drafted for. Each key therefore has its own. A corpus is in memory: its documents, which answer
+requests that name it, and a datastore (a suffix array), from which all requests of its key draft.
+The server's own corpus belongs to every key and has no datastore.
 """
 
 import secrets
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,13 +16,20 @@ import numpy as np
 
 from graft.assemble.drafters import Drafters
 from graft.decode.engine import Engine
+from graft.documents import Document
 from graft.match.store_files import Manifest, ShardArrays
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store
 from graft.match.suffix_sort import suffix_array
 from graft.models.checkpoints.tokenizer import tokenizer_fingerprint, vocabulary_size
+from graft.retrieval.bm25 import Bm25Index
+from graft.retrieval.passage import split
 from graft.server.errors import ApiError
 from graft.server.settings import ServerSettings
+
+SHARED = "default"  # the name of the server's own corpus
+MAX_CHARACTERS = 2_000_000  # of a corpus that is searched without an index, in 0.35 s of CPU time
+BEST_PASSAGES = 64
 
 
 class Tenants:
@@ -40,12 +49,36 @@ class Tenants:
             return self._drafters[tenant]
 
 
+class DocumentIndex:
+    """Finds the documents of a corpus that match a question."""
+
+    def __init__(self, documents: Sequence[Document]) -> None:
+        self.documents = tuple(documents)
+        parts = [split(each.name, each.text) for each in documents]
+        self._owners = [number for number, part in enumerate(parts) for _ in part]
+        large = sum(len(each.text) for each in documents) > MAX_CHARACTERS
+        texts = (passage.text for part in parts for passage in part)
+        self._index = Bm25Index.of(texts) if large else None
+
+    def matching(self, question: str) -> list[Document]:
+        """All documents; of a large corpus those of the best passages, in order."""
+        if self._index is None:
+            return list(self.documents)
+        numbers, _ = self._index.rank(question, BEST_PASSAGES)
+        best = sorted({self._owners[number] for number in numbers.tolist()})
+        return [self.documents[number] for number in best or range(min(BEST_PASSAGES, len(self)))]
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+
 @dataclass(frozen=True, slots=True)
 class Corpus:
     """`name` is the random name of its datastore."""
 
     name: str
     tokens: int
+    index: DocumentIndex
 
 
 class Corpora:
@@ -55,10 +88,15 @@ class Corpora:
         self._engine, self._tenants, self._settings = engine, tenants, settings
         self._lock = threading.Lock()
         self._corpora: dict[str, dict[str, Corpus]] = {}
+        self.shared = DocumentIndex(settings.corpus) if settings.corpus else None
 
-    def add(self, tenant: str, corpus_id: str | None, documents: list[str]) -> tuple[str, Corpus]:
-        """Index texts; a corpus of the same name is replaced."""
+    def add(
+        self, tenant: str, corpus_id: str | None, documents: list[Document]
+    ) -> tuple[str, Corpus]:
+        """Index documents; a corpus of the same name is replaced."""
         corpus_id = corpus_id or secrets.token_hex(8)
+        if corpus_id == SHARED and self.shared:
+            raise ApiError(f"the corpus {SHARED!r} is the server's; choose another name", 409)
         with self._lock:
             others = {key: each for key, each in self.of(tenant).items() if key != corpus_id}
             if len(others) >= self._settings.max_corpora:
@@ -66,9 +104,10 @@ class Corpora:
                     f"a key may have {self._settings.max_corpora} corpora; remove one",
                     code="too_many_corpora",
                 )
-            encoded = [self._engine.encoder.text(text) for text in documents]
+            encoded = [self._engine.encoder.text(each.text) for each in documents]
             self._check_size(others, encoded)
-            corpus = Corpus(secrets.token_hex(16), sum(map(len, encoded)))
+            index = DocumentIndex(documents)
+            corpus = Corpus(secrets.token_hex(16), sum(map(len, encoded)), index)
             drafters = self._tenants.drafters(tenant)
             drafters.add_store(corpus.name, self._store(encoded))
             replaced = self.of(tenant).get(corpus_id)
@@ -90,6 +129,19 @@ class Corpora:
     def of(self, tenant: str) -> dict[str, Corpus]:
         """A tenant's corpora by their names."""
         return self._corpora.get(tenant, {})
+
+    def documents(self, tenant: str, names: list[str] | None, question: str) -> list[Document]:
+        """The documents of these corpora, of the server's own if none are named."""
+        known = {key: corpus.index for key, corpus in self.of(tenant).items()}
+        if self.shared:
+            known[SHARED] = self.shared
+            names = [SHARED] if names is None else names
+        found: list[Document] = []
+        for name in dict.fromkeys(names or ()):
+            if name not in known:
+                raise ApiError(f"there is no corpus {name!r}", 404, param="corpora")
+            found += known[name].matching(question)
+        return found
 
     def drafts(self, tenant: str) -> list[str]:
         """The presets that draft from a tenant's corpora."""

@@ -4,13 +4,14 @@ Requested by `speculative: {"trace": true}`. Every choice, and every chunk of a 
 `trace`: a list with an entry for each token, also for tokens without text.
 
 - `token`, `text`: the token id, and the text that it completes;
-- `source`: the drafter of an accepted draft token (prompt, document, prediction, output, store,
-  head, model, ...; both, if several proposed it); null for a token of the target;
+- `source`: the drafter of an accepted draft token (prompt, document for draft texts, prediction,
+  output, store, head, model, ...; both, if several proposed it); null for a token of the target;
 - `probability`: the target's probability of the token, before temperature and filters;
 - `step`: the number of the forward pass; 0 is the last one of the prefill;
-- `copied_from`: null, or the `kind` of text (message, prompt, document, prediction, output; or
-  template, for text that the server adds around messages), the `index` of the message, prompt or
-  document, the `token` there, and its characters from `start` to `end`, in Unicode code points of
+- `copied_from`: null, or the `kind` of text (message, document, prompt, draft_text, prediction,
+  output; or template, for text that the server adds around messages and documents), the `index` of
+  the message, document (those of corpora follow the request's), prompt or draft text, the `token`
+  there, and its characters from `start` to `end`, in Unicode code points of
   the text as it was sent; null if no text was sent. A message of several parts counts as the parts
   joined by newlines. Tokens of a chat are numbered through the whole prompt, those of an output
   from its first one.
@@ -23,21 +24,10 @@ from typing import Any
 from graft.decode.engine import Engine
 from graft.decode.output import TokenEvent
 from graft.draft.copies.texts import Origin
-from graft.server.messages import chat_characters
+from graft.server.messages import Place, PreparedChat
 from graft.server.schema import ChatRequest, CompletionRequest, Sampled
-from graft.server.tools import offered
 
 Characters = list[tuple[int, int]]  # start and end of each token of a text
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A token in the client's request; without characters if it sent token ids."""
-
-    kind: str
-    index: int
-    start: int | None = None
-    end: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +35,7 @@ class Trace:
     """The places of the tokens of one prompt and of the texts to draft from."""
 
     prompt: list[Place | None]
-    documents: list[Characters]
+    draft_texts: list[Characters]
     prediction: Characters
 
     def entries(self, events: Iterable[TokenEvent]) -> list[dict[str, Any]]:
@@ -77,8 +67,9 @@ class Trace:
             return self.prompt[origin.token]
         if origin.source == "output":
             return Place("output", 0)
-        texts = self.documents if origin.source == "document" else [self.prediction]
-        return Place(origin.source, origin.text, *texts[origin.text][origin.token])
+        if origin.source == "prediction":
+            return Place("prediction", 0, *self.prediction[origin.token])
+        return Place("draft_text", origin.text, *self.draft_texts[origin.text][origin.token])
 
 
 def trace_field(trace: Trace | None, events: list[TokenEvent]) -> dict[str, Any]:
@@ -86,10 +77,9 @@ def trace_field(trace: Trace | None, events: list[TokenEvent]) -> dict[str, Any]
     return {"trace": trace.entries(events)} if trace and events else {}
 
 
-def trace_chat(body: ChatRequest, engine: Engine) -> Trace:
+def trace_chat(body: ChatRequest, chat: PreparedChat, engine: Engine) -> Trace:
     """The trace of a chat."""
-    places = chat_characters(engine, body.messages, offered(body), body.chat_template_kwargs)
-    return _trace(body, engine, [Place("message", *at) if at else None for at in places])
+    return _trace(body, engine, chat.places())
 
 
 def trace_completion(
@@ -103,6 +93,6 @@ def trace_completion(
 
 
 def _trace(body: Sampled, engine: Engine, prompt: list[Place | None]) -> Trace:
-    texts, prediction = body.draft_texts()
+    texts, prediction = body.texts_to_copy()
     characters = engine.encoder.characters
     return Trace(prompt, [characters(text) for text in texts], characters(prediction))

@@ -35,6 +35,24 @@ def usage_and_metrics(
     return {"usage": usage(results), "metrics": metrics_block(results, steps=steps)}
 
 
+def request_line(results: Sequence[Sequence[Result]]) -> str:
+    """A finished request for the log."""
+    counts = usage(results)
+    every = [answer.stats for answers in results for answer in answers]
+    drafted = sum(stats.num_draft_tokens for stats in every)
+    accepted = sum(stats.num_accepted_draft_tokens for stats in every)
+    reasons = sorted({answer.finish_reason for answers in results for answer in answers})
+    parts = [
+        f"{counts['prompt_tokens']:,} prompt tokens",
+        f"{counts['prompt_tokens_details']['cached_tokens']:,} cached",
+        f"prefill {max(stats.prefill_seconds for stats in every):.2f} s",
+        f"{counts['completion_tokens']:,} tokens",
+        f"{sum(stats.tokens_per_second for stats in every):.1f} tokens/s",
+        f"{accepted:,} of {drafted:,} draft tokens accepted",
+    ]
+    return f"{', '.join(parts)}: {', '.join(reasons)}"
+
+
 def metrics_block(results: Sequence[Sequence[Result]], *, steps: bool = False) -> dict[str, Any]:
     """vLLM's `metrics` of a response, accepted tokens by source, and whether the answers are
     lossless; with `steps` also the drafted and accepted tokens of each step."""

@@ -22,6 +22,7 @@ from graft.decode.prepared_request import PreparedRequest
 from graft.decode.stats import clock
 from graft.decode.stream import Stream
 from graft.server.errors import BUSY, SERVER_ERROR, ApiError
+from graft.server.usage import request_line
 
 if TYPE_CHECKING:
     from graft.server.metrics import Metrics
@@ -57,6 +58,13 @@ class Job:
         """For each prompt its answers so far."""
         results = [stream.result for stream in self.streams]
         return [list(each.choices or (each,)) for each in results]
+
+    @property
+    def progress(self) -> str:
+        """Of the prefill, in words."""
+        counts = [stream.prefill_progress for stream in self.streams]
+        done, tokens = (sum(column) for column in zip(*counts, strict=True))
+        return f"prefill: {done} of {tokens} prompt tokens" if done else "queued"
 
     def add(self, events: list[PromptEvent], error: BaseException | None, *, done: bool) -> None:
         """Add the tokens of a step."""
@@ -180,6 +188,7 @@ class Worker:
             stream.close()
         self._mean_seconds += (clock() - job.since - self._mean_seconds) / 8
         self._metrics.finished(job)
+        log.info("%s", request_line(job.results))
 
     def drain(self, seconds: float) -> None:
         """Accept no new jobs, and end running ones after so many seconds."""

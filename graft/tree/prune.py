@@ -1,7 +1,7 @@
 """Parts of a draft tree: its best nodes, its first levels, some of its branches."""
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
@@ -58,6 +58,15 @@ def starting_with(tree: DraftTree, tokens: Iterable[int]) -> DraftTree:
         if inside[node]:
             kept.append(node)
     return keep(tree, kept)
+
+
+def without(tree: DraftTree, tokens: Collection[int]) -> DraftTree:
+    """The tree without the nodes of these tokens and all below them."""
+    kept = [0]
+    for node in range(1, len(tree)):
+        if int(tree.tokens[node]) not in tokens and int(tree.parents[node]) in kept:
+            kept.append(node)
+    return tree if len(kept) == len(tree) else keep(tree, kept)
 
 
 def shallow(tree: DraftTree, depth: int) -> DraftTree:

@@ -3,10 +3,10 @@
 import sys
 
 import pytest
+from tiny import tiny_network, tiny_tokenizer
 
 from benchmarks import grow
 from graft import SamplingParams, load
-from tests.tiny import tiny_network, tiny_tokenizer
 
 PROMPT = [5, 9, 17, 4, 9, 17]
 

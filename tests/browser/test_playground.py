@@ -1,5 +1,6 @@
 """The playground in a real browser, against a real server with a tiny model."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from serving import serving
 from tiny import tiny_engine
+from tiny_pdf import text_pdf
 
 from graft.sampling import SamplingParams
 
@@ -58,6 +60,12 @@ def slow_server(seconds):
         process.wait()
 
 
+def dropped(page, name, text):
+    """Drop a file and wait until the server has read it."""
+    page.evaluate(DROP, [name, text])
+    page.locator("#documents .name", has_text=name).wait_for()
+
+
 def asked(page, *, tokens=120, compare="after", question=QUESTION):
     """Fill in the form and ask."""
     page.locator("#settings").evaluate("each => each.open = true")
@@ -90,13 +98,13 @@ def copied_token(page):
 
 def test_a_dropped_file_gets_two_answers_with_the_same_text(server, open_page):
     page = open_page(server.url)
-    page.evaluate(DROP, ["river.md", DOCUMENT])
+    dropped(page, "river.md", DOCUMENT)
     assert page.locator("#documents .name").inner_text() == "river.md"
     with page.expect_request("**/v1/chat/completions") as first:
         asked(page)
     sent = first.value.post_data_json
     assert sent["documents"] == [{"title": "river.md", "text": DOCUMENT}]
-    assert DOCUMENT.strip() in sent["messages"][0]["content"]
+    assert sent["messages"] == [{"role": "user", "content": QUESTION}]
     answered(page)
     drafted, plain = panes(page)
     assert drafted.locator(".text").inner_text() == plain.locator(".text").inner_text()
@@ -114,7 +122,7 @@ def test_a_dropped_file_gets_two_answers_with_the_same_text(server, open_page):
 
 def test_hovering_a_copied_token_shows_source_probability_and_passage(server, open_page):
     page = open_page(server.url)
-    page.evaluate(DROP, ["river.md", DOCUMENT])
+    dropped(page, "river.md", DOCUMENT)
     asked(page, compare="no")
     answered(page)
     token = copied_token(page)
@@ -134,7 +142,7 @@ def test_hovering_a_copied_token_shows_source_probability_and_passage(server, op
 
 def test_everything_works_by_keyboard(server, open_page):
     page = open_page(server.url)
-    page.evaluate(DROP, ["river.md", DOCUMENT])
+    dropped(page, "river.md", DOCUMENT)
     page.locator("#model").click()
     page.keyboard.press("Tab")  # theme
     for _ in range(30):
@@ -167,7 +175,7 @@ def test_everything_works_by_keyboard(server, open_page):
 
 def test_the_plot_and_its_table_agree(server, open_page):
     page = open_page(server.url)
-    page.evaluate(DROP, ["river.md", DOCUMENT])
+    dropped(page, "river.md", DOCUMENT)
     asked(page, compare="no")
     answered(page)
     page.locator("#plot-section summary").click()
@@ -208,17 +216,22 @@ def test_stop_ends_the_request_and_keeps_the_text(open_page):
         assert drafted.locator(".state").inner_text() == "stopped"
         assert plain.locator(".token").count() == 0
         assert page.locator("#go").is_enabled()
-        metrics = page.request.get(f"{url}/metrics").text()
-        assert re.search(r"num_requests_running\S* 0\.0", metrics)
+        for _ in range(100):  # the server sees the closed connection with its next token
+            metrics = page.request.get(f"{url}/metrics").text()
+            if re.search(r"num_requests_running\S* 0\.0", metrics):
+                break
+            page.wait_for_timeout(100)
+        else:
+            pytest.fail("the request runs on")
 
 
 def test_files_that_cannot_be_read_are_named(server, open_page):
     page = open_page(server.url)
     trouble = page.locator("#document-trouble")
     for name, text, words in [
-        ("a.pdf", "%PDF-1.7", "is a PDF"),
-        ("b.bin", "a\0b", "not UTF-8 text"),
-        ("c.txt", " \n", "no text"),
+        ("a.pdf", "%PDF-1.7", "is not a complete PDF"),
+        ("b.bin", "a\0b", "is a binary file; can be read: text"),
+        ("c.txt", " \n", "is empty"),
         ("d.txt", "a" * 1_000_001, "1,000,001 characters; 1,000,000 characters can be sent"),
     ]:
         page.evaluate(DROP, [name, text])
@@ -230,29 +243,57 @@ def test_files_that_cannot_be_read_are_named(server, open_page):
     )
     page.evaluate(DROP, ["e.html", html])
     page.locator("#documents li").wait_for()
-    assert page.locator("#viewer-text").inner_text() == "one & two\n\nthree"
+    assert page.locator("#viewer-text").inner_text().strip() == "one & two\n\nthree"
     assert page.title() == "Graft playground"
     assert trouble.inner_text() == ""
+
+
+def test_a_source_of_the_answer_is_shown_when_clicked(server, open_page):
+    def repeat(route):  # the tiny model knows no answer
+        body = {**route.request.post_data_json, "guided_choice": ["see: The lift is old"]}
+        route.continue_(post_data=json.dumps(body))
+
+    page = open_page(server.url)
+    page.route("**/v1/chat/completions", repeat)
+    house = text_pdf(["the inn is near"], ["the lift is old and slow"])
+    page.locator("#files").set_input_files(
+        {"name": "house.pdf", "mimeType": "application/pdf", "buffer": house}
+    )
+    assert page.locator("#documents .name").inner_text() == "house.pdf"
+    dropped(page, "other.md", "nothing of that")
+    asked(page, compare="no")
+    answered(page)
+    source = page.locator(".cited button")
+    assert source.inner_text() == "house.pdf, page 2: “The lift is old”"
+    source.click()
+    assert page.locator("#viewer-title").inner_text() == "house.pdf"
+    assert page.locator("#viewer-text mark").inner_text() == "the lift is old"
 
 
 def test_markup_in_documents_and_names_is_only_text(server, open_page):
     page = open_page(server.url)
     name = "<img src=x onerror=document.title=1>.md"
-    page.evaluate(DROP, [name, f"{name} the river and the inn"])
-    page.locator("#documents li").wait_for()
+    dropped(page, name, f"{name} the river and the inn")
     asked(page, compare="no", question=f"{name} the river")
     answered(page)
     assert page.locator("img").count() == 0
     assert page.locator("#viewer-title").inner_text() == name
 
 
-def test_the_page_shows_the_servers_error_for_a_document_that_is_too_long(server, open_page):
+def test_the_page_shows_the_servers_error_for_a_question_that_is_too_long(server, open_page):
     page = open_page(server.url)
-    page.evaluate(DROP, ["long.txt", DOCUMENT * 30])
-    asked(page)
+    asked(page, question=DOCUMENT * 30)
     expect(page.locator("#trouble")).to_contain_text("tokens")
-    page.locator("#documents input[type=checkbox]").uncheck()  # drafted from, not read
-    page.locator("#go").click()
+
+
+@pytest.mark.parametrize("in_prompt", [True, False])
+def test_a_long_document_is_answered_from_its_passages_or_drafted_from(
+    server, open_page, in_prompt
+):
+    page = open_page(server.url)
+    dropped(page, "long.txt", DOCUMENT * 30)
+    page.locator("#documents input[type=checkbox]").set_checked(in_prompt)
+    asked(page)
     answered(page)
 
 
@@ -261,6 +302,7 @@ def test_the_key_is_requested_and_never_in_a_url(open_page):
         page = open_page(running.url)
         dialog = page.locator("#key-dialog")
         dialog.wait_for(state="visible")
+        assert page.locator("#key-trouble").inner_text() == ""
         page.keyboard.type("wrong")
         page.keyboard.press("Enter")
         expect(page.locator("#key-trouble")).to_contain_text("wrong")
@@ -279,7 +321,7 @@ def test_there_are_no_serious_accessibility_violations(server, open_page, scheme
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = open_page(server.url, color_scheme=scheme)
     page.set_viewport_size({"width": width, "height": 900})
-    page.evaluate(DROP, ["river.md", DOCUMENT])
+    dropped(page, "river.md", DOCUMENT)
     asked(page)
     answered(page)
     page.locator("#plot-section summary").click()

@@ -86,7 +86,7 @@ class FakeEncoder:
     def text(self, text):
         return text.split()
 
-    def prompt(self, messages):
+    def chat(self, messages):
         return SimpleNamespace(tokens=[w for each in messages for w in each["content"].split()])
 
 

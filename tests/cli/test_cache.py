@@ -55,7 +55,7 @@ def test_the_cache_is_shown_and_cleared(cli):
     folder.mkdir(parents=True)
     (folder / "text.safetensors").write_bytes(b"x" * 3_000_000)
     shown = cli("cache")
-    assert shown.stdout.startswith("1 texts, 3 MB kept in")
+    assert shown.stdout.startswith("KV cache of 1 prompt, 3 MB, in")
     cleared = json.loads(cli("cache", "--clear", "--json").stdout)
     assert (cleared["texts"], cleared["bytes"], cleared["cleared"]) == (1, 3_000_000, True)
     assert json.loads(cli("cache", "--json").stdout)["texts"] == 0

@@ -1,5 +1,5 @@
 def test_conversation_grows_turn_by_turn(cli, engine, document):
-    done = cli("chat", "--doc", document, stdin="How fast?\nReally?\n/exit\nignored\n")
+    done = cli("chat", "--doc", document, stdin="How fast?\nReally?\n/quit\nignored\n")
     assert done.exit_code == 0
     assert done.stdout == "Four hours.\nFour hours.\n"
     first, second = (call[0] for call in engine.calls)

@@ -14,7 +14,10 @@ import pytest
 from tiny import tiny_network, tiny_tokenizer
 
 from graft.documents import records
+from graft.match.pool import PoolOptions, Pools
+from graft.match.pool_files import key_name
 from graft.match.store_files import read_manifest
+from graft.models.checkpoints.tokenizer import read_tokenizer, tokenizer_fingerprint
 
 RAIN = "the rain in the plain is wet and the sand in the wind is dry and warm\n"
 SEA = "an hour on the other shore and then the water was there again and again\n"
@@ -95,6 +98,25 @@ def test_query_shows_the_continuations(index, store, cli):
     assert {" p", " w"} <= {each["text"] for each in several["continuations"]}
     assert "occurrences: 2;" in cli("index", "query", store, "--text", " in the").stdout
     assert index("query", store, "--text", "0123456789")["continuations"] == []
+
+
+def test_add_the_answers_of_a_pool(cli, index, store, model, tmp_path):
+    tokenizer = read_tokenizer(str(model))
+    pools = Pools(PoolOptions(tmp_path / "pool"), tokenizer_fingerprint(tokenizer))
+    pools.add("", tokenizer.encode("the answer is on the river"))
+    pools.add("", tokenizer.encode("the answer is on the river"))
+    pools.add("key", tokenizer.encode("a secret of another key"))
+    pools.close()
+    before = index("info", store)["documents"]
+    added = index("add", store, "--pool", tmp_path / "pool")["added"]
+    assert (added["documents"], added["duplicates"]) == (1, 1)
+    found = index("query", store, "--text", "the answer is on")
+    assert found["continuations"][0]["text"].strip().startswith("t")
+    assert index("info", store, "--check")["documents"] == before + 1
+    [key] = [path for path in (tmp_path / "pool").glob("*/*") if path.name == key_name("key")]
+    assert index("add", store, "--pool", key)["added"]["documents"] == 1
+    assert "no answers" in refused(cli("index", "add", store, "--pool", tmp_path))
+    assert "nothing to add" in refused(cli("index", "add", store))
 
 
 def test_add_and_compact(index, store, tmp_path):

@@ -1,8 +1,10 @@
 import json
+import time
 
 import pytest
 
 import graft
+from graft.cli import show
 from graft.verify.verdict import Promise
 
 JSON_STATS = {
@@ -27,6 +29,26 @@ def test_answer_goes_to_stdout_and_statistics_to_stderr(cli, engine, document):
     ):
         assert part in done.stderr
     assert engine.streams[0].closed
+
+
+def test_progress_is_printed_in_lines_where_there_is_no_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(show, "FIRST_LINE_SECONDS", 0.02)
+    monkeypatch.setattr(show, "LINE_SECONDS", 0.02)
+
+    def printed():
+        for _ in range(500):
+            if text := capsys.readouterr().err:
+                return text
+            time.sleep(0.01)
+
+    with show.Spinner("loading") as spinner:
+        assert printed() == "loading\n"
+        spinner.update("prefill")
+        assert printed() == "prefill\n"
+    with show.Spinner("done at once"):
+        pass
+    time.sleep(0.1)
+    assert capsys.readouterr().err == ""
 
 
 def test_footer_reports_a_hierarchical_drafter(cli, engine, document):

@@ -4,8 +4,11 @@ import socket
 
 import pytest
 
+import graft.server.preload
 import graft.server.run
 from graft.cli.serve import LOOPBACK, ServeOptions
+from graft.documents.prompt import AUTO_TOKENS
+from graft.match.pool import PoolOptions
 from graft.server.settings import ServerSettings
 
 
@@ -140,3 +143,54 @@ def test_port_in_use_is_refused_before_loading(cli, engine, served):
     assert done.exit_code == 1
     assert "choose another" in done.stderr
     assert not engine.loaded
+
+
+def test_corpus_is_read_before_loading(cli, engine, served, document):
+    refused = cli("serve", "--port", 0, "--corpus", "nowhere.md")
+    assert refused.exit_code == 1
+    assert "nowhere.md" in refused.stderr
+    assert not engine.loaded
+    assert cli("serve", "--port", 0, "--corpus", document).exit_code == 0
+    assert [each.name for each in settings_of(served).corpus] == ["contract.md"]
+
+
+def test_preload_needs_a_corpus_and_keeps_it_on_disk(cli, engine, served, document, monkeypatch):
+    calls = []
+    monkeypatch.setattr(graft.server.preload, "preload", lambda *given: calls.append(given))
+    refused = cli("serve", "--port", 0, "--preload")
+    assert "--preload needs a corpus" in refused.stderr
+    done = cli("serve", "--port", 0, "--preload", "--corpus", document, "--context", "auto")
+    assert done.exit_code == 0, done.output
+    assert "nothing to preload" in done.stderr
+    assert engine.loaded[0][1]["disk_cache"] > 0
+    [(_, settings, _)] = calls
+    assert settings_of(served) == settings
+    assert settings.document_tokens == AUTO_TOKENS
+
+
+def test_an_unknown_context_is_refused_before_loading(cli, engine, served, document):
+    for command in ("serve", "run"):
+        refused = cli(command, "x", "--context", "half")
+        assert (refused.exit_code, refused.stderr) == (
+            1,
+            "error: unknown context 'half'; choose full or auto\n",
+        )
+    both = cli("run", "x", "--doc", document, "--context", "auto", "--full")
+    assert "contradict" in both.stderr
+    assert not engine.loaded
+
+
+@pytest.mark.parametrize("command", ["serve", "chat"])
+def test_pool_is_a_choice_of_serve_and_chat(cli, engine, served, command, tmp_path):
+    more = ("--port", 0) if command == "serve" else ()
+    for given in ((), ("--pool", "off"), ("--pool", "memory")):
+        assert cli(command, *more, *given, stdin="").exit_code == 0
+    kept = ("--pool", tmp_path / "pool", "--pool-tokens", "1m", "--pool-prompts")
+    assert cli(command, *more, *kept, stdin="").exit_code == 0
+    loaded = [options["pool"] for _, options in engine.loaded]
+    folder = PoolOptions(str(tmp_path / "pool"), max_tokens=1 << 20, prompts=True)
+    assert loaded == [False, False, PoolOptions(), folder]
+    wrong = cli(command, *more, "--pool-tokens", "many", stdin="")
+    assert wrong.exit_code == 1
+    assert "--pool-tokens" in wrong.stderr
+    assert len(engine.loaded) == 4

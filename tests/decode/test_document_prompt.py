@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from tiny import tiny_engine
 
 import graft
-from graft.decode.document_prompt import GAP, document_prompt
+from graft.decode.document_prompt import GAP, Chat, document_prompt, fit_documents
 from graft.documents import Document, document_messages
-from graft.errors import ContextLengthError
+from graft.errors import ContextLengthError, InputError
 from graft.sampling import SamplingParams
 
 SHORT = Document("short.md", "The lift is old.\n\nThe roof leaks.\n")
@@ -171,3 +171,42 @@ def small_engine(context):
         ENGINES[0] = tiny_engine()
     ENGINES[0].model.context_length = context
     return ENGINES[0]
+
+
+@pytest.mark.parametrize("documents", [[SHORT, SHORT], [SHORT, LONG]], ids=["whole", "selected"])
+def test_excerpts_know_their_place_in_the_first_user_message(engine, documents):
+    chat = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": "At noon."},
+        {"role": "user", "content": "And why?"},
+    ]
+    prompt = fit_documents(Chat(engine, chat), documents, PARAMS)
+    assert [prompt.messages[0], *prompt.messages[2:]] == [chat[0], *chat[2:]]
+    content = prompt.messages[1]["content"]
+    assert content.endswith(QUESTION)
+    for each in prompt.passages:
+        text = documents[each.index].text[each.start : each.end]
+        assert content[each.at + text.index(text.strip()) :].startswith(text.strip())
+    assert {each.index for each in prompt.passages} >= {len(documents) - 1}
+
+
+def test_documents_need_a_message_of_the_user(engine):
+    with pytest.raises(InputError, match="message of the user"):
+        fit_documents(Chat(engine, [{"role": "system", "content": "Be brief."}]), [SHORT])
+
+
+def test_documents_over_the_limit_of_tokens_are_answered_from_passages(engine):
+    text = LONG.text[: len(LONG.text) // 8]
+    whole = document_prompt(engine, QUESTION, [Document("a", text)], PARAMS)
+    assert whole.whole
+    less = document_prompt(
+        engine, QUESTION, [Document("a", text)], PARAMS, document_tokens=whole.tokens // 2
+    )
+    assert not less.whole
+    used = sum(len(engine.encoder.text(text[each.start : each.end])) for each in less.passages)
+    assert 0 < used <= whole.tokens // 2
+    same = document_prompt(
+        engine, QUESTION, [Document("a", text)], PARAMS, document_tokens=whole.tokens
+    )
+    assert same == whole

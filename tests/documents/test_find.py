@@ -27,6 +27,16 @@ def test_a_folder_is_read_in_natural_order_without_hidden_files(folder):
     assert found.index("2.md") < found.index("10.md")
 
 
+def test_scripts_are_read_unless_they_belong_to_web_pages(folder):
+    for name in ("main.js", "node_modules/left/pad.js", "__pycache__/main.txt"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("let a = 1;")
+    assert [name for name in names([folder]) if "a" in name] == ["main.js"]
+    (folder / "index.html").write_text("<p>Hello.</p>")
+    assert "main.js" not in names([folder])
+
+
 def test_patterns_reach_into_folders(folder, monkeypatch):
     assert names([f"{folder}/*.md"]) == ["2.md", "10.md"]
     assert names([f"{folder}/**/*.txt"]) == ["deep/note.txt", "note.txt"]

@@ -263,7 +263,7 @@ class Guide(Fixed):
 
 
 def guided(guide, prompt, tokens, **options):
-    retrieval = LookupDrafter(CopyIndex, up_to_limit, nodes=20, calibrated=False)
+    retrieval = LookupDrafter(lambda _: CopyIndex(), up_to_limit, nodes=20, calibrated=False)
     prune = GuidedByModel(retrieval, guide, **options)
     combined = Combined([retrieval, guide], prune=prune)
     context = DraftContext(0, prompt, [(0, len(prompt))], tokens=tokens)
@@ -347,7 +347,7 @@ def copied(name, context):
 
 
 def test_lookup_after_draft_tokens():
-    retrieval = LookupDrafter(CopyIndex, up_to_limit, nodes=20, calibrated=False)
+    retrieval = LookupDrafter(lambda _: CopyIndex(), up_to_limit, nodes=20, calibrated=False)
     context = DraftContext(0, [61, 3, 4], [(0, 3)], tokens=[99, 61])
     retrieval.start(context)
     tree = retrieval.propose_after(context, [3], 20)

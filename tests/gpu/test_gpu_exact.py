@@ -3,15 +3,22 @@ drafts and batches change no token. Run with `pytest -m gpu`.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from tiny import tiny_engine, tiny_network
+from tiny_quantised import LAYOUTS
 
+from graft.kernels.packed_matrix import PackedMatrix
 from graft.models.arena import Extent
 from graft.models.forward_choice import build_forward
+from graft.models.gpu import graphed_forward
 from graft.models.language_model import LanguageModel
+from graft.models.llama_shape import LlamaWeights, read_llama
+from graft.models.quantised_files import layout_of
 from graft.sampling import SamplingParams
 from graft.tree.draft_tree import DraftTree, chain, from_paths, root_only
 
@@ -28,13 +35,36 @@ def random_tokens(count: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(3, VOCABULARY, count).tolist()
 
 
+def packed(weights: LlamaWeights, layout: str, dtype: torch.dtype) -> LlamaWeights:
+    """The products of all layers quantised in a layout of `tiny_quantised`."""
+    settings, quantise = LAYOUTS[layout]
+    layout_read = layout_of(SimpleNamespace(quantization_config=settings)).read
+
+    def matrix(weight: torch.Tensor) -> PackedMatrix:
+        parts = quantise(weight.float().cpu())[0]
+        return layout_read(lambda suffix: parts[suffix].to(DEVICE), dtype)
+
+    names = ("qkv", "output", "gate_up", "down")
+    layers = [
+        replace(layer, **{name: matrix(getattr(layer, name)) for name in names})
+        for layer in weights.layers
+    ]
+    return replace(weights, layers=layers)
+
+
 class Decoded:
     """A model and a text that it has decoded token by token: logits, and then cache rows."""
 
-    def __init__(self, dtype: torch.dtype, context: int, steps: int) -> None:
+    def __init__(
+        self, dtype: torch.dtype, context: int, steps: int, quantise: str | None = None
+    ) -> None:
         network = tiny_network(vocab=VOCABULARY, **SHAPE).to(DEVICE)
-        forward, kind = build_forward(network, name="tiny", dtype=dtype, kind="graphed")
-        assert kind == "graphed"
+        if quantise:
+            shape, weights = read_llama(network.to(dtype))
+            forward = graphed_forward(shape, packed(weights, quantise, dtype))
+        else:
+            forward, kind = build_forward(network, name="tiny", dtype=dtype, kind="graphed")
+            assert kind == "graphed"
         self.model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=8192, chunk=2048)
         self.context, self.text = context, random_tokens(context + steps, 1)
         extent = self.read(context)
@@ -69,6 +99,22 @@ class Decoded:
 @pytest.fixture
 def decoded(dtype):
     return Decoded(dtype, CONTEXT, STEPS)
+
+
+@DTYPES
+@pytest.mark.parametrize("layout", ["fp8 channels", "fp8 blocks", "compressed", "awq"])
+def test_packed_products_in_steps_of_any_size(dtype, layout):
+    decoded = Decoded(dtype, CONTEXT, STEPS, layout)
+    for cuts in ((7, 257), (100, 101, 230), (CONTEXT,)):
+        extent = decoded.read(*cuts, CONTEXT + STEPS - 1)
+        decoded.assert_logits(
+            CONTEXT + STEPS - 1, [decoded.model.prefill_chunk(extent, decoded.text[-1:])]
+        )
+        decoded.assert_rows(extent)
+    extent = decoded.read(CONTEXT)
+    for nodes in (2, 17, 33, 65, STEPS):
+        tree = chain(decoded.text[CONTEXT : CONTEXT + nodes])
+        decoded.assert_logits(CONTEXT, decoded.model.score([extent], [tree])[0])
 
 
 @DTYPES

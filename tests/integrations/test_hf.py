@@ -178,3 +178,20 @@ def test_a_real_model_gives_the_same_tokens(smollm2):
     found = graft.generate(model, inputs, max_new_tokens=20, do_sample=False)
     assert found.tolist() == expected.tolist()
     assert max(stats.tokens_per_step for stats in hf.last_stats(model)) > 1.5
+
+
+@pytest.mark.parametrize("kind", ["panels", "hook"])
+def test_a_pool_drafts_from_earlier_answers_of_the_same_name(kind):
+    model = make(kind)
+    options = {**SHAPES["one"], "max_new_tokens": 40, "do_sample": False}
+    expected = model.generate(**options).tolist()
+    drafted_tokens = {}
+    for pool in (True, True, "another user", False):
+        assert drafted(model, draft="auto", pool=pool, **options).tolist() == expected
+        [stats] = hf.last_stats(model)
+        drafted_tokens.setdefault(pool, []).append(stats.accepted_by_source["pool"])
+    assert drafted_tokens["another user"] == drafted_tokens[False] == [0]
+    assert drafted_tokens[True][0] == 0 < drafted_tokens[True][1]
+    hf.release(model)
+    drafted(model, draft="auto", pool=True, **options)
+    assert hf.last_stats(model)[0].accepted_by_source["pool"] == 0

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from graft.integrations.sglang import FILLER, Running, Trees, documents_of
+from graft.integrations.sglang import FILLER, Running, Trees, documents_of, pools_of
+from graft.match.pool import Pools
 
 DOCUMENT = list(range(10, 60))
 NODES = 8
@@ -69,3 +70,17 @@ def test_a_request_continues_in_any_row_and_restarts_once_dropped():
 def test_documents_are_lists_of_token_ids(custom, documents):
     sampling = SimpleNamespace(custom_params=custom)
     assert documents_of(SimpleNamespace(rid="a", sampling_params=sampling)) == documents
+
+
+def test_a_pool_drafts_from_finished_answers_of_the_same_salt(monkeypatch):
+    trees = Trees(NODES, Pools())
+    draft(trees, Running("a", [1, 2, 3], [40]))
+    draft(trees, Running("a", [1, 2, 3], [40, *DOCUMENT]))
+    trees.keep([])
+    later = [Running("b", [5], [11, 12, 13]), Running("c", [5], [11, 12, 13], salt="other")]
+    tokens, mask = draft(trees, *later)
+    assert [14, 15, 16] in paths(tokens[0], mask[0])
+    assert paths(tokens[1], mask[1]) == [[FILLER]] * (NODES - 1)
+    assert pools_of(None) is None
+    monkeypatch.setenv("GRAFT_POOL", "memory")
+    assert pools_of(None).tokens == 0

@@ -179,3 +179,28 @@ def test_documents_in_vllm_xargs_are_an_error():
 )
 def test_other_requests_reach_the_server_unchanged(body):
     assert answer_of(body, pieces=2) == [body]
+
+
+def test_a_pool_drafts_from_answers_without_a_row():
+    proposer = Proposer(config(graft={"pool": "memory"}), Clock())
+    answered = Batch([1, 2, 3])
+    for token in DOCUMENT:
+        answered.ask(proposer, [token])
+    later = Batch([5, 6, 7, 11, 12])
+    assert later.ask(proposer, [13]) == [[]]  # its row left in this step
+    assert later.ask(proposer, [14])[0][:3] == [15, 16, 17]
+    off = Proposer(config(), Clock())
+    assert off._pools is None
+
+
+def test_a_text_that_comes_back_adds_only_what_is_new():
+    proposer = Proposer(config(graft={"pool": "memory"}), Clock())
+    answered, other = Batch([1, 2, 3]), Batch([9, 9])
+    for token in range(30, 40):
+        answered.ask(proposer, [token])
+    other.ask(proposer, [8])
+    answered.ask(proposer, [40])
+    answered.ask(proposer, [41])
+    other.ask(proposer, [8])
+    texts = [text.tolist() for text in proposer._pools.of("").texts()]
+    assert [text[-3:] for text in texts] == [[37, 38, 39], [39, 40, 41]]

@@ -7,7 +7,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from graft.kernels import decoder_triton, level_attention_triton, product_triton
+from graft.kernels import (
+    decoder_triton,
+    level_attention_triton,
+    packed_product_triton,
+    product_triton,
+)
 from graft.kernels import split_attention_triton as split
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -67,6 +72,26 @@ def products() -> None:
             )  # fmt: skip
 
 
+def packed_products() -> None:
+    """With FP8 and 4 bits, gated and cut."""
+    sizes = {"OUTPUTS": 64, "DEPTH": 128, "GROUP": 128, "MAGIC": 0x4300, "ONES": 128, "PDL": True}
+    for bits, after in ((8, True), (8, False), (4, False)):
+        four = {"FOUR_BITS": bits == 4, "AFTER": after}  # noqa: PLR2004
+        types = {"codes": "*fp8e4nv", "scales": "*fp32", "rows": "i32"}
+        if bits == 4:  # noqa: PLR2004
+            types |= {"codes": "*u8", "scales": "*bf16", "zeros": "*bf16"}
+        else:
+            four["zeros"] = None
+        for swapped, gated in ((True, False), (False, True)):
+            compile_kernel(
+                packed_product_triton._packed_product, types=types, ROWS=16, STAGES=4,
+                SWAPPED=swapped, BIASED=not gated, GATED=gated, PARTIAL=False, **sizes, **four,
+            )  # fmt: skip
+        compile_kernel(
+            packed_product_triton._widen, types={**types, "dense": "*bf16"}, **sizes, **four
+        )
+
+
 def between_products() -> None:
     """Norms, rotations and gates."""
     compile_kernel(decoder_triton._add_norm, types={"rows": "i32"}, PARTS=2, BLOCK=1024, PDL=True)
@@ -80,4 +105,5 @@ def between_products() -> None:
 if __name__ == "__main__":
     attention()
     products()
+    packed_products()
     between_products()

@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from tiny_pdf import text_pdf
 
 from graft.errors import InputError
 from graft.rag.corpus import Bm25Corpus, Passage
@@ -111,3 +112,12 @@ def test_record_without_text_is_refused_with_its_line(tmp_path, row):
     (tmp_path / "p.jsonl").write_text(row)
     with pytest.raises(InputError, match="line 1 is not a passage: it needs a field text"):
         read_corpus([tmp_path / "p.jsonl"])
+
+
+def test_passages_of_documents_name_their_file_and_page(tmp_path):
+    (tmp_path / "lift.pdf").write_bytes(text_pdf(["The lift is old."], ["The roof leaks."]))
+    (tmp_path / "short.txt").write_text("Short.")
+    (tmp_path / "p.jsonl").write_text('{"text": "A record."}')
+    found = {each.text: each.source for each in read_passages([tmp_path], words=4)}
+    assert found["The roof leaks."] == "lift.pdf, page 2"
+    assert (found["Short."], found["A record."]) == ("short.txt", "")

@@ -244,4 +244,4 @@ def test_answer_as_a_dictionary(engine):
         "query", "passages", "reused", "prefill_seconds", "decode_seconds", "retrieval_seconds",
     }  # fmt: skip
     assert wanted <= set(content["rounds"][0])
-    assert set(content["rounds"][0]["passages"][0]) == {"id", "score"}
+    assert set(content["rounds"][0]["passages"][0]) == {"id", "source", "score"}

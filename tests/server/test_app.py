@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+import re
 import signal
 import socket
 import time
@@ -13,8 +14,10 @@ import pytest
 from serving import Held, serving
 from tiny import tiny_engine
 
+from graft.match.pool import Pools
 from graft.models.arena import BLOCK
 from graft.sampling import SamplingParams
+from graft.server import sse
 from graft.verify.verdict import Promise
 from graft.verify.walk import walk
 
@@ -188,7 +191,7 @@ def test_unsupported_fields_are_errors_with_their_name(http, fields, param):
         ("/v1/completions", {"prompt": "a", "guided_regex": "[a"}, 400, "grammar"),
         ("/v1/completions", {"prompt": "a", "guided_regex": "a", "guided_choice": ["a"]}, 400,
          "one structured"),
-        ("/v1/completions", {"prompt": "a", "documents": ["a" * 1_000_001]}, 413, "documents"),
+        ("/v1/completions", {"prompt": "a", "draft_texts": ["a" * 1_000_001]}, 413, "draft_texts"),
         ("/v1/responses", {"input": "a", "previous_response_id": "b"}, 400, "previous_response_id"),
         ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}, 400, "tools"),
         ("/tokenize", {}, 400, "prompt or messages"),
@@ -237,7 +240,43 @@ def test_a_disconnected_client_frees_its_cache_rows(server, stream):
     assert settled(server) == 0
 
 
-def test_grammars_documents_predictions_and_speculation_are_per_request(server, http):
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_comments_report_the_prefill_before_the_first_token(monkeypatch, path):
+    monkeypatch.setattr(sse, "COMMENT_SECONDS", 0.05)
+    engine = tiny_engine(max_batch=4)
+    held = Held(engine, monkeypatch)
+    body = {"messages": [{"role": "user", "content": TEXT * 20}], "max_tokens": 8}
+    if path == "/v1/responses":
+        body = {"input": TEXT * 20, "max_output_tokens": 16}
+    with (
+        serving(engine) as running,
+        httpx.stream("POST", running.url + path, json={**body, "stream": True}, timeout=60) as got,
+    ):
+        lines = got.iter_lines()
+        assert next(line for line in lines if line.startswith(": ")) == ": queued"
+        held.let(1)
+        found = next(line for line in lines if line.startswith(": prefill"))
+        done, tokens = map(int, re.findall(r"\d+", found))
+        assert 0 < done <= tokens
+        held.let()
+        rest = [line for line in lines if line]
+        data = [number for number, line in enumerate(rest) if line.startswith("data: ")]
+        assert not any(line.startswith(":") for line in rest[data[1] :])
+
+
+def test_a_finished_request_is_logged_with_its_counts(http, caplog):
+    with caplog.at_level(logging.INFO, "graft.server"):
+        usage = chat(http, temperature=0, ignore_eos=True).json()["usage"]
+    [line] = [each.getMessage() for each in caplog.records if "prompt tokens" in each.getMessage()]
+    assert line.startswith(f"{usage['prompt_tokens']} prompt tokens, ")
+    assert re.search(
+        r" cached, prefill \d+\.\d\d s, 20 tokens, [\d.]+ tokens/s, "
+        r"\d+ of \d+ draft tokens accepted: length$",
+        line,
+    )
+
+
+def test_grammars_predictions_and_speculation_are_per_request(server, http):
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"],
               "additionalProperties": False}  # fmt: skip
     wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
@@ -384,6 +423,28 @@ def test_keys_share_neither_prefixes_nor_corpora(locked):
     tenants = locked.state.builder.tenants
     for drafters in tenants._drafters.values():
         assert not [name for name in drafters if "store:" in name]
+
+
+def test_keys_and_salts_with_the_same_texts_learn_nothing_of_each_other():
+    asked = {"prompt": "then on the river", "max_tokens": 60, "temperature": 1, "seed": 5}
+    keys, from_pool = ("first", "second"), {}
+    with (
+        serving(tiny_engine(pools=Pools()), api_keys=keys) as running,
+        as_user(running, "first") as first,
+        as_user(running, "second") as second,
+    ):
+        for name, client, salt in [
+            ("again", first, None),
+            ("again", first, None),
+            ("other key", second, None),
+            ("other salt", first, "one"),
+            ("other key, same salt", second, "one"),
+        ]:
+            answer = client.post("/v1/completions", json={**asked, "cache_salt": salt}).json()
+            accepted = answer["metrics"]["accepted_by_source"]
+            from_pool.setdefault(name, []).append(accepted.get("pool", 0))
+    assert from_pool.pop("again")[1] > 10
+    assert from_pool == {"other key": [0], "other salt": [0], "other key, same salt": [0]}
 
 
 def test_each_key_has_its_own_drafters(locked):

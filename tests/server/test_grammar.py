@@ -5,11 +5,13 @@ import re
 
 import pytest
 from late import Late
-from tiny import tiny_engine
+from tiny import END, VOCABULARY, tiny_engine
+from watched import Adversary, Oracle
 
 from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.errors import InputError
+from graft.match.pool import Pools
 from graft.sampling import SamplingParams
 from graft.server.grammar import (
     ANY_OBJECT,
@@ -102,3 +104,34 @@ def test_invalid_grammars_are_errors_of_one_line(engine, make):
     with pytest.raises(InputError) as refused:
         Grammars(engine).constrain(make())
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("draft", ["oracle", "adversary"])
+def test_a_drafted_end_token_does_not_end_the_grammar_early(draft):
+    drafters = {"oracle": Oracle(VOCABULARY), "adversary": Adversary(VOCABULARY)}
+    engine = tiny_engine(drafters=drafters)
+    constrain = Grammars(engine).constrain(choice_grammar(["the and", "the end"]))
+    prompt = engine.encoder.prompt("the end 123-and").tokens
+    for seed in range(5):
+        params = SamplingParams(temperature=1, seed=seed)
+        requests = [
+            PreparedRequest(Request(prompt, params, each), constrain=constrain)
+            for each in ("plain", draft)
+        ]
+        plain = engine.generate(requests[0])
+        assert plain.token_ids[-1] == END
+        drafters[draft].answers[tuple(prompt)] = plain.token_ids
+        assert engine.generate(requests[1]).token_ids == plain.token_ids
+
+
+def test_answers_of_a_pool_do_not_end_the_grammar_early():
+    engine = tiny_engine(pools=Pools())
+    found = [answers(engine, json_grammar(SCHEMA), "auto") for _ in range(3)]
+    plain = answers(engine, json_grammar(SCHEMA), "plain")
+    assert all([each.text for each in got] == [each.text for each in plain] for got in found)
+    assert sum(each.stats.accepted_by_source["pool"] for each in found[2]) > 5
+    assert END not in [token for text in engine_texts(engine) for token in text.tolist()]
+
+
+def engine_texts(engine):
+    return engine.drafters.resources.pools.of("").texts()

@@ -18,14 +18,14 @@ OWN = (
     .generate([{"role": "user", "content": QUESTION}], SamplingParams(max_tokens=150, **DRAWN))
     .text
 )
-DOCUMENTS = ["an inn", {"text": f"😀 é{OWN}"}]
+DRAFT_TEXTS = ["an inn", {"text": f"😀 é{OWN}"}]
 CHAT = [
     {"role": "system", "content": "  the river and the inn, é"},
     {"role": "user", "content": [{"type": "text", "text": f"  😀{OWN}"},
                                  {"type": "text", "text": f"{QUESTION} "}]},
 ]  # fmt: skip
 CONTENTS = [CHAT[0]["content"], "\n".join(part["text"] for part in CHAT[1]["content"])]
-TEXTS = {"message": CONTENTS, "document": [DOCUMENTS[0], DOCUMENTS[1]["text"]]}
+TEXTS = {"message": CONTENTS, "draft_text": [DRAFT_TEXTS[0], DRAFT_TEXTS[1]["text"]]}
 FIELDS = {"max_tokens": 150, **DRAWN}
 
 
@@ -87,11 +87,11 @@ def test_a_chat_traces_every_token_streamed_or_not(http):
     assert len(block["per_step_drafted"]) == len(counted)
 
 
-def test_documents_are_traced_by_their_index(http):
+def test_draft_texts_are_traced_by_their_index(http):
     messages = [{"role": "user", "content": QUESTION}]
-    body = post(http, "/v1/chat/completions", messages=messages, documents=DOCUMENTS).json()
+    body = post(http, "/v1/chat/completions", messages=messages, draft_texts=DRAFT_TEXTS).json()
     trace = body["choices"][0]["trace"]
-    assert check_copies(trace, TEXTS) >= {"document"}
+    assert check_copies(trace, TEXTS) >= {"draft_text"}
     numbers = {e["copied_from"]["index"] for e in trace if e["source"] == "document"}
     assert numbers == {1}
 

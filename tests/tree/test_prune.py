@@ -11,7 +11,7 @@ from test_draft_tree import assert_sound, path_of
 from test_fuse import as_set, scored_trees
 
 from graft.tree.draft_tree import DraftTree, chain, from_paths
-from graft.tree.prune import best_first, cut, keep, starting_with, strongest
+from graft.tree.prune import best_first, cut, keep, starting_with, strongest, without
 
 
 def brute_force(tree: DraftTree, budget: int) -> list[int]:
@@ -95,3 +95,12 @@ def test_the_drafters_distributions_follow_their_nodes():
     probs = torch.arange(8.0).reshape(4, 2)
     tree = chain([5, 6, 7, 8], "model", probs)
     assert torch.equal(keep(tree, [0, 1]).probs, probs[:2])
+
+
+@given(scored_trees(), st.sets(st.integers(0, 5)))
+def test_nodes_of_a_token_go_with_all_below_them(tree, tokens):
+    left = without(tree, tokens)
+    assert_sound(left)
+    kept = [path_of(tree, i) for i in range(len(tree))]
+    kept = [path for path in kept if tokens.isdisjoint(path)]
+    assert sorted(path_of(left, i) for i in range(len(left))) == sorted(kept)

@@ -15,6 +15,7 @@ from graft.decode.output import Result
 from graft.decode.request import Request
 from graft.decode.stats import Stats
 from graft.draft.drafter import Drafter
+from graft.match.pool import Pools
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.language_model import CHUNKS, Forward, LanguageModel
 from graft.models.load import LoadedModel
@@ -47,11 +48,18 @@ class Machine:
 
 
 def replay(
-    recordings: Sequence[Recording], drafter: Drafter, machine: Machine, clock: SimulatedClock
+    recordings: Sequence[Recording],
+    drafter: Drafter,
+    machine: Machine,
+    clock: SimulatedClock,
+    pools: Pools | None = None,
 ) -> list[DecodeRow]:
-    """A row for every batch of recordings; `drafter` may use the same `clock`."""
+    """A row for every batch of recordings; `drafter` may use the same `clock`, and the `pools` that
+    the outputs are added to."""
     outputs = RecordedOutputs([each.output for each in recordings], clock)
     engine = _engine(recordings, drafter, machine, outputs, clock)
+    if pools:
+        engine.keep_answers(pools)
     return [
         _replayed(engine, {place: recordings[place] for place in places}, outputs, clock)
         for places in batched(range(len(recordings)), machine.batch)

@@ -10,7 +10,7 @@ from graft.draft.copies.texts import NOWHERE, SOURCES
 from graft.match.matches import Matches
 from graft.tree.draft_tree import DraftTree, with_depths
 
-_STORE = SOURCES.index("store")
+_STORE, _POOL = SOURCES.index("store"), SOURCES.index("pool")
 
 
 def tree_of(
@@ -65,7 +65,7 @@ def _columns(root, fields, scores, count, starts, kinds):  # noqa: ANN001, ANN20
 
 @njit(cache=True, nogil=True)
 def source_at(place, starts, kinds):  # noqa: ANN001, ANN201  (numba)
-    """The kind of text at a place; a token without a place is from a datastore."""
+    """The kind of text at a place; a token without a place is from a datastore or a pool."""
     if place <= NOWHERE:
-        return _STORE
+        return _STORE if place == NOWHERE else _POOL
     return kinds[np.searchsorted(starts, place, side="right") - 1]

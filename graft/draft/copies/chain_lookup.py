@@ -128,6 +128,11 @@ class ChainLookup:
         """Tokens of the text."""
         return len(self._index)
 
+    @property
+    def text(self) -> np.ndarray:
+        """The text, int32."""
+        return self._index.tokens
+
     def is_prefix_of(self, tokens: np.ndarray) -> bool:
         """Whether these tokens (int32) start with the whole text."""
         return len(tokens) >= len(self) and _begins_with(tokens, self._index.tokens)

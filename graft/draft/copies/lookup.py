@@ -11,7 +11,7 @@ import numpy as np
 
 from graft.draft.copies.build_tree import tree_of
 from graft.draft.copies.calibration import PRIOR, Calibration
-from graft.draft.copies.texts import SOURCES, Layout, text_spans
+from graft.draft.copies.texts import SOURCES, Layout, TextSpan, text_spans
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.pacing.budget import Choose
 from graft.match.matches import Matches, TokenIndex
@@ -60,35 +60,36 @@ class LookupDrafter:
     """Proposes the tokens that followed earlier occurrences of the text's end.
 
     Acceptance is estimated by `prior` at first and, if `calibrated`, updated by the proposals up to
-    the last but one: the last is counted while the next step runs (`update_async`). Without
-    `output` nothing is copied from the output.
+    the last but one: the last is counted while the next step runs (`update_async`). `spans`
+    are the texts to index; nothing is copied from the output if it is not one of them.
     """
 
     def __init__(
         self,
-        make_index: Callable[[], TokenIndex],
+        make_index: Callable[[DraftContext], TokenIndex],
         choose: Choose,
         *,
         nodes: int,
         calibrated: bool,
         prior: np.ndarray = PRIOR,
-        output: bool = True,
+        spans: Callable[[DraftContext], list[TextSpan]] = text_spans,
     ) -> None:
-        self._make_index, self._choose, self._output = make_index, choose, output
+        self._make_index, self._choose, self._spans = make_index, choose, spans
         self._nodes, self._calibrated, self._prior = nodes, calibrated, prior
         self._texts: dict[int, _Text] = {}
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        spans, index = text_spans(context), self._make_index()
-        for span in spans if self._output else spans[:-1]:
+        spans, index = self._spans(context), self._make_index(context)
+        for span in spans:
             index.extend(np.array(span.tokens, np.int32))
             if span.bordered:
                 index.border()
         kinds = np.array([SOURCES.index(span.source) for span in spans], np.int16)
         starts = np.array(Layout(spans).starts, np.int64)
-        text = _Text(index, Calibration(self._prior), starts, kinds, self._output)
-        if not self._output:
+        grows = bool(spans) and spans[-1].source == "output"
+        text = _Text(index, Calibration(self._prior), starts, kinds, grows)
+        if not grows:
             text.new_tokens += context.tokens
         self._texts[context.sequence] = text
 
@@ -101,6 +102,8 @@ class LookupDrafter:
             text.calibrate(keep_last=1)
             text.matches = text.lookup(limit)
             found.append(text.matches)
+        if not any(map(len, found)):
+            return [root_only(context.root) for context in contexts]
         counts = self._choose([matches.scores for matches in found], budget)
         return [
             text.tree(context.root, matches, count)

@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig, PreTrainedModel
 
+from graft.assemble.drafters import Drafters, make_drafter
 from graft.assemble.heads import machine_clock
 from graft.assemble.loading import engine_around
 from graft.assemble.resources import DraftResources
 from graft.decode.engine import Engine
 from graft.errors import UnsupportedModelError
 from graft.integrations.hf.split import explain_uneven_heads, shared_costs
+from graft.match.pool import Pools
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
@@ -59,12 +61,29 @@ class _Cached:
 _cached: weakref.WeakKeyDictionary[PreTrainedModel, _Cached] = weakref.WeakKeyDictionary()
 _locks: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
+_pools: weakref.WeakKeyDictionary[PreTrainedModel, Pools] = weakref.WeakKeyDictionary()
 
 
 def release(model: PreTrainedModel) -> None:
-    """Free the cached engine of a model: on the CPU a packed copy of its weights."""
+    """Free the cached engine of a model, on the CPU a packed copy of its weights, and its pools."""
     with _lock_of(model), _lock:
         _cached.pop(model, None)
+        _pools.pop(model, None)
+
+
+def pools_of(model: PreTrainedModel) -> Pools:
+    """The pools of answers of a model."""
+    with _lock:
+        return _pools.setdefault(model, Pools())
+
+
+def with_pool(engine: Engine, draft: str, pools: Pools) -> str:
+    """The name of a drafter that is this preset with the pools, added to the engine."""
+    drafters, name = cast(Drafters, engine.drafters), f"{draft} and pool"
+    if name not in drafters:
+        resources = replace(drafters.resources, pools=pools)
+        engine.exclusive(lambda: drafters.update({name: make_drafter(draft, resources)}))
+    return name
 
 
 @contextmanager

@@ -20,8 +20,9 @@ from graft.decode.engine import Engine
 from graft.decode.output import Result
 from graft.decode.request import Request
 from graft.decode.stats import Stats
+from graft.draft.copies.texts import POOL_CONTEXT
 from graft.errors import ContextLengthError, InputError
-from graft.integrations.hf.engines import engine_for
+from graft.integrations.hf.engines import engine_for, pools_of, with_pool
 from graft.integrations.hf.rows import Ends, GenerateArgs, Row
 from graft.integrations.hf.split import agreed_seeds, check_split
 from graft.integrations.hf.unsupported import check_supported, generate_arguments, unpadded
@@ -51,16 +52,18 @@ def generate(  # noqa: PLR0913  transformers' signature and three of ours
     draft: str | None = None,
     documents: Sequence[str | Sequence[int] | Tensor] = (),
     prediction: Sequence[int] | Tensor | None = None,
+    pool: str | bool = False,
     streamer: BaseStreamer | None = None,
     **model_kwargs: Any,  # noqa: ANN401
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """For `custom_generate`: transformers' greedy search and sampling, with drafting.
 
     `draft`, `documents` and `prediction` may be given to `model.generate` itself; the latter two
-    are token ids the answer may repeat. Greedy output is transformers' own token for token (in
-    float32; in 16 bits rounding may differ). Sampled output has transformers' distribution but
-    is not the same text: the seed comes from torch's generator, so `torch.manual_seed`
-    makes it repeatable.
+    are token ids the answer may repeat. With `pool`, earlier answers of the model to calls with the
+    same `pool` (True, or the name of a user) are drafted from too. Greedy output is transformers'
+    own token for token (in float32; in 16 bits rounding may differ). Sampled output has
+    transformers' distribution but is not the same text: the seed comes from torch's generator, so
+    `torch.manual_seed` makes it repeatable.
 
     Processors and criteria, also stateful ones, get every position once and in order, each row by
     itself with the padding of its batch in front; in a batch those not from transformers are copied
@@ -90,6 +93,10 @@ def generate(  # noqa: PLR0913  transformers' signature and three of ours
     seeds = agreed_seeds(model, own_seeds, options)
     with engine_for(model) as engine:
         max_tokens = _tokens_left(engine, rows, input_ids.shape[1], stopping_criteria.max_length)
+        salt = pool if isinstance(pool, str) else ""
+        if pool:
+            pools = pools_of(model)
+            draft = with_pool(engine, draft or engine.default_draft, pools)
         requests = [
             Request(
                 row.prompt,
@@ -99,10 +106,22 @@ def generate(  # noqa: PLR0913  transformers' signature and three of ours
                 predicted,
                 process=row.process if row.processes else None,
                 stop_when=row.stop_when,
+                cache_salt=salt,
             )
             for row, seed in zip(rows, seeds, strict=True)
         ]
         results = _run(engine, requests, streamer)
+        if pool:
+            answers = [
+                [*row.prompt[-POOL_CONTEXT:], *result.token_ids]
+                for row, result in zip(rows, results, strict=True)
+            ]
+
+            def learn() -> None:
+                for answer in answers:
+                    pools.add(salt, answer)
+
+            engine.loop.lock.exclusive(learn)
     with _lock:
         _stats[model] = [result.stats for result in results]
     return _output(input_ids, rows, ends, results, generation_config)

@@ -21,6 +21,7 @@ def generate(  # noqa: PLR0913
     draft: str | None = None,
     documents: Sequence[str | Sequence[int] | Tensor] = (),
     prediction: str | Sequence[int] | Tensor | None = None,
+    pool: str | bool = False,
     tokenizer: PreTrainedTokenizerBase | None = None,
     streamer: BaseStreamer | None = None,
     **options: Any,  # noqa: ANN401
@@ -37,7 +38,12 @@ def generate(  # noqa: PLR0913
     texts = [_ids(text, tokenizer) for text in documents]
     predicted = None if prediction is None else _ids(prediction, tokenizer)
     drafted = partial(
-        loop.generate, draft=draft, documents=texts, prediction=predicted, streamer=streamer
+        loop.generate,
+        draft=draft,
+        documents=texts,
+        prediction=predicted,
+        pool=pool,
+        streamer=streamer,
     )
     return model.generate(inputs, custom_generate=drafted, streamer=streamer, **options)
 

@@ -112,6 +112,7 @@ class _Writer:
         with (self.folder / TEXT).open("ab") as file:
             for each in passages:
                 row = {"id": each.id, "title": each.title, "text": each.text}
+                row |= {"source": each.source} if each.source else {}
                 line = json.dumps(row, ensure_ascii=False).encode(errors="replace") + b"\n"
                 file.write(line)
                 self.places.append(self.places[-1] + len(line))

@@ -1,7 +1,7 @@
 """The files of a built corpus: passages as JSON lines with their offsets, indexes, a manifest.
 
     corpus.json      build settings, number of passages, size of every file
-    passages.jsonl   {"id", "title", "text"}, one line per passage
+    passages.jsonl   {"id", "title", "text", "source"}, one line per passage
     places.npy       offsets of the lines and the end of the last: int64 [passages + 1]
     bm25/            an index of bm25s
     vectors-N.f32    unit vectors of the N-th engine: float32 [passages, size]

@@ -1,15 +1,18 @@
 // One answer, token by token. One token is in the tab order; left and right move by tokens, up and
 // down by copied runs.
 
+import { CodePoints } from "./code_points.js";
 import { byId, element } from "./page.js";
 import { showNumbers } from "./numbers.js";
 import { classOf } from "./sources.js";
 
+const QUOTED = 60; // characters of a cited span that are shown
 const STALL_SECONDS = 10; // without a token until a message says so
 
 export class Answer {
   // `onLook(answer, place)`: a token is hovered or focused; `onLeave()`: no longer.
-  constructor(title, { onLook, onLeave }) {
+  // `onCite(citation)`: a source is chosen; `isKnown(citation)`: whether it can be shown.
+  constructor(title, { onLook, onLeave, onCite, isKnown }) {
     this.element = byId("pane").content.firstElementChild.cloneNode(true);
     this.element.querySelector("h2").textContent = title;
     this.text = this.element.querySelector(".text");
@@ -18,6 +21,7 @@ export class Answer {
     this.entries = [];
     this.tokens = []; // elements; none for a token without text
     this.drawing = false;
+    this.source = (citation, text) => (isKnown(citation) ? button(text, () => onCite(citation)) : text);
     this.#listen(onLook, onLeave);
   }
 
@@ -39,6 +43,17 @@ export class Answer {
     this.text.append(text);
   }
 
+  // Lists the documents that the answer repeats.
+  cite(annotations) {
+    const points = new CodePoints(this.whole);
+    const items = annotations.map(({ url_citation: citation }) => {
+      const span = points.slice(citation.start_index, citation.end_index);
+      return element("li", {}, this.source(citation, inWords(citation, span)));
+    });
+    this.element.querySelector(".cited ul").append(...items);
+    this.element.querySelector(".cited").hidden = !this.element.querySelector(".cited li");
+  }
+
   draw() {
     if (this.drawing) return;
     this.drawing = true;
@@ -50,8 +65,8 @@ export class Answer {
 
   // Says how long there was no token.
   remindOf(seconds) {
-    const busy = this.entries.length ? "generating" : "prefilling the prompt";
-    if (seconds >= STALL_SECONDS) this.say(`${busy} … no token for ${Math.round(seconds)} s`);
+    const stalled = this.entries.length && seconds >= STALL_SECONDS; // the server reports the prefill
+    if (stalled) this.say(`generating … no token for ${Math.round(seconds)} s`);
   }
 
   say(text, { trouble = false } = {}) {
@@ -142,6 +157,19 @@ export class Answer {
     while (place >= 0 && place < this.tokens.length && !this.tokens[place]) place += direction;
     return this.tokens[place];
   }
+}
+
+function button(text, onClick) {
+  const made = element("button", { type: "button", className: "name", textContent: text });
+  made.addEventListener("click", onClick);
+  return made;
+}
+
+function inWords({ title, pages }, span) {
+  const [first, last] = pages ?? [];
+  const where = !pages ? "" : first === last ? `, page ${first}` : `, pages ${first} to ${last}`;
+  const quote = span.length > QUOTED ? `${span.slice(0, QUOTED)} …` : span;
+  return `${title}${where}: “${quote}”`;
 }
 
 // A run: adjacent tokens of an answer that were copied from adjacent tokens.

@@ -10,6 +10,7 @@ export class Trouble extends Error {
 }
 
 export const setKey = (key) => sessionStorage.setItem(KEY, key);
+export const hasKey = () => sessionStorage.getItem(KEY) !== null;
 
 function headers() {
   const key = sessionStorage.getItem(KEY);
@@ -42,15 +43,27 @@ export async function serverInfo() {
   return (await reached("/server_info", { headers: headers() })).json();
 }
 
+// The text of a file, and the first character of each page if it has pages.
+export async function documentText(file) {
+  const title = encodeURIComponent(file.name);
+  const answer = await reached(`/v1/documents/text?title=${title}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/octet-stream", ...headers() },
+    body: file,
+  });
+  return answer.json();
+}
+
 // The chunks of a streamed chat; a Trouble if the stream ends early.
-export async function* streamChat(body, signal) {
+// `onProgress(text)`: of the prefill.
+export async function* streamChat(body, signal, onProgress) {
   const answer = await reached("/v1/chat/completions", {
     method: "POST",
     headers: { "Content-Type": "application/json", ...headers() },
     body: JSON.stringify(body),
     signal,
   });
-  for await (const data of events(answer.body.getReader())) {
+  for await (const data of events(answer.body.getReader(), onProgress)) {
     if (data === "[DONE]") return;
     const chunk = JSON.parse(data);
     if (chunk.error) throw new Trouble(sentence(chunk.error.message));
@@ -59,7 +72,7 @@ export async function* streamChat(body, signal) {
   throw new Trouble("The connection ended in the middle of the answer; the server may have stopped.");
 }
 
-async function* events(reader) {
+async function* events(reader, onComment) {
   const decoder = new TextDecoder();
   let rest = "";
   while (true) {
@@ -67,7 +80,10 @@ async function* events(reader) {
     if (done) return;
     const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
     rest = lines.pop();
-    for (const line of lines) if (line.startsWith("data: ")) yield line.slice(6);
+    for (const line of lines) {
+      if (line.startsWith("data: ")) yield line.slice(6);
+      else if (line.startsWith(": ")) onComment(line.slice(2));
+    }
   }
 }
 

@@ -24,7 +24,8 @@ async function write(answer, body, signal, onProgress) {
   answer.begin(numbers);
   const watch = setInterval(() => answer.remindOf(numbers.waitedSeconds), 1000);
   try {
-    for await (const chunk of streamChat(body, signal)) take(answer, chunk, served, onProgress);
+    const chunks = streamChat(body, signal, (text) => answer.say(`${text} …`));
+    for await (const chunk of chunks) take(answer, chunk, served, onProgress);
     answer.say(served.finish === "length" ? "stopped at max tokens" : "complete");
   } catch (error) {
     const stopped = error.name === "AbortError";
@@ -44,6 +45,7 @@ function take(answer, chunk, served, onProgress) {
   const [choice] = chunk.choices;
   if (!choice) return;
   served.finish = choice.finish_reason ?? served.finish;
+  answer.cite(choice.delta.annotations ?? []);
   for (const entry of choice.trace ?? []) answer.add(entry);
   if (choice.trace) onProgress(answer, served);
   else if (choice.delta.content) answer.addPlainText(choice.delta.content);

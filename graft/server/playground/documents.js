@@ -16,12 +16,12 @@ export class Documents {
     this.#listen();
   }
 
-  limit(maxCharacters, maxBytes) {
+  limit({ formats, max_document_characters: maxCharacters, max_body_bytes: maxBytes }) {
     this.maxCharacters = maxCharacters;
     this.maxBytes = maxBytes;
     byId("limits").textContent =
-      `Files are read in the browser and sent as text: ${count(maxCharacters, "character")} in total, ` +
-      `${megabytes(maxBytes)} with the question. PDFs are not supported here.`;
+      `Formats: ${formats}; scanned pages need OCR first. ${count(maxCharacters, "character")} in total, ` +
+      `${megabytes(maxBytes)} with the question. The server does not keep files.`;
   }
 
   async addFiles(files) {
@@ -37,7 +37,7 @@ export class Documents {
     byId("document-trouble").textContent = troubles.join(" ");
   }
 
-  add(name, text) {
+  add(name, { text, pages }) {
     const points = new CodePoints(text);
     const total = this.all.reduce((sum, each) => sum + each.points.length, points.length);
     if (total > this.maxCharacters) {
@@ -46,7 +46,7 @@ export class Documents {
           `${count(this.maxCharacters, "character")} can be sent.`,
       );
     }
-    this.all.push({ name: this.#freeName(name), text, points, read: true });
+    this.all.push({ name: this.#freeName(name), text, pages, points, read: true });
     this.show(this.all.at(-1));
   }
 

@@ -12,6 +12,8 @@ export class Looking {
     this.listeners = {
       onLook: (answer, place) => this.#look(answer, place),
       onLeave: () => this.tip.hideSoon(),
+      onCite: (citation) => this.#cite(this.#known(this.prompt.cited(citation))),
+      isKnown: (citation) => this.prompt.cited(citation) !== null,
     };
     addEventListener("keydown", (event) => event.key === "Escape" && this.tip.hide());
     addEventListener("scroll", () => this.token && this.tip.placeAt(this.token), { passive: true });
@@ -32,6 +34,11 @@ export class Looking {
     if (passage) this.viewer.mark(passage.document, this.#stretch(answer, run, passage), passage);
     else this.viewer.clear();
     this.tip.show(this.token, answer.entries[place], passage);
+  }
+
+  #cite(passage) {
+    this.#leave();
+    if (passage) this.viewer.mark(passage.document, passage, passage);
   }
 
   // Null for a document that was removed.

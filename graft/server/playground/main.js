@@ -1,7 +1,7 @@
 // Connects the parts of the page.
 
 import { Answer } from "./answer.js";
-import { Trouble, serverInfo } from "./api.js";
+import { Trouble, hasKey, serverInfo } from "./api.js";
 import { answerAll } from "./asking.js";
 import { Documents } from "./documents.js";
 import { askForKey } from "./key.js";
@@ -24,7 +24,7 @@ async function connect() {
   try {
     const info = await serverInfo();
     byId("model").textContent = `${info.model} · context ${count(info.max_model_len, "token")} · Graft ${info.version}`;
-    documents.limit(info.max_document_characters, info.max_body_bytes);
+    documents.limit(info);
     offerMethods(info);
     byId("trouble").textContent = "";
   } catch (error) {
@@ -36,8 +36,10 @@ async function connect() {
 async function handle(error, again) {
   if (error.name === "AbortError") return;
   if (!(error instanceof Trouble)) throw error;
-  byId("trouble").textContent = error.message;
-  if (error.status === 401 && (await askForKey(error.message))) await again();
+  const refused = error.status === 401;
+  const why = refused && !hasKey() ? "" : error.message; // no complaint before a key was entered
+  byId("trouble").textContent = why;
+  if (refused && (await askForKey(why))) await again();
 }
 
 function freshAnswers(settings) {

@@ -25,8 +25,9 @@ export function readSettings() {
 // A request with or without drafting. Compared requests do not share the prefix cache.
 export function requestBody(prompt, settings, { drafted }) {
   return {
-    messages: [{ role: "user", content: prompt.content }],
-    documents: prompt.documents.map(({ name, text }) => ({ title: name, text })),
+    messages: [{ role: "user", content: prompt.question }],
+    documents: titled(prompt.documents),
+    draft_texts: titled(prompt.draftTexts),
     temperature: settings.temperature,
     max_tokens: settings.maxTokens,
     seed: settings.seed,
@@ -37,4 +38,5 @@ export function requestBody(prompt, settings, { drafted }) {
   };
 }
 
+const titled = (documents) => documents.map(({ name, text, pages }) => ({ title: name, text, ...(pages && { pages }) }));
 const randomNumber = () => crypto.getRandomValues(new Uint32Array(1))[0];

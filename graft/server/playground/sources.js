@@ -8,6 +8,7 @@ const SOURCES = {
   prediction: ["prediction", "copied from the prediction"],
   output: ["output", "copied from the answer itself"],
   store: ["other", "copied from a datastore"],
+  pool: ["other", "copied from an earlier answer"],
   model: ["model", "drafted by the draft model"],
   head: ["head", "drafted by the draft head"],
   "short context": ["view", "drafted from a short context"],

@@ -40,7 +40,7 @@ class Guide(NoDraft):
 def test_store_without_matches_continues_the_models_nodes(kind, tmp_path):
     """61 alone is no match of two tokens; 61 and a draft token are."""
     store, guide = store_of(tmp_path / "store", [61, 3, 4, 5]), Guide()
-    retrieval = LookupDrafter(lambda: kind(store), up_to_limit, nodes=64, calibrated=False)
+    retrieval = LookupDrafter(lambda _: kind(store), up_to_limit, nodes=64, calibrated=False)
     prune = GuidedByModel(retrieval, guide)
     combined = Combined([retrieval, guide], prune=prune, schedule=Concurrently())
     context = DraftContext(0, [], [], tokens=[99, 61])
@@ -87,8 +87,8 @@ def test_answer_in_the_store_takes_fewer_steps_and_is_the_same(tmp_path):
     plain = tiny_engine().generate("the rain in the plain", params, draft="plain")
     store = store_of(tmp_path / "store", plain.token_ids)
     drafters = {
-        "store": LookupDrafter(store.index, best_by_cost, nodes=48, calibrated=True),
-        "rest": LookupDrafter(lambda: RestIndex(store), up_to_limit, nodes=64, calibrated=False),
+        "store": LookupDrafter(lambda _: store.index(), best_by_cost, nodes=48, calibrated=True),
+        "rest": LookupDrafter(lambda _: RestIndex(store), up_to_limit, nodes=64, calibrated=False),
     }
     engine = tiny_engine(drafters=drafters)
     for name in drafters:

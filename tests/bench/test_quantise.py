@@ -1,0 +1,29 @@
+"""Checkpoints quantised for measurements are read and near the model they come from."""
+
+import sys
+
+import pytest
+import torch
+from tiny import tiny_network, tiny_tokenizer
+
+from benchmarks import quantise
+from graft.models.checkpoints.pretrained import locate
+from graft.models.llama_files import can_read, open_tensors
+from graft.models.load import read_config
+
+
+@pytest.mark.parametrize(("kind", "near"), [("fp8", 0.04), ("int4", 0.16)])
+def test_quantised_checkpoint_is_read(tmp_path, monkeypatch, kind, near):
+    small, out = tmp_path / "small", tmp_path / "out"
+    network = tiny_network(hidden=128, heads=8, kv_heads=4)
+    network.save_pretrained(small)
+    tiny_tokenizer().save_pretrained(small)
+    command = f"quantise --model {small} --kind {kind} --device cpu --out {out}"
+    monkeypatch.setattr(sys, "argv", command.split())
+    quantise.main()
+    config = read_config(locate(str(out)))
+    assert can_read(out, config)
+    name = "model.layers.0.mlp.down_proj.weight"
+    weight, found = network.state_dict()[name], open_tensors(out, config).load(name)
+    assert not torch.equal(found, weight)
+    assert (found - weight).abs().max() < near * weight.abs().max()
