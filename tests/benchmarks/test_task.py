@@ -79,7 +79,5 @@ def test_a_file_in_the_folder_is_a_suite(tmp_path, monkeypatch):
 
 
 def test_an_unknown_suite_is_refused():
-    with pytest.raises(
-        InputError, match="unknown suite 'spek'; choose one of dialogue, humaneval, "
-    ):
+    with pytest.raises(InputError, match="unknown suite 'spek'; choose one of agent, code_edit, "):
         read_suite("spek", None)
