@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from graft.decode.engine import Engine
-from graft.decode.prepared_request import PreparedRequest
-from graft.decode.request import Request
 from graft.decode.stats import clock
 from graft.decode.text import Detokenizer, EncodedPrompt
 from graft.rag.answer import CUE, Answer, Made, Round, Totals, extract
@@ -24,6 +22,7 @@ from graft.rag.parts import PASSAGE, reused
 from graft.rag.policy import Plan, Token, Tokens, Written, never, text_of
 from graft.rag.prompt import quotable
 from graft.sampling import SamplingParams, choose_seed
+from graft.verify.verdict import Promise
 
 if TYPE_CHECKING:
     from graft.rag.session import Session
@@ -85,7 +84,10 @@ class AnswerStream:
         self._hits: Sequence[Hit] = ()  # of the last search
         self._ended: list[Round] = []
         self._dropped_tokens = 0
-        self._finish_reason, self._forced, self._lossless = "", False, True
+        self._finish_reason, self._forced = "", False
+        self.promise = Promise.SAME_TEXT  # of the rounds so far
+        self._running: Call | None = None
+        self._cancelled = False
         self._question_tokens = _tokens(session.engine, f"{question}\n")
         self._seconds = self._head_seconds = 0.0
         self._events = self._run()
@@ -94,8 +96,20 @@ class AnswerStream:
         return self._events
 
     def close(self) -> None:
-        """Cancel the answer; may be called at any time."""
+        """Cancel the answer, in the thread that iterates."""
         self._events.close()
+
+    def cancel(self) -> None:
+        """End the iteration with CancelledCallError, from any thread."""
+        self._cancelled = True
+        if self._running:
+            self._running.cancel()
+
+    @property
+    def prefill_progress(self) -> tuple[int, int]:
+        """Of the running call; see `Stream`."""
+        stream = self._running.stream if self._running else None
+        return stream.prefill_progress if stream else (0, 0)
 
     @property
     def answer(self) -> Answer:
@@ -114,7 +128,7 @@ class AnswerStream:
                 reuse=session.cache.reuse.name,
                 draft=session.draft,
                 approximate=session.cache.reuse.approximate,
-                lossless=self._lossless,
+                lossless=self.promise.lossless,
                 guided=session.guided,
                 language=session.language.name,
                 seed=self._seed,
@@ -226,9 +240,12 @@ class AnswerStream:
             logprobs=0 if scored else None,
         )
         encoded = EncodedPrompt(prompt.tokens, quotable(prompt.parts))
-        request = Request(encoded, params, draft=session.draft)
-        prepared = PreparedRequest(request, prompt.rows)
-        return Call(session.engine, prepared, self._text, is_complete, session.language)
+        request = session.request(encoded, params, prompt.rows)
+        call = Call(session.engine, request, self._text, is_complete, session.language)
+        self._running = call
+        if self._cancelled:
+            call.cancel()
+        return call
 
     def _end_round(self, call: Call, prompt: Prepared, keep: int, decision: _Decision) -> Round:
         """Keep the first `keep` tokens of a call and record the round."""
@@ -246,7 +263,7 @@ class AnswerStream:
             judging_seconds=decision.policy_seconds,
             stats=call.result.stats,
         )
-        self._lossless &= call.result.lossless
+        self.promise = max(self.promise, call.result.promise)
         self._kept += call.tokens[:keep]
         self._seen += ids
         self._ended.append(ended)

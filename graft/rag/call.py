@@ -6,9 +6,15 @@ from dataclasses import dataclass, field
 from graft.decode.engine import Engine
 from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
+from graft.decode.stream import Stream
+from graft.errors import GraftError
 from graft.rag.answer import CUE
 from graft.rag.policy import Token, Tokens, spans_of, text_of
 from graft.rag.sentences import Language, may_end_sentence
+
+
+class CancelledCallError(GraftError):
+    """The call was cancelled."""
 
 
 @dataclass(slots=True)
@@ -27,13 +33,23 @@ class Call:
     tokens: list[Token] = field(default_factory=list)
     result: Result = field(init=False)  # once `pieces` has ended
     cut: bool = False  # ended by the policy or the answer, not by the model or max_tokens
+    stream: Stream | None = None  # once `pieces` has begun
+    _cancelled: bool = False
+
+    def cancel(self) -> None:
+        """End the call with CancelledCallError; any thread may call it."""
+        self._cancelled = True
+        if self.stream:
+            self.stream.close()
 
     def pieces(self) -> Iterator[str]:
         """The text as it is generated, one token late: text after the answer is dropped."""
         ends = self.engine.loaded.eos_ids | set(self.request.request.params.stop_token_ids)
-        stream = self.engine.stream(self.request)
+        self.stream = stream = self.engine.stream(self.request)
         emitted = 0
         try:
+            if self._cancelled:
+                stream.close()
             for event in stream:
                 if event.token in ends:
                     continue
@@ -44,6 +60,8 @@ class Call:
                     break
                 yield text_of(self.tokens[emitted:-1])
                 emitted = len(self.tokens) - 1
+            if self._cancelled:
+                raise CancelledCallError("the answer was cancelled")
             self.result = stream.result
         finally:
             stream.close()

@@ -39,21 +39,34 @@ def read_passages(
     """All new passages, each once, in the order of the files; `known` has the existing ones."""
     known = Known() if known is None else known
     for record in read_records(paths):
-        title, text, own = _of_document(record) if record.document else _of_record(record)
-        pieces, place = list(by_words(text, words)), 0
+        if record.document:
+            yield from (each for each, _ in document_passages(record.document, known, words))
+            continue
+        title, text, own = _of_record(record)
+        pieces = list(by_words(text, words))
         for number, piece in enumerate(pieces, 1):
-            place = text.index(piece, place)
             suffix = f"#{number}" if len(pieces) > 1 else ""
             name = own and f"{own}{suffix}"
             if passage := known.take(piece, title, name, record.where):
-                yield replace(passage, source=_source(record.document, place, len(piece)))
-            place += len(piece)
+                yield passage
 
 
-def _source(document: Document | None, start: int, length: int) -> str:
-    """The name of a document's file and the pages; "" for a record."""
-    if document is None:
-        return ""
+def document_passages(
+    document: Document, known: "Known", words: int = WORDS
+) -> Iterator[tuple[Passage, int]]:
+    """The new passages of a document, each with its first character."""
+    heading = _HEADING.search(document.text[:HEAD])
+    title = heading[1].strip("# \t") if heading else Path(document.name).stem
+    place = 0
+    for piece in by_words(document.text, words):
+        place = document.text.index(piece, place)
+        if passage := known.take(piece, title, "", document.name):
+            yield replace(passage, source=_source(document, place, len(piece))), place
+        place += len(piece)
+
+
+def _source(document: Document, start: int, length: int) -> str:
+    """The name of a document's file and the pages."""
     pages = document.pages_of(start, start + length)
     if pages is None:
         return document.name
@@ -94,12 +107,6 @@ def _digest(title: str, text: str) -> bytes:
 
 def _name(digest: bytes) -> str:
     return base64.b32encode(digest).decode()[:ID_LETTERS].lower()
-
-
-def _of_document(record: Record) -> tuple[str, str, str]:
-    heading = _HEADING.search(record.content[:HEAD])
-    title = heading[1].strip("# \t") if heading else Path(record.where).stem
-    return title, record.content, ""
 
 
 def _of_record(record: Record) -> tuple[str, str, str]:

@@ -5,12 +5,14 @@ passages of the round, the question and the text so far; drafts come from all bu
 (IDR2).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from graft.decode.engine import Engine
-from graft.decode.prepared_request import PreparedRequest
+from graft.decode.prepared_request import PreparedRequest, PreparedRows
 from graft.decode.request import Request
 from graft.decode.stats import clock
+from graft.decode.text import Prompt
 from graft.errors import InputError
 from graft.rag.answer import Answer
 from graft.rag.answering import AnswerStream
@@ -37,6 +39,7 @@ class Session:
     `guided` marks relevant passages in the prompt (IDGR), by default if reuse is approximate.
     `cache_dir` keeps the KV cache of demonstrations and passages on disk, at most `cache_size`
     bytes, for other sessions of the same model in any process.
+    `base` is a request whose options every call has, in place of `draft`.
     """
 
     def __init__(  # noqa: PLR0913 (keyword options)
@@ -56,10 +59,13 @@ class Session:
         force_answer: bool = True,
         cache_dir: Path | str | None = None,
         cache_size: int = DISK_BYTES,
+        base: PreparedRequest | None = None,
     ) -> None:
         if passages < 1 or max_rounds < 0:
             raise InputError("passages must be 1 or more, and max_rounds 0 or more")
-        self.engine, self.corpus, self.draft = engine, corpus, draft
+        self.engine, self.corpus = engine, corpus
+        self._base = base or PreparedRequest(Request([], draft=draft))
+        self.draft = self._base.request.draft or engine.default_draft
         self.family = find_family(family)
         if isinstance(policy, str):
             policy = make_policy(policy, engine, family=family, threshold=threshold)
@@ -107,7 +113,18 @@ class Session:
             once = SamplingParams(max_tokens=1, ignore_eos=True)
             began = clock()
             prompt = self.cache.prepare([head, Part("text", head.tokens[-1:])], "")
-            request = Request(prompt.tokens, once, draft="plain")
-            self.engine.generate(PreparedRequest(request, prompt.rows))
+            self.engine.generate(self.request(prompt.tokens, once, prompt.rows, draft="plain"))
             self._head_seconds = clock() - began
         return self._head_seconds
+
+    def request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        rows: PreparedRows,
+        draft: str | None = None,
+    ) -> PreparedRequest:
+        """The request of a call."""
+        draft = draft or self.draft
+        request = replace(self._base.request, prompt=prompt, params=params, draft=draft)
+        return replace(self._base, request=request, rows=rows)

@@ -36,7 +36,7 @@ from graft.server.schema import (
 from graft.server.settings import ServerSettings
 from graft.server.sse import JobResponse, finished
 from graft.server.tenants import SHARED, Corpora, Tenants
-from graft.server.worker import Worker
+from graft.server.worker import Job, Worker
 
 Answer = chat.ChatAnswer | completions.CompletionAnswer | ResponseAnswer
 FILE = {
@@ -70,6 +70,10 @@ class Server:
             sequences=sequences,
             streaming=answer.streaming,
         )
+        return await self.respond(request, answer, job)
+
+    async def respond(self, request: Request, answer: Answer, job: Job) -> Any:  # noqa: ANN401
+        """The response of a job."""
         if answer.body.stream:
             return JobResponse(self.worker, job, answer.events(job), named=answer.named)
         events = await finished(self.worker, job, request)
@@ -122,8 +126,13 @@ def _add_texts(app: FastAPI, server: Server) -> None:
     async def chat_completions(body: ChatRequest, request: Request) -> Any:  # noqa: ANN401
         """OpenAI's chat completions."""
         builder.check_model(body.model)
-        answer = chat.ChatAnswer(body, name, server.texts)
-        return await server.answer(request, answer, builder.check_choices(body))
+        answer, options = chat.ChatAnswer(body, name, server.texts), body.retrieval
+        if options is None:
+            return await server.answer(request, answer, builder.check_choices(body))
+        job = await server.worker.open_streams(
+            lambda: answer.start_rounds(options, builder, _tenant(request)), 1
+        )
+        return await server.respond(request, answer, job)
 
     @app.post("/v1/completions")
     async def complete(body: CompletionRequest, request: Request) -> Any:  # noqa: ANN401

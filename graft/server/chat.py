@@ -3,17 +3,18 @@
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
+from graft.server.adaptive import AdaptiveChat, Rounds, prepare_adaptive
 from graft.server.errors import ApiError
 from graft.server.logprobs import TokenTexts, chat_logprobs
 from graft.server.messages import URL_CITATION, PreparedChat, prepare_chat
 from graft.server.request_builder import RequestBuilder
-from graft.server.schema import ChatRequest, NamedTool, plain_text
+from graft.server.schema import ChatRequest, NamedTool, Retrieval, plain_text
 from graft.server.tools import Call, CallReader, offered, required_calls, required_schema
 from graft.server.trace import Trace, trace_chat, trace_field
 from graft.server.usage import usage_and_metrics
@@ -22,11 +23,12 @@ from graft.server.worker import Job, PromptEvent
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The engine's request, the chat with its documents, and the trace if it is requested."""
+    """The engine's request, its documents, and the trace or rounds if they are requested."""
 
     request: PreparedRequest
-    chat: PreparedChat
+    chat: PreparedChat | AdaptiveChat
     trace: Trace | None
+    rounds: Callable[[], dict[str, Any]] | None = None
 
 
 def prepare(body: ChatRequest, builder: RequestBuilder, tenant: str) -> Prepared:
@@ -66,6 +68,14 @@ class ChatAnswer:
         """See `prepare`."""
         self.prepared = prepare(self.body, builder, tenant)
         return [self.prepared.request]
+
+    def start_rounds(
+        self, options: Retrieval, builder: RequestBuilder, tenant: str
+    ) -> list[Rounds]:
+        """Begin an answer with adaptive retrieval."""
+        chat = prepare_adaptive(self.body, options, builder, tenant)
+        self.prepared = Prepared(chat.request, chat, None, chat.as_field)
+        return [chat.start()]
 
     @property
     def streaming(self) -> bool:
@@ -111,7 +121,9 @@ class ChatAnswer:
                 yield self._chunk(index, delta)
             finish = _reason(result, called=bool(readers[index].calls))
             annotations = await asyncio.to_thread(self._annotations, content)
-            yield self._chunk(index, annotations, finish=finish)
+            chunk = self._chunk(index, annotations, finish=finish)
+            chunk["choices"][0] |= self._retrieval()
+            yield chunk
         if self.body.stream_options and self.body.stream_options.include_usage:
             yield {
                 **self._head("chat.completion.chunk"),
@@ -135,7 +147,12 @@ class ChatAnswer:
             "logprobs": logprobs,
             "finish_reason": _reason(result, called=bool(reader.calls)),
             **trace_field(self.prepared.trace, events),
+            **self._retrieval(),
         }
+
+    def _retrieval(self) -> dict[str, Any]:
+        """The field of a choice with adaptive retrieval."""
+        return {"retrieval": self.prepared.rounds()} if self.prepared.rounds else {}
 
     def _annotations(self, content: str) -> dict[str, Any]:
         """The field of a message; absent without documents."""

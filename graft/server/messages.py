@@ -81,21 +81,28 @@ class PreparedChat:
         return None
 
     def citations(self, answer: str) -> list[dict[str, Any]]:
-        """OpenAI's citations of an answer: its spans that repeat a passage in the prompt."""
-        texts = [self.documents[each.index].text[each.start : each.end] for each in self.passages]
-        found = []
-        for each in cite(answer, texts):
-            passage = self.passages[each.text]
-            start, end = passage.start + each.first, passage.start + each.last
-            pages = self.documents[passage.index].pages_of(start, end)
-            found.append({
-                "start_index": each.start,
-                "end_index": each.end,
-                "title": passage.document,
-                "url": f"document:{passage.index}#char={start},{end}",  # as RFC 5147
-                **({"pages": pages} if pages else {}),
-            })  # fmt: skip
-        return found
+        """See `citations`."""
+        return citations(answer, self.documents, self.passages)
+
+
+def citations(
+    answer: str, documents: Sequence[Document], passages: Sequence[Excerpt]
+) -> list[dict[str, Any]]:
+    """OpenAI's citations of an answer: its spans that repeat a passage in the prompt."""
+    texts = [documents[each.index].text[each.start : each.end] for each in passages]
+    found = []
+    for each in cite(answer, texts):
+        passage = passages[each.text]
+        start, end = passage.start + each.first, passage.start + each.last
+        pages = documents[passage.index].pages_of(start, end)
+        found.append({
+            "start_index": each.start,
+            "end_index": each.end,
+            "title": passage.document,
+            "url": f"document:{passage.index}#char={start},{end}",  # as RFC 5147
+            **({"pages": pages} if pages else {}),
+        })  # fmt: skip
+    return found
 
 
 def prepare_chat(

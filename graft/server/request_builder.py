@@ -20,6 +20,7 @@ from graft.server.grammar import (
     regex_grammar,
 )
 from graft.server.messages import PreparedChat
+from graft.server.passages import Passages
 from graft.server.schema import (
     ChatRequest,
     ResponseFormat,
@@ -135,6 +136,18 @@ class RequestBuilder:
         if not documents:
             return chat
         return chat.with_documents(documents, params, self.settings.document_tokens)
+
+    def passages(self, body: ChatRequest, tenant: str) -> Passages:
+        """The request's documents and those of its corpora, for adaptive retrieval."""
+        documents = as_documents(body.documents or [])
+        self._check_characters([each.text for each in documents], "documents")
+        corpora = self.corpora.named(tenant, body.corpora)
+        if len(corpora) == 1 and not documents:
+            return corpora[0].passages
+        documents += [each for index in corpora for each in index.documents]
+        if not documents:
+            raise ApiError("retrieval needs documents or corpora; send some", param="retrieval")
+        return Passages(documents)
 
     def request(
         self,

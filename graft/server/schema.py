@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graft.documents import Document
 from graft.errors import InputError
+from graft.rag.session import MAX_ROUNDS, PASSAGES
 from graft.server.errors import ApiError
 
 TEXTS = ("text", "input_text", "output_text")  # types of parts
@@ -121,6 +122,17 @@ def as_documents(texts: Sequence[str | TitledText]) -> list[Document]:
         Document(each.title or str(number), each.text, tuple(each.pages or ()))
         for number, each in enumerate(given, 1)
     ]
+
+
+class Retrieval(Strict):
+    """Adaptive retrieval: the policy of `graft ask`, its threshold, passages per round, maximum
+    searches, and the family of demonstrations and published thresholds."""
+
+    policy: Literal["fl", "fs", "flare", "dragin"] = "dragin"
+    threshold: float | None = None
+    passages: int = Field(default=PASSAGES, ge=1, le=32)
+    rounds: int = Field(default=MAX_ROUNDS, ge=0, le=64)
+    family: Literal["general", "2wiki", "hotpotqa", "musique", "strategyqa"] = "general"
 
 
 class StructuredOutputs(Strict):
@@ -276,6 +288,7 @@ class ChatRequest(Sampled, Ignored):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
+    retrieval: Retrieval | None = None
     modalities: list[Literal["text"]] | None = None
 
 

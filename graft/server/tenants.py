@@ -10,6 +10,7 @@ import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
 import numpy as np
@@ -25,6 +26,7 @@ from graft.models.checkpoints.tokenizer import tokenizer_fingerprint, vocabulary
 from graft.retrieval.bm25 import Bm25Index
 from graft.retrieval.passage import split
 from graft.server.errors import ApiError
+from graft.server.passages import Passages
 from graft.server.settings import ServerSettings
 
 SHARED = "default"  # the name of the server's own corpus
@@ -67,6 +69,11 @@ class DocumentIndex:
         numbers, _ = self._index.rank(question, BEST_PASSAGES)
         best = sorted({self._owners[number] for number in numbers.tolist()})
         return [self.documents[number] for number in best or range(min(BEST_PASSAGES, len(self)))]
+
+    @cached_property
+    def passages(self) -> Passages:
+        """For adaptive retrieval; made on first use."""
+        return Passages(self.documents)
 
     def __len__(self) -> int:
         return len(self.documents)
@@ -131,17 +138,21 @@ class Corpora:
         return self._corpora.get(tenant, {})
 
     def documents(self, tenant: str, names: list[str] | None, question: str) -> list[Document]:
-        """The documents of these corpora, of the server's own if none are named."""
+        """The documents of these corpora that may answer a question."""
+        named = self.named(tenant, names)
+        return [each for index in named for each in index.matching(question)]
+
+    def named(self, tenant: str, names: list[str] | None) -> list[DocumentIndex]:
+        """The corpora of these names, the server's own if none are given."""
         known = {key: corpus.index for key, corpus in self.of(tenant).items()}
         if self.shared:
             known[SHARED] = self.shared
             names = [SHARED] if names is None else names
-        found: list[Document] = []
-        for name in dict.fromkeys(names or ()):
+        wanted = list(dict.fromkeys(names or ()))
+        for name in wanted:
             if name not in known:
                 raise ApiError(f"there is no corpus {name!r}", 404, param="corpora")
-            found += known[name].matching(question)
-        return found
+        return [known[name] for name in wanted]
 
     def drafts(self, tenant: str) -> list[str]:
         """The presets that draft from a tenant's corpora."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from graft.decode.engine import Engine
 from graft.decode.output import Result, TokenEvent
@@ -31,8 +31,38 @@ log = logging.getLogger("graft.server")
 PREPARE_THREADS = 2
 SPREAD = 0.8  # share of the time between two steps over which the tokens of a step are sent
 MAX_RETRY_AFTER = 60  # seconds
+IDLE_SECONDS = 0.01  # between two looks at an answer that makes no step now
 PromptEvent = tuple[int, TokenEvent]  # with the index of the prompt
 Value = TypeVar("Value")
+
+
+class Running(Protocol):
+    """What a job needs of a `Stream`; adaptive answers (`adaptive.py`) have it, too."""
+
+    @property
+    def done(self) -> bool:
+        """Whether no more events will become available."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended it."""
+
+    @property
+    def result(self) -> Result:
+        """The answer so far."""
+
+    @property
+    def prefill_progress(self) -> tuple[int, int]:
+        """How many prompt tokens are in the KV cache, and how many the prompt has."""
+
+    def ready(self) -> bool:
+        """Whether an event is available, or the end."""
+
+    def take_available(self) -> list[TokenEvent]:
+        """All available events, without waiting."""
+
+    def close(self) -> None:
+        """End it; any thread may call it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +70,7 @@ class Job:
     """The answers to one HTTP request, as the event loop sees them; `stopped` and `cut_off` belong
     to the worker's thread."""
 
-    streams: list[Stream]
+    streams: Sequence[Running]
     sequences: int
     deadline: float
     metrics: "Metrics"
@@ -157,9 +187,13 @@ class Worker:
     ) -> Job:
         """A new job, which the caller must close; ApiError if the queue is full. `prepare` runs in
         another thread."""
+        return await self.open_streams(lambda: self._submit(prepare(), streaming), sequences)
+
+    async def open_streams(self, start: Callable[[], Sequence[Running]], sequences: int) -> Job:
+        """See `open`; `start` submits the requests."""
         self._reserve(sequences)
         try:
-            streams = await self.run_in_thread(lambda: self._submit(prepare(), streaming))
+            streams = await self.run_in_thread(start)
             job = Job(streams, sequences, clock() + self._timeout, self._metrics)
         except BaseException:
             self._sequences -= sequences
@@ -243,12 +277,21 @@ class Worker:
                 if self._stopped:
                     break
                 jobs = self._unfinished()
-            error = self._step()
+            error = None if self._waits(jobs) else self._step()
             self._publish([self._update(job, error) for job in jobs])
         self._publish([_Update(job, [], self._closing, done=True) for job in self._unfinished()])
 
     def _unfinished(self) -> list[Job]:
         return [job for job in self._jobs if not job.stopped]
+
+    def _waits(self, jobs: list[Job]) -> bool:
+        """Whether the engine has nothing to do, after a short wait: adaptive answers retrieve."""
+        if self.engine.running or self.engine.waiting:
+            return False
+        if not any(stream.ready() for job in jobs for stream in job.streams):
+            with self._wake:
+                self._wake.wait(IDLE_SECONDS)
+        return True
 
     def _step(self) -> BaseException | None:
         """One step for all jobs. An error here ends all of them."""
