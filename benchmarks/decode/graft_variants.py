@@ -1,8 +1,9 @@
 """Presets of Graft with a verifier of their own, and prompts that retrieval shortens.
 
 PRESET@VERIFIER or PRESET@VERIFIER:ETA loads the preset with that verifier, as in `sd@rejection` or
-`rapid@rapid:20`. `rag` decodes plainly from a prompt that retrieval has shortened (RAPID's row
-"RAG", the alternative to a long context), `rag+copy` drafts from it too.
+`rapid@rapid:20`; PRESET@RATE dials the acceptance rate (`dial.py`). `rag` decodes plainly from a
+prompt that retrieval has shortened (RAPID's row "RAG", the alternative to a long context),
+`rag+copy` drafts from it too.
 """
 
 import time
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from benchmarks.decode.dial import AnswerKey, answer_key, dialled_drafter, rate_of
 from benchmarks.likelihood import log_likelihood
 from graft.assemble.presets import VERIFIERS
 from graft.bench.decoding import INEXACT
@@ -27,10 +29,16 @@ WALK = "walk"
 def graft_variant(name: str) -> Variant:
     """A variant by its name; those with the same verifier share an engine."""
     method, _, rule = name.partition("@")
+    if rate_of(name) is not None:
+        if shortens(method):
+            raise InputError(f"{name!r}: drafts from a shortened prompt cannot be dialled")
+        return replace(preset(name), drafts=True)
     verifier, _, eta = (rule or WALK).partition(":")
     if verifier not in VERIFIERS:
         known = ", ".join(VERIFIERS)
-        raise InputError(f"unknown verifier {verifier!r} in {name!r}; choose from {known}")
+        raise InputError(
+            f"unknown verifier {verifier!r} in {name!r}; choose from {known}, or give a rate"
+        )
     if eta and not eta.replace(".", "", 1).isdigit():
         raise InputError(f"{name!r}: behind the colon comes eta, such as 20")
     found = replace(preset(method, verifier), name=name, drafts=method not in ("plain", RAG))
@@ -45,7 +53,8 @@ def shortens(method: str) -> bool:
 
 
 def preset_of(method: str) -> str:
-    """The draft preset: `copy` of `rag+copy`, `plain` of `rag`."""
+    """The draft preset: `copy` of `rag+copy`, `plain` of `rag`, `sd` of `sd@0.8`."""
+    method = method.partition("@")[0]
     return method.partition("+")[2] or "plain" if shortens(method) else method
 
 
@@ -63,6 +72,8 @@ class SuiteEngine(GraftEngine):
         self.about["settings"] |= settings or {}
         self._prefill_first = prefill_first
         self._shorten: Shorten | None = None
+        self._answers: dict[AnswerKey, list[int]] = {}  # of plain decoding
+        self._max_tokens: dict[AnswerKey, int] = {}
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """As GraftEngine; with `prefilled_tokens` where prompts are shortened."""
@@ -83,9 +94,28 @@ class SuiteEngine(GraftEngine):
             pairs = zip(request["prompts"], request["gold"], strict=True)
             found = [sum(log_likelihood(self.engine, *pair)) for pair in pairs]
             return {"log_likelihoods": found}
+        if rate_of(request["method"]) is not None:
+            self._prepare_dial(request)
         if self._prefill_first:
             super().ask(self._prefilling(request))
-        return super().ask(request)
+        answer = super().ask(request)
+        if request["method"] == "plain":
+            self._keep(request, answer)
+        return answer
+
+    def _prepare_dial(self, request: dict[str, Any]) -> None:
+        """Make the dialled drafter and plain decoding's answers, before anything is timed."""
+        drafters, name = self.engine.drafters, request["method"]
+        if name not in drafters:
+            made = self.engine.exclusive(lambda: dialled_drafter(name, drafters, self._answers))
+            drafters[name] = made
+        if any(self._max_tokens.get(key, 0) < request["max_tokens"] for key in _keys(request)):
+            plain = {**request, "method": "plain"}
+            self._keep(plain, super().ask(plain))
+
+    def _keep(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
+        for key, tokens in zip(_keys(request), answer["token_ids"], strict=True):
+            self._answers[key], self._max_tokens[key] = tokens, request["max_tokens"]
 
     def _prefilling(self, request: dict[str, Any]) -> dict[str, Any]:
         """A request that prefills the prompts: a draft model does so chunk by chunk, over steps."""
@@ -101,3 +131,8 @@ class SuiteEngine(GraftEngine):
             raise InputError("rag needs a model with a fast tokenizer")
         found = self._shorten(prompt, [(0, len(prompt))])
         return list(prompt if found is None else found)
+
+
+def _keys(request: dict[str, Any]) -> list[AnswerKey]:
+    pairs = zip(request["prompts"], request["seeds"], strict=True)
+    return [answer_key(prompt, seed, request["temperature"]) for prompt, seed in pairs]

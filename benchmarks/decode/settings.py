@@ -29,7 +29,7 @@ class DecodeSettings(Settings):
     at_least_one: ClassVar[tuple[str, ...]] = (*Settings.at_least_one, "groups")
 
     suite: str = option("spec_bench", "a file of benchmarks/suites")
-    drafts: tuple[str, ...] = option(("plain", "auto"), "presets such as plain,sd@rejection,rag")
+    drafts: tuple[str, ...] = option(("plain", "auto"), "such as plain,sd@rejection,sd@0.8,rag")
     engines: tuple[str, ...] = option((), f"other engines: {', '.join(ENGINES)}")
     pythons: dict[str, str] = option(dict, 'interpreters by engine, {"vllm": "PATH"}')
     engine_options: dict[str, str] = option(dict, 'by variant, {"vllm-ngram": "--lookup-max 4"}')
