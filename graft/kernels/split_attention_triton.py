@@ -31,7 +31,6 @@ from graft.kernels.split_plan import (
     SplitPlan,
     max_split,
     plan_splits,
-    tile_of,
 )
 from graft.kernels.tree_layout import TreeLayout
 
@@ -56,6 +55,7 @@ class PlacedSplits:
 
     tile: int
     tasks: Tensor  # [T, TASK_COLUMNS] int32
+    chunks: Tensor  # [C, TASK_COLUMNS] int32
     nodes: Tensor  # [S, NODE_COLUMNS] int32
     extents: Tensor  # [E, EXTENT_COLUMNS] int32
     paths: Tensor  # [S, W] int32
@@ -89,22 +89,17 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
     """The plan of a layout, computed once and copied to the device of the keys."""
     if layout not in _placed:
         plan = plan_for(layout, group, keys)
-        arrays = (plan.tasks, plan.nodes, plan.extents, plan.paths, layout.positions)
-        tasks, nodes, extents, paths, positions = (
-            torch.from_numpy(each).to(keys.device) for each in arrays
-        )
-        _placed[layout] = PlacedSplits(
-            plan.tile, tasks, nodes, extents, paths, positions, plan.parts
-        )
+        arrays = (plan.tasks, plan.chunks, plan.nodes, plan.extents, plan.paths, layout.positions)
+        tables = (torch.from_numpy(each).to(keys.device) for each in arrays)
+        _placed[layout] = PlacedSplits(plan.tile, *tables, plan.parts)
     return _placed[layout]
 
 
 def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> SplitPlan:
     """The plan for this layout on the device of the keys [K, rows, D]."""
     kv_heads = len(keys)
-    tile = tile_of(layout, group, tiles_of(keys.dtype))
-    tasks = tasks_wanted(kv_heads, keys.device)
-    return plan_splits(layout, group=group, kv_heads=kv_heads, tile=tile, tasks=tasks)
+    tasks, tiles = tasks_wanted(kv_heads, keys.device), tiles_of(keys.dtype)
+    return plan_splits(layout, group=group, kv_heads=kv_heads, tiles=tiles, tasks=tasks)
 
 
 @cache
@@ -159,12 +154,15 @@ def attend(
         query, keys, values, result, mixed, sums, sinks, plan.extents, plan.positions,
         keys.stride(0), slots, plan.parts, scaled, softcap or 1.0, window or 0,
     )  # fmt: skip
-    if tasks := len(plan.tasks):
+    for tasks, tile in ((plan.chunks, tiles_of(query.dtype)[-1]), (plan.tasks, plan.tile)):
+        if not len(tasks):
+            continue
         # With few rows, all heads of a long task start before short tasks; with many, the tiles of
         # one head follow each other, whose keys stay in the cache.
-        _attend[(kv_heads, tasks) if plan.tile <= FEW_ROWS else (tasks, kv_heads)](
-            *shared, plan.tasks, TILE=plan.tile, **{**options, **overlapped(device, early=False)},
-            **launch_of(plan.tile, size, query.dtype),
+        grid = (kv_heads, len(tasks)) if tile <= FEW_ROWS else (len(tasks), kv_heads)
+        _attend[grid](
+            *shared, tasks, TILE=tile, **{**options, **overlapped(device, early=False)},
+            **launch_of(tile, size, query.dtype),
         )  # fmt: skip
     is_folded = plan.parts > FOLD
     if slots and is_folded:

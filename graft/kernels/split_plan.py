@@ -9,7 +9,8 @@ or committed, in a prompt's chunk of any length.
 What follows from the step is only who computes a split. Tasks compute the committed blocks of a
 sequence for all of its nodes: the first task merges a run of splits from the start, the others
 compute one split each. Per node, the last kernel merges these and adds the keys behind the last
-whole block. Long chains (chunks of prompts) are computed by tasks alone.
+whole block. Long chains (chunks of prompts) are computed by tasks alone, in a table of their own:
+their tiles have many rows, those of decoding sequences few.
 """
 
 from collections.abc import Sequence
@@ -52,6 +53,7 @@ class SplitPlan:
 
     tile: int  # query rows of a task
     tasks: np.ndarray  # [T, TASK_COLUMNS] int32
+    chunks: np.ndarray  # [C, TASK_COLUMNS] int32: those of chunks of prompts, of the largest tile
     nodes: np.ndarray  # [S, NODE_COLUMNS] int32
     extents: np.ndarray  # [E, EXTENT_COLUMNS] int32
     paths: np.ndarray  # [S, W] int32: a node's ancestors and itself, by depth; W = 0 for chains
@@ -59,9 +61,19 @@ class SplitPlan:
 
 
 def tile_of(layout: TreeLayout, group: int, tiles: Sequence[int]) -> int:
-    """The first of these tiles that holds the queries of any of the sequences, else the last."""
-    rows = int((layout.first_node[1:] - layout.first_node[:-1]).max()) * group
+    """The first of these tiles that holds the queries of any of the sequences, apart from chunks of
+    prompts, else the last."""
+    rows = _most_nodes(layout.first_node, layout.parents) * group
     return next((tile for tile in tiles if tile >= rows), tiles[-1])
+
+
+@njit(cache=True)
+def _most_nodes(first_node, parents):
+    chains, most = are_chains(first_node, parents), 0
+    for b in range(len(chains)):
+        if not _is_direct(first_node[b], first_node[b + 1], chains[b]):
+            most = max(most, first_node[b + 1] - first_node[b])
+    return most
 
 
 def max_split(kv_heads: int) -> int:
@@ -70,9 +82,11 @@ def max_split(kv_heads: int) -> int:
 
 
 def plan_splits(
-    layout: TreeLayout, *, group: int, kv_heads: int, tile: int, tasks: int
+    layout: TreeLayout, *, group: int, kv_heads: int, tiles: Sequence[int], tasks: int
 ) -> SplitPlan:
-    """Tasks of `tile` query rows each; `tasks` of them (for one key head) run at once."""
+    """Tasks of one of the `tiles` query rows each; `tasks` of them (for one key head) run at once,
+    and chunks of prompts have the last of the tiles."""
+    tile = tile_of(layout, group, tiles)
     counts = np.array([len(segments) for segments in layout.segments])
     segments = np.array([pair for each in layout.segments for pair in each], np.int64)
     starts = WITHOUT_GAPS
@@ -80,7 +94,7 @@ def plan_splits(
         starts = np.array([start for each in layout.starts for start in each], np.int64)
     found = _plan(
         layout.first_node, layout.parents, counts, segments, starts,
-        (group, tile, tasks, max_split(kv_heads)),
+        (group, tile, tiles[-1], tasks, max_split(kv_heads)),
     )  # fmt: skip
     return SplitPlan(tile, *found)
 
@@ -102,16 +116,17 @@ def border_before(block, longest):
 
 @njit(cache=True)
 def _plan(first_node, parents, counts, segments, starts, limits):
-    group, tile, wanted, longest = limits
+    group, tile, chunk_tile, wanted, longest = limits
     first_segment = np.zeros(len(counts) + 1, np.int64)
     first_segment[1:] = np.cumsum(counts)
     chains = are_chains(first_node, parents)
     extents, first_extent = _extents(first_segment, segments, starts)
     nodes, paths = _nodes(first_node, parents, chains, first_segment, segments, first_extent)
     shared = _shared(first_node, first_segment, segments, chains, longest)
-    even, capacity = _even_share(first_node, nodes, shared, group, tile, wanted, longest)
+    even, capacity = _even_share(first_node, chains, nodes, shared, group, tile, wanted, longest)
     tasks = np.zeros((capacity, TASK_COLUMNS), np.int32)
-    count, parts, direct = 0, 0, 0
+    chunks = np.zeros((len(parents) * group // chunk_tile + len(chains), TASK_COLUMNS), np.int32)
+    count, chunk_count, parts, direct = 0, 0, 0, 0
     for b in range(len(chains)):
         begin, end = first_node[b], first_node[b + 1]
         if begin == end:
@@ -123,7 +138,7 @@ def _plan(first_node, parents, counts, segments, starts, limits):
             direct += end - begin
             task[DIRECT] = 1
             _cover(task, 0, (nodes[begin, KEYS] + end - begin) // BLOCK, -1, -1)
-            count = _add(tasks, count, task, begin * group, end * group, tile)
+            chunk_count = _add(chunks, chunk_count, task, begin * group, end * group, chunk_tile)
             continue
         if shared[b, 1] > b:  # computed for all who share it
             _cover(task, 0, shared[b, 0], 0, -1)
@@ -135,11 +150,17 @@ def _plan(first_node, parents, counts, segments, starts, limits):
         )  # fmt: skip
         nodes[begin:end, SPLITS], nodes[begin:end, OPEN] = stored, unfinished
         parts = max(parts, stored + (1 if unfinished >= 0 else 0))
-    tasks = tasks[:count]
-    if count > wanted:  # long ones first: short ones fill the gaps
-        tasks = tasks[np.argsort(tasks[:, FIRST] - tasks[:, END], kind="mergesort")]
+    tasks, chunks = _long_first(tasks[:count], wanted), _long_first(chunks[:chunk_count], wanted)
     slots = np.flatnonzero(nodes[:, SPLITS] >= 0)
-    return tasks, nodes[slots], extents, paths[slots], parts
+    return tasks, chunks, nodes[slots], extents, paths[slots], parts
+
+
+@njit(cache=True)
+def _long_first(tasks, wanted):
+    """Short tasks fill the gaps if not all run at once."""
+    if len(tasks) <= wanted:
+        return tasks
+    return tasks[np.argsort(tasks[:, FIRST] - tasks[:, END], kind="mergesort")]
 
 
 @njit(cache=True)
@@ -305,12 +326,13 @@ def _common(first_segment, segments, one, other):
 
 
 @njit(cache=True)
-def _even_share(first_node, nodes, shared, group, tile, wanted, longest):
-    """Blocks per task if all had as many, and how many tasks there are at most."""
+def _even_share(first_node, chains, nodes, shared, group, tile, wanted, longest):
+    """Blocks per task if all had as many, and how many tasks there are at most, apart from chunks
+    of prompts."""
     work, capacity = 0, 0
     for b in range(len(first_node) - 1):
         begin, end = first_node[b], first_node[b + 1]
-        if begin == end:
+        if begin == end or _is_direct(begin, end, chains[b]):
             continue
         tiles = -(-(end - begin) * group // tile)
         place, blocks = shared[b, 0], nodes[begin, START]

@@ -25,6 +25,7 @@ class StepShape:
     nodes: int
     tile: int  # query rows of an attention task
     tasks: int
+    chunks: int  # tasks of chunks of prompts
     extents: int
     depth: int  # of the deepest tree; 0 for chains
     slots: int  # nodes that need more than tasks
@@ -38,6 +39,7 @@ class StepShape:
             "paths": self.slots * self.depth,
             "extents": self.extents * EXTENT_COLUMNS,
             "tasks": self.tasks * TASK_COLUMNS,
+            "chunks": self.chunks * TASK_COLUMNS,
         }
         return {
             **dict.fromkeys(("tokens", "positions", "rows"), self.nodes),
@@ -65,6 +67,7 @@ class DeviceStep:
         self.plan = PlacedSplits(
             shape.tile,
             table("tasks", shape.tasks, TASK_COLUMNS),
+            table("chunks", shape.chunks, TASK_COLUMNS),
             table("table", shape.slots, NODE_COLUMNS),
             table("extents", shape.extents, EXTENT_COLUMNS),
             table("paths", shape.slots, shape.depth),
@@ -76,7 +79,7 @@ class DeviceStep:
     def clear(self) -> None:
         """Fill with padding: an empty step."""
         nothing, none = np.empty(0, np.int64), np.empty((0, 2), np.int64)
-        columns = (NODE_COLUMNS, self.shape.depth, EXTENT_COLUMNS, TASK_COLUMNS)
+        columns = (NODE_COLUMNS, self.shape.depth, EXTENT_COLUMNS, TASK_COLUMNS, TASK_COLUMNS)
         tables = [np.empty((0, each), np.int32) for each in columns]
         self._send((nothing, nothing, nothing, none, *tables))
 
@@ -87,7 +90,7 @@ class DeviceStep:
         already."""
         drawn = isinstance(tokens, Tensor)
         known = np.zeros(len(tokens), np.int64) if drawn else tokens
-        tables = (plan.nodes, plan.paths, plan.extents, plan.tasks)
+        tables = (plan.nodes, plan.paths, plan.extents, plan.tasks, plan.chunks)
         self._send((known, layout.positions, layout.rows, moves, *tables))
         if drawn:
             self.tokens[: len(tokens)] = tokens
@@ -95,7 +98,8 @@ class DeviceStep:
     def _send(self, content: tuple[np.ndarray, ...]) -> None:
         stage = next(self._stages)
         stage.wait()
-        sizes = (self.shape.nodes, self.shape.slots, self.shape.depth, self.shape.extents)
+        shape = self.shape
+        sizes = (shape.nodes, shape.slots, shape.depth, shape.extents, shape.tasks)
         _write(stage.whole, stage.halves, content, sizes)
         stage.copy_to(self.buffer)
 
@@ -125,8 +129,8 @@ class _Stage:
 @njit(cache=True)
 def _write(whole, halves, content, sizes):  # noqa: ANN001, ANN202  (numba)
     """The parts in the order of `StepShape.sizes`, each filled up with padding."""
-    tokens, positions, rows, moves, table, paths, extents, tasks = content
-    nodes, slots, depth, capacity = sizes
+    tokens, positions, rows, moves, table, paths, extents, tasks, chunks = content
+    nodes, slots, depth, capacity, max_tasks = sizes
     whole[:] = 0
     count = len(tokens)
     whole[:count] = tokens
@@ -149,3 +153,5 @@ def _write(whole, halves, content, sizes):  # noqa: ANN001, ANN202  (numba)
     halves[place : place + extents.size] = extents.ravel()
     place += 2 * -(-capacity * EXTENT_COLUMNS // 2)
     halves[place : place + tasks.size] = tasks.ravel()
+    place += 2 * -(-max_tasks * TASK_COLUMNS // 2)
+    halves[place : place + chunks.size] = chunks.ravel()

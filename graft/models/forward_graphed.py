@@ -156,7 +156,8 @@ class GraphedForward:
         return StepShape(
             nodes,
             plan.tile,
-            _doubled(MIXED_TASKS if is_mixed else TASKS, len(plan.tasks)),
+            _doubled(MIXED_TASKS if is_mixed else TASKS, len(plan.tasks)) if slots else 0,
+            _doubled(TASKS, len(plan.chunks)) if len(plan.chunks) else 0,
             _doubled(EXTENTS * few, len(plan.extents)),
             _doubled(DEPTH, depth) if depth or nodes == few else 0,
             _doubled(few, slots) if slots else 0,
