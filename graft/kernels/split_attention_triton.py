@@ -90,8 +90,12 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
     if layout not in _placed:
         plan = plan_for(layout, group, keys)
         arrays = (plan.tasks, plan.chunks, plan.nodes, plan.extents, plan.paths, layout.positions)
-        tables = (torch.from_numpy(each).to(keys.device) for each in arrays)
-        _placed[layout] = PlacedSplits(plan.tile, *tables, plan.parts)
+        tasks, chunks, nodes, extents, paths, positions = (
+            torch.from_numpy(each).to(keys.device) for each in arrays
+        )
+        _placed[layout] = PlacedSplits(
+            plan.tile, tasks, chunks, nodes, extents, paths, positions, plan.parts
+        )
     return _placed[layout]
 
 
