@@ -29,7 +29,7 @@ INSTALL = { $(BIN)/uv pip install -q --python $(BIN)/python --excludes $(VENV)/n
   -c $(VENV)/constraints.txt -e $(1) 2>$(VENV)/uv.log || \
   { wait; $(PIP) -c $(VENV)/constraints.txt -e $(1); }; }
 
-.PHONY: help setup runtime dev model demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures api lint clean sound-venv
+.PHONY: help setup runtime dev model demo test test-slow test-browser test-vllm-bench test-vllm test-sglang vllm-venv sglang-venv figures api docs lint clean sound-venv
 
 help:
 	@echo 'make demo       set up, then answer from a document and compare with plain decoding'
@@ -42,6 +42,7 @@ help:
 	@echo 'make dev        .venv with the packages and the tools for tests and lint'
 	@echo 'make figures    set up, then write down the figures that tests hold the code against'
 	@echo 'make api        write docs/api.md from the docstrings'
+	@echo 'make docs       write the documentation as a site to build/site'
 	@echo 'make lint       ruff check, ruff format --check, mypy'
 	@echo 'make clean      remove .venv and caches'
 
@@ -125,6 +126,10 @@ test-sglang: sglang-venv
 
 api: setup
 	$(BIN)/python docs/make_api.py
+
+docs: runtime
+	$(PIP) 'mkdocs>=1.6,<2'
+	$(BIN)/mkdocs build -q
 
 lint: dev
 	$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from graft.server.app import make_app
-from graft.server.run import MARGIN, GracefulServer, listen
+from graft.server.run import MARGIN, GracefulServer, announcement_of, listen
 from graft.server.settings import ServerSettings
 
 
@@ -23,6 +23,7 @@ class Serving:
         grace = int(self.state.settings.grace) + MARGIN
         config = uvicorn.Config(self.app, log_config=None, timeout_graceful_shutdown=grace)
         self.server = GracefulServer(config)
+        self.server.announcement = announcement_of(self.state, self.socket)
         self.thread = threading.Thread(
             target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True
         )

@@ -1,10 +1,12 @@
 """What the documentation names is there: files, headings, commands and their options."""
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.main import get_command
 
 from graft.cli.main import app
@@ -70,10 +72,35 @@ def test_links_lead_somewhere(page):
             assert anchor in anchors(other), target
 
 
+def test_site_has_every_page():
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    pages = re.findall(r"[\w-]+\.md", str(nav))
+    assert sorted(pages) == sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+
+
+def test_pages_of_the_site_link_only_within_it():
+    for page in (ROOT / "docs").glob("*.md"):
+        targets = [each.partition("#")[0] for each in LINK.findall(page.read_text())]
+        outside = [each for each in targets if each.startswith("..")]
+        assert outside == [], page.name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_there_with_their_options(page):
     wrong = {line: word for line in commands(page.read_text()) if (word := unknown(line))}
     assert wrong == {}
+
+
+def test_image_is_built_from_files_that_are_there_and_starts_a_command():
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    copied = [each for line in lines if line.startswith("COPY ") for each in line.split()[1:-1]]
+    sent = (ROOT / ".dockerignore").read_text().splitlines()
+    assert sorted(f"!{each}" for each in copied) == [each for each in sent if each[0] == "!"]
+    assert [each for each in copied if not (ROOT / each).exists()] == []
+    words = [json.loads(line.partition(" ")[2]) for line in lines if line[:3] in ("ENT", "CMD")]
+    started = " ".join(word for each in words for word in each)
+    assert started.startswith("graft serve ")
+    assert unknown(started) is None
 
 
 def test_a_command_that_is_gone_would_be_found():

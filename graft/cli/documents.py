@@ -28,7 +28,7 @@ def report_selection(
     """Print one line on stderr if only passages of the documents are used; `auto`: by choice."""
     if prompt.whole:
         return
-    from graft.decode.document_prompt import rounded
+    from graft.documents.prompt import rounded
 
     several = len(documents) > 1
     subject = f"{len(documents):,} documents have" if several else f"{documents[0].name} has"
@@ -50,20 +50,6 @@ def keep_documents(engine: "Engine", prompt: "DocumentPrompt") -> None:
     if prompt.passages and prompt.whole:
         with Spinner("writing the documents' KV cache to disk"):
             engine.remember(prompt.messages)
-
-
-def selection_as_dict(prompt: "DocumentPrompt") -> dict[str, Any]:
-    """The selection for --json."""
-    return {
-        "whole": prompt.whole,
-        "matched": prompt.matched,
-        "tokens": prompt.tokens,
-        "total_passages": prompt.total_passages,
-        "passages": [
-            {"document": each.document, "start": each.start, "end": each.end, "pages": each.pages}
-            for each in prompt.passages
-        ],
-    }
 
 
 def _spans(prompt: "DocumentPrompt", *, named: bool) -> Iterator[str]:

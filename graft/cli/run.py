@@ -8,12 +8,7 @@ import typer
 
 from graft.cli.answer import Answer, answer
 from graft.cli.compare import Comparison, show_comparison
-from graft.cli.documents import (
-    fit_documents,
-    keep_documents,
-    report_selection,
-    selection_as_dict,
-)
+from graft.cli.documents import fit_documents, keep_documents, report_selection
 from graft.cli.options import COLOR, JSON, QUESTION, AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, prefill_tokens_per_second, token_printer
 from graft.errors import InputError
@@ -33,6 +28,13 @@ def run(
     ] = False,
     color: COLOR = False,
     json: JSON = False,
+    server: Annotated[
+        bool,
+        typer.Option(
+            help="Use the loaded model of a `graft serve` with the same model and options on this "
+            "machine, if one runs; not with --compare, --json and --full.",
+        ),
+    ] = True,
 ) -> None:
     """Answer a question from documents.
 
@@ -41,6 +43,11 @@ def run(
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
     params, question, documents = options.sampling(), read_question(question), options.documents()
+    if server and not (compare or json or options.full):
+        from graft.cli.resident import run_on_server
+
+        if run_on_server(question, documents, params, options, color=color):
+            return
     engine = options.load(prefix_cache=not compare)  # both runs of a comparison prefill the prompt
     limits = {"full": options.full, "document_tokens": options.document_tokens()}
     prompt = fit_documents(engine, question, documents, params, **limits)
@@ -97,5 +104,5 @@ def as_dict(
         "stats": {**result.stats.as_dict(), "prefill_tokens_per_second": speed},
     }
     if prompt.passages:
-        fields["documents"] = selection_as_dict(prompt)
+        fields["documents"] = prompt.as_dict()
     return fields if comparison is None else {**fields, "compare": comparison.as_dict()}

@@ -88,6 +88,7 @@ class ServeOptions(ModelOptions, AnswerPool):
 
     def settings(self) -> "ServerSettings":
         """The settings of the server; InputError for a wrong value."""
+        from graft.cli.resident import options_of
         from graft.documents import read_documents
         from graft.server.settings import ServerSettings
 
@@ -100,6 +101,7 @@ class ServeOptions(ModelOptions, AnswerPool):
         with Spinner("reading the corpus"):
             corpus = tuple(read_documents(self.corpus or []))
         return ServerSettings(
+            options=options_of(self, self.context),
             name=self.served_model_name,
             api_keys=keys,
             hosts=self.hosts(),

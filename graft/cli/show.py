@@ -105,7 +105,7 @@ def end_line(text: str) -> None:
         print(flush=True)
 
 
-def footer(given: "Answer", *, color: bool, load_seconds: float = 0.0) -> None:
+def footer(given: "Answer", *, color: bool, load_seconds: float = 0.0, server: str = "") -> None:
     """Print a dim line of statistics on stderr; with `color` it is also the colours' legend."""
     from rich.console import Console
     from rich.text import Text
@@ -118,6 +118,7 @@ def footer(given: "Answer", *, color: bool, load_seconds: float = 0.0) -> None:
         f"first token {given.first_token_seconds:.2f} s",
         *prompt_parts(stats),
         *([f"load {load_seconds:.1f} s"] if load_seconds else []),
+        *([f"by the server at {server}"] if server else []),
     ]
     line = Text(" · ".join(parts), style="dim")
     line.append(" · ").append_text(_sources(stats, color=color))
@@ -169,9 +170,11 @@ def _sources(stats: "Stats", *, color: bool) -> "Text":
 
 def _difference(promise: "Promise") -> str:
     """How the answer may differ from plain decoding; "" where it may not."""
+    if not promise:  # the same text
+        return ""
     if not promise.lossless:
         return " · not lossless: the verifier changes the model's distribution"
-    return f" · {promise} as plain decoding, another text" if promise else ""
+    return f" · {promise} as plain decoding, another text"
 
 
 def _inner(stats: "Stats") -> str:

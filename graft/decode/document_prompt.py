@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain, count
 from typing import TYPE_CHECKING, Any
 
-from graft.documents.prompt import document_messages, first_user_message, heading
+from graft.documents.prompt import document_messages, first_user_message, heading, rounded
 from graft.documents.read import Document
 from graft.errors import ContextLengthError
 from graft.retrieval.bm25 import content_words, scores
@@ -62,6 +62,20 @@ class DocumentPrompt:
     tokens: int
     whole: bool = True
     matched: bool = True
+
+    def as_dict(self) -> dict[str, Any]:
+        """The selection as JSON-ready values."""
+        return {
+            "whole": self.whole,
+            "matched": self.matched,
+            "tokens": self.tokens,
+            "total_passages": self.total_passages,
+            "passages": [
+                {"document": each.document, "start": each.start, "end": each.end,
+                 "pages": each.pages}
+                for each in self.passages
+            ],
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +160,6 @@ def fit_documents(
     left = limit - alone
     left = min(max(left - keep_free, left // 2), document_tokens or left)
     return _select(chat, documents, tokens, limit=alone + left, max_passage_tokens=left)
-
-
-def rounded(number: int) -> int:
-    """To two significant digits, for estimates."""
-    return int(float(f"{number:.2g}"))
 
 
 def _select(

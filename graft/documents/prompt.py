@@ -39,3 +39,8 @@ def first_user_message(chat: Sequence[dict[str, Any]]) -> int:
 def heading(document: Document) -> str:
     """The text before a document in a prompt."""
     return f"Document {document.name}:\n\n"
+
+
+def rounded(number: int) -> int:
+    """To two significant digits, for estimates."""
+    return int(float(f"{number:.2g}"))

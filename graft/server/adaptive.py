@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from graft.decode.output import Result, TokenEvent
 from graft.decode.prepared_request import PreparedRequest
@@ -114,6 +114,7 @@ class AdaptiveChat:
     passages: Passages
     answering: AnswerStream
     rounds: Rounds = field(init=False)
+    selection: ClassVar[None] = None  # each round selects passages
 
     def start(self) -> Rounds:
         """Begin to answer."""

@@ -1,5 +1,6 @@
 """The HTTP routes."""
 
+import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -62,6 +63,7 @@ class Server:
             engine, self.metrics, max_waiting=settings.max_waiting, timeout=settings.timeout
         )
         self.since = int(time.time())
+        self.instance = secrets.token_hex(8)
 
     async def answer(self, request: Request, answer: Answer, sequences: int = 1) -> Any:  # noqa: ANN401
         """A stream of events if the client requests one, else the complete response."""
@@ -299,7 +301,7 @@ def _add_status(app: FastAPI, server: Server) -> None:
         """Whether the server accepts requests."""
         if not server.worker.alive:
             raise ApiError("the server accepts no requests", 503, SERVER_ERROR)
-        return {"status": "ok"}
+        return {"status": "ok", "instance": server.instance}
 
     @app.get("/version")
     async def version() -> dict[str, str]:

@@ -96,6 +96,7 @@ class ChatAnswer:
         return {
             **self._head("chat.completion"),
             "choices": choices,
+            **self._selection(),
             **usage_and_metrics(results, steps=self.body.traced),
         }
 
@@ -105,8 +106,9 @@ class ChatAnswer:
         contents: dict[int, str] = {}  # of each choice so far
         async for _, event in job.tokens():
             if event.choice not in contents:  # clients take it for the first token
-                contents[event.choice] = ""
-                yield self._chunk(event.choice, {"role": "assistant", "content": ""})
+                begun, contents[event.choice] = bool(contents), ""
+                chunk = self._chunk(event.choice, {"role": "assistant", "content": ""})
+                yield chunk if begun else {**chunk, **self._selection()}
             content, calls = self._read(readers[event.choice], event.text)
             contents[event.choice] += content
             if content or self._by_token:
@@ -149,6 +151,11 @@ class ChatAnswer:
             **trace_field(self.prepared.trace, events),
             **self._retrieval(),
         }
+
+    def _selection(self) -> dict[str, Any]:
+        """The field `documents` of the response or of its first chunk: the passages used."""
+        selection = self.prepared.chat.selection
+        return {"documents": selection} if selection else {}
 
     def _retrieval(self) -> dict[str, Any]:
         """The field of a choice with adaptive retrieval."""

@@ -38,6 +38,7 @@ class PreparedChat:
     documents: Sequence[Document] = ()
     passages: tuple[Excerpt, ...] = ()
     shift: int = 0  # characters before the client's text in the message with the documents
+    selection: dict[str, Any] | None = None  # of the documents
 
     def with_documents(
         self, documents: Sequence[Document], params: SamplingParams, document_tokens: int | None
@@ -52,6 +53,7 @@ class PreparedChat:
             documents,
             prompt.passages,
             lengths[0] - lengths[1],
+            prompt.as_dict(),
         )
 
     def encode(self) -> EncodedPrompt:

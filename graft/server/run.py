@@ -1,6 +1,8 @@
 """The server process: listens, serves and shuts down on a signal."""
 
 import logging
+import os
+import platform
 import socket
 from types import FrameType
 from typing import cast
@@ -8,9 +10,11 @@ from typing import cast
 import uvicorn
 from fastapi import FastAPI
 
+from graft import __version__
 from graft.decode.engine import Engine
-from graft.errors import InputError
-from graft.server.app import make_app
+from graft.errors import GraftError, InputError
+from graft.server.announce import RunningServer, announce, withdraw
+from graft.server.app import Server, make_app
 from graft.server.settings import ServerSettings
 
 log = logging.getLogger("graft.server")
@@ -19,7 +23,24 @@ MARGIN = 5  # seconds after the grace period until uvicorn closes open connectio
 
 class GracefulServer(uvicorn.Server):
     """On the first signal it accepts no requests and lets running ones finish within the grace
-    period; on the second it exits at once."""
+    period; on the second it exits at once. While it runs, it is announced to `graft run`."""
+
+    announcement: RunningServer | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn."""
+        await super().startup(sockets)
+        if self.started and self.announcement:
+            try:
+                announce(self.announcement)
+            except (GraftError, OSError) as error:
+                log.warning("`graft run` will not find this server: %s", error)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """See uvicorn."""
+        if self.announcement:
+            withdraw(self.announcement)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """See uvicorn."""
@@ -51,8 +72,9 @@ def listen(host: str, port: int) -> socket.socket:
 def run_server(engine: Engine, settings: ServerSettings, listening: socket.socket) -> None:
     """Serve until a signal arrives."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    app = make_app(engine, settings)
     config = uvicorn.Config(
-        make_app(engine, settings),
+        app,
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -65,4 +87,27 @@ def run_server(engine: Engine, settings: ServerSettings, listening: socket.socke
         "%s is ready at http://%s:%d/v1 (drafting: %s); playground at http://%s:%d/",
         settings.name or engine.model_name, host, port, engine.default_draft, host, port,
     )  # fmt: skip
-    GracefulServer(config).run(sockets=[listening])
+    server = GracefulServer(config)
+    server.announcement = announcement_of(app.state.server, listening)
+    server.run(sockets=[listening])
+
+
+def announcement_of(server: Server, listening: socket.socket) -> RunningServer | None:
+    """None if `graft run` cannot expect its own answers from this server."""
+    engine, options = server.engine, server.settings.options
+    if options is None or not engine.is_exact:
+        return None
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (compared)
+    return RunningServer(
+        url=f"http://{f'[{host}]' if ':' in host else host}:{port}",
+        pid=os.getpid(),
+        machine=platform.node(),
+        instance=server.instance,
+        version=__version__,
+        fingerprint=engine.loaded.checkpoint.fingerprint,
+        model_name=engine.model_name,
+        context_length=engine.context_length,
+        needs_key=bool(server.settings.api_keys),
+        options=options,
+    )

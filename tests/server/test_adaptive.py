@@ -4,6 +4,7 @@ import json
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -57,6 +58,16 @@ def ask(client, *, retrieval, stream=False, question=QUESTION, documents=DOCUMEN
         model="tiny", messages=messages, stream=stream,
         extra_body={"documents": documents, "retrieval": retrieval, **extra}, **SEEDED,
     )  # fmt: skip
+
+
+def until_idle(server):
+    """Wait for the end of all sequences and threads of answers."""
+    for _ in range(400):
+        names = [each.name for each in threading.enumerate()]
+        if server.rows_in_use() == 0 and "graft-rounds" not in names:
+            return
+        time.sleep(0.05)
+    raise AssertionError(names)
 
 
 def corpus():
@@ -122,12 +133,7 @@ def test_cancelled_answer_frees_its_rows(server):
     ) as answer:  # fmt: skip
         lines = (line for line in answer.iter_lines() if line.startswith("data: "))
         assert json.loads(next(lines)[6:])["choices"][0]["delta"]["role"] == "assistant"
-    for _ in range(400):
-        names = [each.name for each in threading.enumerate()]
-        if server.rows_in_use() == 0 and "graft-rounds" not in names:
-            return
-        time.sleep(0.05)
-    raise AssertionError(names)
+    until_idle(server)
 
 
 @pytest.mark.parametrize(
@@ -173,3 +179,35 @@ def test_the_example_of_the_page_runs(loaded_smollm2):
     assert [each["source"] for each in rounds[0]["passages"]] == ["lift.md"]
     assert "March" in choice["message"]["content"]
     assert choice["message"]["annotations"][0]["url_citation"]["title"] == "lift.md"
+
+
+def test_answers_do_not_depend_on_other_requests(server, client):
+    policies = [{"policy": name, "rounds": 2, **OPTIONS.get(name, {})} for name in POLICIES] * 2
+
+    def texts(each):
+        if each is None:
+            [choice] = client.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": QUESTION}], **SEEDED
+            ).choices
+        else:
+            [choice] = ask(client, retrieval=each).choices
+        return choice.message.content
+
+    wanted = [*policies, None, None]
+    alone = [texts(each) for each in wanted]
+    with ThreadPoolExecutor(len(wanted)) as pool:
+        assert list(pool.map(texts, wanted)) == alone
+    assert server.rows_in_use() == 0
+
+
+def test_answer_that_takes_too_long_ends_with_its_thread():
+    engine = tiny_engine(tiny_network(max_position_embeddings=16384), max_batch=2)
+    with serving(engine, timeout=0.1) as running, user(running) as slow:
+        with pytest.raises(openai.APIStatusError) as raised:
+            slow.chat.completions.create(
+                model="tiny", messages=[{"role": "user", "content": QUESTION}], max_tokens=9000,
+                extra_body={"documents": DOCUMENTS, "ignore_eos": True,
+                            "retrieval": {"policy": "fl", "threshold": 8, "rounds": 64}},
+            )  # fmt: skip
+        assert raised.value.status_code == 504
+        until_idle(running)
