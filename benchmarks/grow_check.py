@@ -49,6 +49,8 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if not options.questions.is_file():
+        parser.error(f"{options.questions} does not exist; give Spec-Bench's question.jsonl")
     failed = 0
     with rows_file("grown", options) as file:
         for row in checked(options):
