@@ -1,10 +1,15 @@
-"""Plain decoding of Graft and vLLM on one GPU, in turns: time of a step and of prefill.
+"""Plain decoding of Graft and other engines on one GPU, in turns: time of a step and of prefill.
 
     python -m benchmarks.decode.plain_steps --model llama-8b --vllm-python vllm/bin/python
+    python -m benchmarks.decode.plain_steps --model llama-8b \
+        --engines vllm,graft,transformers-eager,transformers-sdpa,transformers-flash
 
-Both engines load the same checkpoint in bf16, each in a process of its own, and answer the same
+All engines load the same checkpoint in bf16, each in a process of its own, and answer the same
 random token ids, cell by cell: CONTEXTxBATCH. A cell is timed with one token and with `--tokens`
 more, twice each; the shorter times count. So captures and compilation are not part of it.
+
+The engines `transformers-*` are the baselines that papers ran against: `generate` without CUDA
+graphs, with eager attention, torch's SDPA or the package flash-attn.
 """
 
 import argparse
@@ -19,17 +24,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graft.bench.engines import protocol
+from graft.errors import GraftError
 
 CELLS = "2048x1,2048x16,2048x64,8192x16,32768x1,32768x4,131072x1"
 REPEATS = 2
 SPARE = 8  # tokens of a context that stay free
+EAGER_CHUNK = 256  # prompt tokens at once: eager attention keeps the weights of all pairs
+ATTENTION = {
+    "transformers-eager": "eager",
+    "transformers-sdpa": "sdpa",
+    "transformers-flash": "flash_attention_2",
+}
 
-Generate = Callable[[list[list[int]], int], None]
+Generate = Callable[[list[list[int]], int], object]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What both engines load: a checkpoint, and how much KV cache."""
+    """What the engines load: a checkpoint, and how much KV cache."""
 
     model: str
     context: int
@@ -41,19 +53,22 @@ def main() -> None:
     """Start a worker for each engine, then let them take turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True, help="a checkpoint's folder")
-    parser.add_argument("--engines", default="vllm,graft")
+    parser.add_argument("--engines", default="vllm,graft", help=", ".join(ENGINES))
     parser.add_argument("--vllm-python", default=sys.executable, help="interpreter with vLLM")
+    parser.add_argument("--transformers-python", default=sys.executable)
     parser.add_argument("--cells", default=CELLS)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--kv-gib", type=float, default=20.0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if unknown := set(options.engines.split(",")) - set(ENGINES):
+        parser.error(f"unknown engine {unknown.pop()!r}; choose from {', '.join(ENGINES)}")
     cells = [tuple(map(int, cell.split("x"))) for cell in options.cells.split(",")]
     if options.worker:
         context, batch = (max(values) for values in zip(*cells, strict=True))
         loaded = EngineOptions(options.model, context, batch, int(options.kv_gib * 2**30))
-        serve({"graft": graft_engine, "vllm": vllm_engine}[options.worker], loaded, options.tokens)
+        serve(ENGINES[options.worker], loaded, options.tokens)
     else:
         compare(options, cells)
 
@@ -63,7 +78,8 @@ def compare(options: argparse.Namespace, cells: list[tuple[int, ...]]) -> None:
     from benchmarks.rows import rows_file  # vLLM's interpreter need not have all of Graft
     from graft.bench.worker import Worker
 
-    pythons = {"vllm": options.vllm_python, "graft": sys.executable}
+    pythons = dict.fromkeys(ATTENTION, options.transformers_python)
+    pythons |= {"vllm": options.vllm_python, "graft": sys.executable}
     command = ["-m", "benchmarks.decode.plain_steps", *sys.argv[1:], "--worker"]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -77,7 +93,10 @@ def compare(options: argparse.Namespace, cells: list[tuple[int, ...]]) -> None:
         for context, batch in cells:
             for name, worker in workers.items():
                 cell = {"context": context, "batch": batch}
-                answer = worker.ask({"id": name, **cell})
+                try:
+                    answer = worker.ask({"id": name, **cell})
+                except GraftError as error:  # such as out of memory
+                    answer = {"error": str(error)}
                 row = {"model": Path(options.model).name, "engine": name, **cell, **answer}
                 print(json.dumps(row), flush=True)
                 file.row({key: value for key, value in row.items() if key != "id"})
@@ -151,6 +170,45 @@ def vllm_engine(options: EngineOptions) -> Generate:
         )
 
     return generate
+
+
+def transformers_engine(attention: str) -> Callable[[EngineOptions], Generate]:
+    """transformers' `generate` with that attention."""
+
+    def load(options: EngineOptions) -> Generate:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        network = AutoModelForCausalLM.from_pretrained(
+            options.model, dtype=torch.bfloat16, attn_implementation=attention
+        ).to(device)
+        more = {"prefill_chunk_size": EAGER_CHUNK} if attention == "eager" else {}
+
+        def generate(prompts: list[list[int]], tokens: int) -> list[list[int]]:
+            given = torch.tensor(prompts, device=device)
+            found = network.generate(
+                given,
+                attention_mask=torch.ones_like(given),
+                do_sample=False,
+                min_new_tokens=tokens,
+                max_new_tokens=tokens,
+                pad_token_id=0,
+                disable_compile=True,
+                **more,
+            )
+            return found[:, given.shape[1] :].tolist()
+
+        return generate
+
+    return load
+
+
+ENGINES: dict[str, Callable[[EngineOptions], Generate]] = {
+    "graft": graft_engine,
+    "vllm": vllm_engine,
+    **{name: transformers_engine(attention) for name, attention in ATTENTION.items()},
+}
 
 
 def _seconds(generate: Generate, prompts: list[list[int]], tokens: int) -> float:
