@@ -61,7 +61,10 @@ def plain_steps(results: Results) -> Grid:
     for model in SHAPES:
         for cell in sorted({(row["context"], row["batch"]) for row in results.rows}):
             named = {"model": model, "context": cell[0], "batch": cell[1]}
-            found = [select(results.rows, engine=engine, **named) for engine in ("graft", "vllm")]
+            found = [
+                [row for row in select(results.rows, engine=engine, **named) if "error" not in row]
+                for engine in ("graft", "vllm")
+            ]
             line = lines.setdefault(cell, [f"{cell[0]:,} × {cell[1]}"])
             if not all(found):
                 line += ["–"] * 3
