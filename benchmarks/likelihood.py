@@ -3,9 +3,12 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from graft.decode.engine import Engine
 from graft.errors import ContextLengthError, InputError
+from graft.models.arena import Extent
+from graft.models.language_model import LanguageModel
 from graft.tree.draft_tree import chain
 
 CHUNK = 256  # tokens scored at once: their logits take this many rows of the vocabulary
@@ -26,22 +29,25 @@ def log_likelihood(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -
 
 def _score(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -> list[float]:
     model = engine.model
-    found: list[float] = []
     engine.loop.collect_finished()
     if engine.loop.busy:  # the logits of the step in flight would be lost
         raise InputError("the engine is generating; ask for a likelihood when it is idle")
-    inputs = [prompt[-1], *text[:-1]]  # the logits of each are about the token after it
     extent = model.prefixes.reserve(len(prompt) + len(text))
     try:
         if len(prompt) > 1:
             model.prefill(extent, prompt[:-1])
-        for start in range(0, len(inputs), CHUNK):
-            chunk = inputs[start : start + CHUNK]
-            (logits,) = model.score([extent], [chain(chunk)])
-            wanted = torch.tensor(text[start : start + CHUNK], device=logits.device)
-            scores = logits.float().log_softmax(-1).gather(1, wanted[:, None])
-            found += scores[:, 0].tolist()
-            model.commit(extent, list(range(len(chunk))))
+        return log_probabilities(model, extent, [prompt[-1], *text]).tolist()
     finally:
         model.close(extent)
-    return found
+
+
+def log_probabilities(model: LanguageModel, extent: Extent, tokens: Sequence[int]) -> Tensor:
+    """log p of every token but the first after the extent, which all but the last join."""
+    found = []
+    for start in range(0, len(tokens) - 1, CHUNK):
+        chunk = tokens[start : min(start + CHUNK, len(tokens) - 1)]
+        (logits,) = model.score([extent], [chain(chunk)])
+        wanted = torch.tensor(tokens[start + 1 : start + 1 + len(chunk)], device=logits.device)
+        found.append(logits.float().log_softmax(-1).gather(1, wanted[:, None])[:, 0].cpu())
+        model.commit(extent, list(range(len(chunk))))
+    return torch.cat(found)

@@ -4,6 +4,7 @@ import threading
 import time
 from contextlib import contextmanager
 
+import openai
 import uvicorn
 
 from graft.server.app import make_app
@@ -64,3 +65,8 @@ def serving(engine, **settings):
         running.server.should_exit = True
         running.thread.join(30)
     assert not running.thread.is_alive()
+
+
+def user(server, key="first"):
+    """OpenAI's client with one of the server's keys."""
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.likelihood import log_probabilities
 from graft.models.checkpoints.gguf import open_packed
 from graft.models.checkpoints.pretrained import locate
 from graft.models.forward_panels import PanelForward
@@ -19,9 +20,6 @@ from graft.models.language_model import LanguageModel
 from graft.models.llama_files import read_files
 from graft.models.load import load_model, read_config
 from graft.models.panel_weights import pack_weights
-from graft.tree.draft_tree import chain
-
-CHUNK = 256  # tokens scored at once
 
 
 def dequantised(name: str, like: LanguageModel) -> LanguageModel:
@@ -37,15 +35,11 @@ def dequantised(name: str, like: LanguageModel) -> LanguageModel:
 
 def losses(model: LanguageModel, tokens: list[int]) -> torch.Tensor:
     """-log p of every token but the first."""
-    extent, found = model.open(len(tokens)), []
-    for start in range(0, len(tokens) - 1, CHUNK):
-        inputs = tokens[start : min(start + CHUNK, len(tokens) - 1)]
-        (logits,) = model.score([extent], [chain(inputs)])
-        wanted = torch.tensor(tokens[start + 1 : start + 1 + len(inputs)])
-        found.append(-logits.float().log_softmax(-1).gather(1, wanted[:, None])[:, 0])
-        model.commit(extent, list(range(len(inputs))))
-    model.close(extent)
-    return torch.cat(found)
+    extent = model.open(len(tokens))
+    try:
+        return -log_probabilities(model, extent, tokens)
+    finally:
+        model.close(extent)
 
 
 def main() -> None:

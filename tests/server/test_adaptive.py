@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from serving import serving
+from serving import serving, user
 from tiny import tiny_engine, tiny_network
 
 from graft.documents import Document
@@ -40,10 +40,6 @@ def server():
     engine.model.prefixes.use(max_rows=200_000)
     with serving(engine, api_keys=("first", "second")) as running:
         yield running
-
-
-def user(server, key="first"):
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
 
 
 @pytest.fixture(scope="module")

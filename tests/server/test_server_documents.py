@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
-from serving import serving
+from serving import serving, user
 from tiny import tiny_engine
 from tiny_office import TABLE, docx
 from tiny_pdf import text_pdf
@@ -35,10 +35,6 @@ def server():
     corpus = (Document("zoo.md", ZOO * 3),)
     with serving(engine, api_keys=("first", "second"), corpus=corpus) as running:
         yield running
-
-
-def user(server, key="first"):
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key=key, max_retries=0)
 
 
 @pytest.fixture(scope="module")
