@@ -16,8 +16,9 @@ from graft.kernels.packed_matrix import BLOCK, PackedMatrix
 from graft.kernels.product_triton import (
     ProductPlan,
     accumulate,
-    segment_span,
+    launch_shape,
     store_product,
+    tile_of,
     zero_sums,
 )
 
@@ -27,7 +28,7 @@ MAGIC = {torch.float16: (0x6400, 1024), torch.bfloat16: (0x4300, 128)}
 
 def packed_plans(matrix: PackedMatrix, rows: int) -> list[ProductPlan]:
     """Plans worth measuring, the likely best first."""
-    tile = min(max(16, triton.next_power_of_2(rows)), 128)
+    tile = tile_of(rows)
     if tile > 32:  # noqa: PLR2004
         found = [(64, 128, 4, 4, True), (128, 128, 8, 3, True)]
     else:
@@ -51,13 +52,7 @@ def packed_product(
     rows, depth = x.shape
     outputs = matrix.shape[0] // 2 if gated else matrix.shape[0]
     assert x.is_contiguous(), "rows must be contiguous"
-    y = out
-    if y is None and segments > 1:
-        y = x.new_empty(segments, rows, outputs, dtype=torch.float32)
-    elif y is None:
-        y = x.new_empty(rows, outputs)
-    grid = (triton.cdiv(rows, plan.rows), triton.cdiv(outputs, plan.outputs), segments)
-    span = depth if segments == 1 else segment_span(depth, segments)
+    y, grid, span = launch_shape(x, outputs, segments, out, plan)
     magic, ones = MAGIC[matrix.dtype]
     _packed_product[grid](
         x, matrix.codes, matrix.scales, matrix.zeros, x if bias is None else bias, y,

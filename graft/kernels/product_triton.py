@@ -159,9 +159,14 @@ def default_plan(rows: int, outputs: int, depth: int, itemsize: int = 2) -> Prod
     return plans(rows, outputs, depth, itemsize)[0]
 
 
+def tile_of(rows: int) -> int:
+    """Rows of a program for a product of so many."""
+    return min(max(FEW_ROWS, triton.next_power_of_2(rows)), 128)
+
+
 def plans(rows: int, outputs: int, depth: int, itemsize: int = 2) -> list[ProductPlan]:
     """Plans worth measuring, for weights of `itemsize` bytes, the likely best first."""
-    tile = min(max(16, triton.next_power_of_2(rows)), 128)
+    tile = tile_of(rows)
     if itemsize > 2:  # noqa: PLR2004
         return [ProductPlan(min(tile, 32), 32, 32, 4, 3)]
     found = {
@@ -201,13 +206,7 @@ def product(
     assert weight.is_contiguous(), "rows must be contiguous"
     assert segments == 1 or (bias is None and not gated), "only plain products are cut"
     plan = plan or default_plan(rows, outputs, depth, x.itemsize)
-    y = out
-    if y is None and segments > 1:
-        y = x.new_empty(segments, rows, outputs, dtype=torch.float32)
-    elif y is None:
-        y = x.new_empty(rows, outputs)
-    grid = (triton.cdiv(rows, plan.rows), triton.cdiv(outputs, plan.outputs), segments)
-    span = depth if segments == 1 else segment_span(depth, segments)
+    y, grid, span = launch_shape(x, outputs, segments, out, plan)
     _product[grid](
         x, weight, x if bias is None else bias, y, rows, outputs, depth, span,
         ROWS=plan.rows, OUTPUTS=plan.outputs, DEPTH=plan.depth, STAGES=plan.stages,
@@ -217,6 +216,20 @@ def product(
         num_warps=plan.warps, **overlapped(x.device),
     )  # fmt: skip
     return y
+
+
+def launch_shape(
+    x: Tensor, outputs: int, segments: int, out: Tensor | None, plan: ProductPlan
+) -> tuple[Tensor, tuple[int, int, int], int]:
+    """Where the result goes, the programs, and the inputs of a segment."""
+    rows, depth = x.shape
+    y = out
+    if y is None and segments > 1:
+        y = x.new_empty(segments, rows, outputs, dtype=torch.float32)
+    elif y is None:
+        y = x.new_empty(rows, outputs)
+    grid = (triton.cdiv(rows, plan.rows), triton.cdiv(outputs, plan.outputs), segments)
+    return y, grid, depth if segments == 1 else segment_span(depth, segments)
 
 
 @triton.jit(do_not_specialize=["rows"])

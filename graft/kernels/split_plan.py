@@ -60,16 +60,10 @@ class SplitPlan:
     parts: int  # stored splits per node
 
 
-def tile_of(layout: TreeLayout, group: int, tiles: Sequence[int]) -> int:
-    """The first of these tiles that holds the queries of any of the sequences, apart from chunks of
-    prompts, else the last."""
-    rows = _most_nodes(layout.first_node, layout.parents) * group
-    return next((tile for tile in tiles if tile >= rows), tiles[-1])
-
-
 @njit(cache=True)
-def _most_nodes(first_node, parents):
-    chains, most = are_chains(first_node, parents), 0
+def _most_nodes(first_node, chains):
+    """Of a sequence that is no chunk of a prompt."""
+    most = 0
     for b in range(len(chains)):
         if not _is_direct(first_node[b], first_node[b + 1], chains[b]):
             most = max(most, first_node[b + 1] - first_node[b])
@@ -84,16 +78,19 @@ def max_split(kv_heads: int) -> int:
 def plan_splits(
     layout: TreeLayout, *, group: int, kv_heads: int, tiles: Sequence[int], tasks: int
 ) -> SplitPlan:
-    """Tasks of one of the `tiles` query rows each; `tasks` of them (for one key head) run at once,
-    and chunks of prompts have the last of the tiles."""
-    tile = tile_of(layout, group, tiles)
+    """Tasks of one of the `tiles` query rows each, the first that holds the queries of any of the
+    sequences, or the last; chunks of prompts have the last. `tasks` of them (for one key head) run
+    at once."""
+    chains = are_chains(layout.first_node, layout.parents)
+    rows = _most_nodes(layout.first_node, chains) * group
+    tile = next((each for each in tiles if each >= rows), tiles[-1])
     counts = np.array([len(segments) for segments in layout.segments])
     segments = np.array([pair for each in layout.segments for pair in each], np.int64)
     starts = WITHOUT_GAPS
     if layout.starts is not None:
         starts = np.array([start for each in layout.starts for start in each], np.int64)
     found = _plan(
-        layout.first_node, layout.parents, counts, segments, starts,
+        layout.first_node, layout.parents, chains, counts, segments, starts,
         (group, tile, tiles[-1], tasks, max_split(kv_heads)),
     )  # fmt: skip
     return SplitPlan(tile, *found)
@@ -115,11 +112,10 @@ def border_before(block, longest):
 
 
 @njit(cache=True)
-def _plan(first_node, parents, counts, segments, starts, limits):
+def _plan(first_node, parents, chains, counts, segments, starts, limits):
     group, tile, chunk_tile, wanted, longest = limits
     first_segment = np.zeros(len(counts) + 1, np.int64)
     first_segment[1:] = np.cumsum(counts)
-    chains = are_chains(first_node, parents)
     extents, first_extent = _extents(first_segment, segments, starts)
     nodes, paths = _nodes(first_node, parents, chains, first_segment, segments, first_extent)
     shared = _shared(first_node, first_segment, segments, chains, longest)

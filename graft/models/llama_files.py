@@ -98,6 +98,12 @@ class FolderTensors:
         self._bytes += tensor.nbytes
         return tensor
 
+    def matrix(
+        self, name: str, dtype: torch.dtype | None, device: torch.device
+    ) -> Tensor | PackedMatrix:
+        """A product's matrix on a device, as it is multiplied in a dtype."""
+        return self.load(name).to(device=device, dtype=dtype)
+
     def _file(self, path: Path) -> Any:  # noqa: ANN401  safetensors'
         if path != self._path or self._bytes > _AT_ONCE:
             self._opened = None  # the old one is closed first
@@ -120,8 +126,9 @@ class QuantisedTensors(FolderTensors):
         dense = matrix.dense()
         return dense if matrix.factors is None else dense * matrix.factors[:, None]
 
-    def matrix(self, name: str, dtype: torch.dtype, device: torch.device) -> PackedMatrix:
-        """A product's matrix on a device, for products in a dtype."""
+    def matrix(self, name: str, dtype: torch.dtype | None, device: torch.device) -> PackedMatrix:
+        """See FolderTensors."""
+        assert dtype, "scales are rounded to the dtype of products"
         prefix = name.removesuffix("weight")
         load = super().load
         try:
@@ -183,13 +190,12 @@ def read_files(
     """Shape and (fused) weights of a checkpoint for which `can_read` holds, in the files' dtypes
     where `dtype` is None. Layers and rows of the vocabulary are read on access; see
     `LlamaWeights.in_memory`. `int8` quantises products; quantised ones stay so if `packed`."""
-    matrix = getattr(tensors, "matrix", None) if packed else None
 
     def load(name: str, rows: slice | None = None) -> Any:  # noqa: ANN401  a tensor or PackedMatrix
         if int8 and name.endswith(PRODUCT_WEIGHTS):
             return quantised(tensors.load(name)).detach()
-        if matrix and name.endswith(PRODUCT_WEIGHTS):
-            return matrix(name, dtype, device)
+        if packed and name.endswith(PRODUCT_WEIGHTS):
+            return tensors.matrix(name, dtype, device)
         return tensors.load(name, rows).to(device=device, dtype=dtype)
 
     embedding = LazyRows(load, EMBEDDING, config.vocab_size)

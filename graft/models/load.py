@@ -244,8 +244,9 @@ def _dtypes(
     if dtype == "gguf":
         return dtype, "bf16"
     if dtype in ("auto", "int8"):
-        own = getattr(config, "dtype", None) if layout_of(config) else None
-        on_gpu = "fp16" if str(own).endswith("float16") and "bfloat" not in str(own) else "bf16"
+        own = str(getattr(config, "dtype", None)).removeprefix("torch.")
+        halves = own == "float16" and layout_of(config)  # scales of 16 bits stay as they are
+        on_gpu = "fp16" if halves else "bf16"
         base = choose_dtype(config) if where.type == "cpu" else on_gpu
         return ("int8" if "int8" in (dtype, stored) else base), base
     return dtype, dtype

@@ -56,11 +56,11 @@ class DocumentIndex:
 
     def __init__(self, documents: Sequence[Document]) -> None:
         self.documents = tuple(documents)
-        parts = [split(each.name, each.text) for each in documents]
-        self._owners = [number for number, part in enumerate(parts) for _ in part]
-        large = sum(len(each.text) for each in documents) > MAX_CHARACTERS
-        texts = (passage.text for part in parts for passage in part)
-        self._index = Bm25Index.of(texts) if large else None
+        self._index: Bm25Index | None = None
+        if sum(len(each.text) for each in documents) > MAX_CHARACTERS:
+            parts = [split(each.name, each.text) for each in documents]
+            self._owners = [number for number, part in enumerate(parts) for _ in part]
+            self._index = Bm25Index.of(passage.text for part in parts for passage in part)
 
     def matching(self, question: str) -> list[Document]:
         """All documents; of a large corpus those of the best passages, in order."""
