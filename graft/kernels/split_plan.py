@@ -59,6 +59,11 @@ class SplitPlan:
     paths: np.ndarray  # [S, W] int32: a node's ancestors and itself, by depth; W = 0 for chains
     parts: int  # stored splits per node
 
+    @property
+    def gathered(self) -> bool:
+        """Whether the keys of a chunk of a prompt lie in several places."""
+        return bool((self.chunks[:, EXTENTS] > 1).any())
+
 
 def tile_of(layout: TreeLayout, group: int, tiles: Sequence[int]) -> int:
     """The first of these tiles that holds the queries of any of the sequences, apart from chunks of
