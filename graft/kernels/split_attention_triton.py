@@ -37,7 +37,7 @@ from graft.kernels.tree_layout import TreeLayout
 try:
     from graft.kernels import chunk_attention_gluon as chunks
 except ImportError:  # an older Triton
-    chunks = None
+    chunks = None  # type: ignore[assignment]
 
 FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
 _FEW_ROWS = tl.constexpr(FEW_ROWS)

@@ -28,7 +28,7 @@ def chunk(length: int, nodes: int, start: int) -> TreeLayout:
 @pytest.mark.parametrize(
     ("length", "nodes"), [(0, 64), (0, 1920), (777, 300), (6144, 2048), (30_000, 130)]
 )
-def test_same_bits(monkeypatch, length, nodes, heads, kv_heads, size, dtype):
+def test_same_bits(monkeypatch, length, nodes, heads, kv_heads, size, dtype):  # noqa: PLR0913
     if not split.chunks or not split.chunks.runs_on(DEVICE, size, dtype):
         pytest.skip("for Hopper")
     torch.manual_seed(length + nodes)
