@@ -34,6 +34,11 @@ from graft.kernels.split_plan import (
 )
 from graft.kernels.tree_layout import TreeLayout
 
+try:
+    from graft.kernels import chunk_attention_gluon as chunks
+except ImportError:  # an older Triton
+    chunks = None  # type: ignore[assignment]
+
 FEW_ROWS = 16  # query rows with which a task is limited by memory bandwidth
 _FEW_ROWS = tl.constexpr(FEW_ROWS)
 _LOG2E = tl.constexpr(1.4426950408889634)
@@ -61,6 +66,7 @@ class PlacedSplits:
     paths: Tensor  # [S, W] int32
     positions: Tensor  # [N] int64
     parts: int
+    gathered: bool
 
 
 def tree_attention(
@@ -94,7 +100,7 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
             torch.from_numpy(each).to(keys.device) for each in arrays
         )
         _placed[layout] = PlacedSplits(
-            plan.tile, tasks, chunks, nodes, extents, paths, positions, plan.parts
+            plan.tile, tasks, chunks, nodes, extents, paths, positions, plan.parts, plan.gathered
         )
     return _placed[layout]
 
@@ -158,7 +164,13 @@ def attend(
         query, keys, values, result, mixed, sums, sinks, plan.extents, plan.positions,
         keys.stride(0), slots, plan.parts, scaled, softcap or 1.0, window or 0,
     )  # fmt: skip
-    for tasks, tile in ((plan.chunks, tiles_of(query.dtype)[-1]), (plan.tasks, plan.tile)):
+    tables = [(plan.chunks, tiles_of(query.dtype)[-1]), (plan.tasks, plan.tile)]
+    is_plain = window is None and softcap is None and sinks is None
+    if is_plain and not plan.gathered and chunks and chunks.runs_on(device, size, query.dtype):
+        (table, _) = tables.pop(0)
+        if len(table):
+            chunks.attend_chunks(query, keys, values, result, plan, scaled)
+    for tasks, tile in tables:
         if not len(tasks):
             continue
         # With few rows, all heads of a long task start before short tasks; with many, the tiles of

@@ -59,6 +59,11 @@ class SplitPlan:
     paths: np.ndarray  # [S, W] int32: a node's ancestors and itself, by depth; W = 0 for chains
     parts: int  # stored splits per node
 
+    @property
+    def gathered(self) -> bool:
+        """Whether the keys of a chunk of a prompt lie in several places."""
+        return bool((self.chunks[:, EXTENTS] > 1).any())
+
 
 @njit(cache=True)
 def _most_nodes(first_node, chains):

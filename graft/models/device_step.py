@@ -30,6 +30,7 @@ class StepShape:
     depth: int  # of the deepest tree; 0 for chains
     slots: int  # nodes that need more than tasks
     parts: int  # stored splits of each
+    gathered: bool = False  # see SplitPlan
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -73,6 +74,7 @@ class DeviceStep:
             table("paths", shape.slots, shape.depth),
             self.positions,
             shape.parts,
+            shape.gathered,
         )
         self._stages = itertools.cycle(_Stage(self.buffer) for _ in range(2))
 

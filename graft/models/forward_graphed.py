@@ -162,6 +162,7 @@ class GraphedForward:
             _doubled(DEPTH, depth) if depth or nodes == few else 0,
             _doubled(few, slots) if slots else 0,
             _doubled(PARTS, plan.parts) if plan.parts > UNCUT or is_mixed else UNCUT,
+            plan.gathered,
         )
 
     def _keep_valid(self, positions: int) -> None:
