@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 TILE = 64  # query rows of a program: one warp group's
 STAGES = 3  # blocks of keys and values in shared memory
-SIZES = (64, 128)  # of heads
+SIZE = 128  # of heads; smaller ones are faster in Triton
 _KEYS = gl.constexpr(BLOCK)
 _TILE = gl.constexpr(TILE)
 _STAGES = gl.constexpr(STAGES)
@@ -46,7 +46,7 @@ _synchronise = getattr(gl, "thread_barrier", None) or gl.barrier  # renamed in T
 def runs_on(device: torch.device, size: int, dtype: torch.dtype) -> bool:
     """Whether this kernel computes heads of this size and dtype on a device."""
     is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device)[0] == 9  # noqa: PLR2004
-    return is_hopper and size in SIZES and dtype in (torch.bfloat16, torch.float16)
+    return is_hopper and size == SIZE and dtype in (torch.bfloat16, torch.float16)
 
 
 def attend_chunks(
