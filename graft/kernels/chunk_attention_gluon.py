@@ -120,6 +120,18 @@ def _load_block(keys, values, key_blocks, value_blocks, arrived, block, stop, ba
 
 
 @gluon.jit
+def _clear_rows(block, first, LAYOUT: gl.constexpr):
+    """Zero the rows of a block from `first` on: others' or never written, perhaps not numbers."""
+    PART: gl.constexpr = 16
+    for number in gl.static_range(_KEYS // PART):
+        part = block.slice(PART * number, PART)
+        row = PART * number + gl.arange(0, PART, gl.SliceLayout(1, LAYOUT))
+        held = part.load(LAYOUT)
+        part.store(gl.where((row < first)[:, None], held, 0.0))
+    hopper.fence_async_shared()
+
+
+@gluon.jit
 def _place(first_row, row, head, GROUP: gl.constexpr, HEADS: gl.constexpr):
     """Query rows as rows of [N, H]."""
     row += first_row
@@ -201,6 +213,9 @@ def _attend_chunks(
         if block >= free:
             index = block * _KEYS + gl.arange(0, _KEYS, gl.SliceLayout(0, SCORES))
             scores = gl.where(index[None, :] < seen[:, None], scores, float("-inf"))
+        if (block == stop - 1) & (last_seen % _KEYS > 0):
+            _clear_rows(value_blocks.index(block % _STAGES), last_seen - block * _KEYS, LOADED)
+            _synchronise()
         newest = gl.maximum(best, gl.ceil(gl.max(scores, 1) * scale))
         finite = gl.where(newest == float("-inf"), 0.0, newest)
         weights = gl.exp2(gl.fma(scores, zeros + scale, zeros - finite[:, None]))

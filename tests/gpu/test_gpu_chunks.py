@@ -33,9 +33,13 @@ def test_same_bits(monkeypatch, length, nodes, heads, kv_heads, size, dtype):  #
         pytest.skip("for Hopper")
     torch.manual_seed(length + nodes)
     layout = chunk(length, nodes, start=100)
-    cache = torch.randn(2, kv_heads, length + nodes + 164, size, device=DEVICE).to(dtype)
+    cache = torch.full((2, kv_heads, length + nodes + 164, size), torch.nan, device=DEVICE).to(
+        dtype
+    )
+    cache[:, :, 100 : 100 + length + nodes].normal_()
     query = torch.randn(nodes, heads, size, device=DEVICE).to(dtype)
     plan = split.place(layout, heads // kv_heads, cache[0])
     found = split.attend(query, *cache, plan, scale=0.09)
     monkeypatch.setattr(split, "chunks", None)
+    assert torch.isfinite(found).all()
     assert torch.equal(found, split.attend(query, *cache, plan, scale=0.09))
