@@ -37,17 +37,15 @@ def serving(load: Results, prefix: Results) -> Grid:
 
 
 def indexes(results: Results) -> Grid:
-    """A row per index."""
-    lines = []
+    """Figures of the text, of every index."""
+    found = []
     for index, name in INDEXES.items():
         rows = {row["tokens"]: row for row in select(results.rows, index=index)}
         small, large = rows[128 * 1024], rows[512 * 1024]
-        lines.append([name, number(small["build_ms"], 1), number(large["build_ms"], 0),
-                      *(number(small[each], 1)
-                        for each in ("extend_us", "lookup_us", "lookup_p99_us"))])  # fmt: skip
-    columns = ["index", "build 128K, ms", "build 512K, ms", "append 4 tokens, µs",
-               "lookup at 128K, µs", "p99, µs"]  # fmt: skip
-    return Grid(columns, lines)
+        built = f"{number(small['build_ms'], 1)} / {number(large['build_ms'], 0)}"
+        times = (number(small[each], 1) for each in ("extend_us", "lookup_us", "lookup_p99_us"))
+        found.append(f"{name} {built}, {', '.join(times)}")
+    return Grid(figures={"all": "; ".join(found)})
 
 
 def datastores(results: Results, passages: Results) -> Grid:
@@ -88,7 +86,8 @@ SECTION = Section(
             "Lookup indexes",
             ["index_n1_synthetic"],
             "python -m benchmarks index",
-            "Synthetic text with planted copies.",
+            """Milliseconds to build 128K / 512K tokens, then microseconds to append 4 tokens, of a
+            lookup at 128K and its p99; synthetic text with planted copies: {all}.""",
             indexes,
         ),
         Table(

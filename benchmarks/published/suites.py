@@ -142,9 +142,9 @@ def draft_model(results: Results, fusion: Results) -> Grid:
     return Grid(["preset", *(SUITES[suite] for suite in FIVE)], lines, figures)
 
 
-def exact_answers(results: Results) -> Grid:
+def exact_answers(small: Results, large: Results) -> Grid:
     """How many answers differ from plain decoding's."""
-    drafted = [row for row in results.rows if row["preset"] != "plain"]
+    drafted = [row for row in (*small.rows, *large.rows) if row["preset"] != "plain"]
     figures = {name: f"{sum(row[name] for row in drafted):,}" for name in ("answers", "differ")}
     return Grid(figures={**figures, "accepted": f"{sum(row['accepted'] for row in drafted):,}"})
 
@@ -155,11 +155,12 @@ AUTO = Section(
         Table(
             "exact",
             "Same text",
-            ["exact_h200_bf16"],
+            ["exact_h200_bf16", "exact_h200_bf16_qwen15"],
             "python -m benchmarks.decode.exact --questions FILE",
-            """`auto`, `copy`, `casd`, `eagle2`, `sd` and all mixed, smollm2-135m, bf16, greedy and
-            at temperature 1, 16 at once and one at a time: {differ} of {answers} answers differ,
-            {accepted} drafts accepted.""",
+            """`auto`, `copy`, `casd`, `eagle2`, `sd` and all mixed, smollm2-135m; `auto`, `copy`
+            and both mixed, Qwen2.5-Coder-1.5B (48 questions); bf16, greedy and at temperature 1,
+            16 at once and one at a time: {differ} of {answers} answers differ, {accepted} drafts
+            accepted.""",
             exact_answers,
         ),
         Table(
