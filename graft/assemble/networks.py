@@ -1,18 +1,27 @@
-"""Makers of drafters that run a network: the target over part of its cache, a model, a head."""
+"""Makers of drafters that run a network: the target over part of its cache or a short prompt, a
+model, a head; and `auto`."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from graft.assemble.auto import auto
-from graft.assemble.copies import COPIED, copy, rasd_copies, rasd_stored
+from graft.assemble.copies import COPIED, copy, lookups, rasd_copies, rasd_stored
 from graft.assemble.resources import DraftResources, required
-from graft.draft.combined import Combined, Concurrently, Guide, GuidedByModel, all_nodes
+from graft.draft.combined import (
+    Combined,
+    Concurrently,
+    Guide,
+    GuidedByModel,
+    all_nodes,
+    within_cost,
+)
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Drafter
 from graft.draft.heads.growth import Beam
 from graft.draft.heads.head import BEAMS, EAGLE_NODES, DraftHead, HeadDrafter
-from graft.draft.models.chains import MAX_DEPTH, Chains
+from graft.draft.models.chains import MAX_DEPTH, RAPID_GAMMA, Chains
 from graft.draft.models.growth import ChainGrowth, TreeGrowth
-from graft.draft.models.model import UNCERTAIN_GAIN, ModelDrafter
+from graft.draft.models.model import UNCERTAIN_GAIN, DraftModel, ModelDrafter
+from graft.draft.pacing.controller import Controller
 from graft.draft.short_context.hierarchical import (
     CheckedGrowth,
     ProposeAfter,
@@ -27,6 +36,14 @@ from graft.draft.short_context.kv_selection import (
     TRIFORCE,
     KVSelection,
 )
+from graft.draft.short_context.short_prompt import (
+    MIN_PROMPT,
+    ByPromptLength,
+    Prompts,
+    ShortContextDrafter,
+    min_prompt_length,
+)
+from graft.draft.short_context.short_prompt import SOURCE as SHORT_CONTEXT
 from graft.draft.short_context.streaming import SelfDrafter
 from graft.match.suffix_array import Store
 
@@ -74,6 +91,62 @@ def _triforce(
     return hierarchical(SelfDrafter(required(resources.target), growth, selection), fast)
 
 
+def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
+    """Copies and networks within the measured step cost; for long prompts also the target with a
+    short version of them. With a clock, drafters are disabled while they lose time."""
+    copies = lookups(resources)
+    model: Combined | ByPromptLength | None = None
+    if networks:
+        model = Combined([copies, *networks], prune=within_cost)
+    target, min_tokens = resources.target, None
+    if target and resources.shorten:
+        min_tokens = min_prompt_length(target.costs, target, MAX_DEPTH, target.model.context_length)
+        if min_tokens is not None:
+            free = replace(resources, chains=Chains())  # of any depth, without q
+            short = _short(free, target, min_tokens=min_tokens, min_gain=UNCERTAIN_GAIN)
+            long = Combined([copies, *networks, short], prune=within_cost)
+            model = ByPromptLength(long, model or copies, min_tokens=min_tokens)
+    if resources.clock is None:
+        return model or copies
+    min_prompt = 0 if networks else min_tokens or 0
+    ahead = target is not None and target.model.asynchronous
+    return Controller(copies, resources.clock, model, min_prompt=min_prompt, runs_ahead=ahead)
+
+
+def rapid(resources: DraftResources) -> ShortContextDrafter:
+    """RAPID: chains of a smaller draft model, else of the target, from short prompts."""
+    model = target = required(resources.target)
+    seconds = target.costs.step(MIN_PROMPT, 1)
+    if resources.model and resources.model.costs.step(MIN_PROMPT, 1) < seconds:
+        model = resources.model
+    return _short(resources, model)
+
+
+def rapid_up(resources: DraftResources) -> ShortContextDrafter:
+    """RAPID with a larger draft model."""
+    chains = replace(resources.chains, gamma=resources.chains.gamma or RAPID_GAMMA)
+    return _short(replace(resources, chains=chains), required(resources.model))
+
+
+def _short(
+    resources: DraftResources,
+    draft_model: DraftModel,
+    *,
+    min_tokens: int = MIN_PROMPT,
+    min_gain: float = 0.0,
+) -> ShortContextDrafter:
+    """Chains from short prompts."""
+    prompts = Prompts(
+        required(resources.shorten),
+        min_tokens=min_tokens,
+        drafts_whole=draft_model is not resources.target,
+        wait=resources.chains.sampled,
+    )
+    named = replace(draft_model, source=SHORT_CONTEXT)
+    drafter = resources.chains.drafter(named, min_gain=min_gain)
+    return ShortContextDrafter(drafter, prompts).preload()
+
+
 def auto_preset(resources: DraftResources) -> Drafter:
     """`auto` with the first head, else with the draft model, else with copies alone."""
     if resources.heads:
@@ -98,19 +171,13 @@ def head(resources: DraftResources) -> HeadDrafter:
     return HeadDrafter(required(resources.head), nodes=EAGLE_NODES)
 
 
-def eagle3(resources: DraftResources) -> HeadDrafter:
-    """EAGLE-3 with the paper's depth and nodes."""
-    return _head_drafter(resources.heads, "eagle3")
+def _paper_head(kind: str) -> Callable[[DraftResources], HeadDrafter]:
+    return lambda resources: _head_drafter(resources.heads, kind)
 
 
-def eagle2(resources: DraftResources) -> HeadDrafter:
-    """EAGLE-2 with the paper's numbers."""
-    return _head_drafter(resources.heads, "eagle2")
-
-
-def longspec(resources: DraftResources) -> HeadDrafter:
-    """LongSpec with the paper's numbers."""
-    return _head_drafter(resources.heads, "longspec")
+eagle3 = _paper_head("eagle3")
+eagle2 = _paper_head("eagle2")
+longspec = _paper_head("longspec")
 
 
 def casd(resources: DraftResources) -> Combined:

@@ -57,7 +57,7 @@ SHORT_PRESETS: dict[str, Preset] = {
         "a chain of the target, or of a smaller draft model, from retrieved passages of a long "
         "prompt (Chen et al. 2025), its depth limited by the measured step cost unless gamma is "
         "given (the paper's is 10)",
-        "graft.assemble.auto:rapid",
+        f"{NETWORKS}:rapid",
     )
 }
 MODEL_PRESETS: dict[str, Preset] = {
@@ -71,7 +71,7 @@ MODEL_PRESETS: dict[str, Preset] = {
     ),
     "rapid-up": Preset(
         "a larger draft model's chain of 10 tokens from retrieved passages",
-        "graft.assemble.auto:rapid_up",
+        f"{NETWORKS}:rapid_up",
     ),
 }  # need a draft model
 SELF_PRESETS: dict[str, Preset] = {

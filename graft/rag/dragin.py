@@ -14,17 +14,23 @@ question and text; the `top` content words by weight, in the order of the text, 
 forward runs only after a trigger. Then the sentence is generated again with documents; only that
 sentence is kept.
 
+Fused attention kernels do not return weights, so they come from a separate forward over the short
+text: the queries of the last layer with the keys that this forward has written there.
+
 In the authors' code a sentence whose only uncertain words are function words also triggers, and
 then divides zero by zero; the paper's definition multiplies those by zero, as here.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
+from graft.decode.engine import Engine
 from graft.errors import InputError
-from graft.rag.attention import Attention
+from graft.kernels.attention_weights import causal_weights
 from graft.rag.policy import (
     Plan,
     Sentence,
@@ -37,6 +43,45 @@ from graft.rag.policy import (
     text_of,
 )
 from graft.rag.sentences import Language, Span, find_language
+
+
+class Attention(Protocol):
+    """Computes attention weights."""
+
+    def attention_of(self, tokens: Sequence[int]) -> np.ndarray:
+        """[H, n, n] of the last layer: row i has the weights of tokens 0 to i, with sum 1."""
+
+
+class ModelAttention:
+    """Attention weights of an engine's model, computed between two steps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._check(1)
+
+    def attention_of(self, tokens: Sequence[int]) -> np.ndarray:
+        """See Attention."""
+        self._check(len(tokens))
+        return self._engine.exclusive(lambda: self._weights(list(tokens))).cpu().numpy()
+
+    def _check(self, tokens: int) -> None:
+        """Refuse logit caps, sinks and windows in the last layer: the weights would be wrong."""
+        if not self._engine.model.forward.weighs_plainly(-1, tokens):
+            raise InputError(
+                f"DRAGIN needs attention weights over {tokens} tokens, which "
+                f"{self._engine.model_name} does not provide; choose --policy fl, fs or flare"
+            )
+
+    def _weights(self, tokens: list[int]) -> Tensor:
+        model = self._engine.model
+        extent = model.prefixes.reserve(len(tokens))
+        try:
+            queries = model.queries(extent, tokens)
+            rows = [(extent.start, len(tokens))]
+            keys = model.arena.storage.keys_of(len(queries) - 1, rows)
+            return causal_weights(queries[-1], keys)
+        finally:
+            model.close(extent)
 
 
 @dataclass(frozen=True, slots=True)

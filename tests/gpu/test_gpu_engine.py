@@ -8,8 +8,8 @@ from test_lossless_streaming import narrow_drafters
 from tiny import tiny_draft_model, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
+from graft.assemble.loading import make_verifier
 from graft.assemble.presets import EITHER_PRESETS, PRESETS
-from graft.assemble.verifiers import make_verifier
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.models.chains import Chains
 from graft.draft.models.growth import ChainGrowth

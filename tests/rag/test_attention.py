@@ -6,7 +6,7 @@ import torch
 from tiny import tiny_engine, tiny_network
 
 from graft.errors import InputError
-from graft.rag.attention import ModelAttention
+from graft.rag.dragin import ModelAttention
 from graft.sampling import SamplingParams
 
 TOKENS = [5, 6, 7, 8, 5, 9, 11, 6]

@@ -27,7 +27,7 @@ from graft.rag.corpora.engines import (
 from graft.rag.corpus import Hit, Passage
 from graft.rag.corpus_files import Known, read_passages
 from graft.retrieval.bm25 import K1, B, question_words
-from graft.retrieval.fusion import RANK_OFFSET
+from graft.retrieval.named import RANK_OFFSET
 
 PREFIX = "milvus:"
 TOKEN = "GRAFT_MILVUS_TOKEN"  # noqa: S105  name of an environment variable
