@@ -57,27 +57,30 @@ def _magicdec(selection: KVSelection) -> Callable[[DraftResources], SelfDrafter]
     return lambda resources: SelfDrafter(required(resources.target), MAGICDEC_CHAIN, selection)
 
 
-magicdec = _magicdec(MAGICDEC)
-magicdec_longspec = _magicdec(LONGSPEC_WINDOW)
-magicdec_rapid = _magicdec(RAPID_WINDOW)
-magicdec_snapkv = _magicdec(MAGICDEC_SNAPKV)
+# MagicDec (Chen et al. 2024): 3 draft tokens of the target over a part of its cache, which has
+magicdec = _magicdec(MAGICDEC)  # 16 first and 241 latest tokens
+magicdec_longspec = _magicdec(LONGSPEC_WINDOW)  # 32 and 1,024, as LongSpec compares with it
+magicdec_rapid = _magicdec(RAPID_WINDOW)  # 4 and 4,092, as RAPID compares with it
+magicdec_snapkv = _magicdec(MAGICDEC_SNAPKV)  # 32 last of the prompt, 225 that they attend to
 
 
 def window(resources: DraftResources) -> SelfDrafter:
-    """The target over a window of its cache, its depth limited by the step cost."""
+    """The target over 32 first and 1,024 latest tokens of its own cache, its depth limited by the
+    step cost."""
     return SelfDrafter(
         required(resources.target), ChainGrowth(MAX_DEPTH), LONGSPEC_WINDOW, adaptive=True
     )
 
 
 def triforce(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
-    """TriForce whose lowest level copies from the text."""
+    """TriForce: copies verified by the target over 4,096 tokens retrieved from its cache, 6 draft
+    tokens (Sun et al. 2024)."""
     fast = copy()
     return _triforce(resources, selection, fast, fast.propose_after)
 
 
 def triforce_head(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
-    """TriForce whose lowest level is a draft head's chain."""
+    """TriForce with a draft head's chain as the lowest level."""
     beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
     fast = HeadDrafter(required(resources.head), beam, nodes=TRIFORCE_DEPTH)
     return _triforce(resources, selection, fast, no_proposal)
@@ -114,7 +117,8 @@ def auto(resources: DraftResources, *networks: Drafter) -> Drafter:
 
 
 def rapid(resources: DraftResources) -> ShortContextDrafter:
-    """RAPID: chains of a smaller draft model, else of the target, from short prompts."""
+    """RAPID: chains of a smaller draft model, else of the target, from retrieved passages of a long
+    prompt, their depth limited by the step cost unless gamma is given (Chen et al. 2025)."""
     model = target = required(resources.target)
     seconds = target.costs.step(MIN_PROMPT, 1)
     if resources.model and resources.model.costs.step(MIN_PROMPT, 1) < seconds:
@@ -123,7 +127,7 @@ def rapid(resources: DraftResources) -> ShortContextDrafter:
 
 
 def rapid_up(resources: DraftResources) -> ShortContextDrafter:
-    """RAPID with a larger draft model."""
+    """RAPID with a larger draft model and chains of 10 tokens."""
     chains = replace(resources.chains, gamma=resources.chains.gamma or RAPID_GAMMA)
     return _short(replace(resources, chains=chains), required(resources.model))
 
@@ -157,17 +161,17 @@ def auto_preset(resources: DraftResources) -> Drafter:
 
 
 def sd(resources: DraftResources) -> ModelDrafter:
-    """A draft model's chain."""
+    """Speculative decoding: a draft model's chain, its depth limited by the step cost."""
     return resources.chains.drafter(required(resources.model))
 
 
 def sd_tree(resources: DraftResources) -> ModelDrafter:
-    """A draft model's tree, its depth limited by the step cost."""
+    """A draft model's tree by EAGLE-2's rule, its depth limited by the step cost."""
     return ModelDrafter(required(resources.model), EAGLE_TREE, nodes=EAGLE_NODES, adaptive=True)
 
 
 def head(resources: DraftResources) -> HeadDrafter:
-    """The first head's tree, limited by the step cost."""
+    """The first head's tree, its width and depth limited by the step cost."""
     return HeadDrafter(required(resources.head), nodes=EAGLE_NODES)
 
 
@@ -175,13 +179,13 @@ def _paper_head(kind: str) -> Callable[[DraftResources], HeadDrafter]:
     return lambda resources: _head_drafter(resources.heads, kind)
 
 
-eagle3 = _paper_head("eagle3")
-eagle2 = _paper_head("eagle2")
-longspec = _paper_head("longspec")
+eagle3 = _paper_head("eagle3")  # the 9 to 10 best at 8 levels, 59 nodes (Li et al. 2025)
+eagle2 = _paper_head("eagle2")  # the 10 best at 6 levels, 59 nodes (Li et al. 2024)
+longspec = _paper_head("longspec")  # 4, 16, 16, 16, 16 nodes (Yang et al. 2025)
 
 
 def casd(resources: DraftResources) -> Combined:
-    """CASD: a head's or draft model's tree and its copier."""
+    """CASD: a head's or draft model's tree and its copier, nothing pruned."""
     return _casd(resources, copy())
 
 
@@ -195,13 +199,14 @@ def _casd(resources: DraftResources, copies: LookupDrafter) -> Combined:
 
 
 def rasd_pld(resources: DraftResources) -> Combined:
-    """RASD over prompt lookup."""
+    """RASD: a head's or draft model's tree and the branches of prompt lookup that start with one
+    of its 10 best tokens."""
     requery = resources.rasd.requery is not False
     return _rasd(rasd_copies(resources.rasd), resources, requery=requery)
 
 
 def rasd_rest(resources: DraftResources, store: Store) -> Combined:
-    """RASD over REST."""
+    """RASD with REST's branches."""
     requery = resources.rasd.requery is True
     return _rasd(rasd_stored(resources.rasd, store), resources, requery=requery)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from graft.assemble.drafters import Drafters
-from graft.assemble.presets import PRESETS
+from graft.assemble.presets import presets_of
 from graft.assemble.resources import DraftResources
 from graft.bench.decoding import PLAIN, DecodeRow
 from graft.bench.result_file import Results, read_results
@@ -124,7 +124,7 @@ class _File:
 
     def check_replayable(self, draft: str) -> None:
         """Refuse presets that cannot be replayed from recordings."""
-        stores, known = [*STORES], [*PRESETS]
+        stores, known = [*STORES], presets_of()
         if self.networks:
             stores, known = [*stores, *self.networks.stores], [*known, *self.networks.presets]
         for part in draft.split("+"):
