@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from graft.errors import InputError
-from graft.rag.corpora.engines import (
-    BM25,
-    About,
-    Encoders,
-    describe,
-    load_encoders,
-    searched_text,
-)
+from graft.rag.corpora.engines import BM25, About, Encoders, describe, load_encoders, searched_text
 from graft.rag.corpus import Hit, Passage
 from graft.rag.corpus_files import Known, read_passages
 from graft.retrieval.bm25 import K1, B, question_words
