@@ -21,9 +21,8 @@ In the authors' code a sentence whose only uncertain words are function words al
 then divides zero by zero; the paper's definition multiplies those by zero, as here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from torch import Tensor
@@ -44,12 +43,8 @@ from graft.rag.policy import (
 )
 from graft.rag.sentences import Language, Span, find_language
 
-
-class Attention(Protocol):
-    """Computes attention weights."""
-
-    def attention_of(self, tokens: Sequence[int]) -> np.ndarray:
-        """[H, n, n] of the last layer: row i has the weights of tokens 0 to i, with sum 1."""
+# The weights [H, n, n] of tokens in the last layer: row i has those of tokens 0 to i, with sum 1
+Attention = Callable[[Sequence[int]], np.ndarray]
 
 
 class ModelAttention:
@@ -59,7 +54,7 @@ class ModelAttention:
         self._engine = engine
         self._check(1)
 
-    def attention_of(self, tokens: Sequence[int]) -> np.ndarray:
+    def __call__(self, tokens: Sequence[int]) -> np.ndarray:
         """See Attention."""
         self._check(len(tokens))
         return self._engine.exclusive(lambda: self._weights(list(tokens))).cpu().numpy()
@@ -140,7 +135,7 @@ class Dragin:
         """RIND: the first sentence with uncertain content words, and these words."""
         if not new:
             return None
-        weights = self.attention.attention_of([token.id for token in new]).max(1).mean(0)  # [n]
+        weights = self.attention([token.id for token in new]).max(1).mean(0)  # [n]
         for sentence in sentences_of(new, self.language):
             words = words_of(new, sentence.first, sentence.last)
             values = rind(new, words, weights)
@@ -159,9 +154,7 @@ class Dragin:
         before = [*written.question, *written.kept]
         tokens = [*before, *written.new[: sentence.last]]
         shifted = [(first + len(before), last + len(before)) for first, last in hits]
-        shares = shares_before(
-            self.attention.attention_of([token.id for token in tokens]).mean(0), shifted
-        )
+        shares = shares_before(self.attention([token.id for token in tokens]).mean(0), shifted)
         words = words_of(tokens, 0, len(tokens))
         content = content_of(tokens, words, self.language)
         earlier = [word for word in words if word in content and word not in shifted]
