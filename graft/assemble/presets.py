@@ -130,5 +130,6 @@ def retrieves(name: str) -> bool:
 
 def runs_network(part: str) -> bool:
     """Whether a preset, perhaps with the folder of a datastore, runs a network."""
-    needs = PRESETS[part.partition(":")[0]].needs
-    return not {TOKENIZER, TARGET, MODEL, HEAD, NETWORK}.isdisjoint(needs)
+    preset = PRESETS.get(part.partition(":")[0])
+    networks = {TOKENIZER, TARGET, MODEL, HEAD, NETWORK}
+    return preset is not None and not networks.isdisjoint(preset.needs)
