@@ -30,7 +30,7 @@ def log_likelihood(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -
 def _score(engine: Engine, prompt: Sequence[int], text: Sequence[int]) -> list[float]:
     model = engine.model
     engine.loop.collect_finished()
-    if engine.loop.busy:  # the logits of the step in flight would be lost
+    if engine.running:  # the logits of a step in flight would be lost
         raise InputError("the engine is generating; ask for a likelihood when it is idle")
     extent = model.prefixes.reserve(len(prompt) + len(text))
     try:

@@ -15,14 +15,7 @@ from transformers import PreTrainedTokenizerFast
 import graft
 from graft.assemble import heads as assembled_heads
 from graft.assemble.drafters import make_drafter
-from graft.assemble.presets import (
-    EITHER_PRESETS,
-    HEAD_PRESETS,
-    MODEL_PRESETS,
-    PRESETS,
-    SELF_PRESETS,
-    SHORT_PRESETS,
-)
+from graft.assemble.presets import HEAD, MODEL, NETWORK, TARGET, TOKENIZER, presets_of
 from graft.errors import CheckpointError, InputError
 from graft.home import home
 from graft.models.checkpoints.pretrained import locate
@@ -55,8 +48,8 @@ def load(model, **options):
 
 def test_draft_model_adds_its_presets(target, draft):
     engine = load(target, draft_model=str(draft), draft="casd", kv_cache=50_000_000)
-    alone = [*PRESETS, *SHORT_PRESETS, *SELF_PRESETS]
-    assert engine.presets == [*alone, *MODEL_PRESETS, *EITHER_PRESETS]
+    alone = [*presets_of(), *presets_of(TOKENIZER), *presets_of(TARGET)]
+    assert engine.presets == [*alone, *presets_of(MODEL), *presets_of(NETWORK)]
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
@@ -74,18 +67,18 @@ def test_both_models_are_warmed_up(target, draft, options, sequences, monkeypatc
 
 
 def test_presets_without_a_draft_model_are_refused_before_loading():
-    for name in [*MODEL_PRESETS, *EITHER_PRESETS]:
+    for name in [*presets_of(MODEL), *presets_of(NETWORK)]:
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft model"):
             graft.load("no-such-model", draft=name, head=None)
 
 
 def test_self_speculation_presets(target):
     engine = load(target, draft="magicdec+copy")
-    assert set(SELF_PRESETS) < set(engine.presets)
+    assert set(presets_of(TARGET)) < set(engine.presets)
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     prompt = [5 + i * i % 90 for i in range(400)]
     plain = engine.generate(prompt, params, draft="plain").token_ids
-    for draft in (None, *SELF_PRESETS):
+    for draft in (None, *presets_of(TARGET)):
         assert engine.generate(prompt, params, draft=draft).token_ids == plain
     result = engine.generate(prompt, params, draft="magicdec-snapkv")
     assert result.stats.drafted_by_source["SnapKV"] > 0
@@ -128,9 +121,9 @@ def heads(target, tmp_path_factory):
 @pytest.mark.parametrize("kind", KINDS)
 def test_head_adds_its_presets(target, heads, kind):
     engine = load(target, head=str(heads[kind]), draft=f"{kind}+copy")
-    alone = [*PRESETS, *SHORT_PRESETS, *SELF_PRESETS]
+    alone = [*presets_of(), *presets_of(TOKENIZER), *presets_of(TARGET)]
     own = ["head", kind, "triforce-head"]
-    assert engine.presets == [*alone, *own, *EITHER_PRESETS, f"{kind}+copy"]
+    assert engine.presets == [*alone, *own, *presets_of(NETWORK), f"{kind}+copy"]
     params = SamplingParams(max_tokens=40, ignore_eos=True)
     result = engine.generate("the end", params)
     assert result.token_ids == engine.generate("the end", params, draft="plain").token_ids
@@ -185,7 +178,7 @@ def test_preset_of_another_kind_of_head_is_refused(target, heads):
 
 
 def test_presets_without_a_head_are_refused_before_loading():
-    for name in HEAD_PRESETS:
+    for name in presets_of(HEAD):
         with pytest.raises(InputError, match=f"draft '{name}' needs a draft head"):
             graft.load("no-such-model", draft=name, head=None)
 

@@ -36,11 +36,11 @@ from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 from graft.sampling import SamplingParams
 
 ROOT = Path(__file__).parents[1]
-PRESETS = [name for name in presets.PRESETS if name != "plain"]  # every registered one
+PRESETS = [name for name in presets.presets_of() if name != "plain"]  # every registered one
 DRAFTERS = [*PRESETS, "oracle", "adversary"]
 MODEL_PRESETS = [
-    *(name for name in presets.MODEL_PRESETS if name not in presets.RETRIEVING),
-    *presets.EITHER_PRESETS, "auto", "sd+copy",
+    *(name for name in presets.presets_of(presets.MODEL) if not presets.retrieves(name)),
+    *presets.presets_of(presets.NETWORK), "auto", "sd+copy",
 ]  # fmt: skip
 PROMPTS = [
     "the end and the answer",

@@ -19,7 +19,7 @@ from itertools import count
 from random import Random
 
 from graft.assemble.drafters import Drafters, make_drafter
-from graft.assemble.presets import EITHER_PRESETS, runs_network
+from graft.assemble.presets import NETWORK, presets_of, runs_network
 from graft.draft.combined import Combined, within_cost
 from graft.draft.drafter import Budget, DraftContext, Drafter
 from graft.errors import InputError
@@ -30,7 +30,7 @@ from graft.tree.draft_tree import DraftTree, with_depths
 AnswerKey = tuple[tuple[int, ...], int, float]
 REJECTED = -1  # equals no token
 # Their lookups index the tokens of a step, so they must not get those that the dial reports
-WITH_LOOKUPS = {"triforce", "triforce-head", "rasd-rest", *EITHER_PRESETS}
+WITH_LOOKUPS = {"triforce", "triforce-head", "rasd-rest", *presets_of(NETWORK)}
 
 
 def rate_of(name: str) -> float | None:

@@ -27,7 +27,11 @@ def tables(results: Results) -> list[Table]:
         rows = list(group)
         speed = [[*cells(each), *_more(each)] for each in rows]
         found.append(Table(title, (*COLUMNS, *MORE), speed, left=2))
-        drafted = [_drafting(each) for each in rows if each.drafting and each.variant != PLAIN]
+        drafted = [
+            _drafting(each)
+            for each in rows
+            if each.nodes_per_step is not None and each.variant != PLAIN
+        ]
         if drafted:
             found.append(Table(f"{title}: drafting", DRAFTING, drafted, left=2))
     found += _by_context(summaries)
@@ -38,19 +42,21 @@ def tables(results: Results) -> list[Table]:
 
 
 def _more(each: Summary) -> list[str]:
-    sources = " ".join(f"{name} {share:.0%}" for name, share in each.shares.items())
+    accepted = {name: count for name, count in each.accepted_by_source.items() if count}
+    sources = " ".join(f"{name} {count / each.tokens:.0%}" for name, count in accepted.items())
     return [sources or MISSING, number(each.differ_at, 0)]
 
 
 def _drafting(each: Summary) -> list[str]:
-    drafting = each.drafting
+    drafted, accepted = each.drafted_by_source, each.accepted_by_source
     sources = ", ".join(
-        f"{name} {found.rate:.0%} of {found.drafted}"
-        for name, found in drafting.by_source.items()
-        if found.drafted
+        f"{name} {accepted.get(name, 0) / count:.0%} of {count}"
+        for name, count in drafted.items()
+        if count
     )
-    rate = MISSING if drafting.all.rate is None else f"{drafting.all.rate:.0%}"
-    steps = [number(each.tokens_per_step, 2), number(drafting.nodes_per_step, 2)]
+    nodes = sum(drafted.values())
+    rate = f"{sum(accepted.values()) / nodes:.0%}" if nodes else MISSING
+    steps = [number(each.tokens_per_step, 2), number(each.nodes_per_step, 2)]
     return [each.category, each.variant, *steps, rate, sources or MISSING]
 
 

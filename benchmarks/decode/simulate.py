@@ -4,7 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.decode.traces import read_traces
+from benchmarks.decode.traces import TracedNetworks, read_traces
 from benchmarks.settings import option
 from graft.bench.simulate.costs import RECORDED
 from graft.bench.simulate.run import Simulation, simulate
@@ -31,6 +31,7 @@ def simulate_traces(settings: SimulateSettings) -> None:
         batches=settings.batch,
     )
     done = simulate(
-        simulation, lambda cells: [read_traces(each, cells) for each in settings.traces]
+        simulation,
+        lambda cells: TracedNetworks([read_traces(each, cells) for each in settings.traces]),
     )
     sys.stdout.write("\n\n".join(table.as_markdown() for table in tables(done)) + "\n")

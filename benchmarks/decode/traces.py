@@ -28,6 +28,8 @@ SOURCE = "traced"
 # Networks with a fixed tree size; others draft as many nodes as the cost model allows.
 FIXED = ("eagle3", "eagle2", "longspec", "rapid-up", "triforce", "triforce-head")
 FIXED_PREFIX = "magicdec"
+STORE_GUIDED = "rasd-rest"
+GUIDED = ("casd", "casd-prompt", "rasd-pld")  # presets that a recorded network enables
 Draft = tuple[DraftTree, list[int]]  # a tree and the first tokens: see Guide
 Trace = Sequence[Draft]  # [i]: after the answer's first i + 1 tokens
 
@@ -109,6 +111,25 @@ class Traces:
         if cell not in self.by_cell:
             raise InputError(f"the traces of {self.draft} hold nothing of {cell}; trace it too")
         return Traced(self.by_cell[cell], self.choose, share=self.share, spend=spend)
+
+
+class TracedNetworks:
+    """See Networks."""
+
+    def __init__(self, traces: Sequence[Traces]) -> None:
+        self._traces = traces
+        self.presets = [*(each.draft for each in traces), *(GUIDED if traces else ())]
+        self.stores = [STORE_GUIDED] if traces else []
+
+    def drafters(self, draft: str, cell: Cell, spend: Callable[[float], None]) -> dict[str, Traced]:
+        """See Networks."""
+        parts = [part.partition(":")[0] for part in draft.split("+")]
+        guided = any(part in (*GUIDED, STORE_GUIDED) for part in parts)
+        return {
+            each.draft: each.drafter(cell, spend)
+            for each in self._traces
+            if guided or each.draft in parts
+        }
 
 
 def _unpacked(packed: list[list[Any]]) -> Draft:

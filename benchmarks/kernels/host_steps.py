@@ -31,13 +31,14 @@ from graft.models.forward_graphed import GraphedForward
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import REFERENCE, StepCosts
 from graft.models.storage import LazyRowStorage
+from graft.verify.draws import Draws
 
 VOCABULARY = 512  # drawing from more takes time that a GPU would take
 ROWS = 1 << 19
 PARTS = {
     "draft": (loop.DecodeLoop, "_draft"),
     "score": (LanguageModel, "score_all"),
-    "draw": (loop.Draws, "__init__"),
+    "draw": (Draws, "__init__"),
     "complete": (InFlightStep, "complete"),
     "emit": (InFlightStep, "emit"),
     "collect": (loop.Scheduler, "collect_finished"),

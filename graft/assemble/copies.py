@@ -24,23 +24,24 @@ COPIED = 20  # nodes of CASD's copier: two branches of ten
 
 
 def plain(_: DraftResources) -> NoDraft:
-    """No drafting."""
+    """No drafting: one token per step."""
     return NoDraft()
 
 
 def pld(_: DraftResources) -> LookupDrafter:
-    """Prompt lookup decoding (METHODS: PLD)."""
+    """Prompt lookup decoding: 3-grams, 10 tokens (Saxena 2023)."""
     return _all_of(lambda _: NgramIndex(), 10)
 
 
 def copy(_: DraftResources | None = None, *, output: bool = True) -> LookupDrafter:
-    """CASD's copier; without `output` it copies from the prompt only."""
+    """CASD's copier: the two longest matches up to 10 tokens, 10 tokens each; without `output` it
+    copies from prompt and documents only."""
     spans = text_spans if output else given_spans
     return _all_of(lambda _: CopyIndex(), COPIED, spans=spans)
 
 
 def igpg(_: DraftResources) -> LookupDrafter:
-    """IDR2's n-gram drafting."""
+    """IDR2's n-gram drafting: 5-grams with back-off, 7 tokens."""
     return _all_of(lambda _: NgramCounts(), 7)
 
 
@@ -52,7 +53,8 @@ def adaptive_copies() -> LookupDrafter:
 
 
 def pooled(resources: DraftResources) -> LookupDrafter:
-    """Continuations from earlier answers to requests of the same key."""
+    """Continuations from earlier answers to requests of the same key, limited by the measured step
+    cost."""
     return pool_lookups(required(resources.pools), MAX_NODES)
 
 
@@ -82,7 +84,7 @@ def stored(_: DraftResources, store: Store) -> LookupDrafter:
 
 
 def rest(_: DraftResources, store: Store) -> LookupDrafter:
-    """The same by REST's rule."""
+    """The same by REST's rule: 5,000 places, 10 tokens, 64 prefixes (He et al. 2023)."""
     return _all_of(lambda _: RestIndex(store), 64)
 
 

@@ -4,12 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from graft.assemble.presets import (
-    STORE_PRESETS,
-    check_draft,
-    presets_with,
-    runs_network,
-)
+from graft.assemble.presets import PRESETS, STORE, runs_network
 from graft.assemble.resources import DraftResources
 from graft.draft.combined import Combined, within_cost
 from graft.draft.drafter import Drafter
@@ -30,22 +25,19 @@ def make_drafter(
     if name in resources.ready:
         return resources.ready[name]
     parts = name.split("+")
-    guided = bool(resources.heads or resources.ready)
     for part in parts:
         if part not in resources.ready:
-            check_draft(part, draft_model=resources.model is not None, head=guided)
+            resources.check(part)
     if len(parts) > 1:
         parts.sort(key=runs_network)  # networks last: see Combined
         without_q = replace(resources, chains=replace(resources.chains, sampled=False))
         made = [make_drafter(part, without_q, find_store) for part in parts]
         return Combined(made, prune=within_cost)
     preset, _, folder = name.partition(":")
-    if preset in STORE_PRESETS:
-        assert find_store is not None, "a datastore needs find_store"
-        return STORE_PRESETS[preset].make(resources, find_store(folder))
-    if needed := resources.missing(preset):
-        raise InputError(f"draft {preset!r} needs {needed}")
-    return presets_with(draft_model=True, head=True)[preset].make(resources)
+    if STORE not in PRESETS[preset].needs:
+        return PRESETS[preset].make(resources)
+    assert find_store is not None, "a datastore needs find_store"
+    return PRESETS[preset].make(resources, find_store(folder))
 
 
 class Drafters(dict[str, Drafter]):

@@ -4,9 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from graft.draft.heads.costs import head_costs, with_overhead
+from graft.draft.heads.costs import head_costs, warm_shapes, with_overhead
 from graft.draft.heads.head import DraftHead, growth_for
-from graft.draft.heads.warm import warm_shapes
 from graft.models.heads.load import load_head
 from graft.models.load import LoadedModel
 from graft.models.step_costs import costs_are_given

@@ -11,11 +11,11 @@ from graft.assemble.drafters import Drafters
 from graft.assemble.heads import Heads, machine_clock
 from graft.assemble.presets import check_draft, check_verifier, retrieves
 from graft.assemble.resources import DraftResources
-from graft.assemble.verifiers import chains_for, make_verifier
 from graft.decode.engine import Engine
 from graft.draft.combined import Rasd
 from graft.draft.copies import build_tree
 from graft.draft.copies.calibration import Calibration
+from graft.draft.models.chains import RAPID_GAMMA, Chains
 from graft.draft.models.model import DraftModel
 from graft.draft.models.overhead import with_overhead
 from graft.draft.pacing import budget
@@ -31,7 +31,8 @@ from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.same_tokens import check_same_tokens
 from graft.models.step_costs import StepCosts, costs_for
-from graft.verify.rapid import Shift
+from graft.verify.chain import rejection
+from graft.verify.rapid import Rapid, Shift
 from graft.verify.verdict import Verifier
 from graft.verify.walk import walk
 
@@ -141,6 +142,25 @@ def load(  # noqa: PLR0913  every option by its name
     )
     engine.load_seconds = time.perf_counter() - began
     return engine
+
+
+def make_verifier(name: str, shift: Shift) -> Verifier:
+    """The verifier of this name."""
+    made: dict[str, Verifier] = {
+        "walk": walk,
+        "rejection": rejection,
+        "rapid": Rapid(shift, Shift.paper_rule),
+        "rapid-phat": Rapid(shift, Shift.phat_rule),
+    }
+    return made[name]
+
+
+def chains_for(verifier: str, gamma: int | None, confidence: float) -> Chains:
+    """The chains for a verifier. RAPID's shift the distribution, so their length must not depend
+    on measured costs."""
+    if gamma is None and verifier.startswith("rapid"):
+        gamma = RAPID_GAMMA
+    return Chains(gamma, confidence, sampled=verifier != "walk")
 
 
 def _hold(both: Sequence[LoadedModel], *, sequences: int, kept: int, max_bytes: int | None) -> None:

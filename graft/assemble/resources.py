@@ -4,12 +4,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from graft.assemble.presets import POOL_PRESETS, RETRIEVING, SELF_PRESETS, Preset, presets_with
+from graft.assemble.presets import (
+    HEAD,
+    MODEL,
+    NETWORK,
+    POOL,
+    PRESETS,
+    TARGET,
+    TOKENIZER,
+    check_needs,
+)
 from graft.draft.combined import Guide, Rasd
 from graft.draft.heads.head import DraftHead
 from graft.draft.models.chains import Chains
 from graft.draft.models.model import DraftModel
 from graft.draft.short_context.short_prompt import Shorten
+from graft.errors import InputError
 from graft.match.pool import Pools
 from graft.models.heads.config import KINDS
 
@@ -46,19 +56,29 @@ class DraftResources:
         return next(iter(self.heads.values()), None)
 
     @property
-    def presets(self) -> dict[str, Preset]:
-        """The presets that these resources allow."""
-        known = presets_with(draft_model=self.model is not None, head=bool(self.heads))
-        return {name: preset for name, preset in known.items() if not self.missing(name)}
+    def given(self) -> set[str]:
+        """The needs of presets that are met."""
+        guided = bool(self.heads or self.ready)
+        met = {
+            POOL: self.pools is not None,
+            TOKENIZER: self.shorten is not None,
+            TARGET: self.target is not None,
+            MODEL: self.model is not None,
+            HEAD: guided,
+            NETWORK: guided or self.model is not None,
+        }
+        return {need for need, there in met.items() if there}
 
-    def missing(self, preset: str) -> str | None:
-        """What a preset needs and these resources do not have."""
-        if preset in KINDS and preset not in self.heads:
-            return f"a head of that kind; the one here is {', '.join(self.heads)}"
-        if preset in POOL_PRESETS and self.pools is None:
-            return "a pool; enable it (--pool)"
-        if preset in RETRIEVING and not self.shorten:
-            return "a model with a tokenizer"
-        if preset in {*SELF_PRESETS, "triforce-head"} and self.target is None:
-            return "the target itself; use its engine"
-        return None
+    @property
+    def presets(self) -> list[str]:
+        """The presets that these resources allow."""
+        given, absent = self.given, set(KINDS) - set(self.heads)
+        allowed = [name for name, preset in PRESETS.items() if given.issuperset(preset.needs)]
+        return [name for name in allowed if name not in absent]
+
+    def check(self, draft: str) -> None:
+        """Raise InputError for a preset that needs more."""
+        check_needs(draft, self.given)
+        if draft in KINDS and draft not in self.heads:
+            kinds = ", ".join(self.heads)
+            raise InputError(f"draft {draft!r} needs a head of that kind; the one here is {kinds}")

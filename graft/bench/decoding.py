@@ -145,50 +145,16 @@ def tokens_per_step(rows: Sequence[DecodeRow]) -> float | None:
     return sum(row.tokens - len(row.prompts) for row in rows) / steps if steps else None
 
 
-def shares(rows: Sequence[DecodeRow]) -> dict[str, float]:
-    """Accepted tokens of each source as a share of all tokens, largest first."""
-    tokens = sum(row.tokens for row in rows)
-    accepted = sum((Counter(row.accepted_by_source or {}) for row in rows), Counter())
-    return {source: count / tokens for source, count in accepted.most_common() if count > 0}
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """Drafted nodes, and how many of them were accepted."""
-
-    drafted: int
-    accepted: int
-
-    @property
-    def rate(self) -> float | None:
-        """Accepted of drafted."""
-        return self.accepted / self.drafted if self.drafted else None
-
-
-@dataclass(frozen=True, slots=True)
-class Drafting:
-    """The size and acceptance of draft trees; `by_source` is empty where a file has no sources."""
-
-    nodes_per_step: float
-    all: Acceptance
-    by_source: dict[str, Acceptance]
-
-
-def drafting(rows: Sequence[DecodeRow]) -> Drafting | None:
-    """Over the rows whose engine counts nodes; sources with the most nodes first."""
+def nodes_per_step(rows: Sequence[DecodeRow]) -> float | None:
+    """Draft nodes of a step, over the rows whose engine counts them."""
     counted = [row for row in rows if row.drafted is not None and row.steps]
-    if not counted:
-        return None
-    named = [row for row in counted if row.drafted_by_source is not None]
-    drafted = sum((Counter(row.drafted_by_source) for row in named), Counter())
-    accepted = sum((Counter(row.accepted_by_source or {}) for row in named), Counter())
-    nodes = sum(row.drafted or 0 for row in counted)
-    total = sum(sum((row.accepted_by_source or {}).values()) for row in counted)
-    return Drafting(
-        nodes_per_step=nodes / sum(row.steps or 0 for row in counted),
-        all=Acceptance(nodes, total),
-        by_source={name: Acceptance(n, accepted[name]) for name, n in drafted.most_common()},
-    )
+    steps = sum(row.steps or 0 for row in counted)
+    return sum(row.drafted or 0 for row in counted) / steps if counted else None
+
+
+def summed(counts: Iterable[dict[str, int] | None]) -> dict[str, int]:
+    """Counts by source, added up, largest first."""
+    return dict(sum((Counter(each or {}) for each in counts), Counter()).most_common())
 
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:

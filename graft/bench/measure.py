@@ -100,11 +100,6 @@ def batched(prompts: Sequence[Item], size: int) -> list[tuple[Item, ...]]:
 Complete = Callable[[Measurement, Row, dict[str, Any], Backend], Row]
 
 
-def as_measured(measurement: Measurement, row: Row, answer: dict[str, Any], _: Backend) -> Row:
-    """The default of `Loop.complete`: adds nothing to a row."""
-    return row
-
-
 @dataclass(slots=True)
 class Loop:
     """Measures what a file does not have yet.
@@ -119,7 +114,7 @@ class Loop:
     max_tokens: int
     end_tokens: Sequence[int]
     warm_ups: int = 0  # complete runs of every request before the one that is timed
-    complete: Complete = as_measured
+    complete: Complete | None = None
     failed: set[str] = field(default_factory=set)  # processes that ended
     _written: set[str] = field(default_factory=set)  # outputs whose tokens are in the file
     _described: set[str] = field(default_factory=set)  # processes with an `engine` line
@@ -179,18 +174,18 @@ class Loop:
         if row["output"] not in self._written:
             self._written.add(row["output"])
             row["token_ids"] = answer["token_ids"]
-        return self.complete(measurement, row, answer, backend)
+        return self.complete(measurement, row, answer, backend) if self.complete else row
 
     def started(self, variant: Variant) -> Backend:
         """The engine of a variant, described in the file when it is first used."""
         process = variant.process
-        if process not in self._described:
-            self.progress.show(f"starting {process}")
+        if process in self._described:
+            return self.backend(variant)
+        self.progress.show(f"starting {process}")
         backend = self.backend(variant)
-        if process not in self._described:
-            line = {"engine": variant.engine, "process": process, **backend.about}
-            self.file.record(ENGINE, line)
-            self._described.add(process)
+        line = {"engine": variant.engine, "process": process, **backend.about}
+        self.file.record(ENGINE, line)
+        self._described.add(process)
         return backend
 
 

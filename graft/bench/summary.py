@@ -11,16 +11,15 @@ from graft.bench.decoding import (
     PLAIN,
     SAME_TEXT,
     DecodeRow,
-    Drafting,
     decode_ratio,
     decode_rows,
     decode_speed,
-    drafting,
     first_difference,
     mean_prefill,
     median_row,
+    nodes_per_step,
     prefill_ratio,
-    shares,
+    summed,
     tokens_per_step,
     total_ratio,
     total_speed,
@@ -50,6 +49,7 @@ class Summary:
     category: str
     variant: str
     prompts: int
+    tokens: int
     tokens_per_second: float | None
     total_tokens_per_second: float | None
     prefill_seconds: float | None
@@ -57,8 +57,9 @@ class Summary:
     prefill: Estimate | None
     total: Estimate | None
     tokens_per_step: float | None
-    drafting: Drafting | None
-    shares: dict[str, float]
+    nodes_per_step: float | None
+    drafted_by_source: dict[str, int]
+    accepted_by_source: dict[str, int]
     same: int | None
     compared: int | None
     differ_at: float | None
@@ -73,21 +74,26 @@ class Summary:
 
 def summarize(results: Results, baseline: str | None = None) -> tuple[str, list[Summary]]:
     """The baseline and every summary of a file; by default the baseline is `plain`."""
-    cells = rows_by_cell(decode_rows(results))
-    variants = list(dict.fromkeys(name for cell in cells.values() for name in cell))
+    rows = decode_rows(results)
+    variants = list(dict.fromkeys(row.variant for row in rows))
     if not variants:
         raise InputError("the file has no measurements yet")
     baseline = baseline or (PLAIN if PLAIN in variants else variants[0])
     if baseline not in variants:
         raise InputError(f"no results of {baseline!r}; the baseline is one of {variants}")
-    tokens = token_ids(results)
-    found = [
+    return baseline, summarize_rows(rows, baseline, token_ids(results))
+
+
+def summarize_rows(
+    rows: Sequence[DecodeRow], baseline: str, tokens: dict[str, list[list[int]]]
+) -> list[Summary]:
+    """Every summary of rows; `tokens` are the generated ones by the hash of the output."""
+    return [
         summary
-        for cell, by_variant in sorted(cells.items())
+        for cell, by_variant in sorted(rows_by_cell(rows).items())
         for category in _categories(by_variant)
         for summary in _summaries(cell, by_variant, baseline, category, tokens)
     ]
-    return baseline, found
 
 
 def token_ids(results: Results) -> dict[str, list[list[int]]]:
@@ -133,6 +139,7 @@ def _summaries(
             category=category,
             variant=variant,
             prompts=sum(len(row.prompts) for row in rows),
+            tokens=sum(row.tokens for row in rows),
             tokens_per_second=decode_speed(rows),
             total_tokens_per_second=total_speed(rows),
             prefill_seconds=mean_prefill(rows),
@@ -140,8 +147,9 @@ def _summaries(
             prefill=prefill_ratio(pairs),
             total=total_ratio(pairs),
             tokens_per_step=tokens_per_step(rows),
-            drafting=drafting(rows),
-            shares=shares(rows),
+            nodes_per_step=nodes_per_step(rows),
+            drafted_by_source=summed(row.drafted_by_source for row in rows),
+            accepted_by_source=summed(row.accepted_by_source for row in rows),
             same=differences.count(None) if differences else None,
             compared=len(differences) or None,
             differ_at=median(places) if places else None,

@@ -163,12 +163,7 @@ def fit_documents(
 
 
 def _select(
-    chat: Chat,
-    documents: Sequence[Document],
-    tokens: int,
-    *,
-    limit: int,
-    max_passage_tokens: int,
+    chat: Chat, documents: Sequence[Document], tokens: int, *, limit: int, max_passage_tokens: int
 ) -> DocumentPrompt:
     """A prompt of the best passages: `max_passage_tokens` for them, `limit` for the whole prompt.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from graft.decode.sequence import Sequence
 from graft.draft.drafter import by_drafter
 from graft.models.language_model import LanguageModel, TargetStep
-from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.draft_tree import DraftTree, chain, root_only
 from graft.verify.draws import Draws, SamplerNodes
 from graft.verify.verdict import Verifier
 
@@ -58,13 +58,14 @@ class Part:
 
 
 def step_parts(
-    prefilling: Several[tuple[Sequence, DraftTree]], decoding: Several[tuple[Sequence, DraftTree]]
+    chunks: Several[tuple[Sequence, list[int]]], decoding: list[Sequence], trees: list[DraftTree]
 ) -> list[Part]:
-    """The parts of a step: prompt chunks, then draft trees."""
-    pairs = [*prefilling, *decoding]
+    """The parts of a step: prompt chunks, then the draft trees of decoding sequences."""
+    chains = [(sequence, chain(chunk)) for sequence, chunk in chunks]
+    pairs = [*chains, *zip(decoding, trees, strict=True)]
     first = accumulate((len(tree) for _, tree in pairs), initial=0)
     return [
-        Part(sequence, tree, start, prefill=place < len(prefilling))
+        Part(sequence, tree, start, prefill=place < len(chains))
         for place, ((sequence, tree), start) in enumerate(zip(pairs, first, strict=False))
     ]
 
@@ -142,6 +143,18 @@ class InFlightStep:
                 part.sequence.stats.prefill_seconds += until - self.since
             else:
                 part.sequence.stats.decode_seconds += until - self.since
+
+
+def score_parts(model: LanguageModel, parts: list[Part], since: float) -> InFlightStep:
+    """Run the target over all nodes; the device also samples where it computes on its own."""
+    logits, counts = model.score_all(
+        [part.sequence.held_extent for part in parts],
+        [part.tree for part in parts],
+        last_only=[part.prefill for part in parts],
+    )
+    on_device = model.asynchronous or logits.is_cuda
+    draws = Draws([part.sampler_nodes for part in parts], logits) if on_device else None
+    return InFlightStep(parts, list(logits.split(counts)), draws, since)
 
 
 def _target_step(part: Part, path: list[int], tokens: list[int]) -> TargetStep:

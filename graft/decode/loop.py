@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from graft.decode.in_flight import InFlightStep, Part, step_parts
+from graft.decode.in_flight import InFlightStep, score_parts, step_parts
 from graft.decode.run_ahead import NEXT, drafters_to_skip, parts_ahead
 from graft.decode.scheduler import Scheduler, seconds_by_nodes
 from graft.decode.sequence import Sequence
@@ -12,7 +12,7 @@ from graft.decode.step_lock import Outcome, StepLock
 from graft.draft.drafter import Budget, UpdatesAsync, by_drafter
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
-from graft.tree.draft_tree import DraftTree, chain, root_only
+from graft.tree.draft_tree import DraftTree, root_only
 from graft.verify.draws import Draws
 from graft.verify.verdict import Verifier
 
@@ -62,18 +62,12 @@ class DecodeLoop:
         """Schedule, draft and score a step; None if there is nothing to do."""
         since = clock()
         chunks, decoding = self.scheduler.schedule(self.costs)
-        if not chunks and not decoding:
-            return None
         trees = self._draft(decoding, prefill=sum(len(chunk) for _, chunk in chunks))
         # Prepared rows may run forwards, after which the drafters' features are gone: so after.
         chunks = self.scheduler.insert_prepared_rows(chunks)
         if not chunks and not decoding:
             return None
-        parts = step_parts(
-            [(sequence, chain(chunk)) for sequence, chunk in chunks],
-            list(zip(decoding, trees, strict=True)),
-        )
-        in_flight = self._score(parts, since)
+        in_flight = score_parts(self.model, step_parts(chunks, decoding, trees), since)
         for sequence, _ in chunks:  # drafters index the prompt while the device prefills it
             with sequence.guard():
                 sequence.start_drafter()
@@ -115,17 +109,6 @@ class DecodeLoop:
                 rows += len(trees[i]) - 1
         return trees
 
-    def _score(self, parts: list[Part], since: float) -> InFlightStep:
-        """Run the target over all nodes; the device also samples where it computes on its own."""
-        logits, counts = self.model.score_all(
-            [part.sequence.held_extent for part in parts],
-            [part.tree for part in parts],
-            last_only=[part.prefill for part in parts],
-        )
-        on_device = self.model.asynchronous or logits.is_cuda
-        draws = Draws([part.sampler_nodes for part in parts], logits) if on_device else None
-        return InFlightStep(parts, list(logits.split(counts)), draws, since)
-
     def _update_async(self, decoding: list[Sequence]) -> None:
         """Let drafters do deferred work while the device computes."""
         for drafter, mine in by_drafter(decoding, lambda each: each.drafter):
@@ -149,11 +132,6 @@ class DecodeLoop:
             return action()
 
         return self.lock.exclusive(alone)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a step is in flight."""
-        return self._in_flight is not None
 
 
 def _fail(error: Exception, sequences: list[Sequence]) -> None:

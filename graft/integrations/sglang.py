@@ -118,8 +118,7 @@ def documents_of(request: Any) -> list[list[int]]:  # noqa: ANN401
     if all(isinstance(each, list) and all(type(i) is int for i in each) for each in documents):
         return documents
     logger.warning(
-        "request %s: custom_params.documents must be lists of token ids; ignored",
-        request.rid,
+        "request %s: custom_params.documents must be lists of token ids; ignored", request.rid
     )
     return []
 

@@ -20,7 +20,7 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.text_index import TextIndex
+from graft.match.matches import TextIndex
 
 MAX_PLACES = 1024
 

@@ -19,7 +19,7 @@ from graft.match.hash_table import (
     run_before,
     slots_for,
 )
-from graft.match.text_index import TextIndex
+from graft.match.matches import TextIndex
 
 # Rows of the block that a lookup fills: the integer fields of Matches.
 _TOKEN, _PARENT, _MATCH, _COUNT, _TOTAL, _POSITION = range(6)

@@ -79,11 +79,6 @@ class Pool:
         self.arrays = (_UNUSED,) * MAX_SEGMENTS  # for compiled code
 
     @property
-    def tokens(self) -> int:
-        """Tokens, with one border a text."""
-        return sum(segment.size for segment in self.segments)
-
-    @property
     def capacity(self) -> int:
         """Tokens that memory is reserved for."""
         return sum(segment.capacity for segment in self.segments)
@@ -117,11 +112,6 @@ class Pools:
         if self.options.folder is not None:
             self._folder = PoolFolder(Path(self.options.folder).expanduser(), tokenizer)
             self._load(self._folder)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all pools."""
-        return sum(pool.tokens for pool in self._pools.values())
 
     @property
     def capacity(self) -> int:

@@ -14,17 +14,22 @@ question and text; the `top` content words by weight, in the order of the text, 
 forward runs only after a trigger. Then the sentence is generated again with documents; only that
 sentence is kept.
 
+Fused attention kernels do not return weights, so they come from a separate forward over the short
+text: the queries of the last layer with the keys that this forward has written there.
+
 In the authors' code a sentence whose only uncertain words are function words also triggers, and
 then divides zero by zero; the paper's definition multiplies those by zero, as here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
+from graft.decode.engine import Engine
 from graft.errors import InputError
-from graft.rag.attention import Attention
+from graft.kernels.attention_weights import causal_weights
 from graft.rag.policy import (
     Plan,
     Sentence,
@@ -37,6 +42,41 @@ from graft.rag.policy import (
     text_of,
 )
 from graft.rag.sentences import Language, Span, find_language
+
+# The weights [H, n, n] of tokens in the last layer: row i has those of tokens 0 to i, with sum 1
+Attention = Callable[[Sequence[int]], np.ndarray]
+
+
+class ModelAttention:
+    """Attention weights of an engine's model, computed between two steps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._check(1)
+
+    def __call__(self, tokens: Sequence[int]) -> np.ndarray:
+        """See Attention."""
+        self._check(len(tokens))
+        return self._engine.exclusive(lambda: self._weights(list(tokens))).cpu().numpy()
+
+    def _check(self, tokens: int) -> None:
+        """Refuse logit caps, sinks and windows in the last layer: the weights would be wrong."""
+        if not self._engine.model.forward.weighs_plainly(-1, tokens):
+            raise InputError(
+                f"DRAGIN needs attention weights over {tokens} tokens, which "
+                f"{self._engine.model_name} does not provide; choose --policy fl, fs or flare"
+            )
+
+    def _weights(self, tokens: list[int]) -> Tensor:
+        model = self._engine.model
+        extent = model.prefixes.reserve(len(tokens))
+        try:
+            queries = model.queries(extent, tokens)
+            rows = [(extent.start, len(tokens))]
+            keys = model.arena.storage.keys_of(len(queries) - 1, rows)
+            return causal_weights(queries[-1], keys)
+        finally:
+            model.close(extent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +135,7 @@ class Dragin:
         """RIND: the first sentence with uncertain content words, and these words."""
         if not new:
             return None
-        weights = self.attention.attention_of([token.id for token in new]).max(1).mean(0)  # [n]
+        weights = self.attention([token.id for token in new]).max(1).mean(0)  # [n]
         for sentence in sentences_of(new, self.language):
             words = words_of(new, sentence.first, sentence.last)
             values = rind(new, words, weights)
@@ -114,9 +154,7 @@ class Dragin:
         before = [*written.question, *written.kept]
         tokens = [*before, *written.new[: sentence.last]]
         shifted = [(first + len(before), last + len(before)) for first, last in hits]
-        shares = shares_before(
-            self.attention.attention_of([token.id for token in tokens]).mean(0), shifted
-        )
+        shares = shares_before(self.attention([token.id for token in tokens]).mean(0), shifted)
         words = words_of(tokens, 0, len(tokens))
         content = content_of(tokens, words, self.language)
         earlier = [word for word in words if word in content and word not in shifted]

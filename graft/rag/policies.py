@@ -2,8 +2,7 @@
 
 from graft.decode.engine import Engine
 from graft.errors import InputError
-from graft.rag.attention import ModelAttention
-from graft.rag.dragin import PUBLISHED, Dragin, Thresholds
+from graft.rag.dragin import PUBLISHED, Dragin, ModelAttention, Thresholds
 from graft.rag.fixed import FIX_LENGTHS, FixedLength, FixedSentence
 from graft.rag.flare import THRESHOLDS, Flare
 from graft.rag.policy import Policy, check_policy

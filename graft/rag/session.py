@@ -118,11 +118,7 @@ class Session:
         return self._head_seconds
 
     def request(
-        self,
-        prompt: Prompt,
-        params: SamplingParams,
-        rows: PreparedRows,
-        draft: str | None = None,
+        self, prompt: Prompt, params: SamplingParams, rows: PreparedRows, draft: str | None = None
     ) -> PreparedRequest:
         """The request of a call."""
         draft = draft or self.draft

@@ -9,16 +9,18 @@ Thai, ...) are split into character bigrams.
 """
 
 import re
+import sys
 import unicodedata
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from graft.errors import InputError
-from graft.retrieval.bm25s_without_jax import load_bm25s
 from graft.retrieval.retriever import Ranked, Relevance, best_above
 
 K1, B = 1.2, 0.75  # of Lucene and Elasticsearch, as in the papers
@@ -30,6 +32,21 @@ _SIGNS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff"  # accents and Indian vowels,
 _WORD = re.compile(rf"[\w{_SIGNS}]+")
 _UNSPACED_RUN = re.compile(f"([{UNSPACED}]+)")
 OTHER = ""  # every word that is not in the question
+
+
+@cache  # hides JAX once only
+def load_bm25s() -> ModuleType:
+    """The package bm25s, imported without JAX, which then allocates three quarters of the GPU's
+    memory; JAX can still be imported later."""
+    hidden = "jax" not in sys.modules
+    if hidden:
+        sys.modules["jax"] = None  # type: ignore[assignment]  # makes `import jax` fail
+    try:
+        import bm25s
+    finally:
+        if hidden:
+            del sys.modules["jax"]
+    return bm25s
 
 
 def words(text: str) -> list[str]:

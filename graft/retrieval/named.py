@@ -1,18 +1,22 @@
 """Retrievers by name.
 
 `bm25` needs no extra package; `static` (word vectors) and `dense` (all-MiniLM-L6-v2; `dense:NAME`
-any other sentence encoder or folder) need one each. Names joined by + are fused by rank; `hybrid`
-is bm25+static. On a GPU bm25+dense finds more; on a CPU an encoder takes as long as a small
-model's prefill.
+any other sentence encoder or folder) need one each. Names joined by + are fused by reciprocal rank
+(Cormack, Clarke, Büttcher 2009); `hybrid` is bm25+static. On a GPU bm25+dense finds more; on a CPU
+an encoder takes as long as a small model's prefill.
 """
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from graft.errors import InputError
 from graft.retrieval.bm25 import Bm25
-from graft.retrieval.fusion import Fusion
-from graft.retrieval.retriever import Encoder, Retriever
+from graft.retrieval.retriever import Encoder, Relevance, Retriever
 
 BM25 = "bm25"
 CHOICES = "bm25, static, dense, dense:NAME or hybrid, or join several by +"
+RANK_OFFSET = 60  # of the fusion; the first ranks of one retriever do not outweigh all others
 ALIASES = {"bm25s": BM25, "hybrid": f"{BM25}+static"}
 
 
@@ -43,3 +47,21 @@ def find_encoder(name: str) -> Encoder:
     from graft.retrieval.dense import MINILM, DenseEmbeddings
 
     return DenseEmbeddings(name.partition(":")[2] or MINILM)
+
+
+class Fusion:
+    """A text's score is the sum of 1 / (60 + rank) over the retrievers; it is relevant if one of
+    them finds it relevant. Texts with equal scores share the last of their ranks."""
+
+    def __init__(self, retrievers: Sequence[Retriever]) -> None:
+        self._retrievers = tuple(retrievers)
+
+    def relevance(self, question: str, texts: Sequence[str]) -> Relevance:
+        """See Retriever."""
+        scores, relevant = np.zeros(len(texts)), np.zeros(len(texts), bool)
+        for retriever in self._retrievers:
+            found = retriever.relevance(question, texts)
+            ranks = np.searchsorted(np.sort(-found.scores), -found.scores, side="right")  # from 1
+            scores += 1 / (RANK_OFFSET + ranks)
+            relevant |= found.relevant
+        return Relevance(scores, relevant)

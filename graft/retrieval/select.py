@@ -1,6 +1,6 @@
 """Select passages: rank them, and take the best that fit a budget."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -58,11 +58,7 @@ def _adjoin(one: Passage, other: Passage) -> bool:
 
 def _leads(passages: Sequence[Passage]) -> list[int]:
     """First passages of all documents, then second ones, and so on."""
-    return [number for _, number in sorted(_depths(passages))]
-
-
-def _depths(passages: Sequence[Passage]) -> Iterator[tuple[int, int]]:
-    depth = 0
-    for number, passage in enumerate(passages):
-        depth = 0 if passage.start == 0 else depth + 1
-        yield depth, number
+    depths: list[int] = []
+    for passage in passages:
+        depths.append(0 if passage.start == 0 else depths[-1] + 1)
+    return sorted(range(len(passages)), key=depths.__getitem__)

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from graft.errors import InputError
-from graft.retrieval.retriever import Relevance
-from graft.retrieval.windows import best, edges
+from graft.retrieval.retriever import Relevance, best, edges
 
 WINDOW = 32  # words; of 24 to 256 the best recall on QMSum's meetings in the first tenth
 BATCH = 32  # texts whose word vectors are in memory together

@@ -144,13 +144,3 @@ def _batches(nodes: int, sampler: Sampler) -> list[range]:
     if sampler.batchable:
         return [range(nodes)]
     return [range(node, node + 1) for node in range(nodes)]
-
-
-def rapid(shift: Shift) -> Rapid:
-    """The paper's rule."""
-    return Rapid(shift, Shift.paper_rule)
-
-
-def rapid_phat(shift: Shift) -> Rapid:
-    """The rule that samples the shifted target."""
-    return Rapid(shift, Shift.phat_rule)

@@ -6,11 +6,11 @@ from made_up_rows import decode_row as run
 from graft.bench.decoding import (
     decode_ratio,
     decode_speed,
-    drafting,
     first_difference,
     median_row,
+    nodes_per_step,
     prefill_ratio,
-    shares,
+    summed,
     tokens_per_step,
     total_ratio,
 )
@@ -57,45 +57,16 @@ def test_an_engine_without_prefill_time_is_compared_end_to_end():
     assert total_ratio([(run(), silent)]).mean == pytest.approx(2)
 
 
-def test_shares_are_of_all_tokens_largest_first():
-    runs = [
-        run(tokens=10, accepted_by_source={"output": 1, "prompt": 3}),
-        run(tokens=10, accepted_by_source={"prompt": 4, "document": 0}),
-    ]
-    assert list(shares(runs).items()) == [("prompt", 0.35), ("output", 0.05)]
+def test_counts_by_source_are_added_up_largest_first():
+    counts = [{"output": 1, "prompt": 3}, {"prompt": 4}, None]
+    assert list(summed(counts).items()) == [("prompt", 7), ("output", 1)]
 
 
-def test_drafting_is_nodes_per_step_and_acceptance_by_source():
-    runs = [
-        run(
-            steps=4,
-            drafted=20,
-            drafted_by_source={"output": 4, "prompt": 16},
-            accepted_by_source={"prompt": 8},
-        ),
-        run(
-            steps=6,
-            drafted=5,
-            drafted_by_source={"output": 3, "both": 2},
-            accepted_by_source={"output": 1, "both": 2},
-        ),
-    ]
-    found = drafting(runs)
-    assert found.nodes_per_step == 2.5
-    assert (found.all.drafted, found.all.accepted, found.all.rate) == (25, 11, 0.44)
-    assert {name: each.rate for name, each in found.by_source.items()} == {
-        "prompt": 0.5, "output": 1 / 7, "both": 1,
-    }  # fmt: skip
-    assert list(found.by_source) == ["prompt", "output", "both"]
-
-
-def test_drafting_without_nodes_or_sources():
-    assert drafting([run(accepted_by_source={"lookup": 2})]) is None
-    assert drafting([run(steps=0, drafted=0)]) is None
-    old = drafting([run(steps=10, drafted=30, accepted_by_source={"prompt": 6})])
-    assert (old.nodes_per_step, old.all.rate, old.by_source) == (3, 0.2, {})
-    nothing = drafting([run(steps=10, drafted=0, drafted_by_source={})])
-    assert (nothing.nodes_per_step, nothing.all.rate) == (0, None)
+def test_nodes_per_step_of_the_rows_that_count_them():
+    runs = [run(steps=4, drafted=20), run(steps=6, drafted=5), run(steps=9), run(drafted=0)]
+    assert nodes_per_step(runs[:3]) == 2.5
+    assert nodes_per_step(runs[2:3]) is None
+    assert nodes_per_step(runs[3:]) == 0
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def test_summaries_are_per_category_and_overall_against_the_baseline():
     assert rows["qa", "auto"].prefill.mean == 1
     assert rows["qa", "auto"].tokens_per_second == pytest.approx(10)
     assert rows["qa", "auto"].tokens_per_step == 2
-    assert rows["qa", "auto"].shares == {"prompt": 5 / 11}
+    assert rows["qa", "auto"].accepted_by_source == {"prompt": 5}
     assert rows["qa", "plain"].decode.mean == 1
     assert rows_of(found, "auto")["qa", "plain"].decode.mean == pytest.approx(1 / 2)
 

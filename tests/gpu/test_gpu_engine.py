@@ -8,8 +8,8 @@ from test_lossless_streaming import narrow_drafters
 from tiny import tiny_draft_model, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
-from graft.assemble.presets import EITHER_PRESETS, PRESETS
-from graft.assemble.verifiers import make_verifier
+from graft.assemble.loading import make_verifier
+from graft.assemble.presets import NETWORK, presets_of
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.models.chains import Chains
 from graft.draft.models.growth import ChainGrowth
@@ -34,7 +34,7 @@ SETTINGS = {
 def test_drafting_never_changes_the_output_on_a_gpu(forward, params):
     engine = tiny_engine(tiny_network().cuda(), forward=forward)
     plain = engine.generate(PROMPT, params, draft="plain")
-    for preset in PRESETS:
+    for preset in presets_of():
         assert engine.generate(PROMPT, params, draft=preset).token_ids == plain.token_ids
 
 
@@ -45,7 +45,7 @@ def test_a_draft_model_never_changes_the_output_on_a_gpu(forward, params):
     draft_model = tiny_draft_model(forward=forward, device="cuda")
     engine = tiny_engine(tiny_network().cuda(), forward=forward, draft_model=draft_model)
     plain = engine.generate(PROMPT, params, draft="plain")
-    for preset in ("auto", "sd", "sd-tree", *EITHER_PRESETS):
+    for preset in ("auto", "sd", "sd-tree", *presets_of(NETWORK)):
         drafted = engine.generate(PROMPT, params, draft=preset)
         assert drafted.token_ids == plain.token_ids
         stats = drafted.stats
@@ -141,7 +141,7 @@ def test_a_head_never_changes_the_output_on_a_gpu(forward, kind, params):
     engine = tiny_engine(network, forward=forward, heads=[head])
     prompts = [PROMPT * (1 + i % 3) + "the river"[: 2 + i] for i in range(4)]
     plain = [engine.generate(prompt, params, draft="plain").token_ids for prompt in prompts]
-    for preset in (kind, "head", "auto", *EITHER_PRESETS):
+    for preset in (kind, "head", "auto", *presets_of(NETWORK)):
         drafted = engine.generate(prompts, params, draft=preset)
         assert [result.token_ids for result in drafted] == plain
         accepted = sum(result.stats.num_accepted_draft_tokens for result in drafted)
@@ -155,7 +155,7 @@ def test_a_head_never_changes_the_output_on_a_gpu(forward, kind, params):
 def test_invariant_drafting_never_changes_the_output_in_16_bits(forward, dtype, params):
     engine = tiny_engine(tiny_network().cuda().to(dtype), forward=forward, invariant=True)
     plain = engine.generate(PROMPT, params, draft="plain")
-    for preset in PRESETS:
+    for preset in presets_of():
         assert engine.generate(PROMPT, params, draft=preset).token_ids == plain.token_ids
 
 

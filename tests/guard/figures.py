@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from graft import SamplingParams
 from graft.assemble.drafters import Drafters
-from graft.bench.decoding import decode_ratio, drafting, tokens_per_step
+from graft.bench.decoding import decode_ratio, nodes_per_step, tokens_per_step
 from graft.bench.result_file import read_results
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import recordings_of
@@ -61,7 +61,7 @@ def replay_figures() -> Figures:
         steps = sum(run.steps for run in runs)
         found[f"replayed {draft}"] = {
             "tokens per step": tokens_per_step(runs),
-            "nodes per step": drafting(runs).nodes_per_step,
+            "nodes per step": nodes_per_step(runs),
             "lookups per step": lookups() / steps,
             "speed-up": decode_ratio(list(zip(plain, runs, strict=True))).mean,
         }

@@ -83,4 +83,4 @@ def test_a_pool_drafts_from_finished_answers_of_the_same_salt(monkeypatch):
     assert paths(tokens[1], mask[1]) == [[FILLER]] * (NODES - 1)
     assert pools_of(None) is None
     monkeypatch.setenv("GRAFT_POOL", "memory")
-    assert pools_of(None).tokens == 0
+    assert pools_of(None).capacity == 0

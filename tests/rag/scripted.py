@@ -24,7 +24,7 @@ class FixedAttention:
     def __init__(self, *answers):
         self._answers, self.asked = list(answers), []
 
-    def attention_of(self, token_ids):
+    def __call__(self, token_ids):
         self.asked.append(list(token_ids))
         weights = np.asarray(self._answers.pop(0), float)
         assert weights.shape == (len(token_ids), len(token_ids))

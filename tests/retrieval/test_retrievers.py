@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 from tiny_words import made_up_text
 
 from graft.errors import InputError
-from graft.retrieval.fusion import Fusion
-from graft.retrieval.named import retriever
-from graft.retrieval.retriever import Relevance
-from graft.retrieval.windows import best, edges
+from graft.retrieval.named import Fusion, retriever
+from graft.retrieval.retriever import Relevance, best, edges
 
 needs_wordllama = pytest.mark.skipif(
     importlib.util.find_spec("wordllama") is None, reason="wordllama is not installed"

@@ -15,12 +15,16 @@ from graft.errors import InputError
 from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain, from_paths
 from graft.verify.chain import classic, rejection
-from graft.verify.rapid import Shift, rapid, rapid_phat
+from graft.verify.rapid import Rapid, Shift
 from graft.verify.verdict import Promise
 from graft.verify.walk import walk
 
 P, Q = torch.tensor([0.50, 0.30, 0.20]), torch.tensor([0.20, 0.60, 0.20])
-VERIFIERS = {"rapid": rapid, "rapid-phat": rapid_phat}
+VERIFIERS = {
+    "rapid": lambda shift: Rapid(shift, Shift.paper_rule),
+    "rapid-phat": lambda shift: Rapid(shift, Shift.phat_rule),
+}
+rapid = VERIFIERS["rapid"]
 every_verifier = pytest.mark.parametrize("verifier", VERIFIERS)
 every_tail = pytest.mark.parametrize("tail", ["drafter", "target"])
 

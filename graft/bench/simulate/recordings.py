@@ -62,7 +62,14 @@ def recordings_of(results: Results, path: Path) -> dict[Cell, list[Recording]]:
             known.setdefault(key, recording)
     if not known:
         raise InputError(f"{path} has no output of plain decoding; add plain to --draft")
-    return _in_order(known, list(prompts))
+    return {
+        cell: [
+            known[cell, number]
+            for number, context in prompts  # in the order of the file
+            if context == cell.context and (cell, number) in known
+        ]
+        for cell in dict.fromkeys(cell for cell, _ in known)
+    }
 
 
 def _recorded(
@@ -75,16 +82,3 @@ def _recorded(
             ended = reason == "stop"
             limit = max_tokens if ended else len(output)
             yield (cell, number), Recording(number, row.category, prompt, output, limit, ended)
-
-
-def _in_order(
-    known: dict[tuple[Cell, int], Recording], order: list[tuple[int, int]]
-) -> dict[Cell, list[Recording]]:
-    """By cell, with the prompts in the order of the file."""
-    cells = dict.fromkeys(cell for cell, _ in known)
-    return {
-        cell: [
-            known[cell, n] for n, context in order if context == cell.context and (cell, n) in known
-        ]
-        for cell in cells
-    }

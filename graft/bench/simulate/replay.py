@@ -11,7 +11,6 @@ from graft.bench.measure import batched
 from graft.bench.simulate.recorded_model import RecordedForward, RecordedOutputs, SimulatedClock
 from graft.bench.simulate.recordings import Recording
 from graft.decode.engine import Engine
-from graft.decode.output import Result
 from graft.decode.request import Request
 from graft.decode.stats import Stats
 from graft.draft.drafter import Drafter
@@ -111,30 +110,20 @@ def _replayed(
     results = engine.generate(requests)
     for result, each in zip(results, group.values(), strict=True):
         assert result.token_ids == each.output, "a replay must generate what was recorded"
-    return _run(results, list(group.values()), outputs, start, clock.now)
-
-
-def _run(
-    results: list[Result],
-    group: list[Recording],
-    outputs: RecordedOutputs,
-    start: float,
-    end: float,
-) -> DecodeRow:
     counts = Stats.together(result.stats for result in results)
-    categories = {each.category for each in group}
+    categories = {each.category for each in group.values()}
     return DecodeRow(
-        prompts=[each.number for each in group],
+        prompts=[each.number for each in group.values()],
         variant=DRAFT,
         category=categories.pop() if len(categories) == 1 else "mixed",
         batch=len(group),
-        tokens=sum(len(each.output) for each in group),
+        tokens=sum(len(each.output) for each in group.values()),
         first_tokens=outputs.first_tokens,
         steps=counts.steps,
         drafted=counts.num_draft_tokens,
         drafted_by_source=dict(counts.drafted_by_source),
         accepted_by_source=dict(counts.accepted_by_source),
         prefill_seconds=outputs.begun_at - start,
-        decode_seconds=end - outputs.begun_at,
-        total_seconds=end - start,
+        decode_seconds=clock.now - outputs.begun_at,
+        total_seconds=clock.now - start,
     )

@@ -1,77 +1,70 @@
-"""The outcomes of a simulation as tables: for every place drafts by rank, cells as columns."""
+"""The outcomes of a simulation as tables: drafts by speed-up, beside what was measured."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import groupby
+from statistics import geometric_mean
 
 from graft.bench.decoding import PLAIN
-from graft.bench.simulate.recordings import Cell
-from graft.bench.simulate.run import Outcome, Simulated, ranking
+from graft.bench.simulate.run import Outcome, Simulated
 from graft.bench.sizes import short
-from graft.bench.summary import ALL
-from graft.bench.table import Table, number
+from graft.bench.summary import cell_name, overall
+from graft.bench.table import Table, interval, number
 
-DETAILS = "speed-up, tokens/step, nodes/step"
-MAX_DETAILED = 2  # cells that fit a line with all details
+COLUMNS = ("draft", "prompts", "tok/s", "speed-up", "tok/step", "nodes/step")
+MEASURED = ("measured\nspeed-up", "off", "measured\ntok/step")
 
 
 def tables(simulated: Simulated) -> list[Table]:
-    """One for each cost table, batch and context, and one that compares with measurements."""
-    whole = [outcome for outcome in simulated.outcomes if outcome.category == ALL]
-    places = dict.fromkeys((each.costs, each.batch, each.context) for each in whole)
-    made = [_ranked(place, [o for o in whole if _place(o) == place]) for place in places]
-    compared = _compared([each for each in whole if each.draft != PLAIN])
-    return [*made, compared] if compared.rows else made
+    """One for each cost table, context and cell; several cells also together."""
+    whole = {id(each) for each in overall([each.predicted for each in simulated.outcomes])}
+    outcomes = [each for each in simulated.outcomes if id(each.predicted) in whole]
+    made = []
+    for place, group in groupby(outcomes, key=_place):
+        cells = [list(cell) for _, cell in groupby(group, key=lambda each: each.predicted.cell)]
+        made += [_table(f"{place}: {cell_name(cell[0].predicted)}", cell) for cell in cells]
+        if len(cells) > 1:
+            made.append(_ranking(place, [each for cell in cells for each in cell]))
+    return made
 
 
-def _place(outcome: Outcome) -> tuple[str, int, int | None]:
-    return outcome.costs, outcome.batch, outcome.context
+def _place(outcome: Outcome) -> str:
+    context = outcome.priced_context
+    return f"costs {outcome.costs}" + (f", priced at {short(context)}" if context else "")
 
 
-def _ranked(place: tuple[str, int, int | None], outcomes: list[Outcome]) -> Table:
-    costs, batch, context = place
-    at = f", context {short(context)}" if context else ""
-    cells = list(dict.fromkeys(each.cell for each in outcomes))
-    found = {(each.draft, each.cell): each for each in outcomes}
-    detailed = len(cells) <= MAX_DETAILED
-    columns = [
-        "draft",
-        *(_heading(cell, "speed-up" if not detailed else DETAILS) for cell in cells),
-    ]
-    if len(cells) > 1:
-        columns.append("all\nspeed-up")
+def _speedup(outcome: Outcome) -> float:
+    return outcome.predicted.decode.mean if outcome.predicted.decode else 0.0
+
+
+def _table(title: str, outcomes: Sequence[Outcome]) -> Table:
+    compared = any(each.measured and each.predicted.variant != PLAIN for each in outcomes)
     rows = []
-    for draft, mean in ranking(outcomes):
-        row = [draft, *(_words(found[draft, cell], detailed=detailed) for cell in cells)]
-        rows.append([*row, f"{mean:.2f}"] if len(cells) > 1 else row)
-    return Table(f"costs {costs}, batch {batch}{at}", columns, rows)
-
-
-def _heading(cell: Cell, figures: str) -> str:
-    cut = f", {short(cell.context)}" if cell.context else ""
-    return f"{cell.suite}, T {cell.temperature:g}{cut}\n{figures}"
-
-
-def _words(outcome: Outcome, *, detailed: bool) -> str:
-    if not detailed:
-        return f"{outcome.speedup.mean:.2f}"
-    return (
-        f"{outcome.speedup.mean:.2f}  {outcome.tokens_per_step:5.2f}  {outcome.nodes_per_step:5.2f}"
-    )
-
-
-def _compared(outcomes: Sequence[Outcome]) -> Table:
-    columns = ["draft", "on", "speed-up\npredicted", "measured", "off", "tokens/step\npredicted",
-               "measured"]  # fmt: skip
-    rows = [
-        [
-            each.draft,
-            f"{each.cell}, batch {each.batch}",
-            f"{each.speedup.mean:.2f}",
-            number(each.measured_speedup, 2),
-            f"{each.speedup.mean / each.measured_speedup - 1:+.1%}",
-            f"{each.tokens_per_step:.3f}",
-            number(each.measured_tokens_per_step, 3),
+    for outcome in sorted(outcomes, key=_speedup, reverse=True):
+        each, measured = outcome.predicted, outcome.measured
+        row = [
+            each.variant,
+            str(each.prompts),
+            number(each.tokens_per_second, 1),
+            interval(each.decode),
+            number(each.tokens_per_step, 2),
+            number(each.nodes_per_step, 2),
         ]
-        for each in outcomes
-        if each.measured_speedup
-    ]
-    return Table("predicted from plain decoding's outputs, and measured", columns, rows, left=2)
+        if compared:
+            real = measured.decode.mean if measured and measured.decode else None
+            off = f"{_speedup(outcome) / real - 1:+.1%}" if real else number(None, 0)
+            steps = measured.tokens_per_step if measured else None
+            row += [number(real, 2), off, number(steps, 3)]
+        rows.append(row)
+    return Table(title, (*COLUMNS, *MEASURED) if compared else COLUMNS, rows)
+
+
+def _ranking(place: str, outcomes: Sequence[Outcome]) -> Table:
+    """Drafts by the geometric mean of their speed-ups over all cells, the best first."""
+    speedups = defaultdict(list)
+    for outcome in outcomes:
+        speedups[outcome.predicted.variant].append(_speedup(outcome))
+    means = {draft: geometric_mean(values) for draft, values in speedups.items() if all(values)}
+    ranked = sorted(means.items(), key=lambda pair: -pair[1])
+    rows = [[draft, f"{mean:.2f}"] for draft, mean in ranked]
+    return Table(f"{place}: all", ("draft", "speed-up"), rows)

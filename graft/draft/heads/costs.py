@@ -1,26 +1,29 @@
 """Measured costs of a draft head on this machine, stored like the target's step costs.
 
 `head_costs` times the head's levels. `with_overhead` times the rest of a draft: storing features,
-processing the new tokens, building trees.
+processing the new tokens, building trees. `warm_shapes` captures the CUDA graphs before that.
 """
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import torch
 
 from graft.draft.drafter import Budget, DraftContext
-from graft.draft.heads.growth import Beam, DraftInput, Growth
-from graft.draft.heads.head import DraftHead, HeadDrafter
+from graft.draft.heads.growth import BATCHES, Beam, DraftInput, Growth
+from graft.draft.heads.head import BEAMS, DraftHead, HeadDrafter
 from graft.draft.heads.ranks import RANKS
-from graft.draft.heads.shapes import TRIAL
+from graft.draft.heads.shapes import SHAPES, TRIAL
 from graft.models.arena import Extent
 from graft.models.heads.runner import HeadRunner, Memory, Text
 from graft.models.language_model import LanguageModel, TargetStep
 from graft.models.step_costs import LENGTHS, StepCosts, kept_costs
+from graft.sampling import Sampler, SamplingParams
 from graft.tree.draft_tree import chain, root_only
 
 NODES = (1, 2, 4, 8, 16)  # as many as a captured graph has
@@ -97,6 +100,25 @@ def text_of(runner: HeadRunner, memory: Memory, count: int) -> Text:
         size = (count, runner.feature_size)
         features = torch.zeros(size, dtype=runner.dtype, device=runner.device)
     return Text(memory, [_TOKEN] * count, features)
+
+
+def warm_shapes(head: DraftHead, sequences: int = 1) -> None:
+    """Run a draft of every shape, greedy and sampled, for every captured batch size up to the one
+    for so many sequences."""
+    runner = head.runner
+    sampler = Sampler(SamplingParams(temperature=1.0, seed=0), [], runner.model.vocabulary)
+    sizes = BATCHES[: bisect_left(BATCHES, sequences) + 1]
+    beams = BEAMS[runner.config.kind][0], *SHAPES
+    with ExitStack() as stack:
+        texts = [
+            stack.enter_context(read_text(runner, PROMPT)) for _ in range(min(sequences, sizes[-1]))
+        ]
+        for size, beam, each in product(sizes, beams, (None, sampler)):
+            inputs = []
+            for memory, extent in texts[:size]:
+                memory.end = PROMPT  # the same token every time
+                inputs.append(DraftInput(text_of(runner, memory, 1), extent, each))
+            head.growth.begin(inputs, beam)()
 
 
 def measure_overhead(head: DraftHead) -> StepCosts:

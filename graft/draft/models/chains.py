@@ -8,6 +8,7 @@ from graft.errors import InputError
 
 MAX_DEPTH = 8  # of a chain whose depth the cost model chooses
 MAX_GAMMA = 64
+RAPID_GAMMA = 10  # of the paper
 
 
 @dataclass(frozen=True, slots=True)

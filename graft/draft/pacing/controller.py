@@ -14,14 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from graft.draft.drafter import (
-    Budget,
-    Detachable,
-    DraftContext,
-    Drafter,
-    UpdatesAsync,
-    by_drafter,
-)
+from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, UpdatesAsync, by_drafter
 from graft.draft.pacing.estimator import MIN_STEPS, Arm, Estimator, Measured
 from graft.draft.pacing.step_timer import StepSample, StepTimer
 from graft.models.language_model import TargetStep

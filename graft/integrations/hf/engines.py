@@ -11,7 +11,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,12 +30,7 @@ from graft.match.pool import Pools
 from graft.models.checkpoints.pretrained import Checkpoint
 from graft.models.forward_hook import HookForward, is_split
 from graft.models.gpu import fastest_attention
-from graft.models.language_model import (
-    Forward,
-    LanguageModel,
-    name_of,
-    prefill_chunk_size,
-)
+from graft.models.language_model import Forward, LanguageModel, name_of, prefill_chunk_size
 from graft.models.load import LoadedModel, build_forward, longest_context
 from graft.models.rope import STATIC_ROPE
 from graft.models.step_costs import StepCosts, costs_for
@@ -58,23 +53,34 @@ class _Cached:
     costs: StepCosts
 
 
-_cached: weakref.WeakKeyDictionary[PreTrainedModel, _Cached] = weakref.WeakKeyDictionary()
-_locks: weakref.WeakKeyDictionary[PreTrainedModel, Any] = weakref.WeakKeyDictionary()
+@dataclass(slots=True)
+class _Kept:
+    """What is kept while a model lives; callers that use its modules hold the lock."""
+
+    lock: Any = field(default_factory=threading.RLock)
+    cached: _Cached | None = None
+    pools: Pools = field(default_factory=Pools)
+
+
+_kept: weakref.WeakKeyDictionary[PreTrainedModel, _Kept] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
-_pools: weakref.WeakKeyDictionary[PreTrainedModel, Pools] = weakref.WeakKeyDictionary()
+
+
+def _kept_for(model: PreTrainedModel) -> _Kept:
+    with _lock:
+        return _kept.setdefault(model, _Kept())
 
 
 def release(model: PreTrainedModel) -> None:
     """Free the cached engine of a model, on the CPU a packed copy of its weights, and its pools."""
-    with _lock_of(model), _lock:
-        _cached.pop(model, None)
-        _pools.pop(model, None)
+    kept = _kept_for(model)
+    with kept.lock:
+        kept.cached, kept.pools = None, Pools()
 
 
 def pools_of(model: PreTrainedModel) -> Pools:
     """The pools of answers of a model."""
-    with _lock:
-        return _pools.setdefault(model, Pools())
+    return _kept_for(model).pools
 
 
 def with_pool(engine: Engine, draft: str, pools: Pools) -> str:
@@ -94,23 +100,17 @@ def engine_for(model: PreTrainedModel) -> Iterator[Engine]:
     same model wait; afterwards every module is as it was.
     """
     with ExitStack() as held:
-        held.enter_context(_lock_of(model))
+        kept = _kept_for(model)
+        held.enter_context(kept.lock)
         held.enter_context(_evaluating(model))
-        kept = _up_to_date(model)
-        if kept.engine is not None:
+        current = _up_to_date(model, kept)
+        if current.engine is not None:
             held.close()  # it has its own weights and is thread-safe
-            yield kept.engine
+            yield current.engine
         else:
             attention = fastest_attention(model.device)
             forward = cast(Forward, HookForward(model, attention))
-            yield _engine(model, forward, "hook", kept.costs)
-
-
-def _lock_of(model: PreTrainedModel) -> Any:  # noqa: ANN401
-    with _lock:
-        if model not in _locks:
-            _locks[model] = threading.RLock()
-        return _locks[model]
+            yield _engine(model, forward, "hook", current.costs)
 
 
 @contextmanager
@@ -126,23 +126,17 @@ def _evaluating(model: PreTrainedModel) -> Iterator[None]:
             module.training = True
 
 
-def _up_to_date(model: PreTrainedModel) -> _Cached:
-    with _lock:
-        kept = _cached.get(model)
-    structure = _structure(model)
+def _up_to_date(model: PreTrainedModel, kept: _Kept) -> _Cached:
+    last, structure = kept.cached, _structure(model)
     if (
-        kept
-        and kept.structure == structure
-        and (kept.engine is None or kept.checksums == _checksums(model))
+        last
+        and last.structure == structure
+        and (last.engine is None or last.checksums == _checksums(model))
     ):
-        return kept
-    with _lock:
-        _cached.pop(model, None)  # never hold two packed copies
-    del kept
-    fresh = _prepare(model, structure)
-    with _lock:
-        _cached[model] = fresh
-    return fresh
+        return last
+    kept.cached = last = None  # never hold two packed copies
+    kept.cached = _prepare(model, structure)
+    return kept.cached
 
 
 def _prepare(model: PreTrainedModel, structure: tuple) -> _Cached:

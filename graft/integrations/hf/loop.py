@@ -188,11 +188,7 @@ def _run(engine: Engine, requests: list[Request], streamer: BaseStreamer | None)
 
 
 def _output(
-    input_ids: Tensor,
-    rows: list[Row],
-    ends: Ends,
-    results: list[Result],
-    config: GenerationConfig,
+    input_ids: Tensor, rows: list[Row], ends: Ends, results: list[Result], config: GenerationConfig
 ) -> Tensor | GenerateDecoderOnlyOutput:
     """transformers' output: rows padded to the longest one."""
     pad = _pad_token(config)

@@ -13,11 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    LogitsProcessorList,
-    PreTrainedTokenizerBase,
-    StoppingCriteriaList,
-)
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteriaList
 
 from graft.errors import InputError
 

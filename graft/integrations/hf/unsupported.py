@@ -8,10 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, GenerationMixin, LogitsProcessorList, PreTrainedModel
-from transformers.generation import (
-    GenerationMode,
-    UnbatchedClassifierFreeGuidanceLogitsProcessor,
-)
+from transformers.generation import GenerationMode, UnbatchedClassifierFreeGuidanceLogitsProcessor
 
 from graft.errors import InputError
 

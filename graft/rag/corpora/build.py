@@ -16,14 +16,7 @@ import numpy as np
 
 from graft.errors import InputError
 from graft.home import atomic_folder, lock
-from graft.rag.corpora.engines import (
-    BM25,
-    About,
-    Encoders,
-    describe,
-    load_encoders,
-    searched_text,
-)
+from graft.rag.corpora.engines import BM25, About, Encoders, describe, load_encoders, searched_text
 from graft.rag.corpora.folder import (
     LEXICAL,
     PLACES,

@@ -16,18 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from graft.errors import InputError
-from graft.rag.corpora.engines import (
-    BM25,
-    About,
-    Encoders,
-    describe,
-    load_encoders,
-    searched_text,
-)
+from graft.rag.corpora.engines import BM25, About, Encoders, describe, load_encoders, searched_text
 from graft.rag.corpus import Hit, Passage
 from graft.rag.corpus_files import Known, read_passages
 from graft.retrieval.bm25 import K1, B, question_words
-from graft.retrieval.fusion import RANK_OFFSET
+from graft.retrieval.named import RANK_OFFSET
 
 PREFIX = "milvus:"
 TOKEN = "GRAFT_MILVUS_TOKEN"  # noqa: S105  name of an environment variable

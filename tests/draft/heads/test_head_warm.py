@@ -7,10 +7,10 @@ from daily import daily
 from tiny import costs_of, tiny_engine, tiny_network
 from tiny_heads import KINDS, tiny_head
 
+from graft.draft.heads.costs import warm_shapes
 from graft.draft.heads.growth import LaunchedGrowth
 from graft.draft.heads.head import BEAMS, DraftHead, growth_for
 from graft.draft.heads.shapes import SHAPES, TRIAL
-from graft.draft.heads.warm import warm_shapes
 from graft.models.heads.load import run_head
 
 COUNTS = {1: {1}, 2: {1, 2}, 5: {1, 2, 4, 5}, 20: {1, 2, 4, 8, 16}}  # by sequences

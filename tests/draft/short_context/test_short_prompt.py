@@ -14,8 +14,8 @@ from short_prompts import HEAD, TAIL, ends_only
 from tiny import VOCABULARY, costs_of, tiny_draft_model, tiny_engine, tiny_network
 
 from graft.assemble.drafters import make_drafter
+from graft.assemble.loading import make_verifier
 from graft.assemble.resources import DraftResources
-from graft.assemble.verifiers import make_verifier
 from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.draft.combined import Combined
