@@ -1,6 +1,7 @@
 """The Python snippets of docs/quickstart.md run as they are written."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,15 @@ def server(loaded_smollm2):
 
 
 def test_the_engines_snippet_runs(loaded_smollm2, monkeypatch, capsys):
+    """With the beginning of its document, which is prefilled in a tenth of the time."""
     [snippet] = [each for each in SNIPPETS if each not in SERVED]
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(graft, "load", lambda name: loaded_smollm2)
+    beginnings = [
+        replace(each, text=each.text[:600])
+        for each in graft.read_documents(["examples/service_agreement.md"])
+    ]
+    monkeypatch.setattr(graft, "read_documents", lambda paths: beginnings)
     exec(compile(snippet, "quickstart.md", "exec"), {})
     assert len(capsys.readouterr().out.split()) > 20
 
