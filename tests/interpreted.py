@@ -58,8 +58,10 @@ def patch_once(patch: pytest.MonkeyPatch) -> None:
 def keep_shapes(patch: pytest.MonkeyPatch) -> None:
     """Make the types and shapes of blocks once, not for every value."""
     from triton.language import core
+    from triton.language.semantic import TritonSemantic
 
     shapes, blocks, make_block = {}, {}, core.block_type.with_element_ty
+    broadcast = TritonSemantic.broadcast_impl_value
 
     def init(self: Any, handle: Any, type: Any) -> None:
         self.handle, self.type, self.dtype = handle, type, type.scalar
@@ -75,5 +77,13 @@ def keep_shapes(patch: pytest.MonkeyPatch) -> None:
             blocks[key] = make_block(self, scalar)
         return blocks[key]
 
+    def broadcast_others(self: Any, left: Any, right: Any) -> Any:
+        both = left.type.is_block() and right.type.is_block()
+        if both and left.type.shape.values == right.type.shape.values:
+            return left, right
+        return broadcast(self, left, right)
+
+    patch.setattr(TritonSemantic, "broadcast_impl_value", broadcast_others)
+    patch.setattr(core.block_type, "to_ir", lambda self, _: self)
     patch.setattr(core.tensor, "__init__", init)
     patch.setattr(core.block_type, "with_element_ty", with_element_type)

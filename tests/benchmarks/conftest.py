@@ -5,7 +5,7 @@ import json
 import fake_engines
 import pytest
 from made_up_rows import Recorder
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny
 
 from benchmarks.decode.run import Backends, run
 from benchmarks.decode.settings import DecodeSettings
@@ -16,10 +16,7 @@ CATEGORIES = ("writing", "rag", "qa")
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny-model")
-    tiny_network().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("tiny-model"))
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ PRESETS = ["plain", "pld", "copy", "igpg", "auto"]
 WORDS = "the end and the answer in an inn on the river where another one was then there "
 RAGGED = [WORDS[: 5 + 9 * i] for i in range(8)]
 LONG = [3 + i * 7 % 120 for i in range(2 * BLOCK + 50)]
-GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
+GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
 SAMPLED = replace(GREEDY, temperature=0.9, seed=7)
 OPTIONS = {
     "greedy": GREEDY,
