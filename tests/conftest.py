@@ -91,7 +91,9 @@ def load_smollm2(dtype):
         if not any(model.name == "smollm2-135m" and model.folder for model in installed()):
             pytest.skip(f"smollm2-135m is not in {USERS_HOME}; run make setup")
         use_cores()
-        return load("smollm2-135m", dtype=dtype)
+        engine = load("smollm2-135m", dtype=dtype)
+        assert [*engine.drafters.resources.heads.values()]  # loaded, with costs that are not timed
+        return engine
 
 
 @pytest.fixture(scope="session")
