@@ -525,7 +525,7 @@ FORWARD_CASES = [*(("greedy", draft) for draft in DRAFTERS), ("everything", "aut
 
 @pytest.mark.parametrize(("option", "draft"), FORWARD_CASES)
 def test_drafting_never_changes_the_output_of_other_forwards(other_bench, option, draft):
-    params = replace(OPTIONS[option], max_tokens=48, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=72, ignore_eos=True)
     prompts = PROMPTS[:2] if option == "greedy" else PROMPTS[2:]
     results = [other_bench.check(prompt, params, draft) for prompt in prompts]
     assert accepted(results) == 0 if draft == "adversary" else accepted(results) >= 10

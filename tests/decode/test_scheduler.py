@@ -16,8 +16,8 @@ from graft.sampling import SamplingParams
 PRESETS = ["plain", "pld", "copy", "igpg", "auto"]
 WORDS = "the end and the answer in an inn on the river where another one was then there "
 RAGGED = [WORDS[: 5 + 9 * i] for i in range(8)]
-SAMPLED = SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True)
-GREEDY = SamplingParams(max_tokens=24, ignore_eos=True)
+SAMPLED = SamplingParams(temperature=0.8, seed=3, max_tokens=40, ignore_eos=True)
+GREEDY = SamplingParams(max_tokens=40, ignore_eos=True)
 LONG = [3 + i * 7 % 120 for i in range(2 * BLOCK + 50)]
 
 
