@@ -4,11 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from graft.bench import worker
 
 FAKE_WORKER = Path(__file__).parent / "fake_worker.py"
 
 
+@pytest.fixture
 def fake_workers(tmp_path, monkeypatch):
     """Every other engine is played by fake_worker.py; returns the requests that it got."""
     folder = tmp_path / "engines"

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 from daily import daily
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny, tiny_network
 from tiny_heads import KINDS, tiny_head
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
@@ -27,19 +27,13 @@ from graft.sampling import SamplingParams
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("target")
-    tiny_network().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")
 def draft(tmp_path_factory):
     """A draft model of another size with a padded vocabulary."""
-    folder = tmp_path_factory.mktemp("draft")
-    tiny_network(layers=1, hidden=32, vocab=160).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("draft"), layers=1, hidden=32, vocab=160)
 
 
 def load(model, **options):
@@ -161,9 +155,7 @@ def test_head_of_a_hub_id_is_taken_from_the_hubs_cache(target, heads, monkeypatc
 
 def test_head_of_another_model_is_not_used(target, heads, tmp_path):
     shutil.copytree(heads["eagle2"], home() / "heads" / "eagle2")
-    other = tmp_path / "other"
-    tiny_network(seed=9).save_pretrained(other)
-    tiny_tokenizer().save_pretrained(other)
+    other = save_tiny(tmp_path / "other", seed=9)
     assert "head" not in load(other).presets
     with pytest.raises(CheckpointError, match="was trained for other weights") as refused:
         load(other, head=str(heads["eagle2"]))
@@ -246,8 +238,7 @@ def test_only_heads_that_the_draft_uses_are_loaded(target, heads, loaded, option
 
 
 def test_unused_head_of_another_model_is_refused(heads, tmp_path):
-    tiny_network(seed=9).save_pretrained(tmp_path)
-    tiny_tokenizer().save_pretrained(tmp_path)
+    save_tiny(tmp_path, seed=9)
     with pytest.raises(CheckpointError, match="was trained for other weights"):
         load(tmp_path, head=str(heads["eagle2"]), draft="plain")
 

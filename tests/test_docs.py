@@ -110,3 +110,22 @@ def test_a_command_that_is_gone_would_be_found():
     assert unknown("graft run --no-such-option") == "--no-such-option"
     text = "Ask `graft run X` or\n```\ngraft bench \\\n    --gone   # now\n```\n"
     assert [*map(unknown, commands(text))] == ["--gone", None]
+
+
+def test_the_memory_table_follows_from_the_models_shapes():
+    shapes = {  # parameters in billions, layers, KV heads, head size
+        "Qwen2.5-1.5B": (1.54, 28, 2, 128),
+        "Qwen2.5-3B": (3.09, 36, 2, 128),
+        "Qwen2.5-7B": (7.62, 28, 4, 128),
+        "Llama-3.1-8B": (8.03, 32, 8, 128),
+        "Qwen2.5-14B": (14.77, 48, 8, 128),
+        "Qwen2.5-32B": (32.76, 64, 8, 128),
+    }
+    page = (ROOT / "docs" / "quickstart.md").read_text()
+    rows = re.findall(r"^\| (\S+B) \| ([\d.]+) GB \| ([\d.]+) GB \| ([\d.]+) GB \|$", page, re.M)
+    assert [row[0] for row in rows] == list(shapes)
+    for name, *given in rows:
+        billions, layers, heads, size = shapes[name]
+        token = 4 * layers * heads * size / 1e9
+        for shown, exact in zip(given, (2 * billions, 8192 * token, 32768 * token), strict=True):
+            assert float(shown) == pytest.approx(exact, abs=0.051)

@@ -241,7 +241,7 @@ def some_heads():
 @pytest.mark.parametrize(("head", "option", "draft"), some_heads())
 def test_a_head_never_changes_the_output(head_benches, head, option, draft):
     bench = head_benches[head]
-    params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=24, ignore_eos=True)
     place = list(OPTIONS).index(option) % len(PROMPTS)
     result = bench.check(PROMPTS[place], params, preset_of(draft, head))
     wrong = head == "random eagle2"  # adaptive presets soon stop using it
@@ -295,7 +295,7 @@ def test_a_head_with_other_forwards_never_changes_the_output(forward, head):
     options = {"wrap": Late} if forward == "late" else {"forward": forward}
     bench = bench_with_head(head, **options)
     for option in ("greedy", "temperature"):
-        params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
+        params = replace(OPTIONS[option], max_tokens=24, ignore_eos=True)
         result = bench.check(PROMPTS[2], params, head)
         assert accepted([result]) >= 3
         assert rejected([result]) >= 3
@@ -311,7 +311,7 @@ def test_a_head_with_other_forwards_never_changes_the_output(forward, head):
 def test_heads_in_batches_with_cached_prefixes(head, option):
     """A batch, the same batch with a filled prefix cache, and several choices of one prompt."""
     engine = bench_with_head(head).engine
-    params = replace(OPTIONS[option], max_tokens=30, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=20, ignore_eos=True)
     long = [5 + i % 90 for i in range(600)]
     prompts = [*PROMPTS, long, [*long, 7, 8], long[:300]]
     plain = [engine.generate(prompt, params, draft="plain") for prompt in prompts]
@@ -384,10 +384,10 @@ def pool_bench():
 def test_pools_never_change_the_output(pool_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=40)
     results = []
-    for prompt in PROMPTS:  # the second answer copies the first
+    for prompt in PROMPTS[:2]:  # the second answer copies the first
         results += [pool_bench.check(prompt, params, draft, salt=draft) for _ in range(2)]
     other = replace(params, temperature=0.9, seed=11)  # the first ones are rejected here
-    results += [pool_bench.check(prompt, other, draft, salt=draft) for prompt in PROMPTS]
+    results += [pool_bench.check(prompt, other, draft, salt=draft) for prompt in PROMPTS[:2]]
     assert accepted(results) > 0
     assert rejected(results) > 0
     sources = sum((result.stats.drafted_by_source for result in results), start=Counter())

@@ -112,7 +112,7 @@ def test_batches_on_shared_prefixes_while_extents_move(draft, option):
     """A batch with shared beginnings and small extents; the same batch with a filled prefix cache;
     several choices of one prompt."""
     engine = bench_of().engine
-    params = replace(OPTIONS[option], max_tokens=40, ignore_eos=True)
+    params = replace(OPTIONS[option], max_tokens=24, ignore_eos=True)
     long = random_prompt(600, 3)
     prompts = [*PROMPTS, long, [*long, 7, 8], long[:300], long[:520]]
     plain = [engine.generate(prompt, params, draft="plain") for prompt in prompts]

@@ -116,6 +116,13 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return fast
 
 
+def save_tiny(folder: Path, **options: Any) -> Path:
+    """The folder, with a tiny network and its tokenizer."""
+    tiny_network(**options).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
 def _byte_letters() -> dict[int, str]:
     """GPT-2's printable letter for every byte."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]

@@ -1,7 +1,1 @@
-import fake_engines
-import pytest
-
-
-@pytest.fixture
-def fake_workers(tmp_path, monkeypatch):
-    return fake_engines.fake_workers(tmp_path, monkeypatch)
+from fake_engines import fake_workers  # noqa: F401

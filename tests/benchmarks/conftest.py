@@ -2,10 +2,10 @@
 
 import json
 
-import fake_engines
 import pytest
+from fake_engines import FakeGraft, fake_workers  # noqa: F401
 from made_up_rows import Recorder
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny
 
 from benchmarks.decode.run import Backends, run
 from benchmarks.decode.settings import DecodeSettings
@@ -16,10 +16,7 @@ CATEGORIES = ("writing", "rag", "qa")
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tiny-model")
-    tiny_network().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("tiny-model"))
 
 
 @pytest.fixture
@@ -46,11 +43,6 @@ def settings(tiny_folder, questions, tmp_path):
 
 
 @pytest.fixture
-def fake_workers(tmp_path, monkeypatch):
-    return fake_engines.fake_workers(tmp_path, monkeypatch)
-
-
-@pytest.fixture
 def fake_graft(monkeypatch):
     """Graft answers without a model; the requests it got, with the name of the variant's engine."""
     requests = []
@@ -58,7 +50,7 @@ def fake_graft(monkeypatch):
     def start(self, variant):
         if self.dtype == "auto":
             self.dtype = "bf16"
-        return fake_engines.FakeGraft(requests)
+        return FakeGraft(requests)
 
     monkeypatch.setattr(Backends, "_graft", start)
     return requests

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny, tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
 from benchmarks.quality import perplexity
@@ -15,10 +15,7 @@ from graft.bench.result_file import read_results
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A model with a context of 64 tokens."""
-    path = tmp_path_factory.mktemp("tiny-model")
-    tiny_network(max_position_embeddings=64).save_pretrained(path)
-    tiny_tokenizer().save_pretrained(path)
-    return path
+    return save_tiny(tmp_path_factory.mktemp("tiny-model"), max_position_embeddings=64)
 
 
 def call(monkeypatch, capsys, *words):

@@ -132,6 +132,7 @@ def test_a_pool_that_fills_raises_the_tokens_per_step(tasks, monkeypatch):
     assert len(cold) == len(warming.COLUMNS)
 
 
-def test_suites_without_gold_answers_need_a_model(tasks, capsys):
+def test_suites_without_gold_answers_need_a_model(tasks, capsys, monkeypatch):
+    monkeypatch.setattr(warming, "read_tokenizer", lambda _: tiny_tokenizer())
     assert main(["warm", "--suite", "code_edit", "--data", str(tasks), "--split", "all"]) == 1
     assert "--answers model" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny, tiny_network, tiny_tokenizer
 
 from graft.documents import records
 from graft.match.pool import PoolOptions, Pools
@@ -26,10 +26,7 @@ SEA = "an hour on the other shore and then the water was there again and again\n
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     """A model's folder; only its tokenizer is read."""
-    folder = tmp_path_factory.mktemp("tiny-model")
-    tiny_network(layers=1).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("tiny-model"), layers=1)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny
 
 
 def graft(*words):
@@ -16,8 +16,7 @@ def graft(*words):
 
 @pytest.mark.slow
 def test_head_is_trained_and_training_resumes(tmp_path):
-    tiny_network().save_pretrained(tmp_path / "target")
-    tiny_tokenizer().save_pretrained(tmp_path / "target")
+    save_tiny(tmp_path / "target")
     data = tmp_path / "texts.jsonl"
     data.write_text("".join(json.dumps({"text": f"text {n} of the end"}) + "\n" for n in range(60)))
     words = ["longspec", "--data", str(data), "--model", str(tmp_path / "target"), "--device"]

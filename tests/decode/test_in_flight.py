@@ -209,14 +209,18 @@ def test_failing_callback_fails_only_its_request(at_once, late, callback):
         assert engine.model.arena.taken == 0
 
 
-def test_events_before_an_error_can_be_read(at_once, late):
+def fails_after(count, error=ZeroDivisionError):
     def fail(tokens, _):
-        if len(tokens) > 20:
-            raise ZeroDivisionError
+        if len(tokens) > count:
+            raise error
         return False
 
+    return fail
+
+
+def test_events_before_an_error_can_be_read(at_once, late):
     for engine in (at_once, late):
-        stream = engine.stream(Request([5, 6, 7], SAMPLED, "copy", stop_when=fail))
+        stream = engine.stream(Request([5, 6, 7], SAMPLED, "copy", stop_when=fails_after(20)))
         tokens = [next(stream).token for _ in range(17)]
         with pytest.raises(ZeroDivisionError):
             next(stream)
@@ -225,12 +229,8 @@ def test_events_before_an_error_can_be_read(at_once, late):
 
 @pytest.mark.parametrize("last", [0, 3])
 def test_callback_error_in_one_of_n_answers_ends_the_request(at_once, late, last):
-    def fail(tokens, _):
-        if len(tokens) > 3 + last:
-            raise ZeroDivisionError
-        return False
-
     for engine in (at_once, late):
+        fail = fails_after(3 + last)
         request = Request([5, 6, 7], replace(SAMPLED, n=3), "auto", stop_when=fail)
         with pytest.raises(ZeroDivisionError):
             engine.generate(request)
@@ -238,13 +238,9 @@ def test_callback_error_in_one_of_n_answers_ends_the_request(at_once, late, last
 
 
 def test_interrupt_ends_one_answer_and_the_others_continue(at_once, late):
-    def interrupt(tokens, _):
-        if len(tokens) > 12:
-            raise KeyboardInterrupt
-        return False
-
     alone = at_once.generate(RAGGED[3], SAMPLED).token_ids
     good = late.stream(RAGGED[3], SAMPLED)
+    interrupt = fails_after(12, KeyboardInterrupt)
     bad = late.stream(Request([5, 6, 7], SAMPLED, "plain", stop_when=interrupt))
     with pytest.raises(KeyboardInterrupt):
         bad.finish()

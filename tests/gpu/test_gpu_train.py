@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny
 
 from graft.models.heads.files import read_head
 from graft.models.heads.row_masks import FAR, dense_mask, masked_attention, row_mask
@@ -50,8 +50,7 @@ def test_sparse_attention_has_the_outputs_and_gradients_of_dense_attention(bands
     ("kind", "layers"), [("eagle3", 1), ("eagle2", 1), ("longspec", 1), ("longspec", 2)]
 )
 def test_a_head_learns(tmp_path, kind, layers):
-    tiny_network().save_pretrained(tmp_path / "target")
-    tiny_tokenizer().save_pretrained(tmp_path / "target")
+    save_tiny(tmp_path / "target")
     settings = Settings(
         kind=kind, data=(str(written_chats(tmp_path / "chats.jsonl")),), out=tmp_path / "head",
         model=str(tmp_path / "target"), length=128, batch=8, micro_batch=4, steps=150,

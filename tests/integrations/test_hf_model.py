@@ -77,10 +77,10 @@ def test_a_failing_callback_leaves_the_model_as_it_was(noisy, where, error):
     before, fails = snapshot(noisy), Fails(error)
     options = {where: fails if where == "streamer" else [fails]}
     with pytest.raises(type(error)):
-        drafted(noisy, **SHAPES["one"], max_new_tokens=30, do_sample=False, **options)
+        drafted(noisy, **SHAPES["one"], max_new_tokens=12, do_sample=False, **options)
     assert snapshot(noisy) == before
     noisy.eval()
-    assert_same(noisy, **SHAPES["one"], max_new_tokens=30, do_sample=False)
+    assert_same(noisy, **SHAPES["one"], max_new_tokens=12, do_sample=False)
 
 
 def test_callbacks_may_use_the_model_themselves(model):
@@ -145,7 +145,7 @@ CASES += [("hook", change) for change in ("one number", "more tokens", "adapter"
 @pytest.mark.parametrize(("kind", "change"), CASES)
 def test_changed_weights_are_used(kind, change):
     model = make(kind)
-    options = {**SHAPES["ragged"], "max_new_tokens": 20, "do_sample": False}
+    options = {**SHAPES["ragged"], "max_new_tokens": 12, "do_sample": False}
     assert_same(model, **options)
     CHANGES[change](model)
     assert_same(model, **options)

@@ -31,6 +31,7 @@ def small_buckets(monkeypatch):
     monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
     monkeypatch.setattr(forward_graphed, "LARGE", 16)
     monkeypatch.setattr(forward_graphed, "TASKS", 4)
+    monkeypatch.setattr(forward_graphed, "MIXED_TASKS", 8)
     monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 

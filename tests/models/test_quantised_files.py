@@ -69,6 +69,7 @@ def test_forward_for_gpus_multiplies_packed_products(tmp_path, layout, monkeypat
     from graft.models.forward_triton import TritonLayers
 
     monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
+    monkeypatch.setattr(forward_graphed, "TASKS", 4)
     monkeypatch.setattr(forward_graphed.GraphedForward, "sizes", (1, 2, 4, 8))
     folder = save_quantised(tmp_path, layout)
     config, found = config_of(folder), []

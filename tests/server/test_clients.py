@@ -1,16 +1,24 @@
-"""Clients that people use, against the real model."""
+"""Clients that people use and the snippets of docs/quickstart.md, with the real model."""
 
 import json
+import re
 import subprocess
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import openai
 import pytest
 from daily import daily
 from serving import serving
 
+import graft
 from graft.sampling import SamplingParams
 
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "quickstart.md").read_text()
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SERVED = [each for each in SNIPPETS if "8000" in each]
 TOKENS = 16  # of an answer; the least that the client of the Responses API sends
 QUESTION = [{"role": "user", "content": "Name three fruits."}]
 CITY = {
@@ -183,3 +191,24 @@ def test_curl(server, expected):
     assert lines.pop() == "[DONE]"
     deltas = [json.loads(line)["choices"][0]["delta"] for line in lines]
     assert "".join(delta.get("content", "") for delta in deltas) == expected.text
+
+
+@pytest.mark.parametrize("snippet", SERVED, ids=["openai", "langchain", "llama_index"])
+def test_a_clients_snippet_runs(server, snippet, capsys):
+    code = snippet.replace("http://127.0.0.1:8000", server.url).replace('"none"', '"key"')
+    exec(compile(code, "quickstart.md", "exec"), {})
+    assert capsys.readouterr().out.strip()
+
+
+def test_the_engines_snippet_runs(loaded_smollm2, monkeypatch, capsys):
+    """With the beginning of its document, which is prefilled in a tenth of the time."""
+    [snippet] = [each for each in SNIPPETS if each not in SERVED]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(graft, "load", lambda name: loaded_smollm2)
+    beginnings = [
+        replace(each, text=each.text[:600])
+        for each in graft.read_documents(["examples/service_agreement.md"])
+    ]
+    monkeypatch.setattr(graft, "read_documents", lambda paths: beginnings)
+    exec(compile(snippet, "quickstart.md", "exec"), {})
+    assert len(capsys.readouterr().out.split()) > 20

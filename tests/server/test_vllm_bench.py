@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from serving import serving
-from tiny import tiny_engine, tiny_network, tiny_tokenizer
+from tiny import save_tiny, tiny_engine
 
 # What `vllm bench serve` runs; the command itself asks for a distribution named vllm, and builds
 # for CPUs are named otherwise.
@@ -31,8 +31,7 @@ PYTHON = os.environ.get("GRAFT_VLLM_PYTHON")
     ],
 )
 def test_vllm_bench_works_unchanged_and_shows_acceptance(tmp_path, backend, endpoint):
-    tiny_network().save_pretrained(tmp_path)
-    tiny_tokenizer().save_pretrained(tmp_path)
+    save_tiny(tmp_path)
     with serving(tiny_engine(max_batch=4, default_draft="copy")) as running:
         done = subprocess.run(
             [PYTHON, "-c", BENCH, "--backend", backend, "--endpoint", endpoint,

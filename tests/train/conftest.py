@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny
 
 from graft.train.run import train
 from graft.train.settings import Settings
@@ -14,10 +14,7 @@ WORDS = "the contract can be ended in writing and the other side has to answer w
 @pytest.fixture(scope="session")
 def target_folder(tmp_path_factory):
     """A tiny model's folder."""
-    folder = tmp_path_factory.mktemp("target")
-    tiny_network().save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return folder
+    return save_tiny(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="session")

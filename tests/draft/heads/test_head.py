@@ -207,7 +207,7 @@ def test_tree_after_many_steps_equals_a_fresh_prefill(kind):
     target = Target(kind, knows=False, **({"window": 64} if kind == "longspec" else {}))
     random = np.random.default_rng(0)
     context = target.begin(0, PROMPT)
-    for step in range(200):
+    for step in range(70):
         if step % 7 < 3:
             target.propose(0)
         accepted = random.integers(3, 120, random.integers(0, 4)).tolist()

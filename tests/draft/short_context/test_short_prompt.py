@@ -544,7 +544,7 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
     engine.loop.costs = StepCosts((128,), (1, 64), ((0.016, 0.02),))  # rows cost almost nothing
     for model in (engine.model, draft_model.model):
         model.prefixes.use(max_rows=1 << 14)
-    prompt = [i * 5 % vocabulary for i in range(1030)]
+    prompt = [i * 5 % vocabulary for i in range(40 if constraint else 1030)]
     params = SamplingParams(
         temperature=temperature, max_tokens=4, ignore_eos=True, n=draws, seed=11
     )

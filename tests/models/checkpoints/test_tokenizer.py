@@ -3,7 +3,7 @@
 import pytest
 import tiny_gguf
 from jinja2 import TemplateError
-from tiny import tiny_network, tiny_tokenizer
+from tiny import save_tiny, tiny_network, tiny_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -146,8 +146,7 @@ def test_another_token_or_another_way_of_cutting_makes_another_tokenizer(tmp_pat
     assert (
         tokenizer_fingerprint(changed('"add_prefix_space":false', '"add_prefix_space":true')) != own
     )
-    tiny_network(layers=1).save_pretrained(tmp_path)
-    tiny_tokenizer().save_pretrained(tmp_path)
+    save_tiny(tmp_path, layers=1)
     assert tokenizer_fingerprint(read_tokenizer(str(tmp_path))) == own
 
 
