@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 
 from graft.decode.in_flight import InFlightStep, score_parts, step_parts
-from graft.decode.run_ahead import NEXT, drafters_to_skip, parts_ahead
+from graft.decode.run_ahead import run_ahead
 from graft.decode.scheduler import Scheduler, seconds_by_nodes
 from graft.decode.sequence import Sequence
 from graft.decode.stats import clock
@@ -13,7 +13,6 @@ from graft.draft.drafter import Budget, UpdatesAsync, by_drafter
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.verify.draws import Draws
 from graft.verify.verdict import Verifier
 
 log = logging.getLogger(__name__)
@@ -45,7 +44,9 @@ class DecodeLoop:
         self._in_flight = None
         if current:
             launch_ahead = self.model.asynchronous and not current.yields_first_token
-            ahead = self._run_ahead(current) if launch_ahead else None
+            ahead = run_ahead(current, self.scheduler, self.model) if launch_ahead else None
+            if ahead:
+                self._update_async([part.sequence for part in ahead.parts])
             try:
                 current.complete(self.model, self._verify)
                 if ahead:
@@ -73,21 +74,6 @@ class DecodeLoop:
                 sequence.start_drafter()
         self._update_async(decoding)
         return in_flight
-
-    def _run_ahead(self, current: InFlightStep) -> InFlightStep | None:
-        """Score the step after `current` with tokens that only the device knows, if it may."""
-        drafters = drafters_to_skip(current, self.scheduler, self.model)
-        if not drafters or not current.draws:
-            return None
-        since = clock()
-        for drafter in drafters:
-            drafter.skip()
-        sequences = [part.sequence for part in current.parts]
-        extents = [sequence.held_extent for sequence in sequences]
-        logits = self.model.score_ahead(extents, current.draws.on_device)
-        draws = Draws([(sequence.sampler, NEXT) for sequence in sequences], logits)
-        self._update_async(sequences)
-        return InFlightStep(parts_ahead(sequences), list(logits.split(1)), draws, since)
 
     def _draft(self, decoding: list[Sequence], *, prefill: int) -> list[DraftTree]:
         """A draft tree for each sequence; each drafter knows the cost of the step so far."""
