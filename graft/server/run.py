@@ -72,6 +72,8 @@ def listen(host: str, port: int) -> socket.socket:
 def run_server(engine: Engine, settings: ServerSettings, listening: socket.socket) -> None:
     """Serve until a signal arrives."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for handler in logging.getLogger().handlers:  # libraries may set their own loggers to DEBUG
+        handler.setLevel(logging.INFO)
     app = make_app(engine, settings)
     config = uvicorn.Config(
         app,
