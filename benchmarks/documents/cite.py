@@ -23,7 +23,6 @@ from benchmarks.rows import rows_file
 from benchmarks.serve.server import started
 
 CORPUS = "files"
-ASK = " Answer with the sentence or line of the document that says so."
 KINDS = ("retrieved", "cited", "quoted")
 
 
@@ -84,9 +83,8 @@ def upload(client: httpx.Client, folder: Path) -> dict[str, str]:
 def measure(client: httpx.Client, entry: dict[str, Any], asked: dict[str, Any], text: str) -> dict:
     """The row of one question."""
     name, page = entry["name"], asked.get("page")
-    question = asked["question"] + ASK
-    free = ask(client, question, max_tokens=64)
-    quoted = ask(client, question, max_tokens=256, guided_choice=[asked["sentence"]])
+    free = ask(client, asked["question"], max_tokens=48)
+    quoted = ask(client, asked["question"], max_tokens=256, guided_choice=[asked["sentence"]])
     answers = [each["choices"][0]["message"] for each in (free, quoted)]
     passages = free["documents"]["passages"]
     return {

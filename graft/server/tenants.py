@@ -20,6 +20,7 @@ import numpy as np
 from graft.assemble.drafters import Drafters
 from graft.decode.engine import Engine
 from graft.documents import Document
+from graft.draft.drafter import Drafter
 from graft.match.store_files import Manifest, ShardArrays
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store
@@ -93,12 +94,32 @@ class Corpus:
     index: DocumentIndex
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The drafter of one request, which keeps it while corpora change; see `DraftersByName`."""
+
+    name: str
+    drafter: Drafter
+
+    @property
+    def names(self) -> list[str]:
+        """See `DraftersByName`."""
+        return [self.name]
+
+    def __contains__(self, name: object) -> bool:
+        return name == self.name
+
+    def __getitem__(self, name: str) -> Drafter:
+        return self.drafter
+
+
 class Corpora:
     """The corpora of every tenant; safe to call from several threads."""
 
     def __init__(self, engine: Engine, tenants: Tenants, settings: ServerSettings) -> None:
-        self._engine, self._tenants, self._settings = engine, tenants, settings
-        self._lock = threading.Lock()
+        self._engine, self.tenants, self._settings = engine, tenants, settings
+        self._lock = threading.Lock()  # held by one upload or deletion
+        self._changes = threading.Lock()  # held while names and datastores change
         self._corpora: dict[str, dict[str, Corpus]] = {}
         self.shared = DocumentIndex(settings.corpus) if settings.corpus else None
         self._files: CorpusFiles | None = None  # while corpora are restored
@@ -124,14 +145,15 @@ class Corpora:
             self._check_size(others, encoded)
             index = DocumentIndex(documents)
             corpus = Corpus(secrets.token_hex(16), sum(map(len, encoded)), index)
-            store, drafters = self._store(encoded), self._tenants.drafters(tenant)
+            store, drafters = self._store(encoded), self.tenants.drafters(tenant)
             if self._files:
                 self._files.save(tenant, corpus_id, documents)
-            drafters.add_store(corpus.name, store)
             replaced = self.of(tenant).get(corpus_id)
-            self._corpora[tenant] = {**others, corpus_id: corpus}
-            if replaced:
-                drafters.remove_store(replaced.name)
+            with self._changes:
+                drafters.add_store(corpus.name, store)
+                self._corpora[tenant] = {**others, corpus_id: corpus}
+                if replaced:
+                    drafters.remove_store(replaced.name)
         return corpus_id, corpus
 
     def remove(self, tenant: str, corpus_id: str) -> None:
@@ -143,8 +165,9 @@ class Corpora:
                 raise ApiError(f"there is no corpus {corpus_id!r}", 404, param="corpus_id")
             if self._files:
                 self._files.delete(tenant, corpus_id)
-            self._corpora[tenant] = kept
-            self._tenants.drafters(tenant).remove_store(corpus.name)
+            with self._changes:
+                self._corpora[tenant] = kept
+                self.tenants.drafters(tenant).remove_store(corpus.name)
 
     def of(self, tenant: str) -> dict[str, Corpus]:
         """A tenant's corpora by their names."""
@@ -167,9 +190,15 @@ class Corpora:
                 raise ApiError(f"there is no corpus {name!r}", 404, param="corpora")
         return [known[name] for name in wanted]
 
-    def drafts(self, tenant: str) -> list[str]:
-        """The presets that draft from a tenant's corpora."""
-        return [f"store:{corpus.name}" for corpus in self.of(tenant).values()]
+    def drafter(self, tenant: str, method: str) -> Chosen:
+        """The drafter of a preset, which also drafts from the tenant's corpora."""
+        drafters = self.tenants.drafters(tenant)
+        with self._changes:
+            stores = [f"store:{corpus.name}" for corpus in self.of(tenant).values()]
+            name = "+".join([method, *stores]) if method != "plain" else method
+            if name in drafters:
+                return Chosen(name, drafters[name])
+            return Chosen(name, self._engine.exclusive(lambda: drafters[name]))
 
     def _restore(self, files: CorpusFiles) -> None:
         """Add the corpora on disk that belong to the server's keys."""

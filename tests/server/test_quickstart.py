@@ -1,5 +1,6 @@
-"""The Python snippets of docs/quickstart.md run as they are written."""
+"""The Python snippets of docs/quickstart.md, and its notebook, run as they are written."""
 
+import json
 import re
 from pathlib import Path
 
@@ -32,6 +33,25 @@ def test_the_engines_snippet_runs(loaded_smollm2, monkeypatch, capsys):
 def test_a_clients_snippet_runs(server, snippet, capsys):
     exec(compile(snippet.replace("http://127.0.0.1:8000", server.url), "quickstart.md", "exec"), {})
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.slow
+def test_cells_of_the_notebook_run_in_order(loaded_smollm2, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(graft, "load", lambda name: loaded_smollm2)
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    names, printed = {}, []
+    for cell in cells:
+        exec(compile("".join(cell["source"]), "quickstart.ipynb", "exec"), names)
+        printed.append(capsys.readouterr().out)
+    assert all(len(text.split()) > 2 for text in printed)
+    assert "same text: True" in printed[2]
+    shown = ["".join(cell["outputs"][0]["text"]) for cell in cells]
+    assert shown[0] == printed[0]
+    assert [len(text.splitlines()) for text in shown[2:4]] == [
+        len(text.splitlines()) for text in printed[2:4]
+    ]
 
 
 def test_the_memory_table_follows_from_the_models_shapes():

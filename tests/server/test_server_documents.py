@@ -13,6 +13,8 @@ from tiny_office import TABLE, docx
 from tiny_pdf import text_pdf
 
 from graft.decode.document_prompt import GAP, document_prompt
+from graft.decode.prepared_request import PreparedRequest
+from graft.decode.request import Request
 from graft.documents import Document, document_messages
 from graft.sampling import SamplingParams
 from graft.server import tenants
@@ -192,6 +194,19 @@ def test_uploaded_corpora_survive_a_restart(tmp_path, caplog):
     assert caplog.text.count("damaged.json.gz") == 1
     with serving(tiny_engine(), corpora_folder=tmp_path / "kept") as running:
         assert listed("first") == []  # without keys the texts of keys are not shown
+
+
+def test_a_request_keeps_a_corpus_that_is_removed_before_it_starts(server):
+    corpora = server.state.builder.corpora
+    corpora.add("other", "house", [Document("1", ZOO * 3)])
+    chosen = corpora.drafter("other", "auto")
+    corpora.remove("other", "house")
+    request = PreparedRequest(
+        Request(ZOO, SamplingParams(max_tokens=8), chosen.name), drafters=chosen
+    )
+    expected = server.engine.generate(ZOO, SamplingParams(max_tokens=8))
+    assert server.engine.generate(request).text == expected.text
+    assert corpora.drafter("other", "auto").name == "auto"
 
 
 def test_a_corpus_that_cannot_be_kept_is_not_acknowledged(tmp_path):
