@@ -51,7 +51,7 @@ def is_cited(message: dict[str, Any], name: str, page: int | None) -> bool:
     """Whether an annotation has this document and, if it is known, this page."""
     for each in message["annotations"]:
         citation = each["url_citation"]
-        first, last = citation.get("pages") or (page, page)
+        first, last = citation.get("pages") or (0, 0)
         if citation["title"] == name and (page is None or first <= page <= last):
             return True
     return False

@@ -263,7 +263,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, rows_file("serve_corpora", options) as file:
         environment = {**os.environ, "GRAFT_HOME": str(fresh_home(Path(name)))}
         load = asyncio.run(run(options, environment | {"GRAFT_API_KEY": ",".join(KEYS)}))
-        row = {"counts": dict(load.counts), "wrong": len(load.wrong), "first": load.wrong[:5]}
+        row = {"counts": dict(load.counts), "wrong": len(load.wrong), "first": load.wrong[:10]}
         file.row(row)
     sys.stdout.write(f"{row}\n")
     sys.exit(bool(load.wrong))
