@@ -107,9 +107,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="of benchmarks.documents.collect")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--context", default="auto")
+    parser.add_argument("--formats", help="ask about files of these suffixes only: pdf,epub")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    folder = options.folder
+    folder, formats = options.folder, (options.formats or "").split(",")
     options.folder = None
     arguments = [options.model, "--context", options.context, "--max-body", "64"]
     rows = []
@@ -117,6 +118,8 @@ def main() -> None:
         client = httpx.Client(base_url=served.url, timeout=600)
         texts = upload(client, folder)
         for entry in entries():
+            if options.formats and Path(entry["name"]).suffix[1:] not in formats:
+                continue
             for asked in entry["questions"]:
                 rows.append(measure(client, entry, asked, texts[entry["name"]]))
                 file.row(rows[-1])
