@@ -13,6 +13,7 @@ import argparse
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,7 +31,8 @@ ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NEEDS = {"Qwen/": "a GPU and the hub", "docker": "Docker", "FILE.gguf": "a GGUF file"}
 CLIENTS = ("openai", "langchain-openai", "llama-index-llms-openai-like")
-URL = "http://127.0.0.1:8000"  # the page's
+PORT = 8000  # the page's
+URL = f"http://127.0.0.1:{PORT}"
 
 
 def blocks(page: Path) -> tuple[list[str], list[str]]:
@@ -90,6 +92,9 @@ class Newcomer:
     @contextmanager
     def serving(self, command: str) -> Iterator[None]:
         """A server, ended with the block."""
+        with socket.socket() as taken:
+            if taken.connect_ex(("127.0.0.1", PORT)) == 0:
+                raise SystemExit(f"port {PORT} is in use; end the server there first")
         began = time.monotonic()
         process = subprocess.Popen(shlex.split(command), cwd=self.clone, env=self.variables)
         try:

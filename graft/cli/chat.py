@@ -45,7 +45,7 @@ def chat(
     options.check()
     options.pool_options()
     conversation = Conversation(options, options.sampling(), options.documents())
-    if not (server and conversation.find_server()):
+    if not (server and options.pool == "off" and conversation.find_server()):
         conversation.load()
     print(HELP, file=sys.stderr)
     while (line := read_line()) is not None:
