@@ -1,9 +1,9 @@
 """A newcomer's first hour: the commands and snippets of docs/quickstart.md, as they are written.
 
 The tree is cloned, installed with pip into a new virtual environment, and used with an empty home.
-Every `graft run` is typed twice (cold, warm) without and once with a server; then the Python
-snippets run, those of clients against `graft serve`. A row has the exit status, the seconds until
-the first character of the answer and in total. Commands that need what is not here (a GPU,
+Every `graft run` is typed twice (cold, warm), the first one twice more with a server; then the
+Python snippets run, those of clients against `graft serve`. A row has the exit status, the seconds
+until the first character of the answer and in total. Commands that need what is not here (a GPU,
 Docker, a model of the hub) are listed, not run.
 
     python -m benchmarks.newcomer --gguf FILE.gguf --out results/newcomer.jsonl
@@ -124,11 +124,12 @@ def run(newcomer: Newcomer, gguf: Path | None) -> int:
     [server] = [line for line in commands if line == "graft serve smollm2-135m"]
     rows.append(newcomer.type(f"pip install -q {' '.join(CLIENTS)}", kind="install"))
     with newcomer.serving(server):
-        rows.append(newcomer.type(typed[0], kind="with a server"))
+        kinds = "with a server", "with a server, again"
+        rows += [newcomer.type(typed[0], kind=kind) for kind in kinds]
         for number, snippet in enumerate(snippets):
             file = newcomer.clone / f"snippet{number}.py"
             file.write_text(snippet, encoding="utf-8")
-            rows.append(newcomer.type(f"python {file.name}", kind="snippet"))
+            rows.append(newcomer.type(f"python -u {file.name}", kind="snippet"))
     return sum(bool(row["status"]) for row in rows)
 
 
