@@ -11,8 +11,8 @@ COPY pyproject.toml README.md LICENSE ./
 COPY graft graft
 RUN pip install -c constraints.txt '.[server,formats]'
 
-RUN useradd --create-home graft && install -d -o graft /data
-USER graft
+RUN useradd --create-home --uid 1000 graft && install -d -o graft /data
+USER 1000
 WORKDIR /home/graft
 VOLUME /data
 EXPOSE 8000

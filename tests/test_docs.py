@@ -1,8 +1,10 @@
 """What the documentation names is there: files, headings, commands and their options."""
 
+import ast
 import json
 import re
 import shlex
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -91,8 +93,9 @@ def test_commands_are_there_with_their_options(page):
     assert wrong == {}
 
 
-def test_image_is_built_from_files_that_are_there_and_starts_a_command():
-    lines = (ROOT / "Dockerfile").read_text().splitlines()
+@pytest.mark.parametrize("name", ["Dockerfile", "Dockerfile.cuda"])
+def test_image_is_built_from_files_that_are_there_and_starts_a_command(name):
+    lines = (ROOT / name).read_text().splitlines()
     copied = [each for line in lines if line.startswith("COPY ") for each in line.split()[1:-1]]
     sent = (ROOT / ".dockerignore").read_text().splitlines()
     assert sorted(f"!{each}" for each in copied) == [each for each in sent if each[0] == "!"]
@@ -129,3 +132,30 @@ def test_the_memory_table_follows_from_the_models_shapes():
         token = 4 * layers * heads * size / 1e9
         for shown, exact in zip(given, (2 * billions, 8192 * token, 32768 * token), strict=True):
             assert float(shown) == pytest.approx(exact, abs=0.051)
+
+
+def printed_texts() -> list[str]:
+    """The texts of each source file, with a mark for each part that is computed."""
+    found = [(ROOT / "Makefile").read_text()]
+    for file in (ROOT / "graft").rglob("*.py"):
+        nodes = ast.walk(ast.parse(file.read_text()))
+        texts = (node.value for node in nodes if isinstance(node, ast.Constant))
+        found.append("\0".join(text for text in texts if isinstance(text, str)))
+    return found
+
+
+def is_printed(line: str, texts: list[str]) -> bool:
+    """Whether a third of a line's pairs of words are in one of the files."""
+    pairs = [" ".join(pair) for pair in pairwise(line.split())]
+    return any(3 * sum(pair in text for pair in pairs) >= len(pairs) for text in texts)
+
+
+def test_lines_of_the_troubleshooting_page_are_printed():
+    text = (ROOT / "docs" / "troubleshooting.md").read_text()
+    cells = [row.split(" | ")[0] for row in text.splitlines() if row.startswith("| ")]
+    lines = [line for cell in cells for line in INLINE.findall(cell) if line.count(" ") > 3]
+    lines = [re.sub(r"^(error|warning|note|problem): ", "", line) for line in lines]
+    assert len(lines) > 30
+    texts = printed_texts()
+    assert [line for line in lines if not is_printed(line, texts)] == []
+    assert not is_printed("this line is printed by no command of the package", texts)

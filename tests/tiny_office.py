@@ -110,9 +110,11 @@ def epub():
             '<rootfile full-path="book.opf" media-type="application/oebps-package+xml"/>'
             "</rootfiles></container>",
             "book.opf": '<package xmlns="http://www.idpf.org/2007/opf" version="3.0"><metadata/>'
-            '<manifest><item id="a" href="a.xml" media-type="application/xhtml+xml"/></manifest>'
-            '<spine><itemref idref="a"/></spine></package>',
-            "a.xml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{_markup()}</body></html>',
+            '<manifest><item id="b" href="b.xml" media-type="application/xhtml+xml"/>'
+            '<item id="a" href="text/a%20b.xml" media-type="application/xhtml+xml"/></manifest>'
+            '<spine><itemref idref="a"/><itemref idref="b"/></spine></package>',
+            "b.xml": "<html><body><p>The end.</p></body></html>",
+            "text/a b.xml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{_markup()}</body></html>',
         }
     )
 
@@ -122,15 +124,20 @@ def odt():
              ("office", "text", "table")}  # fmt: skip
     spaces = " ".join(f'xmlns:{kind}="{name}"' for kind, name in names.items())
     cells = [
-        "".join(f"<table:table-cell><text:p>{cell}</text:p></table:table-cell>" for cell in row)
+        "".join(
+            f"<table:table-cell><text:p><text:span>{cell}</text:span></text:p></table:table-cell>"
+            for cell in row
+        )  # fmt: skip
         for row in ROWS
     ]
     table = "".join(f"<table:table-row>{row}</table:table-row>" for row in cells)
+    sentence = SENTENCE.replace("lift", "<text:a>lift</text:a>").replace("is ", "is<text:s/>")
     return _zipped(
         {
             "mimetype": "application/vnd.oasis.opendocument.text",
             "content.xml": f"<office:document-content {spaces}><office:body><office:text>"
-            f'<text:h text:outline-level="1">{HEADING}</text:h><text:p>{SENTENCE}</text:p>'
+            "<text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>"
+            f'<text:h text:outline-level="1">{HEADING}</text:h><text:p>{sentence}</text:p>'
             f'<table:table table:name="t">{table}</table:table>'
             "</office:text></office:body></office:document-content>",
         }

@@ -151,18 +151,17 @@ def _speed(rows: list[Row]) -> float:
 
 
 def vllm_proposer(results: Results, served: Results) -> Grid:
-    """Graft's proposer inside vLLM, and `graft serve` with and without drafts."""
-    lines = []
+    """Graft's proposer inside vLLM, and `graft serve` with and without drafts, by requests."""
+    bases = ("plain", "ngram", "ngram5")
+    found: dict[str, list[str]] = {name: [] for name in (*bases, "accepted", "served")}
     for count in (1, 4, 8):
         rows = [_as_decode_row(row) for row in select(results.rows, concurrency=count)]
-        ratios = (decode_speedup(rows, "graft", base) for base in ("plain", "ngram", "ngram5"))
+        for base in bases:
+            found[base].append(interval(decode_speedup(rows, "graft", base)))
         shares = (acceptance(select(rows, variant=name)) for name in ("graft", "ngram", "ngram5"))
-        lines.append([str(count), *map(interval, ratios), " / ".join(map(percent, shares)),
-                      _served(served, count)])  # fmt: skip
-    columns = ["concurrent requests", "proposer vs vLLM", "vs n-gram, 16 tokens",
-               "vs n-gram, 5 tokens", "accepted: proposer / 16 / 5",
-               "`graft serve`: `auto` vs `plain`"]  # fmt: skip
-    return Grid(columns, lines)
+        found["accepted"].append(" / ".join(map(percent, shares)))
+        found["served"].append(_served(served, count))
+    return Grid(figures={name: "; ".join(each) for name, each in found.items()})
 
 
 def _as_decode_row(row: Row) -> Row:

@@ -21,9 +21,6 @@ def serving(load: Results, prefix: Results) -> Grid:
         "completed": f"{long['completed']} and {short['completed']}",
         "different": str(long["different"] + short["different"]),
         "failed": str(sum(row[name] for row in (long, short) for name in ("stuck", "failed"))),
-        "memory": " and ".join(
-            f"{long[f'server_mb_{part}_quarter']:.0f}" for part in ("second", "last")
-        ),  # fmt: skip
         "between": f"{short['between_tokens_p50_ms']:.0f} / {short['between_tokens_p99_ms']:.0f}",
         "alone": f"{short['alone_between_tokens_p50_ms']:.0f} / "
         f"{short['alone_between_tokens_p99_ms']:.0f}",
@@ -33,6 +30,22 @@ def serving(load: Results, prefix: Results) -> Grid:
         figures[f"{kind}_first"] = number(first, 1)
         figures[f"{kind}_later"] = number(sum(later) / len(later), 1)
         figures[f"{kind}_share"] = percent(sum(later) / len(later) / first)
+    return Grid(figures=figures)
+
+
+def documents(cited: Results, load: Results) -> Grid:
+    """Figures of the text."""
+    rows, counts = cited.rows, load.rows[0]["counts"]
+    figures = {
+        "files": str(len({row["document"] for row in rows})),
+        "formats": str(len({row["format"] for row in rows})),
+        "converted": str(len({row["document"] for row in rows if row["converted"]})),
+        "questions": str(len(rows)),
+        **{kind: str(sum(row[kind] for row in rows)) for kind in ("retrieved", "quoted", "cited")},
+        "responses": f"{sum(counts[each] for each in counts if 'status' in each):,}",
+        **{kind: f"{counts[kind]:,}" for kind in ("uploads", "deletions")},
+        "wrong": str(load.rows[0]["wrong"]),
+    }
     return Grid(figures=figures)
 
 
@@ -76,9 +89,10 @@ SECTION = Section(
             "Inside vLLM, and graft serve",
             ["serve_n1_fp32_vllm_proposer", "serve_n1_fp32_throughput"],
             "python -m benchmarks decode --suite squad --engines vllm-graft",
-            """Decoding with Graft's proposer in vLLM 0.32 against vLLM's drafters: 16 SQuAD
-            questions, 96 tokens, fp32. Last column: tokens per second of RAG requests of 64
-            tokens, two repeats.""",
+            """Graft's proposer in vLLM 0.32, 16 SQuAD questions, 96 tokens, fp32, decoding with 1; 4;
+            8 requests at once against vLLM: {plain}; its n-gram drafts of 16 tokens: {ngram}; of 5:
+            {ngram5}; accepted (proposer / 16 / 5): {accepted}. `graft serve`, RAG requests of 64
+            tokens, `auto` against `plain`, two repeats: {served}.""",
             vllm_proposer,
         ),
         Table(
@@ -94,22 +108,32 @@ SECTION = Section(
             "serving",
             "Load and prefix cache",
             ["serve_n1_fp32_load", "serve_n1_any_prefix_cache"],
-            "python -m benchmarks.serve.load --minutes 10",
-            """64 streaming clients, some of which leave early or send invalid requests, for 10
-            and 1.5 minutes: {completed} answers, {different} differ from the same request
-            alone, {failed} stuck or failed, server memory {memory} MB in the second and last
-            quarter; in the newer run {between} ms between tokens (p50 / p99), {alone} for one
-            client alone. First token of a second question about a document of 6,000 tokens:
-            {memory_later} s instead of {memory_first} s ({memory_share}), from disk
-            {disk_later} s ({disk_share}).""",
+            "python -m benchmarks.serve.load",
+            """64 streaming clients for 10 and 1.5 minutes, some leave early or are invalid:
+            {completed} answers, {different} differ from the same request alone, {failed} failed;
+            {between} ms between tokens (p50 / p99), {alone} for one client. First token of a second
+            question about 6,000 tokens: {memory_later} s instead of {memory_first}
+            ({memory_share}), from disk {disk_later} ({disk_share}).""",
             serving,
+        ),
+        Table(
+            "documents",
+            "Documents and corpora",
+            ["documents_xeon_any_formats", "serve_xeon_any_corpora"],
+            "benchmarks.documents.cite",
+            """{files} files of {formats} formats ({converted} converted) in one corpus:
+            {retrieved} of {questions} questions have their sentence in the prompt; an answer
+            with that sentence cites the right file and page in {quoted}, smollm2's own answer in
+            {cited}. 64 clients of 4 keys, 10 minutes, kill -9: {responses} responses, {uploads}
+            uploads, {deletions} deletions, {wrong} lost, mixed up or failed.""",
+            documents,
         ),
         Table(
             "datastores",
             "Datastores",
             ["datastore_n1_corpora", "datastore_n1_passages"],
             "python -m benchmarks.datastore.build corpora.jsonl.gz",
-            """50M tokens of Wikipedia, ShareGPT and Python sources build in {store_build} s
+            """50M tokens of Wikipedia, ShareGPT and Python build in {store_build} s
             with {store_memory} GB, take {store_disk} MB on disk, open in {open} ms and answer a
             query in {query}, REST's {rest}. A BM25 index of {passages} passages builds in {build} s
             with {memory} GB, takes {disk} GB and answers in {search}.""",

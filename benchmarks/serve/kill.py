@@ -29,9 +29,9 @@ from safetensors import SafetensorError, safe_open
 
 from benchmarks.rows import rows_file
 from benchmarks.serve.client import http_client, stream
-from benchmarks.serve.server import free_port, wait_until_ready
+from benchmarks.serve.server import free_port, fresh_home, wait_until_ready
 from benchmarks.serve.throughput import DOCUMENT, Variant, answer_all, make_requests
-from graft.home import TEMPORARY, home
+from graft.home import TEMPORARY
 from graft.models.prefix_files import checksum
 
 WRITER = """
@@ -172,12 +172,7 @@ def run(options: argparse.Namespace) -> int:
     """All kills; 0 if nothing was hurt."""
     with tempfile.TemporaryDirectory() as name, rows_file("serve_kill", options) as file:
         folder = Path(name)
-        own = folder / "home"
-        own.mkdir()
-        for kept in ("models", "costs"):  # what is there already; caches are new ones
-            if (home() / kept).is_dir():
-                (own / kept).symlink_to(home() / kept)
-        environment = {**os.environ, "GRAFT_HOME": str(own)}
+        environment = {**os.environ, "GRAFT_HOME": str(fresh_home(folder))}
         subprocess.run(
             [sys.executable, "-m", "graft", "index", "build", str(folder / "store"), "--model",
              options.model, str(DOCUMENT)],

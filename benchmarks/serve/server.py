@@ -9,9 +9,12 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import httpx
 import psutil
+
+from graft.home import home
 
 READY_SECONDS = 600
 
@@ -42,6 +45,16 @@ def started(arguments: list[str]) -> Iterator[Served]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+def fresh_home(folder: Path) -> Path:
+    """A home of Graft without caches, but with the models and costs of this machine."""
+    own = folder / "home"
+    own.mkdir()
+    for kept in ("models", "checkpoints", "costs", "verified"):
+        if (home() / kept).is_dir():
+            (own / kept).symlink_to(home() / kept)
+    return own
 
 
 def free_port() -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graft.cli.options import JSON, QUESTION, SamplingOptions, parse_size, takes_options
+from graft.cli.options import JSON, QUESTION, SERVER, SamplingOptions, parse_size, takes_options
 from graft.cli.run import read_question
 from graft.cli.show import Spinner, end_line, prompt_parts
 from graft.errors import InputError
@@ -152,6 +152,11 @@ class AskOptions(SamplingOptions):
             return DISK_BYTES
         return parse_size("--cache-size", self.cache_size, "500m or 2g")
 
+    def may_be_served(self) -> bool:
+        """Whether a server has these options: exact reuse, nothing on disk."""
+        given = self.scope, self.share, self.cache_dir, self.guide
+        return self.reuse == "exact" and not self.reorder and given == (None,) * len(given)
+
     def session(self, corpus: "Corpus") -> "Session":
         """A session with the loaded model."""
         from graft.rag import Session
@@ -184,6 +189,7 @@ def ask(
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the rounds as an HTML page.")
     ] = None,
+    server: SERVER = True,
 ) -> None:
     """Answer a question over a corpus, retrieving passages while answering.
 
@@ -192,6 +198,11 @@ def ask(
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
     params, question = options.sampling(), read_question(question)
+    if server and options.corpus and not (json or html or show_rounds) and options.may_be_served():
+        from graft.cli.resident import ask_on_server
+
+        if ask_on_server(question, params, options, paths=options.corpus):
+            return
     session = options.session(options.read_corpus())
     if options.max_tokens is None:
         params = options.sampling(max_tokens=session.family.max_tokens)

@@ -1,13 +1,14 @@
 """`graft chat`: a conversation in the terminal."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from graft.cli.answer import answer
+from graft.cli.answer import Answer, answer
 from graft.cli.documents import fit_documents, keep_documents, report_selection
 from graft.cli.failures import one_line
-from graft.cli.options import COLOR, AnswerOptions, AnswerPool, takes_options
+from graft.cli.options import COLOR, SERVER, AnswerOptions, AnswerPool, takes_options
 from graft.cli.show import end_line, footer, token_printer
 from graft.errors import GraftError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from graft import DocumentPrompt, Engine, SamplingParams
     from graft.decode.output import TokenEvent
     from graft.documents import Document
+    from graft.server.announce import RunningServer
 
 KEPT = "later questions use the same passages; /reset selects new ones"
 HELP = "/reset starts a new conversation, /exit, /quit or Ctrl-D ends it, Ctrl-C stops an answer."
@@ -30,6 +32,7 @@ def chat(
     *,
     options: ChatOptions,
     color: COLOR = False,
+    server: SERVER = True,
 ) -> None:
     """Chat with a model, about documents if any are given.
 
@@ -40,10 +43,10 @@ def chat(
     """
     # Wrong options are refused before torch is imported and a model is loaded.
     options.check()
-    pool = options.pool_options()
-    params, documents = options.sampling(), options.documents()
-    engine = options.load(pool=pool)
-    conversation = Conversation(options, engine, params, documents)
+    options.pool_options()
+    conversation = Conversation(options, options.sampling(), options.documents())
+    if not (server and options.pool == "off" and conversation.find_server()):
+        conversation.load()
     print(HELP, file=sys.stderr)
     while (line := read_line()) is not None:
         if line in ("/exit", "/quit"):
@@ -58,14 +61,30 @@ def chat(
 
 @dataclass(slots=True)
 class Conversation:
-    """The messages so far and the engine that continues them; a failed turn changes nothing."""
+    """The messages so far, and the server or engine that continues them; a failed turn changes
+    nothing."""
 
-    options: AnswerOptions
-    engine: "Engine"
+    options: ChatOptions
     params: "SamplingParams"
     documents: "list[Document]"
+    server: "RunningServer | None" = None
+    engine: "Engine | None" = None
     messages: list[dict[str, str]] = field(default_factory=list)
     first_prompt: "DocumentPrompt | None" = None  # with the documents
+
+    def find_server(self) -> bool:
+        """Whether a running server continues the conversation."""
+        from graft.cli.resident import find_server
+
+        self.server = find_server(self.options, self.options.context if self.documents else None)
+        return self.server is not None
+
+    def load(self) -> "Engine":
+        """The model, which continues the conversation from now on."""
+        self.server = None
+        if self.engine is None:
+            self.engine = self.options.load(pool=self.options.pool_options())
+        return self.engine
 
     def reset(self) -> None:
         """Drop all messages; the documents stay."""
@@ -82,13 +101,7 @@ class Conversation:
 
         try:
             messages = [*self.messages, *self._new_messages(question)]
-            given = answer(
-                self.engine,
-                messages,
-                self.params,
-                self.options.draft,
-                show,
-            )
+            given = self._answer(messages, show, color=color)
         except KeyboardInterrupt:
             print("\nstopped", file=sys.stderr)
             if not pieces:
@@ -100,29 +113,53 @@ class Conversation:
         else:
             reply = given.result.text
             end_line(reply)
-            footer(given, color=color, load_seconds=self._load_seconds())
-            if not self.messages and self.options.cache and self.first_prompt:
-                keep_documents(self.engine, self.first_prompt)
+            self._finish(given, color=color)
         self.messages = [*messages, {"role": "assistant", "content": reply}]
 
-    def _load_seconds(self) -> float:
-        """Of the engine in the footer of the first turn."""
-        return 0.0 if self.messages else self.engine.load_seconds
+    def _answer(
+        self, messages: list[dict[str, str]], show: Callable[[Any], None], *, color: bool
+    ) -> Answer:
+        """The server's answer; the model's if there is none or it does not accept the request."""
+        if self.server:
+            from graft.cli.resident import Reader, request_body
+
+            body = request_body(messages, self.params, trace=color)
+            if given := Reader(self.server, show).answer(body):
+                return given
+        return answer(self.load(), messages, self.params, self.options.draft, show)
+
+    def _finish(self, given: Answer, *, color: bool) -> None:
+        """Print the footer; after the first turn, keep the documents' KV cache on disk."""
+        first = not self.messages
+        if self.server:
+            footer(given, color=color, server=self.server.url)
+            return
+        engine = self.load()
+        footer(given, color=color, load_seconds=engine.load_seconds if first else 0.0)
+        if first and self.options.cache and self.first_prompt:
+            keep_documents(engine, self.first_prompt)
 
     def _new_messages(self, question: str) -> list[dict[str, str]]:
         if self.messages:
             return [{"role": "user", "content": question}]
+        if self.server:
+            from graft.cli.resident import whole_prompt
+
+            tokens = self.options.document_tokens()
+            whole = whole_prompt(self.server, question, self.documents, self.params, tokens)
+            if whole:
+                return whole
+        engine = self.load()  # it selects passages and leaves some of the context free
         prompt = fit_documents(
-            self.engine,
+            engine,
             question,
             self.documents,
             self.params,
             full=self.options.full,
             document_tokens=self.options.document_tokens(),
-            keep_free=self.engine.context_length // 4,
+            keep_free=engine.context_length // 4,
         )
-        auto = bool(self.options.document_tokens())
-        report_selection(prompt, self.engine, self.documents, auto=auto)
+        report_selection(prompt, engine, self.documents, auto=bool(self.options.document_tokens()))
         if not prompt.whole:
             print(KEPT, file=sys.stderr)
         self.first_prompt = prompt

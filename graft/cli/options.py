@@ -24,6 +24,13 @@ if TYPE_CHECKING:
 # Options and arguments of several commands
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 COLOR = Annotated[bool, typer.Option("--color", help="Colour tokens by the source of their draft.")]
+SERVER = Annotated[
+    bool,
+    typer.Option(
+        help="Use the loaded model of a `graft serve` with the same model and options on this "
+        "machine, if one runs.",
+    ),
+]
 QUESTION = Annotated[
     str | None, typer.Argument(help="The question; - or nothing reads standard input.")
 ]

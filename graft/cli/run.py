@@ -9,7 +9,7 @@ import typer
 from graft.cli.answer import Answer, answer
 from graft.cli.compare import Comparison, show_comparison
 from graft.cli.documents import fit_documents, keep_documents, report_selection
-from graft.cli.options import COLOR, JSON, QUESTION, AnswerOptions, takes_options
+from graft.cli.options import COLOR, JSON, QUESTION, SERVER, AnswerOptions, takes_options
 from graft.cli.show import end_line, footer, prefill_tokens_per_second, token_printer
 from graft.errors import InputError
 
@@ -28,13 +28,7 @@ def run(
     ] = False,
     color: COLOR = False,
     json: JSON = False,
-    server: Annotated[
-        bool,
-        typer.Option(
-            help="Use the loaded model of a `graft serve` with the same model and options on this "
-            "machine, if one runs; not with --compare, --json and --full.",
-        ),
-    ] = True,
+    server: SERVER = True,
 ) -> None:
     """Answer a question from documents.
 

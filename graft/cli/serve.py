@@ -20,6 +20,7 @@ from graft.cli.options import (
 from graft.cli.show import Spinner
 from graft.documents.formats import FORMATS
 from graft.errors import InputError
+from graft.home import home
 
 if TYPE_CHECKING:
     from graft.server.settings import ServerSettings
@@ -75,6 +76,14 @@ class ServeOptions(ModelOptions, AnswerPool):
             "also kept on disk, for the next start.",
         ),
     ] = False
+    corpora_folder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Folder that keeps uploaded corpora for the next start; 'none' keeps them in "
+            "memory. By default a folder of the port, in Graft's own.",
+        ),
+    ] = None
     context: CONTEXT = "full"
     max_batch: Annotated[int, typer.Option(min=1, help="Maximum requests running at once.")] = 8
     max_waiting: Annotated[
@@ -106,12 +115,19 @@ class ServeOptions(ModelOptions, AnswerPool):
             api_keys=keys,
             hosts=self.hosts(),
             corpus=corpus,
+            corpora_folder=self.kept_corpora(),
             document_tokens=document_tokens(self.context),
             max_waiting=self.max_waiting,
             timeout=self.timeout,
             grace=self.grace,
             max_body=int(self.max_body * MEGABYTE),
         )
+
+    def kept_corpora(self) -> Path | None:
+        """The folder of uploaded corpora; none for a port that is another one at every start."""
+        if self.corpora_folder:
+            return None if self.corpora_folder == "none" else Path(self.corpora_folder)
+        return home() / "corpora" / str(self.port) if self.port else None
 
     def hosts(self) -> tuple[str, ...]:
         """Host names to accept; empty: any."""

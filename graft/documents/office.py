@@ -1,4 +1,4 @@
-"""Word, PowerPoint, Excel, OpenDocument, EPUB and RTF to Markdown, by kreuzberg.
+"""Word, PowerPoint, Excel and RTF to Markdown, by kreuzberg.
 
 Tables stay tables. The slides of a presentation are its pages. Speaker notes, headers, footers and
 pictures are left out.
@@ -10,11 +10,16 @@ from typing import Any
 
 from graft.documents.formats import OFFICE, SLIDES
 from graft.documents.html import html_text
+from graft.documents.zipped import epub_text, odt_text
 from graft.errors import InputError, missing_dependency
+
+ZIPPED = {".epub": epub_text, ".odt": odt_text}
 
 
 def office_text(data: bytes, path: str) -> str:
     """The document as Markdown; InputError for a damaged one."""
+    if reader := ZIPPED.get(_suffix(path)):
+        return reader(data, path)
     return html_text(_html(data, path).encode(), path)
 
 
@@ -33,7 +38,7 @@ def _html(data: bytes, path: str, mark: str = "") -> str:
         import kreuzberg
     except ModuleNotFoundError as error:
         raise missing_dependency(error) from None
-    suffix = PurePath(path.lower().removesuffix(".gz")).suffix
+    suffix = _suffix(path)
     pages = kreuzberg.PageConfig(
         insert_page_markers=suffix == SLIDES, marker_format=f"\n\n{mark} {{page_num}}\n\n"
     )
@@ -44,3 +49,7 @@ def _html(data: bytes, path: str, mark: str = "") -> str:
     except kreuzberg.KreuzbergError as error:
         reason = " ".join(str(error).split())
         raise InputError(f"document {path} cannot be read as {suffix}: {reason}") from None
+
+
+def _suffix(path: str) -> str:
+    return PurePath(path.lower().removesuffix(".gz")).suffix

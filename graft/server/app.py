@@ -54,9 +54,8 @@ class Server:
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self.engine, self.settings = engine, settings
-        grammars, tenants = Grammars(engine), Tenants(engine)
-        corpora = Corpora(engine, tenants, settings)
-        self.builder = RequestBuilder(engine, grammars, tenants, corpora, settings)
+        grammars, corpora = Grammars(engine), Corpora(engine, Tenants(engine), settings)
+        self.builder = RequestBuilder(engine, grammars, corpora, settings)
         self.texts = TokenTexts(engine, grammars)
         self.metrics = Metrics(engine, self.builder.model_name)
         self.worker = Worker(

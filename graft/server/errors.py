@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from graft.errors import ContextLengthError, GraftError, InputError
+from graft.errors import CheckpointError, ContextLengthError, GraftError, InputError
 from graft.models.arena import OutOfRowsError
 from graft.sampling import SamplingParams
 
@@ -57,6 +57,9 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, InputError):
         first = line.partition(" ")[0]
         return ApiError(line, param=first if first in PARAMETERS else None)
+    if isinstance(error, CheckpointError):  # the disk is full or cannot be written
+        log.error("%s", line)
+        return ApiError("the server cannot keep this on disk; see its log", 507, SERVER_ERROR)
     error_id = secrets.token_hex(6)
     log.error("internal error %s", error_id, exc_info=error)
     return ApiError(f"internal error {error_id}; see the server's log", 500, SERVER_ERROR)

@@ -30,7 +30,7 @@ from graft.server.schema import (
     as_documents,
 )
 from graft.server.settings import ServerSettings
-from graft.server.tenants import Corpora, Tenants
+from graft.server.tenants import Corpora
 
 TEMPERATURE = 1.0  # OpenAI's default, not the model's
 SAMPLING_FIELDS = (
@@ -54,7 +54,6 @@ class RequestBuilder:
 
     engine: Engine
     grammars: Grammars
-    tenants: Tenants
     corpora: Corpora
     settings: ServerSettings
 
@@ -161,12 +160,13 @@ class RequestBuilder:
         grammar = json_grammar(schema) if schema else _grammar(body)
         if grammar and body.ignore_eos:
             raise InputError("ignore_eos cannot be combined with a structured output")
-        draft, draft_tokens = self._draft(body.speculative, tenant)
+        method, draft_tokens = self._method(body.speculative)
+        chosen = self.corpora.drafter(tenant, method)
         texts, prediction = self._texts(body)
         request = Request(
             prompt,
             params,
-            draft,
+            chosen.name,
             texts,
             prediction or None,
             draft_tokens=draft_tokens,
@@ -175,10 +175,10 @@ class RequestBuilder:
         return PreparedRequest(
             request,
             constrain=self.grammars.constrain(grammar) if grammar else None,
-            drafters=self.tenants.drafters(tenant),
+            drafters=chosen,
         )
 
-    def _draft(self, chosen: Speculative | None, tenant: str) -> tuple[str, int | None]:
+    def _method(self, chosen: Speculative | None) -> tuple[str, int | None]:
         """The preset and the maximum of draft tokens per step. Clients choose among the server's
         presets only: the name of a datastore is the path of a file."""
         chosen, default = chosen or Speculative(), self.engine.default_draft
@@ -190,8 +190,6 @@ class RequestBuilder:
                 f"unknown speculative method {method!r}; choose one of {', '.join(self.methods)}",
                 param="speculative.method",
             )
-        if method != "plain":
-            method = "+".join([method, *self.corpora.drafts(tenant)])
         return method, chosen.num_tokens
 
     def _texts(self, body: Sampled) -> tuple[list[str], str]:

@@ -26,10 +26,13 @@ class GracefulServer(uvicorn.Server):
     period; on the second it exits at once. While it runs, it is announced to `graft run`."""
 
     announcement: RunningServer | None = None
+    ready: str = ""  # logged when it listens
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See uvicorn."""
         await super().startup(sockets)
+        if self.started and self.ready:
+            log.info(self.ready)
         if self.started and self.announcement:
             try:
                 announce(self.announcement)
@@ -72,6 +75,8 @@ def listen(host: str, port: int) -> socket.socket:
 def run_server(engine: Engine, settings: ServerSettings, listening: socket.socket) -> None:
     """Serve until a signal arrives."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for handler in logging.getLogger().handlers:  # libraries may set their own loggers to DEBUG
+        handler.setLevel(logging.INFO)
     app = make_app(engine, settings)
     config = uvicorn.Config(
         app,
@@ -83,11 +88,11 @@ def run_server(engine: Engine, settings: ServerSettings, listening: socket.socke
     )
     host, port = listening.getsockname()[:2]
     host = f"[{host}]" if ":" in host else host
-    log.info(
-        "%s is ready at http://%s:%d/v1 (drafting: %s); playground at http://%s:%d/",
-        settings.name or engine.model_name, host, port, engine.default_draft, host, port,
-    )  # fmt: skip
     server = GracefulServer(config)
+    name, url = settings.name or engine.model_name, f"http://{host}:{port}"
+    server.ready = (
+        f"{name} is ready at {url}/v1 (drafting: {engine.default_draft}); playground at {url}/"
+    )
     server.announcement = announcement_of(app.state.server, listening)
     server.run(sockets=[listening])
 

@@ -1,6 +1,7 @@
 """The settings of a server."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from graft.documents import Document
@@ -25,5 +26,6 @@ class ServerSettings:
     max_document_characters: int = 1_000_000  # of a request's texts together
     corpus: tuple[Document, ...] = ()  # of every key; answers a chat that names no other
     document_tokens: int | None = None  # of longer documents, passages of so many tokens are used
+    corpora_folder: Path | None = None  # keeps uploaded corpora; None: they are lost at a restart
     max_corpora: int = 8  # of one key
     max_corpus_tokens: int = 4_000_000  # of all corpora of one key

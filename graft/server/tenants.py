@@ -2,10 +2,12 @@
 
 Drafters learn how often their drafts are accepted, so their drafts depend on the texts they have
 drafted for. Each key therefore has its own. A corpus is in memory: its documents, which answer
-requests that name it, and a datastore (a suffix array), from which all requests of its key draft.
-The server's own corpus belongs to every key and has no datastore.
+requests that name it, and a datastore (a suffix array), from which all requests of its key draft;
+`corpus_files.py` keeps the documents on disk. The server's own corpus belongs to every key and has
+no datastore.
 """
 
+import logging
 import secrets
 import threading
 from collections.abc import Sequence
@@ -18,6 +20,7 @@ import numpy as np
 from graft.assemble.drafters import Drafters
 from graft.decode.engine import Engine
 from graft.documents import Document
+from graft.draft.drafter import Drafter
 from graft.match.store_files import Manifest, ShardArrays
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store
@@ -25,10 +28,13 @@ from graft.match.suffix_sort import suffix_array
 from graft.models.checkpoints.tokenizer import tokenizer_fingerprint, vocabulary_size
 from graft.retrieval.bm25 import Bm25Index
 from graft.retrieval.passage import split
+from graft.server.corpus_files import CorpusFiles
 from graft.server.errors import ApiError
+from graft.server.middleware import tenant_of
 from graft.server.passages import Passages
 from graft.server.settings import ServerSettings
 
+log = logging.getLogger("graft.server")
 SHARED = "default"  # the name of the server's own corpus
 MAX_CHARACTERS = 2_000_000  # of a corpus that is searched without an index, in 0.35 s of CPU time
 BEST_PASSAGES = 64
@@ -88,19 +94,43 @@ class Corpus:
     index: DocumentIndex
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The drafter of one request, which keeps it while corpora change; see `DraftersByName`."""
+
+    name: str
+    drafter: Drafter
+
+    @property
+    def names(self) -> list[str]:
+        """See `DraftersByName`."""
+        return [self.name]
+
+    def __contains__(self, name: object) -> bool:
+        return name == self.name
+
+    def __getitem__(self, name: str) -> Drafter:
+        return self.drafter
+
+
 class Corpora:
     """The corpora of every tenant; safe to call from several threads."""
 
     def __init__(self, engine: Engine, tenants: Tenants, settings: ServerSettings) -> None:
-        self._engine, self._tenants, self._settings = engine, tenants, settings
-        self._lock = threading.Lock()
+        self._engine, self.tenants, self._settings = engine, tenants, settings
+        self._lock = threading.Lock()  # held by one upload or deletion
+        self._changes = threading.Lock()  # held while names and datastores change
         self._corpora: dict[str, dict[str, Corpus]] = {}
         self.shared = DocumentIndex(settings.corpus) if settings.corpus else None
+        self._files: CorpusFiles | None = None  # while corpora are restored
+        if settings.corpora_folder:
+            self._restore(files := CorpusFiles(settings.corpora_folder))
+            self._files = files
 
     def add(
         self, tenant: str, corpus_id: str | None, documents: list[Document]
     ) -> tuple[str, Corpus]:
-        """Index documents; a corpus of the same name is replaced."""
+        """Index documents and keep them on disk; a corpus of the same name is replaced."""
         corpus_id = corpus_id or secrets.token_hex(8)
         if corpus_id == SHARED and self.shared:
             raise ApiError(f"the corpus {SHARED!r} is the server's; choose another name", 409)
@@ -115,12 +145,15 @@ class Corpora:
             self._check_size(others, encoded)
             index = DocumentIndex(documents)
             corpus = Corpus(secrets.token_hex(16), sum(map(len, encoded)), index)
-            drafters = self._tenants.drafters(tenant)
-            drafters.add_store(corpus.name, self._store(encoded))
+            store, drafters = self._store(encoded), self.tenants.drafters(tenant)
+            if self._files:
+                self._files.save(tenant, corpus_id, documents)
             replaced = self.of(tenant).get(corpus_id)
-            self._corpora[tenant] = {**others, corpus_id: corpus}
-            if replaced:
-                drafters.remove_store(replaced.name)
+            with self._changes:
+                drafters.add_store(corpus.name, store)
+                self._corpora[tenant] = {**others, corpus_id: corpus}
+                if replaced:
+                    drafters.remove_store(replaced.name)
         return corpus_id, corpus
 
     def remove(self, tenant: str, corpus_id: str) -> None:
@@ -130,8 +163,11 @@ class Corpora:
             corpus = kept.pop(corpus_id, None)
             if corpus is None:
                 raise ApiError(f"there is no corpus {corpus_id!r}", 404, param="corpus_id")
-            self._corpora[tenant] = kept
-            self._tenants.drafters(tenant).remove_store(corpus.name)
+            if self._files:
+                self._files.delete(tenant, corpus_id)
+            with self._changes:
+                self._corpora[tenant] = kept
+                self.tenants.drafters(tenant).remove_store(corpus.name)
 
     def of(self, tenant: str) -> dict[str, Corpus]:
         """A tenant's corpora by their names."""
@@ -154,9 +190,26 @@ class Corpora:
                 raise ApiError(f"there is no corpus {name!r}", 404, param="corpora")
         return [known[name] for name in wanted]
 
-    def drafts(self, tenant: str) -> list[str]:
-        """The presets that draft from a tenant's corpora."""
-        return [f"store:{corpus.name}" for corpus in self.of(tenant).values()]
+    def drafter(self, tenant: str, method: str) -> Chosen:
+        """The drafter of a preset, which also drafts from the tenant's corpora."""
+        drafters = self.tenants.drafters(tenant)
+        with self._changes:
+            stores = [f"store:{corpus.name}" for corpus in self.of(tenant).values()]
+            name = "+".join([method, *stores]) if method != "plain" else method
+            if name in drafters:
+                return Chosen(name, drafters[name])
+            return Chosen(name, self._engine.exclusive(lambda: drafters[name]))
+
+    def _restore(self, files: CorpusFiles) -> None:
+        """Add the corpora on disk that belong to the server's keys."""
+        tenants = [tenant_of(key) for key in self._settings.api_keys] or [""]
+        for tenant, corpus_id, documents in files.load(tenants):
+            try:
+                self.add(tenant, corpus_id, documents)
+            except ApiError as error:
+                log.warning("corpus %r is not restored: %s", corpus_id, error)
+        if count := sum(map(len, self._corpora.values())):
+            log.info("corpora of earlier uploads: %d, in %s", count, files.folder)
 
     def _check_size(self, others: dict[str, Corpus], encoded: list[list[int]]) -> None:
         tokens, limit = sum(map(len, encoded)), self._settings.max_corpus_tokens

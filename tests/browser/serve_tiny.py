@@ -18,6 +18,7 @@ def main(seconds):
 
     engine.loop.step = slowly
     running = Serving(engine)
+    running.socket.listen()  # a client that reads the address may connect at once
     sys.stdout.write(f"{running.url}\n")
     sys.stdout.flush()
     running.server.run(sockets=[running.socket])

@@ -124,3 +124,16 @@ def test_version_is_printed(cli):
     done = cli("--version")
     assert done.exit_code == 0
     assert done.stdout.startswith("graft ")
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_reports_of_leaks_at_exit_are_hidden_if_triton_is_loaded(loaded):
+    code = (
+        "import atexit, os, sys; atexit.register(os.write, 2, b'leaked 514 functions');"
+        f"sys.modules.update({{'triton.binding': os}} if {loaded} else {{}});"
+        "sys.argv = ['graft', '--no-such-option']; from graft.cli.main import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "No such option" in done.stderr
+    assert ("leaked" in done.stderr) is not loaded

@@ -16,6 +16,7 @@ from serving import serving
 from tiny import tiny_engine
 
 import graft
+from graft.cli import resident
 from graft.cli.documents import report_selection
 from graft.cli.options import AnswerOptions
 from graft.cli.resident import find_server, options_of
@@ -95,8 +96,8 @@ def test_server_is_announced_while_it_runs(local):
     with served() as running:
         [server] = running_servers()
         assert (server.url, server.pid) == (running.url, os.getpid())
-        assert find_server(AnswerOptions()) == server
-        assert find_server(AnswerOptions(kv_cache=1.0)) == server
+        assert find_server(AnswerOptions(), None) == server
+        assert find_server(AnswerOptions(kv_cache=1.0), None) == server
     assert states() == []
     with served(options=None):
         assert states() == []
@@ -109,7 +110,8 @@ def test_server_is_announced_while_it_runs(local):
 )  # fmt: skip
 def test_another_option_is_another_answer(local, options):
     with served():
-        assert find_server(AnswerOptions(**options)) is None
+        chosen = AnswerOptions(**options)
+        assert find_server(chosen, chosen.context if chosen.doc else None) is None
         assert len(states()) == 1
 
 
@@ -118,16 +120,16 @@ def test_another_model_version_or_machine_is_not_used(local, monkeypatch):
         [server] = running_servers()
         for change in ({"fingerprint": "x"}, {"version": "0"}):
             announce(replace(server, **change))
-            assert find_server(AnswerOptions()) is None
+            assert find_server(AnswerOptions(), None) is None
         announce(server)
-        assert find_server(AnswerOptions()) == server
+        assert find_server(AnswerOptions(), None) == server
         monkeypatch.setattr("platform.node", lambda: "elsewhere")
-        assert find_server(AnswerOptions()) is None
+        assert find_server(AnswerOptions(), None) is None
 
 
 def test_key_is_taken_from_the_environment(cli, local, monkeypatch):
     with served(api_keys=("first", "second")):
-        assert find_server(AnswerOptions()) is None
+        assert find_server(AnswerOptions(), None) is None
         monkeypatch.setenv("GRAFT_API_KEY", "second")
         assert cli("run", QUESTION, *SAMPLED).exit_code == 0
         assert local.loads == 0
@@ -142,10 +144,10 @@ def test_stale_files_are_ignored_and_removed(cli, local):
     with served():
         [server] = running_servers()
         announce(replace(server, pid=ended.pid))  # of a killed server
-        assert find_server(AnswerOptions()) == server
+        assert find_server(AnswerOptions(), None) == server
         assert len(states()) == 1
         announce(replace(server, instance="another"))  # its port belongs to another server
-        assert find_server(AnswerOptions()) is None
+        assert find_server(AnswerOptions(), None) is None
         assert states() == []
     announce(server)  # nothing listens
     (home() / "servers" / f"{server.machine}-1.json").write_text("{")
@@ -198,3 +200,62 @@ def test_streams_and_responses_have_the_selection(local):
     prompt = document_prompt(local, QUESTION, [Document("a", FILLER * 60)], params)
     assert whole == prompt.as_dict()
     assert report_selection(prompt, local, [Document("a", "")]) is None
+
+
+def test_chat_has_the_answers_of_a_loaded_model(cli, local, documents):
+    turns = f"{QUESTION}\nand the inn?\n/reset\n{QUESTION}\n"
+    command = ("chat", "--doc", documents / "zoo.md", *SAMPLED)
+    with served() as running:
+        there = cli(*command, stdin=turns)
+        assert (there.exit_code, local.loads) == (0, 0), there.output
+        here = cli(*command, "--no-server", stdin=turns)
+    assert local.loads == 1
+    assert here.stdout == there.stdout
+    assert there.stdout.count("\n") >= 3
+    assert there.stderr.count(f"by the server at {running.url}") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("long.txt", ()), ("zoo.md", ("--full",)), (None, ("--color",))]
+)
+def test_chat_loads_the_model_only_to_select_passages(cli, local, documents, name, options):
+    chosen = ("--doc", documents / name) if name else ()
+    with served():
+        done = cli("chat", *chosen, *options, *SAMPLED, stdin=f"{QUESTION}\n")
+    assert done.exit_code == 0, done.output
+    assert local.loads == (name == "long.txt")
+
+
+def test_chat_goes_on_with_the_model_when_the_server_is_gone(cli, local, monkeypatch):
+    with served():
+        monkeypatch.setattr(resident.Reader, "answer", lambda self, body: None)
+        done = cli("chat", *SAMPLED, stdin=f"{QUESTION}\n{QUESTION}\n")
+    assert done.exit_code == 0
+    assert local.loads == 1
+    assert "by the server" not in done.stderr
+
+
+@pytest.mark.parametrize("policy", ["fs", "flare"])
+def test_ask_has_the_answer_of_a_loaded_model(cli, local, documents, policy):
+    command = ("ask", QUESTION, "--corpus", documents, "--policy", policy, *SAMPLED)
+    with served(corpus=(Document("other.md", "the lift"),)) as running:
+        there = cli(*command)
+        assert (there.exit_code, local.loads) == (0, 0), there.output
+        here = cli(*command, "--no-server")
+    assert local.loads == 1
+    assert here.stdout == there.stdout != "\n"
+    assert f"by the server at {running.url}" in there.stderr
+    assert there.stderr.split(" · ")[:2] == here.stderr.split(" · ")[:2]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [("--json",), ("--show-rounds",), ("--reuse", "off"), ("--guide",), ("--corpus", "rows.jsonl")],
+)
+def test_options_of_ask_that_need_the_model_load_it(cli, local, documents, option, monkeypatch):
+    monkeypatch.chdir(documents)
+    (documents / "rows.jsonl").write_text('{"text": "the zebra lives on the river"}\n')
+    with served():
+        done = cli("ask", QUESTION, "--corpus", "zoo.md", "--policy", "fs", *SAMPLED, *option)
+    assert done.exit_code == 0, done.output
+    assert local.loads == 1

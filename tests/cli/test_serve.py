@@ -8,6 +8,7 @@ import graft.server.preload
 import graft.server.run
 from graft.cli.serve import LOOPBACK, ServeOptions
 from graft.documents.prompt import AUTO_TOKENS
+from graft.home import home
 from graft.match.pool import PoolOptions
 from graft.server.settings import ServerSettings
 
@@ -70,9 +71,23 @@ def test_config_number_may_be_a_string_option(cli, engine, served, tmp_path):
 
 
 def test_defaults_are_the_servers_own():
-    settings = ServeOptions().settings()
+    settings = ServeOptions(corpora_folder="none").settings()
     assert settings == ServerSettings(hosts=LOOPBACK, options=settings.options)
     assert ServeOptions().host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("options", "folder"),
+    [
+        ({}, "corpora/8000"),
+        ({"port": 9}, "corpora/9"),
+        ({"port": 0}, None),
+        ({"port": 0, "corpora_folder": "/kept"}, "/kept"),
+        ({"corpora_folder": "none"}, None),
+    ],
+)
+def test_uploads_are_kept_by_port(options, folder):
+    assert ServeOptions(**options).settings().corpora_folder == (folder and home() / folder)
 
 
 @pytest.mark.parametrize(

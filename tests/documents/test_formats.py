@@ -7,7 +7,7 @@ from email.message import EmailMessage
 import pytest
 from tiny_office import HEADING, SENTENCE, TABLE, docx, epub, odt, pptx, rtf, xlsx
 
-from graft.documents import read_document, read_documents
+from graft.documents import read_document, read_documents, zipped
 from graft.documents.formats import MAIL, OFFICE
 from graft.documents.read import parse_document
 from graft.errors import InputError, MissingDependencyError
@@ -41,6 +41,17 @@ def test_headings_sentences_and_tables_are_kept(suffix):
     if suffix in (".docx", ".odt", ".epub"):
         assert f"# {HEADING}" in text
         assert TABLE in text
+
+
+def test_books_and_open_documents_need_no_package_and_lose_no_text(monkeypatch):
+    monkeypatch.setitem(sys.modules, "kreuzberg", None)
+    text = parse_document(odt(), "a.odt", LIMIT).text
+    assert text.strip() == f"# {HEADING}\n\n{SENTENCE}\n\n{TABLE}"
+    book = parse_document(epub(), "a.epub.gz", LIMIT).text
+    assert book.index(SENTENCE) < book.index(TABLE) < book.index("The end.")
+    monkeypatch.setattr(zipped, "MAX_BYTES", 100)
+    with pytest.raises(InputError, match="content.xml has more than 0 MB"):
+        parse_document(odt(), "a.odt", LIMIT)
 
 
 def test_slides_are_pages():

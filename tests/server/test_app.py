@@ -420,7 +420,7 @@ def test_keys_share_neither_prefixes_nor_corpora(locked):
         assert first.post(
             "/remove_external_corpus", json={"corpus_id": "own"}
         ).json()["success"]  # fmt: skip
-    tenants = locked.state.builder.tenants
+    tenants = locked.state.builder.corpora.tenants
     for drafters in tenants._drafters.values():
         assert not [name for name in drafters if "store:" in name]
 
@@ -448,11 +448,11 @@ def test_keys_and_salts_with_the_same_texts_learn_nothing_of_each_other():
 
 
 def test_each_key_has_its_own_drafters(locked):
-    own = [locked.state.builder.tenants.drafters(tenant) for tenant in ("", "one", "two")]
+    own = [locked.state.builder.corpora.tenants.drafters(tenant) for tenant in ("", "one", "two")]
     assert own[0] is locked.engine.drafters
     for name in own[0]:
         assert len({id(drafters[name]) for drafters in own}) == 3
-    again = locked.state.builder.tenants.drafters("one")
+    again = locked.state.builder.corpora.tenants.drafters("one")
     assert again is own[1]
 
 

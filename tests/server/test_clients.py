@@ -212,3 +212,22 @@ def test_the_engines_snippet_runs(loaded_smollm2, monkeypatch, capsys):
     monkeypatch.setattr(graft, "read_documents", lambda paths: beginnings)
     exec(compile(snippet, "quickstart.md", "exec"), {})
     assert len(capsys.readouterr().out.split()) > 20
+
+
+@pytest.mark.slow
+def test_cells_of_the_notebook_run_in_order(loaded_smollm2, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(graft, "load", lambda name: loaded_smollm2)
+    cells = json.loads((ROOT / "docs" / "quickstart.ipynb").read_text())["cells"]
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
+    names, printed = {}, []
+    for cell in cells:
+        exec(compile("".join(cell["source"]), "quickstart.ipynb", "exec"), names)
+        printed.append(capsys.readouterr().out)
+    assert all(len(text.split()) > 2 for text in printed)
+    assert "same text: True" in printed[2]
+    shown = ["".join(cell["outputs"][0]["text"]) for cell in cells]
+    assert shown[0] == printed[0]
+    assert [len(text.splitlines()) for text in shown[2:4]] == [
+        len(text.splitlines()) for text in printed[2:4]
+    ]

@@ -13,6 +13,8 @@ from tiny_office import TABLE, docx
 from tiny_pdf import text_pdf
 
 from graft.decode.document_prompt import GAP, document_prompt
+from graft.decode.prepared_request import PreparedRequest
+from graft.decode.request import Request
 from graft.documents import Document, document_messages
 from graft.sampling import SamplingParams
 from graft.server import tenants
@@ -163,6 +165,58 @@ def test_uploaded_corpora_answer_only_their_key(server, client):
     assert client.delete("/corpora/house", cast_to=object)["deleted"]
     with pytest.raises(openai.NotFoundError):
         ask(client, corpora=["house"])
+
+
+def test_uploaded_corpora_survive_a_restart(tmp_path, caplog):
+    def listed(key):
+        with user(running, key) as client:
+            return [each["id"] for each in client.get("/corpora", cast_to=object)["data"]]
+
+    kept = {"api_keys": ("first", "second"), "corpora_folder": tmp_path / "kept"}
+    odd = "../ä/house"
+    with serving(tiny_engine(), **kept) as running, user(running) as client:
+        for name, document in ((odd, {**LIFT, "pages": [0, 4]}), ("gone", ZOO), ("new", ZOO)):
+            client.post("/corpora", body={"id": name, "documents": [document]}, cast_to=object)
+        client.post("/corpora", body={"id": "new", "documents": [LIFT]}, cast_to=object)
+        client.delete("/corpora/gone", cast_to=object)
+        before = ask(client, corpora=["new"]).choices[0].message.content
+    files = sorted((tmp_path / "kept").rglob("*.json.gz"))
+    assert len(files) == 2
+    assert files[0].parent.stat().st_mode & 0o077 == 0
+    assert not [each for each in tmp_path.rglob("*") if "first" in each.name]
+    (files[0].parent / "damaged.json.gz").write_bytes(files[0].read_bytes()[:-20])
+    with serving(tiny_engine(), **kept) as running, user(running) as client:
+        assert sorted(listed("first")) == [odd, "new"]
+        assert listed("second") == []
+        assert ask(client, corpora=["new"]).choices[0].message.content == before
+        [choice] = ask(client, corpora=[odd], **repeat("the lift is old")).choices
+        assert choice.message.annotations[0].url_citation.model_dump()["pages"] == [1, 2]
+    assert caplog.text.count("damaged.json.gz") == 1
+    with serving(tiny_engine(), corpora_folder=tmp_path / "kept") as running:
+        assert listed("first") == []  # without keys the texts of keys are not shown
+
+
+def test_a_request_keeps_a_corpus_that_is_removed_before_it_starts(server):
+    corpora = server.state.builder.corpora
+    corpora.add("other", "house", [Document("1", ZOO * 3)])
+    chosen = corpora.drafter("other", "auto")
+    corpora.remove("other", "house")
+    request = PreparedRequest(
+        Request(ZOO, SamplingParams(max_tokens=8), chosen.name), drafters=chosen
+    )
+    expected = server.engine.generate(ZOO, SamplingParams(max_tokens=8))
+    assert server.engine.generate(request).text == expected.text
+    assert corpora.drafter("other", "auto").name == "auto"
+
+
+def test_a_corpus_that_cannot_be_kept_is_not_acknowledged(tmp_path):
+    (tmp_path / "kept").write_text("a file, not a folder")
+    with serving(tiny_engine(), corpora_folder=tmp_path / "kept") as running:
+        with user(running) as client:
+            with pytest.raises(openai.APIStatusError, match="cannot keep this on disk") as raised:
+                client.post("/corpora", body={"documents": [ZOO]}, cast_to=object)
+            assert raised.value.status_code == 507
+            assert client.get("/corpora", cast_to=object)["data"] == []
 
 
 @pytest.mark.parametrize(

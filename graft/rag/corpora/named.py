@@ -14,7 +14,7 @@ MILVUS = "milvus:"
 def open_corpus(names: Sequence[str | Path]) -> Corpus:
     """Open a folder of `graft index passages`, `milvus:FILE.db#NAME` or `milvus:URI#NAME`, or read
     files, folders and patterns into memory."""
-    built = [str(name) for name in names if _is_built(str(name))]
+    built = [str(name) for name in names if is_built(str(name))]
     if not built:
         return read_corpus(names)
     if len(names) > 1:
@@ -28,5 +28,6 @@ def open_corpus(names: Sequence[str | Path]) -> Corpus:
     return BuiltCorpus(Path(built[0]).expanduser())
 
 
-def _is_built(name: str) -> bool:
+def is_built(name: str) -> bool:
+    """Whether a name is that of a built corpus, not of files."""
     return name.startswith(MILVUS) or is_corpus(Path(name).expanduser())
