@@ -90,8 +90,8 @@ SECTION = Section(
             ["serve_n1_fp32_vllm_proposer", "serve_n1_fp32_throughput"],
             "python -m benchmarks decode --suite squad --engines vllm-graft",
             """Graft's proposer in vLLM 0.32, 16 SQuAD questions, 96 tokens, fp32, decoding with 1;
-            4; 8 requests at once against vLLM: {plain}; its n-gram drafts of 16 tokens: {ngram}; of 5:
-            {ngram5}; accepted (proposer / 16 / 5): {accepted}. `graft serve`, RAG requests of 64
+            4; 8 requests at once against vLLM: {plain}; its n-gram drafts of 16 tokens: {ngram}; of
+            5: {ngram5}; accepted (proposer / 16 / 5): {accepted}. `graft serve`, RAG requests of 64
             tokens, `auto` against `plain`, two repeats: {served}.""",
             vllm_proposer,
         ),
