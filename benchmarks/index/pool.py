@@ -121,7 +121,7 @@ def main() -> None:
     options = parser.parse_args()
     with rows_file("pool", options) as file, tempfile.TemporaryDirectory() as folder:
         file.row({"part": "load", **load(options.tokens)})
-        for row in kill(PoolOptions(folder), options.kills):
+        for row in kill(PoolOptions(folder, options.tokens), options.kills):
             file.row({"part": "kill", **row})
         print(*file.results.rows, sep="\n")
 

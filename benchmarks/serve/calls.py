@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=320)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    arguments = [options.model, "--dtype", options.dtype, "--max-batch", "1", "--pool"]
+    arguments = [options.model, "--dtype", options.dtype, "--max-batch", "1", "--pool", "memory"]
     with started(arguments) as served, rows_file("calls", options) as file:
         with httpx.Client(base_url=served.url, timeout=600) as client:
             rows = compare(client, islice(cases(), options.limit))
