@@ -1,5 +1,6 @@
 """Specifications of tables and their markdown."""
 
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,7 +75,7 @@ def _machine(hardware: Mapping) -> str:
     if hardware["gpus"]:
         return hardware["gpus"][0].removeprefix("NVIDIA ")
     cores = hardware["cores"]
-    name = hardware["cpu"].replace("-", " ")
+    name = re.sub(r"\(R\)| Processor.*", "", hardware["cpu"]).replace("-", " ")
     return f"{cores} {name} core{'s' if cores > 1 else ''}"
 
 

@@ -42,7 +42,7 @@ def test_every_file_of_results_is_in_a_table():
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_file_names_say_kind_and_machine(path):
-    assert re.fullmatch(r"[a-z]+_(n1|h200)(_\w+)+\.jsonl", path.name)
+    assert re.fullmatch(r"[a-z]+_(n1|xeon|h200)(_\w+)+\.jsonl", path.name)
     assert path.read_text(encoding="utf-8").startswith('{"record":"header","format":2,')
 
 
