@@ -9,7 +9,7 @@ cold.
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from benchmarks.report import Table
 from benchmarks.settings import Settings, option
@@ -18,7 +18,7 @@ from benchmarks.suites.task import Prompt, read_suite, select
 from graft.assemble.drafters import Drafters
 from graft.assemble.resources import DraftResources
 from graft.bench.decoding import DecodeRow
-from graft.bench.result_file import Results
+from graft.bench.result_file import Results, new_header, open_results
 from graft.bench.simulate.costs import REFERENCE_NAME, find_costs
 from graft.bench.simulate.recorded_model import SimulatedClock
 from graft.bench.simulate.recordings import Recording
@@ -62,27 +62,32 @@ class Part:
     without: list[DecodeRow] = field(default_factory=list)
     pooled: list[DecodeRow] = field(default_factory=list)
 
-    def cells(self) -> list[str]:
-        """Requests, tokens, tokens per step, the pool's share, and the ratio of times."""
-        tokens = sum(row.tokens for row in self.pooled)
-        accepted = sum(row.accepted_by_source.get("pool", 0) for row in self.pooled)
-        seconds = [sum(row.decode_seconds for row in rows) for rows in (self.without, self.pooled)]
+    def row(self) -> dict[str, float]:
+        """Requests, tokens, tokens per step without and with the pool, the tokens copied from it,
+        and seconds without and with it."""
+        both = (self.without, self.pooled)
+        seconds = [sum(row.decode_seconds for row in rows) for rows in both]
         per_step = [
             1 + sum(sum(row.accepted_by_source.values()) for row in rows)
             / max(1, sum(row.steps for row in rows))
-            for rows in (self.without, self.pooled)
+            for rows in both
         ]  # fmt: skip
-        return [
-            str(self.requests), f"{tokens:,}", f"{per_step[0]:.2f}", f"{per_step[1]:.2f}",
-            f"{accepted / max(1, tokens):.0%}", f"{seconds[0] / seconds[1]:.2f}",
-        ]  # fmt: skip
+        return {
+            "requests": self.requests,
+            "tokens": sum(row.tokens for row in self.pooled),
+            "auto_tokens_per_step": per_step[0],
+            "pool_tokens_per_step": per_step[1],
+            "from_pool": sum(row.accepted_by_source.get("pool", 0) for row in self.pooled),
+            "auto_seconds": seconds[0],
+            "pool_seconds": seconds[1],
+        }
 
 
 COLUMNS = ("part", "requests", "tokens", "auto", "with pool", "from pool", "time auto / pool")
 
 
-def warm(settings: WarmSettings) -> Table:
-    """One line per part, and one for all."""
+def warm(settings: WarmSettings) -> list[dict[str, Any]]:
+    """One row per part, and one for all."""
     chosen = select(
         read_suite(settings.suite, settings.data),
         limit=settings.limit,
@@ -102,9 +107,24 @@ def warm(settings: WarmSettings) -> Table:
             part.requests += 1
             part.without.append(without)
             part.pooled.append(pooled)
-    rows = [[str(number), *part.cells()] for number, part in enumerate(parts, 1)]
+    named = [*((str(number), part) for number, part in enumerate(parts, 1)), ("all", whole)]
+    about = {"suite": settings.suite, "answers": settings.answers, "costs": settings.costs}
+    return [{**about, "part": name, **part.row()} for name, part in named]
+
+
+def table(settings: WarmSettings, rows: list[dict[str, Any]]) -> Table:
+    """The rows as a table."""
     title = f"{settings.suite}, {settings.answers} answers, costs {settings.costs}"
-    return Table(title, COLUMNS, [*rows, ["all", *whole.cells()]])
+    cells = [
+        [
+            row["part"], str(row["requests"]), f"{row['tokens']:,}",
+            f"{row['auto_tokens_per_step']:.2f}", f"{row['pool_tokens_per_step']:.2f}",
+            f"{row['from_pool'] / max(1, row['tokens']):.0%}",
+            f"{row['auto_seconds'] / row['pool_seconds']:.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return Table(title, COLUMNS, cells)
 
 
 def _pools(settings: WarmSettings) -> Pools:
@@ -152,9 +172,12 @@ def _generated(settings: WarmSettings, prompts: list[Prompt]) -> Iterator[Record
 
 
 def main(settings: WarmSettings) -> None:
-    """Print the table."""
-    table = warm(settings)
-    sys.stdout.write(f"{table.as_markdown()}\n")
-    if settings.out:
-        with settings.out.open("a", encoding="utf-8") as out:
-            out.write(f"{table.as_markdown()}\n\n")
+    """Print the table; the rows go to a result file, to which further runs append."""
+    rows = warm(settings)
+    sys.stdout.write(f"{table(settings, rows).as_markdown()}\n")
+    with open_results(settings.out) as file:
+        file.begin(
+            new_header("warm", {"parts": settings.parts, "pool_tokens": settings.pool_tokens})
+        )
+        for row in rows:
+            file.row(row)

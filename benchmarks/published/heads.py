@@ -103,8 +103,7 @@ SECTION = Section(
             chain of five after each stage: EAGLE-2 {eagle2} ({eagle2_minutes} minutes),
             {eagle2_moved} with offset positions, {eagle2_own} on the target's answers; LongSpec
             {longspec1} ({longspec1_minutes} minutes), {longspec} on rows of 8K,
-            {longspec_layers} over three target layers, {longspec_long} on rows of 8K.
-            Anchor-offset positions change nothing on short rows ({anchor}, {vanilla} without).""",
+            {longspec_layers} over three target layers, {longspec_long} on rows of 8K.""",
             costs,
         ),
     ],

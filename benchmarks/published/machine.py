@@ -81,6 +81,30 @@ def datastores(results: Results, passages: Results) -> Grid:
     return Grid(figures=figures)
 
 
+def pool(under_load: Results, calls: Results, warm: Results) -> Grid:
+    """Figures of the text."""
+    [full] = select(under_load.rows, part="load")
+    kills = select(under_load.rows, part="kill")
+    gains = [
+        f"{row['suite']} {row['auto_seconds'] / row['pool_seconds']:.2f} "
+        f"({row['auto_tokens_per_step']:.1f} to {row['pool_tokens_per_step']:.1f})"
+        for row in select(warm.rows, part="all")
+    ]
+    figures = {
+        "tokens": f"{full['tokens'] / 1e6:.0f}M",
+        "lookup": f"{full['lookup_us']:.0f} µs (p99 {full['lookup_p99_us']:.0f})",
+        "add": f"{full['add_us']:.0f} µs (p99 {full['add_p99_us']:,.0f})",
+        "megabytes": number(full["megabytes"], 0),
+        "kills": str(len(kills)),
+        "lost": str(kills[-1]["first"] + sum(row["lost"] for row in kills)),
+        "reported": f"{kills[-1]['reported']:,}",
+        "answers": f"{len(calls.rows):,}",
+        "differ": str(sum(row["differs"] for row in calls.rows)),
+        "gains": ", ".join(gains),
+    }
+    return Grid(figures=figures)
+
+
 SECTION = Section(
     "Serving, indexes",
     [
@@ -138,6 +162,17 @@ SECTION = Section(
             query in {query}, REST's {rest}. A BM25 index of {passages} passages builds in {build} s
             with {memory} GB, takes {disk} GB and answers in {search}.""",
             datastores,
+        ),
+        Table(
+            "pool",
+            "Pool",
+            ["pool_xeon_10m", "calls_xeon_fp32", "warm_xeon_8b"],
+            "python -m benchmarks.index.pool",
+            """Full with {tokens} tokens, evicting: lookup {lookup}, adding 500 tokens {add},
+            {megabytes} MB. {kills} kill -9 lose {lost} of {reported} answers; {differ} of {answers}
+            tool calls differ from plain. Gold answers at 8B costs on an H200, against no pool
+            (tokens per step): {gains}.""",
+            pool,
         ),
     ],
 )

@@ -38,6 +38,10 @@ class Source:
         known = [data / f"{name}{ending}" for name in self.names for ending in ("", ".gz")]
         return next((path for path in known if path.is_file()), known[0])
 
+    def text(self, data: Path | None) -> str:
+        """The whole file."""
+        return self._text(self.find(data))
+
     def lines(self, data: Path | None, take: Callable[[Any], Taken]) -> list[Taken]:
         """A row per line."""
         path = self.find(data)

@@ -188,13 +188,20 @@ class Pools:
             segment.file.delete()
 
     def _load(self, folder: PoolFolder) -> None:
-        """A segment of every file, the one written to last at the end."""
-        for name, file, texts in folder.read():
+        """A segment of every file, the one written to last at the end.
+
+        A key's last one has space for as many tokens as the others together: if segments grew from
+        the smallest again, a few starts would exceed `MAX_SEGMENTS`.
+        """
+        files = list(folder.read())
+        last = {name: number for number, (name, _, _) in enumerate(files)}
+        for number, (name, file, texts) in enumerate(files):
             while texts and sum(map(len, texts)) + len(texts) > self._max_segment:
                 texts.pop(0)
             pool = self._pools.setdefault(name, Pool())
             size = sum(map(len, texts)) + len(texts)
-            segment = self._new_segment(pool, self._capacity_for(size, size))
+            wanted = max(size, pool.tokens) if number == last[name] else size
+            segment = self._new_segment(pool, self._capacity_for(wanted, size))
             segment.file = file
             for text in texts:
                 segment.append(text)

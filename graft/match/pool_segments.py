@@ -11,7 +11,7 @@ import numpy as np
 from graft.match.continuations import count_place
 from graft.match.hash_table import BORDER, compiled, mix, run_before
 
-SHORT, LONG = 3, 8
+SHORT, LONG = 1, 8  # after a new value, such as a number, only the last token is the same
 MAX_MATCH = 16
 MIN_PLACES = 8  # of a match shorter than LONG: a shorter one with more places predicts better
 MAX_PLACES = 64  # examined in a chain

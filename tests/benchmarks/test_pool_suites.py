@@ -1,4 +1,4 @@
-"""code_edit, agent, mt_bench, speed_bench, and the table of a pool that fills."""
+"""code_edit, agent, mt_bench, speed_bench, templates, and the table of a pool that fills."""
 
 import json
 
@@ -10,8 +10,9 @@ from tiny import tiny_tokenizer
 from benchmarks.__main__ import main
 from benchmarks.decode import warm as warming
 from benchmarks.decode.warm import WarmSettings, warm
-from benchmarks.suites import agent, code_edit, mt_bench, speed_bench
+from benchmarks.suites import agent, code_edit, mt_bench, speed_bench, templates
 from benchmarks.suites.task import read_suite
+from graft.bench.result_file import read_results
 from graft.errors import InputError
 
 CODE = """\
@@ -123,16 +124,55 @@ def test_speed_bench_that_is_not_prepared_is_refused_in_one_line(tmp_path):
 
 def test_a_pool_that_fills_raises_the_tokens_per_step(tasks, monkeypatch):
     monkeypatch.setattr(warming, "read_tokenizer", lambda _: tiny_tokenizer())
-    table = warm(WarmSettings(suite="agent", data=tasks, split="all", parts=2))
-    cold, filled, whole = table.rows
-    assert [row[1] for row in table.rows] == ["7", "7", "14"]
-    assert float(filled[4]) > float(filled[3])
-    assert float(filled[6]) > 1.0
-    assert float(whole[4]) >= float(whole[3])
-    assert len(cold) == len(warming.COLUMNS)
+    cold, filled, whole = warm(WarmSettings(suite="agent", data=tasks, split="all", parts=2))
+    assert [row["requests"] for row in (cold, filled, whole)] == [7, 7, 14]
+    assert filled["pool_tokens_per_step"] > filled["auto_tokens_per_step"]
+    assert filled["pool_seconds"] < filled["auto_seconds"]
+    assert whole["pool_tokens_per_step"] >= whole["auto_tokens_per_step"]
+
+
+def test_parts_go_to_a_result_file(tasks, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(warming, "read_tokenizer", lambda _: tiny_tokenizer())
+    out = tmp_path / "warm.jsonl"
+    options = ["warm", "--suite", "agent", "--data", str(tasks), "--split", "all", "--parts", "1"]
+    assert main([*options, "--out", str(out)]) == 0
+    assert "| all | 14 |" in capsys.readouterr().out
+    assert [row["part"] for row in read_results(out).rows] == ["1", "all"]
 
 
 def test_suites_without_gold_answers_need_a_model(tasks, capsys, monkeypatch):
     monkeypatch.setattr(warming, "read_tokenizer", lambda _: tiny_tokenizer())
     assert main(["warm", "--suite", "code_edit", "--data", str(tasks), "--split", "all"]) == 1
     assert "--answers model" in capsys.readouterr().err
+
+
+CENSUS = """\
+There are 8,654 households out of which 30.1% have children, 56.3% are [[Marriage|married couples]].
+The median income for a household in the town is $61,699.
+Other text with 3 figures."""
+BOX = "{{Taxobox\n| name = ''Agave''\n| status = {{Secure}}\n}}"
+
+
+def pages(folder, *texts):
+    made = (f"<page><title>T{i}</title><text x=''>{t}</text></page>" for i, t in enumerate(texts))
+    (folder / "enwik8").write_text("\n".join(made))
+    return folder
+
+
+def test_templates_ask_for_what_the_article_has(tmp_path):
+    text = f"As of the [[census]]{{{{GR|2}}}} of [[2000]], there are 9 people.\n{CENSUS}"
+    people, households, incomes, box = templates.read(pages(tmp_path, text, f"{BOX}\nAn ''Agave''"))
+    assert people.gold.references == ("As of the census of 2000, there are 9 people.",)
+    assert households.content[0]["content"].endswith(
+        "with these figures:\n- 8,654 households out of which\n- 30.1% have children\n"
+        "- 56.3% are married couples"
+    )
+    assert "$61,699" in incomes.content[0]["content"]
+    assert (box.category, box.gold.references[0]) == ("taxobox", BOX)
+    assert box.content[0]["content"].startswith("An Agave\n\nFill in")
+    assert [each.number % 2 for each in (people, households, incomes, box)] == [1, 1, 1, 0]
+
+
+def test_templates_of_other_texts_are_refused(tmp_path):
+    with pytest.raises(InputError, match="no page with a known template"):
+        templates.read(pages(tmp_path, "nothing"))

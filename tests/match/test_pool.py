@@ -1,16 +1,14 @@
 """Pools: the longest match, eviction of the oldest, isolation of keys, files that survive kills."""
 
 import os
-import signal
-import time
 from collections import Counter
 
-import numpy as np
 import pytest
 from daily import daily
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.index.pool import TEXT, kill
 from graft.draft.copies.calibration import PRIOR
 from graft.errors import InputError
 from graft.match import pool_files
@@ -79,7 +77,7 @@ def test_draft_tokens_that_are_assumed_are_not_kept():
     pools = Pools()
     pools.add("", [1, 2, 3, 4, 5, 6])
     index = pools.of("").index()
-    index.extend([1, 2])
+    index.extend([9])
     assert index.lookup(8, PRIOR, after=[3]).tokens.tolist() == [4, 5, 6]
     assert not len(index.lookup(8, PRIOR))
 
@@ -99,7 +97,7 @@ def test_keys_with_the_same_texts_learn_nothing_of_each_other(mine, others, end)
 
 
 def numbered(number, length=20):
-    return [number] * (SHORT + 1) + list(range(number, number + length))
+    return [number] * 4 + list(range(number, number + length))
 
 
 def test_oldest_texts_are_dropped_first():
@@ -111,7 +109,7 @@ def test_oldest_texts_are_dropped_first():
     assert found == [numbered(number) for number in range(4000 - len(found), 4000)]
     assert sum(len(text) + 1 for text in found) > (SHARE - 1.1) * FIRST_SEGMENT
     assert not len(lookup(pools, [0] * 4))
-    assert lookup(pools, [3999] * 4).tokens[0] == 3999
+    assert lookup(pools, found[-1][:10]).tokens[0] == found[-1][10]
 
 
 def test_the_key_used_longest_ago_makes_space():
@@ -190,6 +188,16 @@ def test_second_process_reads_and_does_not_write(tmp_path, caplog):
     assert kept(Pools(PoolOptions(tmp_path))) == [numbered(1)]
 
 
+def test_many_restarts_drop_nothing(tmp_path):
+    options = PoolOptions(tmp_path)
+    for start in range(30):
+        pools = Pools(options)
+        for number in range(100):
+            pools.add("", numbered(100 * start + number))
+        pools.close()
+    assert kept(Pools(options)) == [numbered(number) for number in range(3000)]
+
+
 def test_full_disk_ends_the_writing_alone(tmp_path, monkeypatch, caplog):
     pools = Pools(PoolOptions(tmp_path))
     pools.add("", numbered(1))
@@ -210,37 +218,12 @@ def test_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path):
         Pools(PoolOptions(tmp_path / "file"))
 
 
-def add_until_killed(options, first, report):
-    pools = Pools(options)
-    for number in range(first, first + 100_000):
-        pools.add("", numbered(number))
-        os.write(report, number.to_bytes(4, "little"))
-    os._exit(1)
-
-
 @pytest.mark.parametrize("times", daily([5, 100], 5))
 def test_killed_process_loses_nothing_it_had_added(tmp_path, times):
     """The texts after each kill are consecutive and end with the last one that was reported, or
     with the one after it."""
-    options = PoolOptions(tmp_path, max_tokens=SHARE * FIRST_SEGMENT)
-    Pools(options).add("", numbered(0))  # compiles before the fork
-    rng, last = np.random.default_rng(times), 0
-    for _ in range(times):
-        here, there = os.pipe()
-        child = os.fork()
-        if child == 0:
-            add_until_killed(options, last + 1, there)
-        os.close(there)
-        assert len(os.read(here, 4)) == 4  # it has begun
-        time.sleep(rng.uniform(0, 0.02))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        with os.fdopen(here, "rb") as pipe:
-            reported = [last + 1, *np.frombuffer(pipe.read(), "<u4").tolist()][-1]
-        pools = Pools(options)
-        found = [text[0] for text in kept(pools)]
-        pools.close()
-        assert found == list(range(found[0], found[-1] + 1))
-        assert found[-1] in (reported, reported + 1)
-        assert len(found) > min(found[-1], FIRST_SEGMENT // len(numbered(0)) // 2)
-        last = found[-1]
+    for row in kill(PoolOptions(tmp_path, max_tokens=SHARE * FIRST_SEGMENT), times, seed=times):
+        assert row["lost"] == 0
+        assert row["found"] == row["last"] + 1 - row["first"]
+        assert row["last"] - row["reported"] in (0, 1)
+        assert row["found"] > min(row["last"], FIRST_SEGMENT // TEXT // 2)

@@ -15,7 +15,7 @@ from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
 
 LIKELY = 0.8  # with a first draft token this probable the pool is not searched
-PATIENCE = 4  # steps
+PATIENCE, INTERVAL = 16, 4  # steps
 
 
 def pool_lookups(pools: Pools, nodes: int) -> LookupDrafter:
@@ -33,7 +33,7 @@ class CopiesAndPool:
     """Lookups in the text at hand and in the pool as one drafter.
 
     After `PATIENCE` searches of the pool without a draft a sequence searches it in every
-    `PATIENCE`-th step only: where the pool has nothing it costs next to nothing.
+    `INTERVAL`-th step only: where the pool has nothing it costs next to nothing.
     """
 
     def __init__(self, copies: LookupDrafter, pool: LookupDrafter) -> None:
@@ -86,4 +86,4 @@ class CopiesAndPool:
     def _searches(self, sequence: int) -> bool:
         self._fruitless[sequence] += 1
         steps = self._fruitless[sequence]
-        return steps <= PATIENCE or steps % PATIENCE == 0
+        return steps <= PATIENCE or steps % INTERVAL == 0
