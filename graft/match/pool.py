@@ -200,7 +200,8 @@ class Pools:
                 texts.pop(0)
             pool = self._pools.setdefault(name, Pool())
             size = sum(map(len, texts)) + len(texts)
-            wanted = max(size, pool.tokens) if number == last[name] else size
+            held = sum(each.size for each in pool.segments)
+            wanted = max(size, held) if number == last[name] else size
             segment = self._new_segment(pool, self._capacity_for(wanted, size))
             segment.file = file
             for text in texts:
