@@ -203,4 +203,4 @@ def test_a_text_that_comes_back_adds_only_what_is_new():
     answered.ask(proposer, [41])
     other.ask(proposer, [8])
     texts = [text.tolist() for text in proposer._pools.of("").texts()]
-    assert [text[-3:] for text in texts] == [[37, 38, 39], [39, 40, 41]]
+    assert [text[-3:] for text in texts] == [[37, 38, 39], [9, 9, 8], [39, 40, 41]]
