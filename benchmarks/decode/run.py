@@ -16,7 +16,14 @@ from benchmarks.suites.task import Prompt, chat, read_suite, select
 from graft.bench.measure import Loop, Measurement, Progress, batched, interleave
 from graft.bench.result_file import GOLD, PROMPT, ResultFile, Row, new_header, pack_tokens
 from graft.bench.variants import GRAFT, Variant
-from graft.bench.worker import DTYPES, Backend, Worker, WorkerOptions, start_worker
+from graft.bench.worker import (
+    DTYPES,
+    Backend,
+    Worker,
+    WorkerOptions,
+    computes_in,
+    start_worker,
+)
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import Checkpoint, locate, widened
 from graft.models.load import find_device
@@ -29,7 +36,9 @@ def run(settings: DecodeSettings, file: ResultFile, progress: Progress) -> bool:
     """False if a variant had to be given up."""
     suite = read_suite(settings.suite, settings.data)
     chosen = select(suite, limit=None, split=settings.split, categories=settings.categories)
-    checkpoint = widened(locate(settings.model))
+    checkpoint = locate(settings.model)
+    if not all(each.startswith("llama.cpp") for each in settings.engines):
+        checkpoint = widened(checkpoint)  # other engines do not read GGUF files
     workload = encode(checkpoint.folder, chosen, settings)
     for note in workload.notes:
         progress.say(note)
@@ -60,7 +69,7 @@ def _measurements(
     """Cell by cell, the variants of a batch in turn."""
     able = []
     for variant in settings.variants():
-        if variant.name in settings.engines and running.dtype not in DTYPES:
+        if variant.name in settings.engines and not computes_in(variant.name, running.dtype):
             progress.say(f"{variant.name} is left out: it has no {running.dtype}")
             continue
         if not variant.batches and max(settings.batches) > 1:

@@ -12,7 +12,14 @@ from graft.bench.measure import Loop, Measurement, Progress, batched, interleave
 from graft.bench.prompts import encode, read_prompts
 from graft.bench.result_file import PROMPT, Results, new_header, open_results, pack_tokens
 from graft.bench.variants import ENGINES, GRAFT, Variant, engine_variant, preset
-from graft.bench.worker import DTYPES, Backend, Worker, WorkerOptions, start_worker
+from graft.bench.worker import (
+    DTYPES,
+    Backend,
+    Worker,
+    WorkerOptions,
+    computes_in,
+    start_worker,
+)
 from graft.decode.engine import Engine
 from graft.errors import InputError
 from graft.machine import usable_cores
@@ -69,8 +76,10 @@ def bench(settings: BenchSettings, engine: Engine, progress: Progress) -> Result
         engine, read_prompts(settings.prompts, settings.limit), settings.max_tokens
     )
     variants = settings.variants()
-    if settings.engines and engine.dtype not in DTYPES:
-        raise InputError(f"other engines have no {engine.dtype}; choose one of {', '.join(DTYPES)}")
+    for name in settings.engines:
+        if not computes_in(name, engine.dtype):
+            choices = ", ".join(DTYPES)
+            raise InputError(f"{name} has no {engine.dtype}; choose a --dtype of {choices}")
     measurements = [
         Measurement(*each)
         for size in settings.batches

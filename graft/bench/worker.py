@@ -149,10 +149,15 @@ def start_worker(variant: Variant, options: WorkerOptions) -> Worker:
     return worker
 
 
+def computes_in(engine: str, dtype: str) -> bool:
+    """Whether another engine computes in this dtype; llama.cpp reads a GGUF file as it is."""
+    return dtype in DTYPES or (dtype == "gguf" and engine.startswith("llama.cpp"))
+
+
 def _command(variant: Variant, options: WorkerOptions) -> list[str]:
     given: dict[str, object] = {
         "--model": options.gguf if variant.engine == "llama_cpp" else options.model,
-        "--dtype": DTYPES[options.dtype],
+        "--dtype": DTYPES.get(options.dtype, options.dtype),
         "--device": options.device,
         "--threads": options.threads,
         "--max-model-len": options.max_model_len,

@@ -19,7 +19,7 @@ from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
 from graft.kernels.gguf_blocks import ALIGNED, GROUP, NUMBERED, BlockFormat
-from graft.kernels.llvm_ir import I32, I64, declared, has_feature, load, loop_over_depth
+from graft.kernels.llvm_ir import I32, I64, declared, has_feature, has_sdot, load, loop_over_depth
 from graft.kernels.panels import LANES
 
 PANELS = 2  # the column of a part with the number of its panels
@@ -93,7 +93,7 @@ def _widened(builder: ir.IRBuilder, operands: list[ir.Value]) -> ir.Value:
 def instruction() -> str:
     """The integer dot product that kernels are compiled to: vnni512, vnni256, sdot or widened."""
     if platform.machine() in ("aarch64", "arm64"):
-        return "sdot" if has_feature("dotprod") else "widened"
+        return "sdot" if has_sdot() else "widened"
     if has_feature("avx512vnni"):
         return "vnni512"
     return "vnni256" if has_feature("avxvnni") else "widened"

@@ -10,16 +10,14 @@ rounding error is no larger than that of float32 sums.
 Without the instruction (x86) `panels.py` widens the weights, which is fast enough there.
 """
 
-import platform
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-from graft.kernels.llvm_ir import I32, I64, address_of, declared, emits, load, loop_over_depth
+from graft.kernels.llvm_ir import I32, I64, address_of, declared, load, loop_over_depth
 from graft.kernels.panels import LANES, pack_panels
 
 DIGITS = 3
@@ -30,23 +28,6 @@ _TINY = np.float32(1e-31)  # rows below this are zero; their inverse would overf
 _HIGH, _MIDDLE, _HALF, _ZERO = (np.float32(x) for x in (65536, 256, 0.5, 0))
 
 _BYTES, _WORDS = ir.VectorType(ir.IntType(8), 16), ir.VectorType(I32, 4)
-
-_PROBE = """
-define i32 @probe(<16 x i8> %a, <16 x i8> %b) {
-  %x = sext <16 x i8> %a to <16 x i32>
-  %y = sext <16 x i8> %b to <16 x i32>
-  %z = mul <16 x i32> %x, %y
-  %s = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %z)
-  ret i32 %s
-}
-declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
-"""
-
-
-@cache
-def has_dots() -> bool:
-    """Whether numba compiles for a CPU with `sdot`: LLVM then uses it for such a product."""
-    return platform.machine() in ("aarch64", "arm64") and emits(_PROBE, "sdot")
 
 
 def pack_quads(weight: np.ndarray, panels: np.ndarray | None = None) -> np.ndarray:

@@ -4,7 +4,9 @@ Everything that depends on how numba lowers arrays and pointers is in this file;
 tests/kernels/test_llvm_ir.py checks each part and names the versions when one changed.
 """
 
+import platform
 from collections.abc import Callable
+from functools import cache
 
 import llvmlite.binding as llvm
 import numba
@@ -13,6 +15,17 @@ from numba import types
 from numba.extending import intrinsic
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
+
+_PROBE = """
+define i32 @probe(<16 x i8> %a, <16 x i8> %b) {
+  %x = sext <16 x i8> %a to <16 x i32>
+  %y = sext <16 x i8> %b to <16 x i32>
+  %z = mul <16 x i32> %x, %y
+  %s = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %z)
+  ret i32 %s
+}
+declare i32 @llvm.vector.reduce.add.v16i32(<16 x i32>)
+"""
 
 
 def emits(assembly: str, instruction: str) -> bool:
@@ -24,6 +37,13 @@ def emits(assembly: str, instruction: str) -> bool:
         cpu=numba.config.CPU_NAME or llvm.get_host_cpu_name(), features=features
     )
     return instruction in target.emit_assembly(llvm.parse_assembly(assembly))
+
+
+@cache
+def has_sdot() -> bool:
+    """Whether numba compiles for a CPU with Arm's `sdot`: LLVM then uses it for a dot product. Its
+    list of an Arm CPU's features is incomplete."""
+    return platform.machine() in ("aarch64", "arm64") and emits(_PROBE, "sdot")
 
 
 def has_feature(name: str) -> bool:

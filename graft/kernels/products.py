@@ -10,19 +10,20 @@ from numba import njit, types
 from numba.extending import overload
 
 from graft.kernels.gguf_dots import PANELS, multiply_blocks, quantise_rows
-from graft.kernels.int8_dots import has_dots, multiply_digits, pack_quads, split_rows
+from graft.kernels.int8_dots import multiply_digits, pack_quads, split_rows
+from graft.kernels.llvm_ir import has_sdot
 from graft.kernels.panels import LANES, multiply_panels, pack_panels
 
 
 def pack_weight(weight: np.ndarray, panels: np.ndarray | None = None) -> np.ndarray:
     """[N, K] -> [ceil(N / 16), K, 16] in the order of this machine's kernel; into `panels`, zeros,
     where given."""
-    pack = pack_quads if weight.dtype == np.int8 and has_dots() else pack_panels
+    pack = pack_quads if weight.dtype == np.int8 and has_sdot() else pack_panels
     return pack(weight, panels)
 
 
 def _by_dots(weight: types.Array) -> bool:
-    return weight.dtype == types.int8 and has_dots()
+    return weight.dtype == types.int8 and has_sdot()
 
 
 def _in_blocks(weight: types.Array) -> bool:

@@ -5,7 +5,8 @@ import pytest
 from numba import njit
 
 from graft.kernels import products
-from graft.kernels.int8_dots import STEP, has_dots, multiply_digits, pack_quads, split_rows
+from graft.kernels.int8_dots import STEP, multiply_digits, pack_quads, split_rows
+from graft.kernels.llvm_ir import has_sdot
 from graft.kernels.panels import LANES, multiply_panels, pack_panels
 from graft.kernels.products import multiply_columns, multiply_share, pack_weight, prepare_rows
 
@@ -135,7 +136,7 @@ def test_largest_input_never_overflows_its_digits():
     np.testing.assert_allclose(np.abs(back).max(1), np.abs(x).max(1), rtol=1e-6)
 
 
-@pytest.mark.skipif(not has_dots(), reason="this CPU has no dot product of int8")
+@pytest.mark.skipif(not has_sdot(), reason="this CPU has no dot product of int8")
 def test_both_kernels_agree():
     codes, scale = random_weight(48, 1024)
     x = random_rows(7, 1024)

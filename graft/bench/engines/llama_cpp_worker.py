@@ -1,7 +1,8 @@
 """llama.cpp worker through llama-cpp-python. One process per method, as the drafter is fixed.
 
-`--model` is a GGUF file; one whose weights have another precision than `--dtype` is refused. With
-`lookup` the library keeps the logits of every prompt token, so its prefill is slower.
+`--model` is a GGUF file; one whose weights have another precision than `--dtype` is refused, unless
+that is `gguf`: the file as it is. With `lookup` the library keeps the logits of every prompt token,
+so its prefill is slower.
 """
 
 import argparse
@@ -29,7 +30,8 @@ def main() -> None:
     channel = protocol.private_stdout()
     llm = load(chosen)
     kind = llm.metadata.get("general.file_type")
-    if kind != FILE_TYPES.get(chosen.dtype) and not chosen.any_precision:
+    taken = chosen.any_precision or chosen.dtype == "gguf"
+    if kind != FILE_TYPES.get(chosen.dtype) and not taken:
         raise SystemExit(f"the GGUF's type is {kind}, not {chosen.dtype}; convert it first")
     ready = protocol.about(("llama_cpp_python",), settings(llm, chosen))
     protocol.serve(lambda request: answer(llm, request), channel, ready)
