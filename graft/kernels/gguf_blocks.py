@@ -124,9 +124,11 @@ def pack_blocks(raw: np.ndarray, number: int, order: np.ndarray, panels: np.ndar
 
 @cache
 def _sources(number: int) -> np.ndarray:
-    """[words, count, 2] of a block: what each 32-bit word of a panel's column is made of.
+    """[words, count, 4] of a block: what each 32-bit word of a panel's column is made of.
 
-    Up to eight times four codes: the 16-bit word where their bits begin, and the bits below them.
+    Up to eight times bits of four codes: the 16-bit word where they begin, the bits below them, how
+    many they are, and where in the panel's bytes they go. Words of 4 bits hold two codes in a byte,
+    words of 6 bits one code and two bits of a fourth.
     """
     kind = NUMBERED[number]
     k = np.arange(0, kind.size, 4)
@@ -141,16 +143,30 @@ def _sources(number: int) -> np.ndarray:
         low, low_shift, high, high_shift = k // 64 * 32 + k % 32, k % 64 // 32 * 4, k % 32, k // 32
     lows = np.stack([(kind.low_at + low) // 2, low_shift], -1).reshape(-1, _QUADS, 2)
     highs = np.stack([(kind.high_at + high) // 2, high_shift], -1).reshape(-1, _QUADS, 2)
-    words = np.full((len(lows), kind.bits, _QUADS, 2), -1)  # -1: no more codes
-    if kind.bits == 8:
-        words[:, :, 0] = lows
-    else:
-        words[:, :4, 0], words[:, :4, 1] = lows[:, :4], lows[:, 4:]
-    if kind.bits == 5:
-        words[:, 4] = highs
+    words = np.full((len(lows), kind.bits, _QUADS, 4), -1)  # -1: no more codes
+
+    def put(
+        word: int, place: int, source: np.ndarray, bits: int, left: int, skipped: int = 0
+    ) -> None:
+        words[:, word, place, :2] = source + [0, skipped]
+        words[:, word, place, 2:] = bits, left
+
     if kind.bits == 6:
-        words[:, 4, :4], words[:, 5, :4] = highs[:, :4], highs[:, 4:]
-    return words.reshape(-1, _QUADS, 2)
+        for word in range(6):
+            half, i = word // 3 * 4, word % 3
+            put(word, 0, lows[:, half + i], 4, 0)
+            put(word, 1, highs[:, half + i], 2, 4)
+            fourth = highs if i == 2 else lows
+            put(word, 2, fourth[:, half + 3], 2, 6, 2 * i if i < 2 else 0)
+        return words.reshape(-1, _QUADS, 4)
+    for quad in range(_QUADS):
+        if kind.bits == 8:
+            put(quad, 0, lows[:, quad], 8, 0)
+        else:
+            put(quad % 4, quad // 4, lows[:, quad], 4, quad // 4 * 4)
+        if kind.bits == 5:
+            put(4, quad, highs[:, quad], 1, quad)
+    return words.reshape(-1, _QUADS, 4)
 
 
 @njit(parallel=True, cache=True, boundscheck=False, nogil=True)
@@ -211,15 +227,14 @@ def _pack_codes(raw, starts, blocks, fields, sources, panel):  # noqa: ANN001, A
     out[: blocks * words * LANES] = 0
     for block in range(blocks):
         for word in range(words):
-            is_high = bits < 8 and word % bits >= 4
-            width = 8 if bits == 8 else bits - 4 if is_high else 4
-            mask = ((1 << width) - 1) * 0x01010101
+            apart = bits == 5 and words == bits and word == 4  # single bits, side by side
             for t in range(_QUADS):
-                if sources[word, t, 0] < 0:
+                at, shift, width, left = sources[word, t]
+                if at < 0:
                     break
                 _or_codes(
-                    address_of(raw, 0), address_of(starts, 0), sources[word, t, 0] + block * stored,
-                    sources[word, t, 1], is_high and words == bits, mask, width * t,
+                    address_of(raw, 0), address_of(starts, 0), at + block * stored, shift, apart,
+                    ((1 << width) - 1) * 0x01010101, left,
                     address_of(out, (block * words + word) * LANES),
                 )  # fmt: skip
     if bits == 8:

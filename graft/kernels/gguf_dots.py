@@ -25,24 +25,23 @@ from graft.kernels.panels import LANES
 PANELS = 2  # the column of a part with the number of its panels
 ENTRY = 48  # bytes of 32 inputs: codes, their scale, minus the sums of both halves, the whole sum
 _BLOCKED = 1 << 18  # bytes of panels that all rows are multiplied with in turn: the L2 cache's
-_AHEAD = 4096  # bytes: processors prefetch to the end of a page only
 _TINY, _LARGEST = np.float32(1e-30), np.float32(127)
 _HALF, _ZERO = np.float32(0.5), np.float32(0)
 
-_BYTE = ir.IntType(8)
-_FLOATS, _WORDS = ir.VectorType(ir.FloatType(), LANES), ir.VectorType(I32, LANES)
-_BYTES, _SHORTS = ir.VectorType(_BYTE, LANES), ir.VectorType(ir.IntType(16), 2 * LANES)
+_BYTE, _FLOAT, _HALF_FLOAT = ir.IntType(8), ir.FloatType(), ir.HalfType()
+# An integer below 2^22 added to this number's bits gives the number plus the integer: dot products
+# that start from these bits become float32 by one subtraction, which is exact.
+_MAGIC, _MAGIC_BITS = 1.5 * 2**23, 0x4B400000
 
 
-def _every(number: int) -> ir.Constant:
-    return ir.Constant(_WORDS, [number] * LANES)
+def _filled(kind: ir.VectorType, number: float) -> ir.Constant:
+    return ir.Constant(kind, [number] * kind.count)
 
 
-def _spread(builder: ir.IRBuilder, scalar: ir.Value, kind: ir.VectorType) -> ir.Value:
-    """A vector of 16 times the same."""
-    undefined = ir.Constant(kind, ir.Undefined)
-    one = builder.insert_element(undefined, scalar, I32(0))
-    return builder.shuffle_vector(one, undefined, _every(0))
+def _spread(builder: ir.IRBuilder, vector: ir.Value, lane: int, count: int) -> ir.Value:
+    """[count] times one lane: Arm multiplies with a lane without copying it."""
+    places = ir.Constant(ir.VectorType(I32, count), [lane] * count)
+    return builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), places)
 
 
 def _lanes(builder: ir.IRBuilder, vector: ir.Value, first: int, count: int) -> ir.Value:
@@ -51,12 +50,12 @@ def _lanes(builder: ir.IRBuilder, vector: ir.Value, first: int, count: int) -> i
 
 
 def _in_parts(builder: ir.IRBuilder, name: str, width: int, operands: list[ir.Value]) -> ir.Value:
-    """An instruction for `width` lanes, applied to all 16; bytes are operands of Arm's."""
+    """An instruction for `width` lanes, applied to all; bytes are operands of Arm's."""
     part = ir.VectorType(I32, width)
     inner = ir.VectorType(_BYTE, 4 * width) if "aarch64" in name else part
     call = declared(builder, name, part, [part, inner, inner])
     found = []
-    for first in range(0, LANES, width):
+    for first in range(0, operands[0].type.count, width):
         total, codes, inputs = (_lanes(builder, each, first, width) for each in operands)
         codes, inputs = (builder.bitcast(each, inner) for each in (codes, inputs))
         found.append(builder.call(call, [total, codes, inputs]))
@@ -70,18 +69,20 @@ def _in_parts(builder: ir.IRBuilder, name: str, width: int, operands: list[ir.Va
 def _widened(builder: ir.IRBuilder, operands: list[ir.Value]) -> ir.Value:
     """The dot product in 16 bits, in a form that LLVM has an instruction for on all of x86."""
     total, codes, inputs = operands
-    bytes_of = _every(0x00FF00FF)
-    eight = ir.Constant(_SHORTS, [8] * 2 * LANES)
-    shorts = builder.bitcast(inputs, _SHORTS)
-    even = builder.bitcast(builder.and_(codes, bytes_of), _SHORTS)
-    odd = builder.bitcast(builder.and_(builder.lshr(codes, _every(8)), bytes_of), _SHORTS)
+    words, count = total.type, total.type.count
+    pairs = ir.VectorType(ir.IntType(16), 2 * count)
+    bytes_of, eight = _filled(words, 0x00FF00FF), _filled(pairs, 8)
+    shorts = builder.bitcast(inputs, pairs)
+    even = builder.bitcast(builder.and_(codes, bytes_of), pairs)
+    shifted = builder.lshr(codes, _filled(words, 8))
+    odd = builder.bitcast(builder.and_(shifted, bytes_of), pairs)
     first = builder.ashr(builder.shl(shorts, eight), eight)
     for code, value in ((even, first), (odd, builder.ashr(shorts, eight))):
         for start in (0, 1):
-            places = ir.Constant(_WORDS, list(range(start, 2 * LANES, 2)))
+            places = ir.Constant(words, list(range(start, 2 * count, 2)))
             wide = [
                 builder.sext(
-                    builder.shuffle_vector(each, ir.Constant(_SHORTS, ir.Undefined), places), _WORDS
+                    builder.shuffle_vector(each, ir.Constant(pairs, ir.Undefined), places), words
                 )
                 for each in (code, value)
             ]
@@ -99,11 +100,19 @@ def instruction() -> str:
     return "vnni256" if has_feature("avxvnni") else "widened"
 
 
-_TALLEST = 8 if instruction() == "vnni512" else 4  # rows whose sums stay in registers
+def columns_of(rows: int) -> int:
+    """Columns of a panel that so many rows are multiplied with at once: the sums of all stay in
+    registers, of which Arm has 32 with four lanes."""
+    return {8: 4, 4: 8}.get(rows, LANES) if instruction() == "sdot" else LANES
+
+
+_AHEAD = 12288 if instruction() == "sdot" else 4096  # bytes: processors prefetch within a page
+_TALLEST = 8 if instruction() in ("vnni512", "sdot") else 4  # rows multiplied at once
+_COLUMNS = columns_of(_TALLEST), columns_of(4)
 
 
 def _dot(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
-    """total [16] + the dot products of four codes (unsigned, below 128 on Arm) with four inputs."""
+    """total + the dot products of four codes (unsigned, below 128 on Arm) with four inputs."""
     found = instruction()
     if found == "widened":
         return _widened(builder, list(operands))
@@ -116,15 +125,30 @@ def _dot(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
 
 
 class _Panel:
-    """Code that reads 32 weights of 16 columns."""
+    """Code that reads the weights of some columns of a panel."""
 
-    def __init__(self, builder: ir.IRBuilder, kind: BlockFormat, panel: ir.Value, at: ir.Value):
-        self.builder, self.kind = builder, kind
-        self._panel, self._codes_at = panel, at
+    def __init__(  # noqa: PLR0913
+        self,
+        builder: ir.IRBuilder,
+        kind: BlockFormat,
+        panel: ir.Value,
+        depth: ir.Value,
+        column: ir.Value,
+        columns: int,
+    ) -> None:
+        self.builder, self.kind, self._panel = builder, kind, panel
+        self.words, self.floats = ir.VectorType(I32, columns), ir.VectorType(_FLOAT, columns)
+        self._column = column  # the first one
+        blocks = builder.udiv(depth, I64(kind.size))
+        used = builder.add(builder.mul(blocks, I64(kind.scale_bytes)), I64(ALIGNED - 1))
+        self._codes_at = builder.and_(used, I64(-ALIGNED))
 
-    def _load(self, place: ir.Value, offset: int, kind: ir.Type) -> ir.Value:
-        address = self.builder.gep(self._panel, [self.builder.add(place, I64(offset))])
-        return load(self.builder, address, kind, 1)
+    def _load(self, place: ir.Value, offset: int, element: ir.Type, size: int) -> ir.Value:
+        """The columns' elements of `size` bytes; those of all begin at `place` + `offset`."""
+        builder = self.builder
+        own = builder.add(place, builder.mul(self._column, I64(size)))
+        address = builder.gep(self._panel, [builder.add(own, I64(offset))])
+        return load(builder, address, ir.VectorType(element, self.words.count), 1)
 
     def _prefetch(self, place: ir.Value, offset: int) -> None:
         pointer = _BYTE.as_pointer()
@@ -133,142 +157,193 @@ class _Panel:
         address = self.builder.gep(self._panel, [self.builder.add(place, I64(offset))])
         self.builder.call(prefetch, [address, I32(0), I32(3), I32(1)])
 
-    def scales(self, group: ir.Value) -> tuple[list[ir.Value], ir.Value | None]:
-        """float32 scales (of 32 weights, or of each 16) and the minimum."""
-        builder, kind, halves = self.builder, self.kind, ir.VectorType(ir.HalfType(), LANES)
-        groups = kind.size // GROUP
-        block = builder.mul(builder.udiv(group, I64(groups)), I64(kind.scale_bytes))
-        floats = [
-            builder.fpext(self._load(block, 2 * LANES * i, halves), _FLOATS)
-            for i in range(1 + kind.has_minimum)
+    def block_scales(self, block: ir.Value) -> list[ir.Value]:
+        """float32 scale of a block and, where there is one, minus its minimum."""
+        place = self.builder.mul(block, I64(self.kind.scale_bytes))
+        found = [
+            self.builder.fpext(self._load(place, 2 * LANES * i, _HALF_FLOAT, 2), self.floats)
+            for i in range(1 + self.kind.has_minimum)
         ]
-        if kind.nested:
-            count = GROUP // kind.group
-            own = builder.mul(
-                builder.urem(group, I64(groups)), I64(LANES * (count + kind.has_minimum))
-            )
-            place = builder.add(block, own)
-            start = 2 * LANES * len(floats)
-            small = [
-                builder.sitofp(
-                    builder.sext(self._load(place, start + LANES * i, _BYTES), _WORDS), _FLOATS
-                )
-                for i in range(count + kind.has_minimum)
-            ]
-            scales = [builder.fmul(each, floats[0]) for each in small[:count]]
-            return scales, builder.fmul(small[-1], floats[1]) if kind.has_minimum else None
-        return floats[:1], floats[1] if kind.has_minimum else None
+        return [found[0], *map(self.builder.fneg, found[1:])]
+
+    def scales(
+        self, block: ir.Value, group: ir.Value, outer: list[ir.Value]
+    ) -> tuple[list[ir.Value], ir.Value | None]:
+        """float32 scales (of 32 weights, or of each 16) and minus the minimum, of a group."""
+        builder, kind = self.builder, self.kind
+        if not kind.nested:
+            return outer[:1], outer[1] if kind.has_minimum else None
+        count = GROUP // kind.group
+        numbers = count + kind.has_minimum
+        place = builder.add(
+            builder.mul(block, I64(kind.scale_bytes)), builder.mul(group, I64(LANES * numbers))
+        )
+        start = 2 * LANES * (1 + kind.has_minimum)
+        small = [self._small(place, start + LANES * i) for i in range(numbers)]
+        scales = [builder.fmul(each, outer[0]) for each in small[:count]]
+        return scales, builder.fmul(small[-1], outer[1]) if kind.has_minimum else None
+
+    def _small(self, place: ir.Value, offset: int) -> ir.Value:
+        """float32 of int8: as the last byte of a number whose bits count in ones, since conversions
+        are slow on Arm."""
+        builder = self.builder
+        stored = self._load(place, offset, _BYTE, 1)
+        count, lowest = stored.type.count, 0 if self.kind.has_minimum else 128
+        if lowest:  # signed: from 0 to 255
+            stored = builder.xor(stored, _filled(stored.type, 0x80))
+        upper = ir.Constant(stored.type, [0, 0x4B, *[0] * (count - 2)])
+        places = [place for i in range(count) for place in (i, count, count, count + 1)]
+        mask = ir.Constant(ir.VectorType(I32, 4 * count), places)
+        words = builder.shuffle_vector(stored, upper, mask)
+        return builder.fsub(
+            builder.bitcast(words, self.floats), _filled(self.floats, 2.0**23 + lowest)
+        )
 
     def codes(self, group: ir.Value) -> list[ir.Value]:
         """Eight times four codes of each column."""
         builder, bits = self.builder, self.kind.bits
         place = builder.add(self._codes_at, builder.mul(group, I64(self.kind.code_bytes)))
-        for i in range(bits):
+        for i in range(bits if self.words.count == LANES else 0):
             self._prefetch(place, _AHEAD + 4 * LANES * i)
-        words = [self._load(place, 4 * LANES * i, _WORDS) for i in range(bits)]
+        words = [self._load(place, 4 * LANES * i, I32, 4) for i in range(bits)]
         if bits == 8:
-            flip = _every(0x80808080)  # sdot's codes are signed
+            flip = _filled(self.words, 0x80808080)  # sdot's codes are signed
             return [builder.xor(w, flip) for w in words] if instruction() == "sdot" else words
-        nibbles = _every(0x0F0F0F0F)
-        found = [builder.and_(w, nibbles) for w in words[:4]]
-        found += [builder.and_(builder.lshr(w, _every(4)), nibbles) for w in words[:4]]
-        if bits == 5:
-            highs = [self._moved(words[4], 4 - j, 0x10101010) for j in range(8)]
-        elif bits == 6:
-            highs = [self._moved(words[4 + j // 4], 4 - j % 4 * 2, 0x30303030) for j in range(8)]
-        else:
+        if bits == 6:
+            return [code for half in (words[:3], words[3:]) for code in self._of_six(*half)]
+        found = [self._masked(w, 0x0F) for w in words[:4]]
+        found += [self._lowered(w, 4) for w in words[:4]]
+        if bits == 4:
             return found
+        highs = [self._moved(words[4], 4 - j, 0x10101010) for j in range(8)]
         return [builder.or_(low, high) for low, high in zip(found, highs, strict=True)]
+
+    def _of_six(self, *words: ir.Value) -> list[ir.Value]:
+        """Four times four codes of six bits; the upper bits of three words are the fourth."""
+        last = self._lowered(words[0], 6)
+        for word, down, mask in ((words[1], 4, 0x0C), (words[2], 2, 0x30)):
+            last = self.builder.or_(last, self._masked(self._lowered(word, down), mask))
+        return [*(self._masked(word, 0x3F) for word in words), last]
+
+    def _masked(self, words: ir.Value, mask: int) -> ir.Value:
+        return self.builder.and_(words, _filled(self.words, mask * 0x01010101))
+
+    def _lowered(self, words: ir.Value, bits: int) -> ir.Value:
+        """Each byte shifted: on Arm no mask is needed."""
+        each = ir.VectorType(_BYTE, 4 * self.words.count)
+        shifted = self.builder.lshr(self.builder.bitcast(words, each), _filled(each, bits))
+        return self.builder.bitcast(shifted, self.words)
 
     def _moved(self, words: ir.Value, left: int, mask: int) -> ir.Value:
         move = self.builder.shl if left > 0 else self.builder.lshr
-        return self.builder.and_(move(words, _every(abs(left))), _every(mask))
+        moved = move(words, _filled(self.words, abs(left)))
+        return self.builder.and_(moved, _filled(self.words, mask))
 
 
 class _Rows:
     """Code that reads the entries of 32 inputs of some rows."""
 
-    def __init__(self, builder: ir.IRBuilder, first: ir.Value, count: int) -> None:
-        self.builder = builder
+    def __init__(self, builder: ir.IRBuilder, first: ir.Value, count: int, columns: int) -> None:
+        self.builder, self._columns = builder, columns
         self._rows = [builder.gep(first, [I64(m * ENTRY)]) for m in range(count)]
 
-    def _load(self, row: int, place: int, element: ir.Type) -> ir.Value:
-        return load(self.builder, self.builder.gep(self._rows[row], [I64(place)]), element, 4)
+    def _load(self, row: int, place: int, element: ir.Type, count: int = 1) -> ir.Value:
+        address = self.builder.gep(self._rows[row], [I64(place)])
+        return load(self.builder, address, ir.VectorType(element, count), 4)
 
     def codes(self, row: int, quad: int) -> ir.Value:
-        """[16] times the same four."""
-        return _spread(self.builder, self._load(row, 4 * quad, I32), _WORDS)
+        """[columns] times the same four."""
+        if instruction() != "sdot":
+            return _spread(self.builder, self._load(row, 4 * quad, I32), 0, self._columns)
+        sixteen = self._load(row, quad // 4 * 16, I32, 4)
+        return _spread(self.builder, sixteen, quad % 4, self._columns)
 
-    def offsets(self, row: int, offset: int, parts: int) -> list[ir.Value]:
-        """[16] of each part: minus `offset` times the sum of its codes, where dots start."""
+    def starts(self, row: int, offset: int, parts: int) -> list[ir.Value]:
+        """[columns] of each part, where dots start: minus `offset` times the sum of its codes, plus
+        the bits of `_MAGIC`."""
+        builder, kind = self.builder, ir.VectorType(I32, self._columns)
         if not offset:
-            return [_every(0)] * parts
-        sums = [self._load(row, GROUP + 4 * i, I32) for i in (1, 2)]
+            return [_filled(kind, _MAGIC_BITS)] * parts
+        first = self.builder.extract_element
+        sums = [first(self._load(row, GROUP + 4 * i, I32), I32(0)) for i in (1, 2)]
         if parts == 1:
-            sums = [self.builder.add(*sums)]
+            sums = [builder.add(*sums)]
+        raised = [builder.add(builder.mul(each, I32(offset)), I32(_MAGIC_BITS)) for each in sums]
+        one = ir.Constant(ir.VectorType(I32, 1), ir.Undefined)
         return [
-            self.builder.mul(_spread(self.builder, each, _WORDS), _every(offset)) for each in sums
+            _spread(builder, builder.insert_element(one, each, I32(0)), 0, self._columns)
+            for each in raised
         ]
 
-    def scale(self, row: int) -> ir.Value:
-        """[16] float32."""
-        return _spread(self.builder, self._load(row, GROUP, ir.FloatType()), _FLOATS)
-
-    def total(self, row: int) -> ir.Value:
-        """[16] float32: the sum of the codes."""
-        return _spread(self.builder, self._load(row, GROUP + 12, ir.FloatType()), _FLOATS)
+    def scale_and_total(self, row: int) -> tuple[ir.Value, ir.Value]:
+        """[columns] float32 each: the inputs' scale, and the sum of their codes."""
+        four = self._load(row, GROUP, _FLOAT, 4)
+        scale, total = (_spread(self.builder, four, lane, self._columns) for lane in (0, 3))
+        return scale, total
 
 
 def _multiply_group(
-    panel: _Panel, group: ir.Value, rows: _Rows, totals: list[ir.Value]
+    panel: _Panel, rows: _Rows, codes: list[ir.Value], scales: tuple, totals: list[ir.Value]
 ) -> list[ir.Value]:
     """The rows' totals with the products of 32 weights."""
-    builder, kind = panel.builder, panel.kind
-    scales, minimum = panel.scales(group)
-    codes = panel.codes(group)
+    builder, kind, floats = panel.builder, panel.kind, panel.floats
+    factors, minimum = scales
     offset = 0 if instruction() == "sdot" and kind.bits == 8 else kind.offset
-    sums = [rows.offsets(m, offset, len(scales)) for m in range(len(totals))]
+    sums = [rows.starts(m, offset, len(factors)) for m in range(len(totals))]
     for quad, weights in enumerate(codes):
-        part = quad * len(scales) // len(codes)
+        part = quad * len(factors) // len(codes)
         for m, own in enumerate(sums):
             own[part] = _dot(builder, own[part], weights, rows.codes(m, quad))
-    fused = declared(builder, f"llvm.fma.v{LANES}f32", _FLOATS, [_FLOATS] * 3)
+    fused = declared(builder, f"llvm.fma.v{floats.count}f32", floats, [floats] * 3)
     found = []
     for m, (own, total) in enumerate(zip(sums, totals, strict=True)):
-        scaled = builder.fmul(builder.sitofp(own[0], _FLOATS), scales[0])
-        for integers, scale in zip(own[1:], scales[1:], strict=True):
-            scaled = builder.call(fused, [builder.sitofp(integers, _FLOATS), scale, scaled])
+        dots = [
+            builder.fsub(builder.bitcast(each, floats), _filled(floats, _MAGIC)) for each in own
+        ]
+        scaled = builder.fmul(dots[0], factors[0])
+        for each, factor in zip(dots[1:], factors[1:], strict=True):
+            scaled = builder.call(fused, [each, factor, scaled])
+        scale, inputs = rows.scale_and_total(m)
         if minimum is not None:
-            scaled = builder.call(fused, [builder.fneg(minimum), rows.total(m), scaled])
-        found.append(builder.call(fused, [scaled, rows.scale(m), total]))
+            scaled = builder.call(fused, [minimum, inputs, scaled])
+        found.append(builder.call(fused, [scaled, scale, total]))
     return found
 
 
 def emit_product(
     builder: ir.IRBuilder, kind: BlockFormat, rows: int, arguments: list[ir.Value]
 ) -> None:
-    """Code for y[m, 0:16] = x[m] @ panel; arguments are addresses of x, panel and y, depth and the
-    stride of y's rows, all int64."""
-    x, panel, y, depth, stride = arguments
+    """Code for y[m, columns] = x[m] @ panel; arguments are addresses of x, panel and y, depth, the
+    stride of y's rows and the first of `columns_of(rows)` columns, all int64."""
+    x, panel, y, depth, stride, column = arguments
     x, panel = (builder.inttoptr(each, _BYTE.as_pointer()) for each in (x, panel))
-    y = builder.inttoptr(y, ir.FloatType().as_pointer())
+    y = builder.gep(builder.inttoptr(y, _FLOAT.as_pointer()), [column])
+    columns, groups = columns_of(rows), kind.size // GROUP
+    source = _Panel(builder, kind, panel, depth, column, columns)
+
+    def add_block(block: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+        outer, first = source.block_scales(block), builder.mul(block, I64(groups))
+
+        def add_group(group: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+            place = builder.add(first, group)
+            entries = builder.gep(x, [builder.mul(place, I64(rows * ENTRY))])
+            scales = source.scales(block, group, outer)
+            read = _Rows(builder, entries, rows, columns)
+            return _multiply_group(source, read, source.codes(place), scales, totals)
+
+        if groups == 1:
+            return add_group(I64(0), totals)
+        return loop_over_depth(builder, I64(groups), 1, totals, add_group)
+
+    zeros = [_filled(source.floats, 0.0)] * rows
     blocks = builder.udiv(depth, I64(kind.size))
-    used = builder.add(builder.mul(blocks, I64(kind.scale_bytes)), I64(ALIGNED - 1))
-    source = _Panel(builder, kind, panel, builder.and_(used, I64(-ALIGNED)))
-
-    def accumulate(group: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-        first = builder.gep(x, [builder.mul(group, I64(rows * ENTRY))])
-        return _multiply_group(source, group, _Rows(builder, first, rows), totals)
-
-    zeros = [ir.Constant(_FLOATS, [0.0] * LANES)] * rows
-    groups = builder.udiv(depth, I64(GROUP))
-    for m, summed in enumerate(loop_over_depth(builder, groups, 1, zeros, accumulate)):
+    for m, summed in enumerate(loop_over_depth(builder, blocks, 1, zeros, add_block)):
         address = builder.gep(y, [builder.mul(stride, I64(m))])
-        builder.store(summed, builder.bitcast(address, _FLOATS.as_pointer())).align = 4
+        builder.store(summed, builder.bitcast(address, source.floats.as_pointer())).align = 4
 
 
 @intrinsic(prefer_literal=True)
-def multiply_rows(typing_context, number, rows, x, panel, y, depth, stride):  # noqa: ANN001, ANN201, PLR0913
+def multiply_rows(typing_context, number, rows, x, panel, y, depth, stride, column):  # noqa: ANN001, ANN201, PLR0913
     """See `emit_product`; `number` and `rows` are constants."""
     kind, count = NUMBERED[number.literal_value], rows.literal_value
 
@@ -276,7 +351,7 @@ def multiply_rows(typing_context, number, rows, x, panel, y, depth, stride):  # 
         emit_product(builder, kind, count, arguments[2:])
         return context.get_dummy_value()
 
-    return types.void(number, rows, x, panel, y, depth, stride), generate
+    return types.void(number, rows, x, panel, y, depth, stride, column), generate
 
 
 @cache
@@ -295,13 +370,17 @@ def compiled(number: int) -> "Any":  # noqa: ANN401
                 for each in range(begin, min(begin + at_once, count)):
                     panel, result = panels + each * size, y + 4 * (m * stride + each * LANES)
                     if height == _TALLEST:
-                        multiply_rows(number, _TALLEST, source, panel, result, depth, stride)
+                        for column in range(0, LANES, _COLUMNS[0]):
+                            multiply_rows(
+                                number, _TALLEST, source, panel, result, depth, stride, column
+                            )
                     elif height == 4:
-                        multiply_rows(number, 4, source, panel, result, depth, stride)
+                        for column in range(0, LANES, _COLUMNS[1]):
+                            multiply_rows(number, 4, source, panel, result, depth, stride, column)
                     elif height == 2:
-                        multiply_rows(number, 2, source, panel, result, depth, stride)
+                        multiply_rows(number, 2, source, panel, result, depth, stride, 0)
                     else:
-                        multiply_rows(number, 1, source, panel, result, depth, stride)
+                        multiply_rows(number, 1, source, panel, result, depth, stride, 0)
                 m += height
 
     return multiply

@@ -88,11 +88,12 @@ def loop_over_depth(
     values = [builder.phi(value.type) for value in initial]
     updated = body(k, values)
     following = builder.add(k, I64(stride))
+    end = builder.basic_block  # of the body, which may contain a loop
     for phi, first, last in zip(
         [k, *values], [I64(0), *initial], [following, *updated], strict=True
     ):
         phi.add_incoming(first, before)
-        phi.add_incoming(last, loop)
+        phi.add_incoming(last, end)
     builder.cbranch(builder.icmp_signed("<", following, depth), loop, after)
     builder.position_at_end(after)
     return updated

@@ -132,7 +132,7 @@ def test_rows_of_zeros_and_outliers():
 def test_arm_kernel_uses_its_dot_product(name, monkeypatch):
     monkeypatch.setattr(gguf_dots, "instruction", lambda: "sdot")
     module = ir.Module()
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 5), "product")
+    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [I64] * 6), "product")
     builder = ir.IRBuilder(function.append_basic_block())
     emit_product(builder, FORMATS[name], 2, list(function.args))
     builder.ret_void()
