@@ -18,15 +18,14 @@ import pytest
 import torch
 from daily import daily
 from late import Late
+from lossless_bench import Bench, accepted, assert_same, rejected, run
 from short_prompts import ends_only
-from tiny import END, VOCABULARY, tiny_draft_model, tiny_engine, tiny_network, tiny_tokenizer
+from tiny import END, VOCABULARY, tiny_draft_model, tiny_network, tiny_tokenizer
 from tiny_heads import tiny_head
 from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
-from watched import Adversary, Oracle, WatchedWalk
 
 from graft.assemble import presets
-from graft.decode.request import Request
 from graft.draft.combined import Rasd
 from graft.draft.heads.head import HeadDrafter
 from graft.match.pool import Pools
@@ -70,52 +69,6 @@ OPTIONS = {
 }  # fmt: skip
 
 
-class Bench:
-    """An engine with all drafters, and plain decoding's answers."""
-
-    def __init__(self, **options):
-        self.watch = WatchedWalk()
-        self.oracle, self.adversary = Oracle(VOCABULARY), Adversary(VOCABULARY)
-        drafters = {"oracle": self.oracle, "adversary": self.adversary}
-        self.engine = tiny_engine(drafters=drafters, verify=self.watch, **options)
-        self._plain = {}
-
-    def plain(self, prompt, params):
-        key = repr((prompt, params, sorted(self.engine.loaded.eos_ids)))
-        if key not in self._plain:
-            self._plain[key] = run(self.engine, prompt, params, "plain")
-        tokens = tuple(self.engine.encoder.prompt(prompt).tokens)
-        for drafter in (self.oracle, self.adversary):
-            drafter.answers[tokens] = self._plain[key][0].token_ids
-        return self._plain[key]
-
-    def check(self, prompt, params, draft, **more):
-        """Generate with a drafter and check that the result is plain decoding's."""
-        expected, expected_events = self.plain(prompt, params)
-        result, events = run(self.engine, prompt, params, draft, **more)
-        assert_same(result, expected)
-        for event, other in zip(events, expected_events, strict=True):
-            assert (event.token, event.text) == (other.token, other.text)
-            if params.logprobs is not None:
-                assert event.probability == pytest.approx(other.probability, abs=1e-4)
-                assert event.entropy == pytest.approx(other.entropy, abs=1e-4)
-                assert dict(event.top) == pytest.approx(dict(other.top), abs=1e-4)
-        return result
-
-
-def run(engine, prompt, params, draft, salt="", **more):
-    request = Request(prompt, params, draft, cache_salt=salt, **more)
-    stream = engine.stream(request)
-    events = list(stream)
-    return stream.result, events
-
-
-def assert_same(result, expected):
-    assert result.token_ids == expected.token_ids
-    assert result.text == expected.text
-    assert result.finish_reason == expected.finish_reason
-
-
 def two_prompts(option):
     """The first or the last two of the four, alternating by option."""
     return PROMPTS[2:] if list(OPTIONS).index(option) % 2 else PROMPTS[:2]
@@ -126,14 +79,6 @@ def some_options(drafts, full):
     cases = list(product(OPTIONS, drafts))
     few = ("greedy", "everything")
     return daily(cases, *(case for case in cases if case[0] in few or case[1] == full))
-
-
-def accepted(results):
-    return sum(result.stats.num_accepted_draft_tokens for result in results)
-
-
-def rejected(results):
-    return sum(result.stats.num_draft_tokens for result in results) - accepted(results)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from graft.draft.drafter import Budget, UpdatesAsync, by_drafter
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.prune import cut
 from graft.verify.verdict import Verifier
 
 log = logging.getLogger(__name__)
@@ -79,19 +80,19 @@ class DecodeLoop:
         """A draft tree for each sequence; each drafter knows the cost of the step so far."""
         trees = [root_only(sequence.context.root) for sequence in decoding]
         rows = prefill + len(decoding)
+        most = min(MAX_NODES, self.model.max_nodes(len(decoding))) if decoding else 0
         for drafter, mine in by_drafter(decoding, lambda each: each.drafter):
-            nodes = MAX_NODES * len(mine)
             seconds = seconds_by_nodes(
-                self.costs, decoding, rows=rows, prefill=prefill, nodes=nodes
+                self.costs, decoding, rows=rows, prefill=prefill, nodes=most * len(mine)
             )
-            budget = Budget(MAX_NODES, seconds, base_tokens=len(decoding), prefills=prefill > 0)
+            budget = Budget(most, seconds, base_tokens=len(decoding), prefills=prefill > 0)
             try:
                 proposed = drafter.propose([decoding[i].context for i in mine], budget)
             except Exception as error:  # fails its own sequences, not those of other drafters
                 _fail(error, [decoding[i] for i in mine])
                 continue
             for i, tree in zip(mine, proposed, strict=True):
-                trees[i] = decoding[i].limit(tree)
+                trees[i] = decoding[i].limit(cut(tree, most))
                 rows += len(trees[i]) - 1
         return trees
 

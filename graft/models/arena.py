@@ -28,6 +28,8 @@ class Storage(Protocol):
 
     rows: int
     row_bytes: int
+    has_states: bool  # whether a sequence can go on only after rows that have a recurrent state
+    state_bytes: int  # of such a state
 
     def resize(self, rows: int) -> None:
         """Have `rows` rows: existing ones are kept, new ones hold zeros."""
@@ -40,6 +42,16 @@ class Storage(Protocol):
 
     def write(self, rows: np.ndarray, content: Tensor) -> None:
         """Write rows in the form that `read` returns."""
+
+    def release(self, first: int, last: int) -> None:
+        """Rows first .. last - 1 are free."""
+
+    def blank(self, row: int) -> None:
+        """Let a sequence go on after this row, whatever it holds: for measurements."""
+
+    def resumable(self, segments: Sequence[tuple[int, int]]) -> int:
+        """How many of the tokens in these segments (first row, number of rows) another sequence can
+        share."""
 
     def gather(self, source: Tensor, target: np.ndarray) -> None:
         """Copy rows `source` [L, K, n], chosen by layer and head, to rows `target` [n]."""
@@ -176,6 +188,7 @@ class Arena:
 
     def trim(self, extent: Extent) -> None:
         """Free the rows behind the committed ones."""
+        self.storage.release(extent.start + extent.length, extent.start + extent.capacity)
         extent.capacity = _aligned(extent.length)
 
     def release(self, extent: Extent) -> None:
@@ -185,6 +198,7 @@ class Arena:
             extent.pinned = 0
         if extent.users == 0:
             del self._taken[self._place(extent)]
+            self.storage.release(extent.start, extent.start + extent.capacity)
             if extent.prefix:
                 self.release(extent.prefix)
 
@@ -216,6 +230,7 @@ class Arena:
             start, capacity = self._find(needed), needed
         committed = np.arange(extent.length)
         self.storage.move(extent.start + committed, start + committed)
+        self.storage.release(extent.start, extent.start + extent.capacity)
         del self._taken[self._place(extent)]
         extent.start, extent.capacity = start, capacity
         self._insert(extent)

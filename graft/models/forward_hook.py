@@ -3,17 +3,19 @@
 transformers lets an attention function be registered by name; with its cache switched off it
 builds no mask and hands every layer's queries, keys and values, and our keyword argument, to that
 function, which writes the cache and attends over the tree. Architectures that drop the
-argument or keep state outside attention would be silently wrong: `probe.py` refuses them at load.
+argument would be silently wrong: `probe.py` refuses them at load. Recurrent layers beside attention
+are run by `recurrent.py`.
 """
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 
@@ -21,11 +23,21 @@ from graft.errors import UnsupportedModelError
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.llama_shape import frequencies_of
+from graft.models.recurrent import RecurrentLayers, StateStep
+from graft.models.state_storage import StateStorage
 from graft.models.storage import RowStorage
 from graft.sampling import upload
 
 NAME = "graft"
-COUNTING = "graft_heads"
+COUNTING = "graft_shapes"
+
+
+class KeyShape(NamedTuple):
+    """Key-value heads of an attention layer in this process, the size of its keys and values."""
+
+    heads: int
+    size: int
+    value_size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,7 @@ class HookStep:
     """The step that a call of the attention function belongs to."""
 
     storage: RowStorage
+    places: dict[int, int]  # of the attention layers in the storage
     layout: TreeLayout
     rows: Tensor  # [N]
     seen: set[int]  # layers that called
@@ -67,16 +80,18 @@ def attend(  # noqa: PLR0913  transformers' contract
     graft_step.seen.add(layer)
     if sliding_window is not None:
         graft_step.windowed.add(layer)
-    keys, values = graft_step.storage.kv[:, layer]
-    keys.index_copy_(1, graft_step.rows, key[0].to(keys.dtype))
-    values.index_copy_(1, graft_step.rows, value[0].to(values.dtype))
+    # Some layers have fewer heads than others, or smaller ones for values: zeros fill the rest.
+    keys, values = graft_step.storage.kv[:, graft_step.places[layer], : key.shape[1]]
+    for cached, new in ((keys, key), (values, value)):
+        cached[..., : new.shape[3]].index_copy_(1, graft_step.rows, new[0].to(cached.dtype))
     if len(graft_step.seen) == graft_step.layers < len(graft_step.storage.kv[0]):
         raise LayersDoneError
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if graft_step.queries is not None:
         graft_step.queries[layer] = query[0] * scale
+    missing = keys.shape[2] - query.shape[3]
     attended = graft_step.attention(
-        query[0].transpose(0, 1),
+        F.pad(query[0].transpose(0, 1), (0, missing)) if missing else query[0].transpose(0, 1),
         keys,
         values,
         graft_step.layout,
@@ -85,24 +100,27 @@ def attend(  # noqa: PLR0913  transformers' contract
         softcap=softcap,
         sinks=s_aux,
     )
-    return attended[None], None
+    return attended[None, ..., : value.shape[3]], None
 
 
-class HeadCountError(Exception):
-    """Carries the number of key-value heads that a layer has in this process."""
-
-    def __init__(self, heads: int) -> None:
-        super().__init__(heads)
-        self.heads = heads
-
-
-def count_heads(module: nn.Module, query: Tensor, key: Tensor, *_: Any, **__: Any) -> None:  # noqa: ANN401, ARG001
-    """transformers' attention contract; counts the heads of key [1, K, N, D]."""
-    raise HeadCountError(key.shape[1])
+def note_shape(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *_: Any,  # noqa: ANN401
+    graft_shapes: dict[int, KeyShape] | None = None,
+    **__: Any,  # noqa: ANN401
+) -> tuple[Tensor, None]:
+    """transformers' attention contract; notes the shapes of key and value [1, K, N, D]."""
+    if graft_shapes is None:
+        raise UnsupportedModelError("the model does not pass arguments through to its attention")
+    graft_shapes[module.layer_idx] = KeyShape(key.shape[1], key.shape[3], value.shape[3])
+    return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
 AttentionInterface.register(NAME, attend)
-AttentionInterface.register(COUNTING, count_heads)
+AttentionInterface.register(COUNTING, note_shape)
 
 
 class HookedAttention:
@@ -152,28 +170,40 @@ class HookForward:
         self.feature_layers: frozenset[int] = frozenset()
         self._kept: Sequence[Tensor] = ()  # transformers' hidden states, the last one normed
         config = model.config.get_text_config()
+        self._recurrent = RecurrentLayers(model)
         try:
             self._hooked = HookedAttention(model)
-            heads, self.layers = config.num_attention_heads, config.num_hidden_layers
-            size = getattr(config, "head_dim", None) or config.hidden_size // heads
+            shapes, states = shapes_of(model, self._recurrent)
             self.windows = has_windows(config)
         except (AttributeError, ValueError) as error:
             reason = str(error).splitlines()[0][:200]
             raise UnsupportedModelError(f"its attention cannot be replaced ({reason})") from error
-        kv_heads = getattr(config, "num_key_value_heads", None) or heads
-        if is_split(model):
-            kv_heads = heads_here(model)
-        self.storage = RowStorage(self.layers, kv_heads, size, model.dtype, model.device)
+        if not states and len(shapes) != config.num_hidden_layers:
+            raise UnsupportedModelError(
+                f"only {len(shapes)} of {config.num_hidden_layers} layers use replaceable attention"
+            )
+        self.layers = len(shapes)
+        self._places = {layer: place for place, layer in enumerate(sorted(shapes))}
+        heads = max((each.heads for each in shapes.values()), default=1)
+        size = max((max(each[1:]) for each in shapes.values()), default=1)
+        self.storage = (
+            StateStorage(self.layers, heads, size, model.dtype, model.device, states)
+            if states
+            else RowStorage(self.layers, heads, size, model.dtype, model.device)
+        )
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """Write the nodes' keys and values, return logits [M, V] float32 of the nodes `outputs`."""
-        return self._run(tokens, self._step(layout), outputs)
+        with self._scanned(layout, outputs):
+            return self._run(tokens, self._step(layout), outputs)
 
     def queries(self, tokens: np.ndarray, layout: TreeLayout) -> Tensor:
         """See Forward."""
         found: dict[int, Tensor] = {}
-        self._run(tokens, self._step(layout, queries=found), np.array([len(tokens) - 1]))
-        return torch.stack([found[layer] for layer in range(self.layers)])
+        last = np.array([len(tokens) - 1])
+        with self._scanned(layout, last):
+            self._run(tokens, self._step(layout, queries=found), last)
+        return torch.stack([found[layer] for layer in sorted(found)])
 
     @torch.no_grad()  # not inference mode: what a caller's modules remember must stay trainable
     def _run(self, tokens: np.ndarray, step: HookStep, outputs: np.ndarray) -> Tensor:
@@ -191,6 +221,7 @@ class HookForward:
     @torch.no_grad()
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
         """See Forward."""
+        assert not self._recurrent, "recurrent layers run as a whole"
         with suppress(LayersDoneError):
             self._call(tokens, self._step(layout, layers), np.zeros(1, np.int64))
 
@@ -202,7 +233,16 @@ class HookForward:
     ) -> HookStep:
         rows = torch.from_numpy(layout.rows).to(self.model.device)
         last = self.layers if layers is None else layers
-        return HookStep(self.storage, layout, rows, set(), set(), self.attention, last, queries)
+        return HookStep(
+            self.storage, self._places, layout, rows, set(), set(), self.attention, last, queries
+        )
+
+    def _scanned(self, layout: TreeLayout, outputs: np.ndarray) -> AbstractContextManager[None]:
+        """Inside the block the recurrent layers score the step; nodes `outputs` keep their
+        states."""
+        if not isinstance(self.storage, StateStorage):
+            return nullcontext()
+        return self._recurrent.used(StateStep(self.storage, layout, outputs))
 
     def _call(self, tokens: np.ndarray, step: HookStep, outputs: np.ndarray) -> Tensor:
         """The model's own forward with our attention: logits [M, V]."""
@@ -273,15 +313,15 @@ def is_split(model: PreTrainedModel) -> bool:
 
 
 @torch.no_grad()
-def heads_here(model: PreTrainedModel) -> int:
-    """Key-value heads that this process has of a model that is split over several."""
+def shapes_of(
+    model: PreTrainedModel, recurrent: RecurrentLayers
+) -> tuple[dict[int, KeyShape], list[Tensor]]:
+    """Shapes of the attention layers, and of the recurrent layers' states, by scoring a token."""
     token = torch.zeros(1, 1, dtype=torch.int64, device=model.device)
-    try:
-        with HookedAttention(model, COUNTING).used():
-            model(input_ids=token, use_cache=False)
-    except HeadCountError as found:
-        return found.heads
-    raise UnsupportedModelError("its layers do not use replaceable attention")
+    shapes: dict[int, KeyShape] = {}
+    with HookedAttention(model, COUNTING).used(), recurrent.recorded() as states:
+        model(input_ids=token, use_cache=False, graft_shapes=shapes)
+    return shapes, [states[name] for name in recurrent.names]
 
 
 def window_of(config: PretrainedConfig) -> int | None:
@@ -293,7 +333,8 @@ def window_of(config: PretrainedConfig) -> int | None:
 def has_windows(config: PretrainedConfig) -> bool:
     """Whether some layer does not attend to the whole context, by the config."""
     window = window_of(config)
-    if window is None or window >= config.max_position_embeddings:
+    longest = getattr(config, "max_position_embeddings", None)
+    if window is None or (longest is not None and window >= longest):
         return False
     types = getattr(config, "layer_types", None)
     if types:

@@ -20,6 +20,7 @@ from graft.kernels.tree_layout import TreeLayout
 from graft.models.arena import Storage
 from graft.models.language_model import Forward, LanguageModel
 from graft.models.probe import probe_paths
+from graft.models.storage import Stateless
 from graft.tree.draft_tree import DraftTree, chain, from_paths
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ GROUPS = {"cpu": 1, "cuda": 4}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
-class SpareRows:
+class SpareRows(Stateless):
     """A storage whose last rows are reserved for padding."""
 
     def __init__(self, storage: Storage, spare: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.errors import ContextLengthError
+from graft.errors import ContextLengthError, InputError
 from graft.kernels.tree_layout import TreeLayout, spread
 from graft.models.arena import BLOCK, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
@@ -23,6 +23,8 @@ from graft.tree.draft_tree import DraftTree, chain, root_only
 TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees that `warm_up` prepares batches of
 CONTEXT = 320  # tokens in front of them: short contexts have steps of their own shapes
 CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens prefilled in one step ...
+STATES_BYTES = 1 << 30  # of the recurrent states of a step's nodes
+UNLIMITED = 1 << 30
 LARGE_CHUNK, LARGE_GPU = 8192, 70 << 30  # ... and on a GPU with so many bytes, as in vLLM
 
 
@@ -123,9 +125,10 @@ class LanguageModel:
     def fork(self, extent: Extent, length: int, rows: int) -> Extent:
         """A sequence that begins with `extent`'s first `length` tokens and has `rows` free rows.
 
-        Whole blocks are shared and the rest is copied, so attention sums in the same order.
+        Whole blocks are shared and the rest is copied, so attention sums in the same order. A
+        recurrent state belongs to its sequence, so the last row is copied.
         """
-        shared = length // BLOCK * BLOCK
+        shared = (length - self.has_states) // BLOCK * BLOCK
         forked = self.prefixes.reserve(length - shared + rows, extent if shared else None, shared)
         own = forked.start + np.arange(length - shared)
         self.arena.storage.move(extent.rows[shared:length], own)
@@ -135,7 +138,18 @@ class LanguageModel:
     def look(self, base: Extent, rows: int, chosen: Extent | None = None) -> View:
         """A view of a sequence's committed rows with `rows` free rows; `View.look` selects what it
         attends to. It is scored, committed to and closed like a sequence, before its base is."""
+        self.require_rows_only("drafts from a part of the context")
         return self.prefixes.place(View(0, rows, base=base, chosen=chosen))
+
+    @property
+    def has_states(self) -> bool:
+        """Whether sequences have recurrent states beside their rows."""
+        return self.arena.storage.has_states
+
+    def require_rows_only(self, use: str) -> None:
+        """InputError for a use that needs rows to be all that a sequence depends on."""
+        if self.has_states:
+            raise InputError(f"{use}: not for models with recurrent layers; choose another preset")
 
     def close(self, extent: Extent) -> None:
         """Free the sequence's rows."""
@@ -188,6 +202,12 @@ class LanguageModel:
         finally:
             for extent in extents:
                 self.arena.truncate(extent, extent.length - 1)
+
+    def max_nodes(self, sequences: int) -> int:
+        """Draft nodes that a tree of one of so many sequences may have: each recurrent state takes
+        memory until the next step."""
+        size = self.arena.storage.state_bytes * sequences
+        return max(STATES_BYTES // size - 1, 1) if size else UNLIMITED
 
     def has_room(self, extent: Extent, tokens: int) -> bool:
         """Whether so many more tokens fit without allocating rows."""

@@ -46,6 +46,7 @@ from graft.models.rope import check_context_length, stretch
 log = logging.getLogger(__name__)
 
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "gguf")
+UNBOUNDED = 1 << 20  # tokens of a model without positions
 KV_CACHE_DTYPES = ("auto", "fp32", "bf16", "fp16", "fp8")
 
 
@@ -253,12 +254,13 @@ def _dtypes(
 
 
 def longest_context(config: "Any") -> int:  # noqa: ANN401
-    """Positions a model can be used at; no further than its rotation stays the same.
+    """Positions a model can be used at; no further than its rotation stays the same. Purely
+    recurrent models have no limit.
 
     "dynamic" and "longrope" turn all keys anew once the text is longer than it was trained for.
     """
     text = config.get_text_config()
-    longest = text.max_position_embeddings
+    longest = getattr(text, "max_position_embeddings", None) or UNBOUNDED
     rotary = getattr(text, "rope_parameters", None) or {}
     if rotary.get("rope_type") in ("dynamic", "longrope"):
         return min(longest, rotary.get("original_max_position_embeddings") or longest)
@@ -301,14 +303,13 @@ def read_network(
     On the CPU in fp32, for the reference: 16-bit products can take minutes there. int8 is always
     read in fp32: torchao finds other codes for weights that were rounded before.
     """
-    import transformers
 
     config = _transformers_config(checkpoint, stretched)
     options = {"quantization_config": quantisation()} if dtype == "int8" else {}
     if stored_quantisation(config):
         options = {}  # the checkpoint knows how
     try:
-        network, report = transformers.AutoModelForCausalLM.from_pretrained(
+        network, report = _auto_class(config).from_pretrained(
             checkpoint.folder,
             config=config,
             dtype=torch.float32 if dtype == "int8" or device.type == "cpu" else base,
@@ -327,6 +328,17 @@ def read_network(
             f"{absent[0]} first; its config does not fit its weights"
         )
     return network.eval().to(device)
+
+
+def _auto_class(config: "Any") -> "Any":  # noqa: ANN401
+    """transformers' class for a config: a language model, or one that also takes images, of which
+    the text decoder is used."""
+    import transformers
+
+    with_images = type(config) in transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING or not with_images:
+        return transformers.AutoModelForCausalLM
+    return transformers.AutoModelForImageTextToText
 
 
 def _eos_ids(checkpoint: Checkpoint, config: "Any", tokenizer: "Any") -> frozenset[int]:  # noqa: ANN401

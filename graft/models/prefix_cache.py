@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from graft.models.arena import BLOCK, Arena, E, Extent, OutOfRowsError
+from graft.models.arena import BLOCK, Arena, E, Extent, OutOfRowsError, between
 from graft.models.block_index import BlockIndex
 
 Taken = TypeVar("Taken")
@@ -52,8 +52,9 @@ class PrefixCache:
 
     def use(self, *, max_rows: int, store: PrefixStore | None = None) -> None:
         """Enable sharing, and keep at most `max_rows` of finished sequences; `store` is a second
-        tier. Clears the cache."""
-        self.used, self._max_rows, self._store = True, max_rows, store
+        tier, for rows without recurrent states. Clears the cache."""
+        self.used, self._max_rows = True, max_rows
+        self._store = None if self._arena.storage.has_states else store
         self.clear()
 
     def open(
@@ -136,6 +137,9 @@ class PrefixCache:
 
     def _find(self, tokens: np.ndarray, salt: str) -> tuple[Extent | None, int]:
         extent, known = self._texts[salt].longest(tokens) if salt in self._texts else (None, 0)
+        if extent:
+            known = self._arena.storage.resumable(between(extent.segments, 0, known))
+            extent = extent if known else None
         if not salt and (fetched := self._fetch(tokens, known)):
             extent, known = fetched, fetched.total
         if extent:

@@ -21,7 +21,24 @@ Segments = Sequence[tuple[int, int]]  # first row, rows
 MAX_DEFERRED = 64  # rows of a move that the next step makes
 
 
-class RowStorage:
+class Stateless:
+    """The part of a storage that concerns recurrent states, without any."""
+
+    has_states = False
+    state_bytes = 0
+
+    def release(self, first: int, last: int) -> None:
+        """See Storage."""
+
+    def blank(self, row: int) -> None:
+        """See Storage."""
+
+    def resumable(self, segments: Segments) -> int:
+        """See Storage."""
+        return sum(count for _, count in segments)
+
+
+class RowStorage(Stateless):
     """kv [2, L, K, rows, D] in the model's dtype on its device."""
 
     def __init__(
@@ -157,7 +174,7 @@ class LazyRowStorage(RowStorage):
             super().write(target.copy(), super().read(source.copy()))
 
 
-class PanelStorage:
+class PanelStorage(Stateless):
     """keys [L, K, rows / 16, D, 16] and values [L, K, D / 16, rows, 16], as bits of a dtype."""
 
     def __init__(

@@ -19,7 +19,7 @@ from graft.decode.engine import Engine
 from graft.models.rotation import find_rotation, frequencies_name
 from graft.rag.parts import HEAD, PASSAGE, Part, PartReuse, checked
 from graft.rag.prompt_rows import Piece, PromptRows
-from graft.rag.reuse import DISK_BYTES, Reuse
+from graft.rag.reuse import DISK_BYTES, Reuse, as_reuse
 from graft.rag.row_cache import RowCache, entry_name
 
 GIGABYTE = 1 << 30
@@ -126,7 +126,10 @@ class DocumentCache:
     ) -> None:
         self.reuse = reuse or Reuse()
         self._rotation = None
+        if engine.model.has_states and not self.reuse.approximate:
+            self.reuse = as_reuse("off")  # rows alone do not continue a text
         if self.reuse.approximate:
+            engine.model.require_rows_only("approximate reuse of passages")
             self._rotation = engine.exclusive(lambda: find_rotation(engine.model))
         self._key = f"{rows_key_of(engine.loaded)}-{frequencies_name(engine.model)}"
         self._rows = RowCache(

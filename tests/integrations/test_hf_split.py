@@ -14,7 +14,8 @@ from split_ranks import SEED
 from tiny import tiny_network
 
 from graft.errors import InputError
-from graft.models.forward_hook import heads_here
+from graft.models.forward_hook import shapes_of
+from graft.models.recurrent import RecurrentLayers
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -131,5 +132,7 @@ def test_a_model_split_in_another_way_is_an_error(monkeypatch, over, reason):
 
 def test_heads_are_counted_without_a_trace():
     network = tiny_network(kv_heads=4)
-    assert heads_here(network) == 4
+    shapes, states = shapes_of(network, RecurrentLayers(network))
+    assert [each.heads for each in shapes.values()] == [4] * len(shapes)
+    assert not states
     assert network.config._attn_implementation == "eager"

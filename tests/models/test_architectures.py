@@ -104,7 +104,7 @@ def test_other_models_of_the_same_config_keep_their_attention(name):
 
 
 def test_a_refused_model_is_given_back_as_it_was():
-    network = build("lfm2")
+    network = build("nemotron")
     text = random_numbers(30, 0)
     before = reference_logits(network, [text])[0]
     with pytest.raises(UnsupportedModelError):

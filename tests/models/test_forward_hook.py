@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tiny_architectures import HOOKED, build
-from transformers import MambaConfig, MambaForCausalLM
+from transformers import BloomConfig, BloomForCausalLM
 
 from graft.errors import UnsupportedModelError
 from graft.models.forward_hook import NAME, HookedAttention
@@ -22,7 +22,7 @@ def configs(network):
     return [(id(m), id(vars(m)["config"])) for m in network.modules() if "config" in vars(m)]
 
 
-@pytest.mark.parametrize("name", ["llama", *HOOKED])
+@pytest.mark.parametrize("name", ["llama", "qwen3.5", "granite-hybrid", *HOOKED])
 def test_a_network_is_as_it_was_between_steps(name):
     network = build(name)
     before = copy.deepcopy(network.config.to_dict()), configs(network)
@@ -61,9 +61,9 @@ def test_what_a_network_remembers_of_a_step_can_still_be_trained():
 
 
 def test_a_network_without_attention_to_replace_is_refused_in_one_line():
-    config = MambaConfig(vocab_size=64, hidden_size=32, state_size=4, num_hidden_layers=2)
-    with pytest.raises(UnsupportedModelError, match="mine cannot be used: its attention") as error:
-        build_forward(MambaForCausalLM(config), name="mine")
+    config = BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4)
+    with pytest.raises(UnsupportedModelError, match="mine cannot be used: only 0 of 2") as error:
+        build_forward(BloomForCausalLM(config), name="mine")
     assert "\n" not in str(error.value)
 
 

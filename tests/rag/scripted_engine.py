@@ -42,7 +42,9 @@ class ScriptedEngine:
         self._script = list(script)
         tokenizer = tiny_tokenizer()
         forward = SimpleNamespace(frequencies=tuple)
-        self.model = SimpleNamespace(prefixes=SimpleNamespace(used=False), forward=forward)
+        self.model = SimpleNamespace(
+            prefixes=SimpleNamespace(used=False), forward=forward, has_states=False
+        )
         self.loaded = SimpleNamespace(
             tokenizer=tokenizer, eos_ids=frozenset({END}), model=self.model, identity="scripted",
             dtype="fp32", forward_name="scripted", device="cpu",

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.step_costs import StepCosts
+from graft.models.storage import Stateless
 from graft.sampling import Process, Sampler
 from graft.tree.draft_tree import DraftTree
 from graft.verify.verdict import Verdict
@@ -34,7 +35,7 @@ class SimulatedClock:
         self.now += seconds
 
 
-class NoRows:
+class NoRows(Stateless):
     """A KV cache without rows."""
 
     rows, row_bytes = 0, 0
