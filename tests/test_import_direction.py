@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1] / "graft"
-ANYONE = {"errors", "home", "machine", "sampling_params"}
+ANYONE = {"compiled", "errors", "home", "machine", "sampling_params"}
 GROUPS = [
     {"sampling", "kernels", "tree", "match", "documents", "retrieval"},
     {"models", "verify"},

@@ -1,1 +1,5 @@
 """Tensor functions, independent of models and draft trees."""
+
+from graft.compiled import drop_stale
+
+drop_stale()

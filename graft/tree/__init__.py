@@ -1,0 +1,5 @@
+"""Draft trees."""
+
+from graft.compiled import drop_stale
+
+drop_stale()

@@ -183,9 +183,9 @@ def test_a_damaged_checkpoint_is_one_line(broken, damage):
 
 
 def test_a_model_that_cannot_be_scored_as_a_tree_is_refused_by_name(tmp_path):
-    save(tmp_path / "lfm2", "lfm2")
-    with pytest.raises(UnsupportedModelError, match="lfm2") as error:
-        load_model(str(tmp_path / "lfm2"), dtype="fp32", device="cpu")
+    save(tmp_path / "nemotron", "nemotron")
+    with pytest.raises(UnsupportedModelError, match="nemotron") as error:
+        load_model(str(tmp_path / "nemotron"), dtype="fp32", device="cpu")
     one_line(error)
 
 

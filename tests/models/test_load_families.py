@@ -18,7 +18,10 @@ SIZES = {
 VISION = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "patch_size": 8,
           "num_attention_heads": 2, "image_size": 32}  # fmt: skip
 WITH_IMAGES = {
-    "Llava": {"text_config": SIZES | {"model_type": "llama"}},
+    "Llava": {
+        "text_config": SIZES | {"model_type": "llama"},
+        "vision_config": VISION | {"model_type": "clip_vision_model", "projection_dim": 32},
+    },
     "Mistral3": {"text_config": SIZES | {"model_type": "mistral"}},
     "Gemma3": {"text_config": SIZES, "vision_config": VISION},
     "Lfm2Vl": {
