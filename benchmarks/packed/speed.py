@@ -12,6 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rows import rows_file
+
 WORKER = Path(__file__).parent / "worker.py"
 ENGINES = ("graft", "llama.cpp")
 
@@ -69,7 +71,7 @@ def compare(file: str, chosen: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Print a table; --out appends the rows as JSON lines."""
+    """Print a table; --out writes the rows as JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+")
     parser.add_argument("--llama", required=True, help="interpreter with llama-cpp-python")
@@ -82,18 +84,16 @@ def main() -> None:
     write = sys.stdout.write
     write("| file | engine | prefill tok/s (per CPU s) | decode tok/s (per CPU s) | MB (peak) |\n")
     write("|---|---|--:|--:|--:|\n")
-    for file in chosen.files:
-        rows = compare(file, chosen)
-        for row in rows:
-            write(
-                f"| {row['file']} | {row['engine']} | {row['prefill_wall']:.1f} "
-                f"({row['prefill_cpu']:.1f}) | {row['decode_wall']:.2f} ({row['decode_cpu']:.2f}) "
-                f"| {row['now_mb']:.0f} ({row['peak_mb']:.0f}) |\n"
-            )
-            sys.stdout.flush()
-            if chosen.out:
-                with chosen.out.open("a") as out:
-                    out.write(json.dumps(row) + "\n")
+    with rows_file("packed", chosen) as out:
+        for file in chosen.files:
+            for row in compare(file, chosen):
+                write(
+                    f"| {row['file']} | {row['engine']} | {row['prefill_wall']:.1f} "
+                    f"({row['prefill_cpu']:.1f}) | {row['decode_wall']:.2f} "
+                    f"({row['decode_cpu']:.2f}) | {row['now_mb']:.0f} ({row['peak_mb']:.0f}) |\n"
+                )
+                sys.stdout.flush()
+                out.row(row)
 
 
 if __name__ == "__main__":

@@ -23,17 +23,12 @@ NAMES = {
     "auto": "Graft `auto`",
     "vllm": "vLLM",
     "vllm-ngram": "vLLM, n-gram drafts of 5",
-    "vllm-graft": "vLLM with Graft's proposer ¹",
-    "llama.cpp": "llama.cpp ²",
-    "llama.cpp-lookup": "llama.cpp, prompt lookup of 2 ¹ ²",
+    "llama.cpp": "llama.cpp ¹",
     "transformers": "transformers",
-    "transformers-compiled": "transformers, compiled ¹",
-    "transformers-lookup": "transformers, prompt lookup of 10 ¹",
 }
 BATCHES = (1, 2, 4, 8, 16)
 LARGE = "llama-8b"  # the shape of the text's figures
 SHAPES = (LARGE, "qwen2.5-1.5b")
-FEW = 1  # the session with one prompt of each category and every engine
 
 
 def cpu_engines(results: Results) -> Grid:
@@ -47,7 +42,7 @@ def cpu_engines(results: Results) -> Grid:
         ratios = decode_speedup(rows, variant), total_speedup(rows, variant)
         lines.append([name, number(decode_speed(mine), 1), *map(interval, ratios),
                       number(tokens_per_step(mine)), f"{same} of {compared}"])  # fmt: skip
-        if session != FEW and variant not in ("plain", "auto"):
+        if variant not in ("plain", "auto"):
             figures[variant] = interval(decode_speedup(rows, "auto", variant), 1)
     columns = ["engine", "decode tok/s", "decoding vs `plain`", "end to end vs `plain`",
                "tokens/step", "same tokens"]  # fmt: skip
@@ -150,6 +145,28 @@ def _speed(rows: list[Row]) -> float:
     return median(row["tokens"] / row["total_seconds"] for row in rows)
 
 
+def packed(speed: Results, large: Results, small: Results) -> Grid:
+    """Graft over llama.cpp on the same GGUF files: bare steps by file, then answers."""
+    figures: dict[str, list[str]] = {"decode": [], "prefill": []}
+    for file in dict.fromkeys(row["file"] for row in speed.rows):
+        (ours,), (theirs,) = (
+            select(speed.rows, file=file, engine=each) for each in ("graft", "llama.cpp")
+        )
+        for name in ("decode", "prefill"):
+            figures[name].append(number(ours[f"{name}_wall"] / theirs[f"{name}_wall"]))
+    found = {name: ", ".join(each) for name, each in figures.items()}
+    for name, results in (("large", large), ("small", small)):
+        for variant in ("plain", "auto"):
+            estimate = decode_speedup(results.rows, variant, "llama.cpp")
+            found[f"{name}_{variant}"] = interval(estimate)
+        copied = select(results.rows, category="summarization")
+        found[f"{name}_summaries"] = number(decode_speedup(copied, "auto", "llama.cpp").mean)
+        found[f"{name}_lookup"] = number(
+            decode_speedup(results.rows, "llama.cpp-lookup", "llama.cpp").mean
+        )
+    return Grid(figures=found)
+
+
 def vllm_proposer(results: Results, served: Results) -> Grid:
     """Graft's proposer inside vLLM, and `graft serve` with and without drafts, by requests."""
     bases = ("plain", "ngram", "ngram5")
@@ -186,8 +203,20 @@ SECTION = Section(
             ["decode_n1_fp32_engines"],
             "python -m benchmarks decode --engines vllm,transformers,llama.cpp",
             """Spec-Bench, 24 prompts, smollm2-135m, fp32, greedy, 96 tokens, interleaved by
-            prompt. ¹ 6 prompts. ² unrounded GGUF weights. Prefill is no faster than vLLM's.""",
+            prompt. ¹ unrounded GGUF weights. Prefill is no faster than vLLM's.""",
             cpu_engines,
+        ),
+        Table(
+            "packed",
+            "GGUF files as they are",
+            ["packed_n1_gguf", "decode_n1_gguf_qwen15", "decode_n1_gguf_smollm2"],
+            "python -m benchmarks.packed.speed FILES --llama PYTHON",
+            """Two CPU cores against llama.cpp (llama-cpp-python 0.3.36, built here), same files:
+            Qwen2.5-Coder 1.5B Q4_K_M, 0.5B Q4_K_M, 0.5B Q8_0, SmolLM2 Q4_1. Plain steps {decode},
+            prefill {prefill}. Answers of Spec-Bench, five categories: the 1.5B (10 prompts) `plain` {large_plain}, `auto` {large_auto}, summaries
+            {large_summaries}; SmolLM2 (20) {small_plain}, {small_auto}, {small_summaries}.
+            llama.cpp's own prompt lookup has {large_lookup} and {small_lookup} of its speed.""",
+            packed,
         ),
         Table(
             "batches",
