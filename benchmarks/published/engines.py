@@ -213,8 +213,9 @@ SECTION = Section(
             "python -m benchmarks.packed.speed FILES --llama PYTHON",
             """Two CPU cores against llama.cpp (llama-cpp-python 0.3.36, built here), same files:
             Qwen2.5-Coder 1.5B Q4_K_M, 0.5B Q4_K_M, 0.5B Q8_0, SmolLM2 Q4_1. Plain steps {decode},
-            prefill {prefill}. Answers of Spec-Bench, five categories: the 1.5B (10 prompts) `plain` {large_plain}, `auto` {large_auto}, summaries
-            {large_summaries}; SmolLM2 (20) {small_plain}, {small_auto}, {small_summaries}.
+            prefill {prefill}. Answers of Spec-Bench, five categories: the 1.5B (10 prompts) `plain`
+            {large_plain}, `auto` {large_auto}, summaries {large_summaries}; SmolLM2 (20)
+            {small_plain}, {small_auto}, {small_summaries}.
             llama.cpp's own prompt lookup has {large_lookup} and {small_lookup} of its speed.""",
             packed,
         ),
