@@ -149,7 +149,7 @@ class LanguageModel:
     def require_rows_only(self, use: str) -> None:
         """InputError for a use that needs rows to be all that a sequence depends on."""
         if self.has_states:
-            raise InputError(f"{use}: not for models with recurrent layers; choose another preset")
+            raise InputError(f"{use} cannot be had of a model with recurrent layers")
 
     def close(self, extent: Extent) -> None:
         """Free the sequence's rows."""

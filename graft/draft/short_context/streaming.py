@@ -103,6 +103,7 @@ class SelfDrafter(ModelDrafter):
     def __init__(
         self, target: DraftModel, growth: Growth, selection: KVSelection, *, adaptive: bool = False
     ) -> None:
+        target.model.require_rows_only("drafts from a part of the context")
         super().__init__(target, growth, nodes=growth.depth, adaptive=adaptive)
         self._selection = selection
 
