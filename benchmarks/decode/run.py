@@ -37,7 +37,7 @@ def run(settings: DecodeSettings, file: ResultFile, progress: Progress) -> bool:
     suite = read_suite(settings.suite, settings.data)
     chosen = select(suite, limit=None, split=settings.split, categories=settings.categories)
     checkpoint = locate(settings.model)
-    if not all(each.startswith("llama.cpp") for each in settings.engines):
+    if not all(computes_in(each, "gguf") for each in settings.engines):
         checkpoint = widened(checkpoint)  # other engines do not read GGUF files
     workload = encode(checkpoint.folder, chosen, settings)
     for note in workload.notes:

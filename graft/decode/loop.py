@@ -80,7 +80,7 @@ class DecodeLoop:
         """A draft tree for each sequence; each drafter knows the cost of the step so far."""
         trees = [root_only(sequence.context.root) for sequence in decoding]
         rows = prefill + len(decoding)
-        most = min(MAX_NODES, self.model.max_nodes(len(decoding))) if decoding else 0
+        most = min(MAX_NODES, self.model.max_nodes(len(decoding)))
         for drafter, mine in by_drafter(decoding, lambda each: each.drafter):
             seconds = seconds_by_nodes(
                 self.costs, decoding, rows=rows, prefill=prefill, nodes=most * len(mine)

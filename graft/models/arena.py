@@ -28,8 +28,7 @@ class Storage(Protocol):
 
     rows: int
     row_bytes: int
-    has_states: bool  # whether a sequence can go on only after rows that have a recurrent state
-    state_bytes: int  # of such a state
+    state_bytes: int  # of a recurrent state, without which a sequence cannot go on after a row
 
     def resize(self, rows: int) -> None:
         """Have `rows` rows: existing ones are kept, new ones hold zeros."""

@@ -154,7 +154,7 @@ def _attention(facts: Facts) -> "Any":  # noqa: ANN401
 
 
 def _maybe_invariant(forward: Forward, facts: Facts) -> Forward:
-    if facts.invariant and forward.storage.has_states:
+    if facts.invariant and forward.storage.state_bytes:
         raise UnsupportedModelError("its recurrent layers have no invariant mode; leave it out")
     return InvariantForward(forward, device=facts.device) if facts.invariant else forward
 

@@ -89,9 +89,11 @@ def attend(  # noqa: PLR0913  transformers' contract
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if graft_step.queries is not None:
         graft_step.queries[layer] = query[0] * scale
-    missing = keys.shape[2] - query.shape[3]
+    rows = query[0].transpose(0, 1)
+    if missing := keys.shape[2] - query.shape[3]:
+        rows = F.pad(rows, (0, missing))
     attended = graft_step.attention(
-        F.pad(query[0].transpose(0, 1), (0, missing)) if missing else query[0].transpose(0, 1),
+        rows,
         keys,
         values,
         graft_step.layout,
@@ -321,7 +323,7 @@ def shapes_of(
     shapes: dict[int, KeyShape] = {}
     with HookedAttention(model, COUNTING).used(), recurrent.recorded() as states:
         model(input_ids=token, use_cache=False, graft_shapes=shapes)
-    return shapes, [states[name] for name in recurrent.names]
+    return shapes, [states[place] for place in sorted(states)]
 
 
 def window_of(config: PretrainedConfig) -> int | None:

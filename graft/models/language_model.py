@@ -144,12 +144,12 @@ class LanguageModel:
     @property
     def has_states(self) -> bool:
         """Whether sequences have recurrent states beside their rows."""
-        return self.arena.storage.has_states
+        return self.arena.storage.state_bytes > 0
 
     def require_rows_only(self, use: str) -> None:
         """InputError for a use that needs rows to be all that a sequence depends on."""
         if self.has_states:
-            raise InputError(f"{use} cannot be had of a model with recurrent layers")
+            raise InputError(f"a model with recurrent layers does not allow {use}")
 
     def close(self, extent: Extent) -> None:
         """Free the sequence's rows."""

@@ -54,7 +54,7 @@ class PrefixCache:
         """Enable sharing, and keep at most `max_rows` of finished sequences; `store` is a second
         tier, for rows without recurrent states. Clears the cache."""
         self.used, self._max_rows = True, max_rows
-        self._store = None if self._arena.storage.has_states else store
+        self._store = None if self._arena.storage.state_bytes else store
         self.clear()
 
     def open(

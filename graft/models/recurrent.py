@@ -10,7 +10,8 @@ a tree level by level, each node from its parent's state (`state_storage.py`).
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from types import FunctionType
 from typing import Any
@@ -30,29 +31,47 @@ CONVOLUTION = "causal_conv1d_fn"
 Scan = Callable[[list[Tensor], Tensor], tuple[Tensor, Tensor]]  # inputs, state -> output, state
 
 
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A recurrent layer, its own forward, the name of its scan if it has one, and the place of its
+    first state: that of the convolution, which that of the scan follows."""
+
+    module: nn.Module
+    forward: Callable
+    scan: str | None
+    state: int
+
+
 class RecurrentLayers:
     """The recurrent layers of a model, in their order; their code can be run over a step."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._modules = [module for module in model.modules() if _is_recurrent(module)]
+        self._layers: list[_Layer] = []
         self._step: StateStep | None = None
-        self._forwards = [self._bound(place) for place in range(len(self._modules))]
+        states = 0
+        for module in model.modules():
+            forward = inspect.unwrap(type(module).forward)
+            names = forward.__code__.co_names if hasattr(forward, "__code__") else ()
+            if CONVOLUTION not in names:
+                continue
+            scan = next((name for name in SCANS if name in names), None)
+            if scan is None and "update_recurrent_state" in names:
+                raise UnsupportedModelError(f"its recurrent layers ({type(module).__name__})")
+            self._layers.append(_Layer(module, forward, scan, states))
+            states += 1 if scan is None else 2
+        self._forwards = [self._over_trees(layer) for layer in self._layers]
 
     def __len__(self) -> int:
-        return len(self._modules)
-
-    @property
-    def names(self) -> list[str]:
-        """Those of the states: one of the convolution and, where a layer scans, one of the scan."""
-        return [name for i in range(len(self)) for name in self._state_names(i)]
+        return len(self._layers)
 
     @contextmanager
-    def recorded(self) -> Iterator[dict[str, Tensor]]:
-        """Inside the block the layers run as they are; the shapes of their states are collected."""
-        found: dict[str, Tensor] = {}
+    def recorded(self) -> Iterator[dict[int, Tensor]]:
+        """Inside the block the layers run as they are; states are collected by their places, for
+        their shapes."""
+        found: dict[int, Tensor] = {}
         own = [
-            partial(_call, inspect.unwrap(type(module).forward), module, _Recorder(place, found))
-            for place, module in enumerate(self._modules)
+            _with_cache(layer, layer.forward, _Recorder(layer.state, found))
+            for layer in self._layers
         ]
         with self._given(own):
             yield found
@@ -70,40 +89,28 @@ class RecurrentLayers:
     @contextmanager
     def _given(self, forwards: Sequence[Callable]) -> Iterator[None]:
         try:
-            for module, forward in zip(self._modules, forwards, strict=True):
-                vars(module)["forward"] = forward
+            for layer, forward in zip(self._layers, forwards, strict=True):
+                vars(layer.module)["forward"] = forward
             yield
         finally:
-            for module in self._modules:
-                vars(module).pop("forward", None)
+            for layer in self._layers:
+                vars(layer.module).pop("forward", None)
 
-    def _bound(self, place: int) -> Callable:
+    def _over_trees(self, layer: _Layer) -> Callable:
         """A layer's forward, with the functions replaced that look at earlier tokens."""
-        module = self._modules[place]
-        own = inspect.unwrap(type(module).forward)
-        replaced: dict[str, Any] = {CONVOLUTION: partial(self._convolve, place)}
-        if name := _scan_of(own):
-            token, adapt = SCANS[name]
-            functions = own.__globals__[name], own.__globals__[token]
-            replaced[name] = adapt(partial(self._scan, place), *functions)
-        elif "update_recurrent_state" in own.__code__.co_names:
-            raise UnsupportedModelError(f"its recurrent layers ({type(module).__name__})")
-        names = own.__globals__ | replaced
+        own = layer.forward
+        names = own.__globals__ | {CONVOLUTION: partial(self._convolve, layer.state)}
+        if layer.scan:
+            token, adapt = SCANS[layer.scan]
+            functions = own.__globals__[layer.scan], own.__globals__[token]
+            names[layer.scan] = adapt(partial(self._scan, layer.state + 1), *functions)
         forward = FunctionType(own.__code__, names, own.__name__, own.__defaults__, own.__closure__)
         forward.__kwdefaults__ = own.__kwdefaults__
-        return partial(_call, forward, module, _NO_CACHE)
-
-    def _state_names(self, place: int) -> list[str]:
-        scans = _scan_of(inspect.unwrap(type(self._modules[place]).forward))
-        return [f"{place} convolution", *([f"{place} scan"] if scans else [])]
-
-    @cached_property
-    def _index(self) -> dict[str, int]:
-        return {name: index for index, name in enumerate(self.names)}
+        return _with_cache(layer, forward, _NoCache())
 
     def _convolve(
         self,
-        place: int,
+        state: int,
         inputs: Tensor,
         weight: Tensor,
         bias: Tensor | None = None,
@@ -112,7 +119,7 @@ class RecurrentLayers:
     ) -> Tensor:
         """The layer's causal convolution [1, C, N] of inputs [1, C, N] along the paths of trees."""
         assert self._step is not None
-        convolved = self._step.convolve(self._index[f"{place} convolution"], inputs[0], weight)
+        convolved = self._step.convolve(state, inputs[0], weight)
         if bias is not None:
             convolved = convolved + bias.float()[:, None]
         convolved = convolved.to(weight.dtype)
@@ -120,122 +127,125 @@ class RecurrentLayers:
             convolved = ACT2FN[activation](convolved)
         return convolved.to(inputs.dtype)[None]
 
-    def _scan(self, place: int, inputs: list[Tensor], chunk: Scan, token: Scan) -> Tensor:
+    def _scan(self, state: int, inputs: list[Tensor], chunk: Scan, token: Scan) -> Tensor:
         assert self._step is not None
-        return self._step.scan(self._index[f"{place} scan"], inputs, chunk, token)
+        return self._step.scan(state, inputs, chunk, token)
 
 
 class StateStep:
     """A step of a model with recurrent layers: which nodes follow which state, and whose new states
-    are stored."""
+    are stored. What all layers need is computed and uploaded once."""
 
     def __init__(self, storage: StateStorage, layout: TreeLayout, outputs: np.ndarray) -> None:
-        self._storage, self._layout = storage, layout
+        self._storage, self._nodes = storage, len(layout.rows)
         bounds = list(pairwise(layout.first_node.tolist()))
         before = [storage.before(segments) for segments in layout.segments]
-        asked = np.zeros(len(layout.rows), bool)
+        asked = np.zeros(self._nodes, bool)
         asked[outputs] = True
-        self._chunks: list[tuple[int, list[int]]] = []  # slot before, borders of its pieces
-        trees = []
+        chunks, trees = [], []
         for b, (first, last) in enumerate(bounds):
             if last - first > 1 and not asked[first : last - 1].any():
                 total = sum(count for _, count in layout.segments[b])
                 ends = _multiples(total, total + last - first, storage.spacing)
                 asked[[first + end - total - 1 for end in ends]] = True
                 inner = [first + end - total for end in ends if end < total + last - first]
-                self._chunks.append((before[b], [first, *inner, last]))
+                chunks.append((before[b], [first, *inner, last]))
             else:
                 trees.append(b)
-        self._kept = np.flatnonzero(asked)
-        slots = np.full(len(layout.rows), -1)
-        slots[self._kept] = storage.take(layout.rows, self._kept)
-        self._slots, self._before = slots, np.array(before)
-        self._levels = _levels(layout, trees)
+        kept = np.flatnonzero(asked)
+        slots = np.full(self._nodes, -1)
+        slots[kept] = storage.take(layout.rows, kept)
+        owners = np.repeat(np.arange(len(bounds)), np.diff(layout.first_node))
+        parents = layout.first_node[owners] + layout.parents
+        self._parents = np.where(layout.parents < 0, -1 - owners, parents)  # or -1 - sequence
+        # Of each chunk the slot before it, and its pieces with their last nodes' slots.
+        self._chunks = [
+            (slot, [(first, last, int(slots[last - 1])) for first, last in pairwise(borders)])
+            for slot, borders in chunks
+        ]
+        self._levels = [
+            tuple(map(self._on_device, (nodes, above, stored, slots[nodes[stored]])))
+            for nodes, above in _levels(self._parents, trees)
+            for stored in [np.flatnonzero(slots[nodes] >= 0)]
+        ]
+        self._before = self._on_device(np.array(before))
+        self._kept, self._kept_slots = self._on_device(kept), self._on_device(slots[kept])
+        self._windows: dict[int, Tensor] = {}  # by width
 
-    def convolve(self, index: int, inputs: Tensor, weight: Tensor) -> Tensor:
+    def convolve(self, state: int, inputs: Tensor, weight: Tensor) -> Tensor:
         """[C, N] float32: convolution with `weight` [C, W] over the inputs [C, N] along each node's
         path."""
-        states = self._storage.states[index]  # [slots, C, W - 1]
-        device = inputs.device
-        before = states[self._on(self._before, device)].to(inputs.dtype)
+        states = self._storage.states[state]  # [slots, C, W - 1]
+        before = states[self._before].to(inputs.dtype)
         columns = torch.cat([before.transpose(0, 1).flatten(1), inputs], 1)
-        places = self._on(self._windows(weight.shape[1]), device)  # [N, W]
-        taps = weight.float()
+        width, taps = weight.shape[1], weight.float()
+        if width not in self._windows:
+            self._windows[width] = self._on_device(self._columns_of(width))
+        places = self._windows[width]
         convolved = sum(
-            columns[:, places[:, tap]].float() * taps[:, tap, None]
-            for tap in range(weight.shape[1])
+            columns[:, places[:, tap]].float() * taps[:, tap, None] for tap in range(width)
         )
-        kept = self._on(self._kept, device)
-        last = columns[:, places[kept, 1:]].transpose(0, 1)  # [n, C, W - 1]
-        states[self._on(self._slots[self._kept], device)] = last.to(states.dtype)
+        last = columns[:, places[self._kept, 1:]].transpose(0, 1)  # [n, C, W - 1]
+        states[self._kept_slots] = last.to(states.dtype)
         return convolved
 
-    def scan(self, index: int, inputs: list[Tensor], chunk: Scan, token: Scan) -> Tensor:
+    def scan(self, state: int, inputs: list[Tensor], chunk: Scan, token: Scan) -> Tensor:
         """[1, N, ...]: outputs of the nodes; `inputs` [1, N, ...] each.
 
         `chunk` takes inputs [1, n, ...] of consecutive tokens and a state [1, ...], `token` one
         token of several sequences, [n, ...] with states [n, ...].
         """
-        states, device = self._storage.states[index], inputs[0].device
+        states = self._storage.states[state]
         output: Tensor | None = None
 
         def put(where: slice | Tensor, part: Tensor) -> None:
             nonlocal output
             if output is None:
-                output = part.new_empty(len(self._slots), *part.shape[1:])
+                output = part.new_empty(self._nodes, *part.shape[1:])
             output[where] = part
 
-        for slot, borders in self._chunks:
-            state = states[slot : slot + 1]
-            for first, last in pairwise(borders):
-                part, state = chunk([each[:, first:last] for each in inputs], state)
+        for slot, pieces in self._chunks:
+            reached = states[slot : slot + 1]
+            for first, last, stored in pieces:
+                part, reached = chunk([each[:, first:last] for each in inputs], reached)
                 put(slice(first, last), part[0])
-                states[self._slots[last - 1]] = state[0].to(states.dtype)
-        level = states[self._on(self._before, device)]
-        for nodes, parents in self._levels:
-            chosen = self._on(nodes, device)
-            part, level = token(
-                [each[0, chosen] for each in inputs], level[self._on(parents, device)]
-            )
-            put(chosen, part)
-            stored = self._slots[nodes] >= 0
-            rows = self._on(self._slots[nodes[stored]], device)
-            states[rows] = level[self._on(np.flatnonzero(stored), device)].to(states.dtype)
+                states[stored] = reached[0].to(states.dtype)
+        level = states[self._before]
+        for nodes, above, stored, slots in self._levels:
+            part, level = token([each[0, nodes] for each in inputs], level[above])
+            put(nodes, part)
+            states[slots] = level[stored].to(states.dtype)
         assert output is not None
         return output[None]
 
-    def _windows(self, width: int) -> np.ndarray:
+    def _columns_of(self, width: int) -> np.ndarray:
         """[N, width]: columns of each node's last inputs, those of the sequences' states first."""
-        first, past = self._layout.first_node, width - 1
-        offset = past * (len(first) - 1)
-        places = np.empty((len(self._layout.rows), width), np.int64)
-        for b, (start, end) in enumerate(pairwise(first.tolist())):
-            state = b * past + np.arange(past)
-            for node in range(start, end):
-                parent = self._layout.parents[node]
-                earlier = state if parent < 0 else places[start + parent, 1:]
-                places[node] = [*earlier, offset + node]
+        past = width - 1
+        states = past * len(self._before)
+        last = np.where(self._parents < 0, -past * self._parents - 1, states + self._parents)
+        earlier = np.concatenate([np.arange(states) - 1, last])  # the column before each
+        places = np.empty((self._nodes, width), np.int64)
+        places[:, past] = states + np.arange(self._nodes)
+        for tap in range(past, 0, -1):
+            places[:, tap - 1] = earlier[places[:, tap]]
         return places
 
-    @staticmethod
-    def _on(numbers: np.ndarray, device: torch.device) -> Tensor:
-        return upload(torch.from_numpy(numbers), device)
+    def _on_device(self, numbers: np.ndarray) -> Tensor:
+        return upload(torch.from_numpy(numbers), self._storage.kv.device)
 
 
-def _levels(layout: TreeLayout, trees: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Nodes of these trees by depth, each with its parent's place in the level before, at first
-    among the sequences."""
-    found, first = [], layout.first_node
-    nodes, parents = first[:-1][trees], np.array(trees, np.int64)
-    owner = np.repeat(np.arange(len(first) - 1), np.diff(first))
-    flat = np.where(layout.parents < 0, -1, layout.parents + first[:-1][owner])
+def _levels(parents: np.ndarray, trees: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Nodes of these sequences by depth, each with its parent's place in the level before, at first
+    among the sequences; `parents` [N] are nodes, or -1 - sequence."""
+    wanted = -1 - np.array(trees, np.int64)
+    nodes = np.flatnonzero(np.isin(parents, wanted))
+    above = -1 - parents[nodes]
     while len(nodes):
-        found.append((nodes, parents))
-        place = np.full(len(flat) + 1, -1)  # the last stands for no parent
+        yield nodes, above
+        place = np.full(len(parents), -1)
         place[nodes] = np.arange(len(nodes))
-        nodes = np.flatnonzero(place[flat] >= 0)
-        parents = place[flat[nodes]]
-    return found
+        nodes = np.flatnonzero((parents >= 0) & (place[parents] >= 0))
+        above = place[parents[nodes]]
 
 
 def _multiples(first: int, last: int, spacing: int) -> list[int]:
@@ -260,14 +270,11 @@ class _NoCache:
         return inputs
 
 
-_NO_CACHE = _NoCache()
-
-
 class _Recorder(_NoCache):
-    """Notes the shapes of a layer's states."""
+    """Collects a layer's states: the convolution's at `state`, the scan's behind it."""
 
-    def __init__(self, place: int, found: dict[str, Tensor]) -> None:
-        self._place, self._found = place, found
+    def __init__(self, state: int, found: dict[int, Tensor]) -> None:
+        self._state, self._found = state, found
 
     def update_conv_state(
         self,
@@ -277,36 +284,25 @@ class _Recorder(_NoCache):
         **__: Any,  # noqa: ANN401
     ) -> Tensor:
         """Inputs [1, C, N]: the state has those of the tokens before."""
-        shape = inputs.shape[1], conv_kernel_size - 1
-        self._found[f"{self._place} convolution"] = inputs.new_empty(shape)
+        self._found[self._state] = inputs.new_empty(inputs.shape[1], conv_kernel_size - 1)
         return inputs
 
     def update_recurrent_state(self, state: Tensor, *_: Any, **__: Any) -> None:  # noqa: ANN401
         """State [1, ...] of the scan."""
-        self._found[f"{self._place} scan"] = state[0]
+        self._found[self._state + 1] = state[0]
 
 
-def _call(
-    forward: Callable,
-    module: nn.Module,
-    cache: _NoCache,
-    *args: Any,  # noqa: ANN401
-    **options: Any,  # noqa: ANN401
-) -> Tensor:
+def _with_cache(layer: _Layer, forward: Callable, cache: _NoCache) -> Callable:
     """A layer's forward with our cache, whatever its name, and without a padding mask."""
     named = inspect.signature(forward).parameters
     name = "cache_params" if "cache_params" in named else "past_key_values"
-    options = {key: value for key, value in options.items() if not key.startswith("graft_")}
-    return forward(module, *args, **options | {name: cache, "attention_mask": None})
+    given = {name: cache, "attention_mask": None}
 
+    def call(*args: Any, **options: Any) -> Tensor:  # noqa: ANN401
+        own = {key: value for key, value in options.items() if not key.startswith("graft_")}
+        return forward(layer.module, *args, **own | given)
 
-def _is_recurrent(module: nn.Module) -> bool:
-    own = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    return own is not None and CONVOLUTION in own.co_names
-
-
-def _scan_of(forward: Callable) -> str | None:
-    return next((name for name in SCANS if name in forward.__code__.co_names), None)
+    return call
 
 
 def _delta_rule(run: Callable, chunk: Callable, token: Callable) -> Callable:

@@ -21,10 +21,8 @@ ZERO = 0  # the slot of a sequence's first token
 class StateStorage(RowStorage):
     """Rows of the attention layers; states [slots, ...] of the recurrent layers.
 
-    `shapes` are those of each recurrent layer's states, such as of convolution and scan.
+    `states` have the shapes and dtypes of one sequence's, such as of convolution and scan.
     """
-
-    has_states = True
 
     def __init__(
         self,

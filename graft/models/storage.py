@@ -24,7 +24,6 @@ MAX_DEFERRED = 64  # rows of a move that the next step makes
 class Stateless:
     """The part of a storage that concerns recurrent states, without any."""
 
-    has_states = False
     state_bytes = 0
 
     def release(self, first: int, last: int) -> None:

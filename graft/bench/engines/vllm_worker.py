@@ -98,7 +98,7 @@ def start(chosen: argparse.Namespace) -> Engine:
         dtype=chosen.dtype,
         max_model_len=chosen.max_model_len,
         max_num_seqs=chosen.batch,
-        max_num_batched_tokens=2048,
+        max_num_batched_tokens=None if chosen.device.startswith("cuda") else 2048,
         enable_prefix_caching=False,
         enforce_eager=chosen.eager,
         gpu_memory_utilization=chosen.gpu_memory,
