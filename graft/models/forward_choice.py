@@ -12,7 +12,7 @@ from graft.machine import has_triton
 from graft.models.cpu_choice import panels_are_faster
 from graft.models.forward import LeanForward
 from graft.models.forward_panels import PanelForward
-from graft.models.gpu import fastest_attention, graphed_forward
+from graft.models.gpu import captured_forward, fastest_attention, graphed_forward
 from graft.models.invariant import InvariantForward, check_invariant, refuse_experts
 from graft.models.language_model import Forward
 from graft.models.llama_shape import (
@@ -26,6 +26,8 @@ from graft.models.panel_weights import pack_weights
 from graft.models.probe import TOLERANCE, Reference, check, reference_of
 
 log = logging.getLogger(__name__)
+
+NOT_CAPTURED = "%s: steps are launched kernel by kernel, without CUDA graphs: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,9 @@ def build_forward(
     """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
     Weights that torchao quantised stay int8; the reference is then the quantised network.
-    `kind` insists on one of "panels", "graphed", "lean", "hook". Panels are invariant, graphs
-    in 16 bits; the others are made so if `invariant`. Without a `dtype` the network is left as it
-    is.
+    `kind` insists on one of "panels", "graphed", "captured", "lean", "hook". Panels are invariant,
+    graphs of Llama-shaped models in 16 bits; "lean" and "hook" are made so if `invariant`. Without
+    a `dtype` the network is left as it is.
     """
     if (dtype or network.dtype) not in TOLERANCE:
         raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
@@ -107,12 +109,16 @@ def _verified(
     *,
     owned: bool,
 ) -> Forward:
-    forward = (
-        _hook_forward(network, facts)
-        if kind == "hook"
-        else make_llama(kind, *read_llama(network, in_place=owned and kind != "panels"), facts)
-    )
+    if kind == "hook":
+        forward = _hook_forward(network, facts)
+    elif kind == "captured":
+        forward = _captured_forward(network, facts)
+    else:
+        llama = read_llama(network, in_place=owned and kind != "panels")
+        forward = make_llama(kind, *llama, facts)
     verify(forward, expected, kind, facts)
+    if kind == "captured":
+        _warn_unless_exact(forward, expected, facts)
     return forward
 
 
@@ -149,6 +155,28 @@ def _hook_forward(network: "Any", facts: Facts) -> Forward:  # noqa: ANN401
         raise UnsupportedModelError(f"{facts.name} cannot be used: {error}") from error
 
 
+def _warn_unless_exact(forward: Forward, expected: Reference, facts: Facts) -> None:
+    """Say so where other nodes of a step can change the last bits of a node's logits in 16 bits:
+    some of transformers' modules add up in an order that depends on the number of rows."""
+    if facts.invariant or facts.dtype == torch.float32:
+        return
+    try:
+        check_invariant(forward, vocabulary=expected.vocabulary, name=facts.name)
+    except UnsupportedModelError:
+        text = (
+            "%s: in 16 bits drafting may change a token; load it with invariant=True if it must not"
+        )
+        log.warning(text, facts.name)
+
+
+def _captured_forward(network: "Any", facts: Facts) -> Forward:  # noqa: ANN401
+    try:
+        return captured_forward(network)
+    except UnsupportedModelError as error:
+        log.warning(NOT_CAPTURED, facts.name, error)
+        raise
+
+
 def _attention(facts: Facts) -> "Any":  # noqa: ANN401
     return invariant_attention if facts.invariant else fastest_attention(facts.device)
 
@@ -168,16 +196,13 @@ def fastest_kind(facts: Facts) -> str:
         return "panels" if panels or panels_are_faster(facts.config, facts.dtype) else "lean"
     reason = why_not_graphed(facts)
     if reason is None:
-        return "graphed"
-    text = "%s: steps are launched kernel by kernel, without CUDA graphs: %s"
-    log.warning(text, facts.name, reason)
+        return "graphed" if facts.llama_shaped else "captured"
+    log.warning(NOT_CAPTURED, facts.name, reason)
     return "lean" if facts.llama_shaped and not facts.int8 else "hook"
 
 
 def why_not_graphed(facts: Facts) -> str | None:
     """What keeps a model on a GPU from running by CUDA graphs; None if nothing does."""
-    if not facts.llama_shaped:
-        return "only Llama-shaped decoders can be captured"
     if facts.int8:
         return "int8 weights are multiplied by torchao"
     if facts.invariant and facts.dtype == torch.float32:

@@ -8,13 +8,13 @@ of thousands of nodes needs them.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from graft.kernels.decoder_triton import MAX_MOVES
@@ -23,7 +23,7 @@ from graft.kernels.split_plan import UNCUT, SplitPlan
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.capture import captured, reason
 from graft.models.device_step import DeviceStep, StepShape
-from graft.models.forward_triton import TritonLayers
+from graft.models.storage import LazyRowStorage
 from graft.sampling import upload
 
 log = logging.getLogger(__name__)
@@ -38,6 +38,43 @@ LARGE = 256  # steps beyond all sizes are padded to a multiple of it
 TASKS, PARTS, DEPTH, EXTENTS = 32, 16, 16, 4
 # Of a chunk of a prompt beside other sequences: tasks, so that few graphs serve any number of them.
 MIXED_TASKS = 1024
+
+
+class Layers(Protocol):
+    """A network that computes steps whose inputs are on the device, at the same addresses."""
+
+    storage: LazyRowStorage
+    queries: list[Tensor] | None  # of the layers so far, while they are wanted
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a key head."""
+
+    @property
+    def head(self) -> Tensor:
+        """[V, E]: the weight of the output layer."""
+
+    def reach(self, positions: int) -> bool:
+        """Let tables cover so many positions; whether they were computed again."""
+
+    def features(self, step: DeviceStep, kept: Mapping[int, Tensor]) -> Tensor:
+        """Make the deferred moves, write keys and values, and return features [N, E], the inputs
+        of the output layer; inputs of other layers go to `kept` [N, E]."""
+
+    def logits(self, features: Tensor, out: Tensor | None = None) -> Tensor:
+        """[M, V] float32 of features [M, E], in `out` if there is one."""
+
+    def compute_first(self, step: DeviceStep, layers: int) -> None:
+        """Make the deferred moves, write keys and values of the first `layers` alone."""
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +93,10 @@ class GraphedForward:
 
     sizes = (*BUCKETS, *PIECES)
 
-    def __init__(self, layers: TritonLayers) -> None:
+    def __init__(self, layers: Layers) -> None:
         self.layers, self.storage = layers, layers.storage
+        self.frequencies, self.weighs_plainly = layers.frequencies, layers.weighs_plainly
+        self.embed = torch.inference_mode()(layers.embed)
         self.device = layers.storage.kv.device
         self.asynchronous = self.capturing = self.device.type == "cuda"
         self._feature_layers: frozenset[int] = frozenset()
@@ -92,7 +131,7 @@ class GraphedForward:
         self._feature_layers, inner = layers, sorted(layers - {-1})
         if inner != [*self._kept_rows]:
             self._drop_graphs()
-            weight = self.layers.weights.head
+            weight = self.layers.head
             self._kept_rows = {i: weight.new_empty(PIECES[-1], weight.shape[1]) for i in inner}
 
     @torch.inference_mode()
@@ -100,7 +139,7 @@ class GraphedForward:
         """See Forward. No graph gives them: the step's kernels are launched one by one."""
         self.layers.queries = found = []
         try:
-            self.layers.features(self._alone(tokens, layout))
+            self.layers.features(self._alone(tokens, layout), {})
         finally:
             self.layers.queries = None
         return torch.stack(found)[:, :, : len(tokens)]
@@ -109,10 +148,6 @@ class GraphedForward:
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
         """See Forward. Not captured: few layers of many tokens are mostly products."""
         self.layers.compute_first(self._alone(tokens, layout), layers)
-
-    def frequencies(self) -> list[Tensor]:
-        """See Forward."""
-        return self.layers.shape.frequencies()
 
     def _alone(self, tokens: np.ndarray, layout: TreeLayout) -> DeviceStep:
         """A step whose kernels are launched without a graph."""
@@ -131,18 +166,9 @@ class GraphedForward:
             rows = upload(torch.from_numpy(nodes), self.device)
         return torch.cat([self._kept[layer][rows] for layer in layers], -1)
 
-    def weighs_plainly(self, layer: int, tokens: int) -> bool:
-        """See Forward."""
-        return self.layers.weights.layers[layer].sees_all(tokens)
-
-    @torch.inference_mode()
-    def embed(self, tokens: Tensor) -> Tensor:
-        """See Forward."""
-        return F.embedding(tokens, self.layers.weights.embedding)
-
     def output_weight(self, tokens: Tensor | None) -> Tensor:
         """See Forward."""
-        weight = self.layers.weights.head
+        weight = self.layers.head
         return weight if tokens is None else weight[tokens]
 
     def _shape(self, count: int, plan: SplitPlan) -> StepShape:
@@ -198,7 +224,7 @@ class GraphedForward:
     def _place(self, count: int) -> Tensor:
         """Where the logits of so many nodes go: the same memory for the graphs of all shapes."""
         if self._logits is None:
-            head = self.layers.weights.head
+            head = self.layers.head
             self._logits = head.new_empty((BUCKETS[-1], len(head)), dtype=torch.float32)
         return self._logits[:count]
 

@@ -10,7 +10,7 @@ are run by `recurrent.py`.
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,11 +33,13 @@ COUNTING = "graft_shapes"
 
 
 class KeyShape(NamedTuple):
-    """Key-value heads of an attention layer in this process, the size of its keys and values."""
+    """Key-value heads of an attention layer in this process, the size of its keys and values, and
+    the query heads that share a key head."""
 
     heads: int
     size: int
     value_size: int
+    group: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +48,14 @@ class HookStep:
 
     storage: RowStorage
     places: dict[int, int]  # of the attention layers in the storage
-    layout: TreeLayout
+    layout: Any  # TreeLayout, or what else `attention` takes
     rows: Tensor  # [N]
-    seen: set[int]  # layers that called
-    windowed: set[int]  # those of them that named a window
     attention: Callable[..., Tensor]
+    store: Callable[..., None]
     layers: int  # after which it may end
     queries: dict[int, Tensor] | None = None  # of the layers so far, where they are wanted
+    seen: set[int] = field(default_factory=set)  # layers that called
+    windowed: set[int] = field(default_factory=set)  # those of them that named a window
 
 
 class LayersDoneError(Exception):
@@ -82,8 +85,7 @@ def attend(  # noqa: PLR0913  transformers' contract
         graft_step.windowed.add(layer)
     # Some layers have fewer heads than others, or smaller ones for values: zeros fill the rest.
     keys, values = graft_step.storage.kv[:, graft_step.places[layer], : key.shape[1]]
-    for cached, new in ((keys, key), (values, value)):
-        cached[..., : new.shape[3]].index_copy_(1, graft_step.rows, new[0].to(cached.dtype))
+    graft_step.store(key, value, graft_step.rows, keys, values)
     if len(graft_step.seen) == graft_step.layers < len(graft_step.storage.kv[0]):
         raise LayersDoneError
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
@@ -105,6 +107,12 @@ def attend(  # noqa: PLR0913  transformers' contract
     return attended[None, ..., : value.shape[3]], None
 
 
+def store_rows(key: Tensor, value: Tensor, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+    """See `hook_triton`; without padding."""
+    for cached, new in ((keys, key), (values, value)):
+        cached[..., : new.shape[3]].index_copy_(1, rows, new[0].to(cached.dtype))
+
+
 def note_shape(
     module: nn.Module,
     query: Tensor,
@@ -117,7 +125,9 @@ def note_shape(
     """transformers' attention contract; notes the shapes of key and value [1, K, N, D]."""
     if graft_shapes is None:
         raise UnsupportedModelError("the model does not pass arguments through to its attention")
-    graft_shapes[module.layer_idx] = KeyShape(key.shape[1], key.shape[3], value.shape[3])
+    heads = key.shape[1]
+    shape = KeyShape(heads, key.shape[3], value.shape[3], query.shape[1] // heads)
+    graft_shapes[module.layer_idx] = shape
     return value.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 
@@ -133,7 +143,10 @@ class HookedAttention:
     step runs: between steps, and after any exception, the model is as its owner left it.
     """
 
-    def __init__(self, model: PreTrainedModel, name: str = NAME) -> None:
+    def __init__(
+        self, model: PreTrainedModel, name: str = NAME, experts: str | None = None
+    ) -> None:
+        """`experts` names what runs the experts of a mixture meanwhile, if not the model's own."""
         self._modules = [
             module
             for module in model.modules()
@@ -143,6 +156,8 @@ class HookedAttention:
         self._copies = [copy.deepcopy(module.config, known) for module in self._modules]
         with self.used():
             model.set_attn_implementation(name)
+            if experts:
+                model.set_experts_implementation(experts)
 
     @contextmanager
     def used(self) -> Iterator[None]:
@@ -159,6 +174,67 @@ class HookedAttention:
             vars(module)["config"] = config  # as nn.Module would, at a tenth of the time
 
 
+class HookedDecoder:
+    """A decoder whose attention is replaced while a step runs, and what its layers are like."""
+
+    def __init__(self, model: PreTrainedModel, *, experts: str | None = None) -> None:
+        self.model = model
+        config = model.config.get_text_config()
+        self.recurrent = RecurrentLayers(model)
+        try:
+            self.hooked = HookedAttention(model, experts=experts)
+            self.shapes, self.states = shapes_of(model, self.recurrent)
+            self.windows = has_windows(config)
+        except (AttributeError, ValueError) as error:
+            reason = str(error).splitlines()[0][:200]
+            raise UnsupportedModelError(f"its attention cannot be replaced ({reason})") from error
+        if not self.states and len(self.shapes) != config.num_hidden_layers:
+            raise UnsupportedModelError(
+                f"only {len(self.shapes)} of {config.num_hidden_layers} layers use replaceable "
+                "attention"
+            )
+        self.places = {layer: place for place, layer in enumerate(sorted(self.shapes))}
+        heads = max((each.heads for each in self.shapes.values()), default=1)
+        size = max((max(each.size, each.value_size) for each in self.shapes.values()), default=1)
+        self.rows = (len(self.shapes), heads, size, model.dtype, model.device)  # of a storage
+
+    @property
+    def layers(self) -> int:
+        """Layers with attention."""
+        return len(self.shapes)
+
+    def check_seen(self, step: HookStep) -> None:
+        """UnsupportedModelError unless every layer called our attention as it should."""
+        if len(step.seen) != self.layers:
+            raise UnsupportedModelError(
+                f"only {len(step.seen)} of {self.layers} layers use replaceable attention"
+            )
+        if self.windows and not step.windowed:
+            raise UnsupportedModelError("its attention window is known to its mask only")
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return frequencies_of(self.model)
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:  # noqa: ARG002
+        """See Forward. One layer's cap, sinks or window count for all: not every config has them by
+        layer."""
+        config = self.model.config.get_text_config()
+        capped = getattr(config, "attn_logit_softcapping", None)
+        sinks = any(name.endswith("sinks") for name, _ in self.model.named_parameters())
+        return not (capped or sinks or (self.windows and tokens > window_of(config)))
+
+    @torch.no_grad()
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
+        return self.model.get_input_embeddings()(tokens)
+
+    @property
+    def head(self) -> Tensor:
+        """[V, E]: the weight of the output layer."""
+        return self.model.get_output_embeddings().weight.detach()
+
+
 class HookForward:
     """Runs a transformers model through `attend`."""
 
@@ -168,30 +244,14 @@ class HookForward:
     def __init__(
         self, model: PreTrainedModel, attention: Callable[..., Tensor] = tree_attention
     ) -> None:
-        self.model, self.attention = model, attention
+        self.decoder, self.model, self.attention = HookedDecoder(model), model, attention
+        self.frequencies, self.embed = self.decoder.frequencies, self.decoder.embed
+        self.weighs_plainly = self.decoder.weighs_plainly
         self.feature_layers: frozenset[int] = frozenset()
         self._kept: Sequence[Tensor] = ()  # transformers' hidden states, the last one normed
-        config = model.config.get_text_config()
-        self._recurrent = RecurrentLayers(model)
-        try:
-            self._hooked = HookedAttention(model)
-            shapes, states = shapes_of(model, self._recurrent)
-            self.windows = has_windows(config)
-        except (AttributeError, ValueError) as error:
-            reason = str(error).splitlines()[0][:200]
-            raise UnsupportedModelError(f"its attention cannot be replaced ({reason})") from error
-        if not states and len(shapes) != config.num_hidden_layers:
-            raise UnsupportedModelError(
-                f"only {len(shapes)} of {config.num_hidden_layers} layers use replaceable attention"
-            )
-        self.layers = len(shapes)
-        self._places = {layer: place for place, layer in enumerate(sorted(shapes))}
-        heads = max((each.heads for each in shapes.values()), default=1)
-        size = max((max(each[1:]) for each in shapes.values()), default=1)
+        states = self.decoder.states
         self.storage = (
-            StateStorage(self.layers, heads, size, model.dtype, model.device, states)
-            if states
-            else RowStorage(self.layers, heads, size, model.dtype, model.device)
+            StateStorage(*self.decoder.rows, states) if states else RowStorage(*self.decoder.rows)
         )
 
     def run(self, tokens: np.ndarray, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
@@ -212,18 +272,13 @@ class HookForward:
         """Through all layers; logits [M, V] float32."""
         with self._watched():
             logits = self._call(tokens, step, outputs)
-        if len(step.seen) != self.layers:
-            raise UnsupportedModelError(
-                f"only {len(step.seen)} of {self.layers} layers use replaceable attention"
-            )
-        if self.windows and not step.windowed:
-            raise UnsupportedModelError("its attention window is known to its mask only")
+        self.decoder.check_seen(step)
         return logits.float()
 
     @torch.no_grad()
     def run_first(self, tokens: np.ndarray, layout: TreeLayout, layers: int) -> None:
         """See Forward."""
-        assert not self._recurrent, "recurrent layers run as a whole"
+        assert not self.decoder.recurrent, "recurrent layers run as a whole"
         with suppress(LayersDoneError):
             self._call(tokens, self._step(layout, layers), np.zeros(1, np.int64))
 
@@ -234,9 +289,10 @@ class HookForward:
         queries: dict[int, Tensor] | None = None,
     ) -> HookStep:
         rows = torch.from_numpy(layout.rows).to(self.model.device)
-        last = self.layers if layers is None else layers
+        last = self.decoder.layers if layers is None else layers
+        places = self.decoder.places
         return HookStep(
-            self.storage, self._places, layout, rows, set(), set(), self.attention, last, queries
+            self.storage, places, layout, rows, self.attention, store_rows, last, queries
         )
 
     def _scanned(self, layout: TreeLayout, outputs: np.ndarray) -> AbstractContextManager[None]:
@@ -244,12 +300,12 @@ class HookForward:
         states."""
         if not isinstance(self.storage, StateStorage):
             return nullcontext()
-        return self._recurrent.used(StateStep(self.storage, layout, outputs))
+        return self.decoder.recurrent.used(StateStep(self.storage, layout, outputs))
 
     def _call(self, tokens: np.ndarray, step: HookStep, outputs: np.ndarray) -> Tensor:
         """The model's own forward with our attention: logits [M, V]."""
         device = self.model.device
-        with self._hooked.used():
+        with self.decoder.hooked.used():
             return self.model(
                 input_ids=torch.from_numpy(tokens).to(device)[None],
                 position_ids=torch.from_numpy(step.layout.positions).to(device)[None],
@@ -258,10 +314,6 @@ class HookForward:
                 graft_step=step,
                 **({"output_hidden_states": True} if self._inner_features else {}),
             ).logits[0]
-
-    def frequencies(self) -> list[Tensor]:
-        """See Forward."""
-        return frequencies_of(self.model)
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -289,23 +341,10 @@ class HookForward:
     def _inner_features(self) -> bool:
         return max(self.feature_layers, default=-1) >= 0
 
-    def weighs_plainly(self, layer: int, tokens: int) -> bool:  # noqa: ARG002
-        """See Forward. One layer's cap, sinks or window count for all: not every config has them by
-        layer."""
-        config = self.model.config.get_text_config()
-        capped = getattr(config, "attn_logit_softcapping", None)
-        sinks = any(name.endswith("sinks") for name, _ in self.model.named_parameters())
-        return not (capped or sinks or (self.windows and tokens > window_of(config)))
-
-    @torch.no_grad()
-    def embed(self, tokens: Tensor) -> Tensor:
-        """See Forward."""
-        return self.model.get_input_embeddings()(tokens)
-
     @torch.no_grad()
     def output_weight(self, tokens: Tensor | None) -> Tensor:
         """See Forward."""
-        weight = self.model.get_output_embeddings().weight.detach()
+        weight = self.decoder.head
         return weight if tokens is None else weight[tokens]
 
 

@@ -24,7 +24,7 @@ TABLE = 1 << 17  # positions whose angles are computed at first, if the model ha
 
 
 class TritonLayers:
-    """Computes a step that is on the device; its inputs stay at the same addresses."""
+    """Llama-shaped decoders in Triton (see `forward_graphed.Layers`)."""
 
     def __init__(self, shape: LlamaShape, weights: LlamaWeights) -> None:
         assert weights.layers[0].scales is None, "int8 products run in panels or the hook"
@@ -34,7 +34,7 @@ class TritonLayers:
             shape.layers, shape.kv_heads, shape.head_size, head.dtype, head.device
         )
         self._rotary: tuple[Tensor, Tensor] = (head.new_empty(0), head.new_empty(0))
-        self.queries: list[Tensor] | None = None  # of the layers so far, while they are wanted
+        self.queries: list[Tensor] | None = None
         layers = weights.layers
         self._qkv = ChosenProduct([x.qkv for x in layers], [x.qkv_bias for x in layers])
         self._output = ChosenProduct([x.output for x in layers], cut=True)
@@ -44,11 +44,28 @@ class TritonLayers:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key head."""
+        """See Layers."""
         return self.shape.heads // self.shape.kv_heads
 
+    @property
+    def head(self) -> Tensor:
+        """See Layers."""
+        return self.weights.head
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return self.shape.frequencies()
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:
+        """See Forward."""
+        return self.weights.layers[layer].sees_all(tokens)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
+        return F.embedding(tokens, self.weights.embedding)
+
     def reach(self, positions: int) -> bool:
-        """Let the tables cover so many positions; whether they were computed again."""
+        """See Layers."""
         if positions <= len(self._rotary[0]):
             return False
         wanted = max(positions, min(self.shape.positions, TABLE), 2 * len(self._rotary[0]))
@@ -57,19 +74,18 @@ class TritonLayers:
         return True
 
     def features(self, step: DeviceStep, kept: Mapping[int, Tensor] = NOTHING) -> Tensor:
-        """Make the deferred moves, write keys and values, and return features [N, E], the inputs
-        of the output layer; inputs of other layers go to `kept` [N, E]."""
+        """See Layers."""
         move_rows(self.storage.kv, step.moves, step.moved)
         return self._run(step, kept=kept)
 
     def logits(self, features: Tensor, out: Tensor | None = None) -> Tensor:
-        """[M, V] float32 of features [M, E], in `out` if there is one."""
+        """See Layers."""
         if out is None:
             out = features.new_empty(len(features), len(self.weights.head), dtype=torch.float32)
         return self._head(0, features, out)
 
     def compute_first(self, step: DeviceStep, layers: int) -> None:
-        """Make the deferred moves, write keys and values of the first `layers` alone."""
+        """See Layers."""
         move_rows(self.storage.kv, step.moves, step.moved)
         self._run(step, layers)
 

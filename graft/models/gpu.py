@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,6 +39,14 @@ def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
     from graft.models.forward_triton import TritonLayers
 
     return GraphedForward(TritonLayers(shape, weights))
+
+
+def captured_forward(network: "Any") -> Forward:  # noqa: ANN401
+    """The forward of any transformers decoder by CUDA graphs of its own modules."""
+    from graft.models.forward_graphed import GraphedForward
+    from graft.models.module_layers import ModuleLayers
+
+    return GraphedForward(ModuleLayers(network))
 
 
 def hold_rows(

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from tiny import tiny_engine, tiny_network
+from tiny_architectures import build, config_of
 from tiny_quantised import LAYOUTS
+from transformers import PretrainedConfig
 
 from graft.kernels.packed_matrix import PackedMatrix
 from graft.models.arena import Extent
@@ -29,6 +31,7 @@ CONTEXT, STEPS = 300, 120  # tokens that are prefilled, and then decoded one by 
 LONG, LONG_STEPS = 4100, 4  # splits of several sizes
 SHAPE = dict(hidden=256, heads=4, kv_heads=2, head_dim=64, max_position_embeddings=8192)
 DTYPES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+MODULES = ("gemma3", "phi3", "olmo2", "glm4", "qwen3moe", "gpt-oss")
 
 
 def random_tokens(count: int, seed: int) -> list[int]:
@@ -52,14 +55,30 @@ def packed(weights: LlamaWeights, layout: str, dtype: torch.dtype) -> LlamaWeigh
     return replace(weights, layers=layers)
 
 
+def modules_config(name: str) -> PretrainedConfig:
+    """An architecture that runs by transformers' modules, large enough for matrix units."""
+    sizes = dict(hidden_size=256, intermediate_size=384, head_dim=64, vocab_size=VOCABULARY)
+    return config_of(name, max_position_embeddings=8192, **sizes)
+
+
 class Decoded:
     """A model and a text that it has decoded token by token: logits, and then cache rows."""
 
     def __init__(
-        self, dtype: torch.dtype, context: int, steps: int, quantise: str | None = None
+        self,
+        dtype: torch.dtype,
+        context: int,
+        steps: int,
+        quantise: str | None = None,
+        modules: str | None = None,
     ) -> None:
         network = tiny_network(vocab=VOCABULARY, **SHAPE).to(DEVICE)
-        if quantise:
+        if modules:
+            network = build(modules, modules_config(modules)).to(DEVICE)
+            forward, kind = build_forward(network, name=modules, dtype=dtype, kind="captured")
+            assert kind == "captured"
+            assert forward.capturing
+        elif quantise:
             shape, weights = read_llama(network.to(dtype))
             forward = graphed_forward(shape, packed(weights, quantise, dtype))
         else:
@@ -99,6 +118,22 @@ class Decoded:
 @pytest.fixture
 def decoded(dtype):
     return Decoded(dtype, CONTEXT, STEPS)
+
+
+@DTYPES
+@pytest.mark.parametrize("name", MODULES)
+def test_captured_modules_in_steps_of_any_size(dtype, name):
+    decoded = Decoded(dtype, CONTEXT, STEPS, modules=name)
+    for cuts in ((7, 257), (100, 101, 230), (CONTEXT,)):
+        extent = decoded.read(*cuts, CONTEXT + STEPS - 1)
+        decoded.assert_logits(
+            CONTEXT + STEPS - 1, [decoded.model.prefill_chunk(extent, decoded.text[-1:])]
+        )
+        decoded.assert_rows(extent)
+    extent = decoded.read(CONTEXT)
+    for nodes in (2, 17, 33, 65, STEPS):
+        tree = chain(decoded.text[CONTEXT : CONTEXT + nodes])
+        decoded.assert_logits(CONTEXT, decoded.model.score([extent], [tree])[0])
 
 
 @DTYPES

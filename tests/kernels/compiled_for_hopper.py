@@ -9,6 +9,8 @@ from triton.compiler import ASTSource
 
 from graft.kernels import (
     decoder_triton,
+    experts_triton,
+    hook_triton,
     level_attention_triton,
     packed_product_triton,
     product_triton,
@@ -102,7 +104,22 @@ def between_products() -> None:
     )  # fmt: skip
 
 
+def around_modules() -> None:
+    """Rotations, stores and experts for transformers' modules."""
+    types = {"key": "*bf16", "value": "*bf16", "turned": "*bf16"}
+    sizes = {"SIZE": 80, "BLOCK": 128, "NODES": 16, "PDL": True}
+    compile_kernel(hook_triton._rotate_both, types=types, HEADS=9, BOTH=12, HALF=32, **sizes)
+    compile_kernel(hook_triton._store_rows, types=types, KV_HEADS=3, VALUE_SIZE=64, **sizes)
+    compile_kernel(
+        experts_triton._expert_product,
+        types={"experts": "*i64", "weights": "*bf16", "product": "*bf16", "by_expert": "i64"},
+        CHOSEN=8, EACH=8, INPUTS=2000, PAIRS=128, TILE=16, WIDTH=64, DEPTH=128, PRECISION="tf32",
+        PDL=True,
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
+    around_modules()
     attention()
     products()
     packed_products()

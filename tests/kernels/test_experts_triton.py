@@ -1,0 +1,44 @@
+"""Products with experts' matrices against plain torch; see test_decoder_triton.py."""
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+from graft.kernels.experts_triton import TILE, expert_product
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+EXPERTS, INPUTS, OUTPUTS = 5, 150, 40
+
+
+def made(nodes: int, chosen: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Experts of nodes, the nodes' cache rows and all matrices."""
+    torch.manual_seed(nodes)
+    experts = torch.stack([torch.randperm(EXPERTS)[:chosen] for _ in range(nodes)]).to(DEVICE)
+    weights = torch.randn(EXPERTS, OUTPUTS, INPUTS, device=DEVICE)
+    return experts, torch.arange(nodes, device=DEVICE), weights
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("nodes", "chosen"), [(1, 2), (3, 4), (2 * TILE + 3, 2)])
+def test_every_pair_is_multiplied_with_its_expert(nodes, chosen, transposed):
+    experts, rows, weights = made(nodes, chosen)
+    given = weights.transpose(1, 2).contiguous() if transposed else weights
+    x = torch.randn(nodes, INPUTS, device=DEVICE)
+    pairs = x.repeat_interleave(chosen, 0)
+    expected = torch.einsum("si,soi->so", pairs, weights[experts.flatten()])
+    for rows_of_x in (x, pairs):
+        found = expert_product(rows_of_x, experts, rows, given, transposed=transposed)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_pairs_do_not_depend_on_others_and_padding_is_skipped():
+    experts, rows, weights = made(7, 3)
+    x = torch.randn(7, INPUTS, device=DEVICE)
+    together = expert_product(x, experts, rows, weights)
+    alone = expert_product(x[2:3].contiguous(), experts[2:3], rows[2:3], weights)
+    assert torch.equal(together[6:9], alone)
+    rows[[0, 3]] = -1
+    some = expert_product(x, experts, rows, weights).view(7, 3, -1)
+    kept = [1, 2, 4, 5, 6]
+    assert torch.equal(some[kept], together.view(7, 3, -1)[kept])
