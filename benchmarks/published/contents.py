@@ -45,11 +45,10 @@ FOUND = (
     time, in a new process in {serving[disk_share]}.""",
 )
 SHORT = (
-    """`auto` at temperature 1 is below plain on text that repeats nothing (QMSum) and in batches of
-    equal lengths ({queues[equal]}). These rows precede the controller ([log](log.md)).""",
-    """On a GPU prefill trails vLLM from 8K on. Speed-ups of RAPID, TriForce,
-    MagicDec on the 1.5B and IDR2's prefill do not appear there, nor gains in quality.""",
-    """LongSpec is below EAGLE-2 at every context. No head alone reaches 1.5 times plain.""",
+    """`auto` at temperature 1 is below plain on text that repeats nothing and in batches of equal
+    lengths. On a GPU prefill trails vLLM from 8K on.""",
+    """Speed-ups of RAPID, TriForce, MagicDec on the 1.5B and IDR2's prefill do not appear on a GPU,
+    nor gains in quality. No head reaches 1.5.""",
 )
 
 

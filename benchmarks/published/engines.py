@@ -29,6 +29,7 @@ NAMES = {
 BATCHES = (1, 2, 4, 8, 16)
 LARGE = "llama-8b"  # the shape of the text's figures
 SHAPES = (LARGE, "qwen2.5-1.5b")
+MODULES = {"gemma-3-4b": "Gemma 3 4B", "qwen3-30b-a3b": "Qwen3 30B-A3B"}
 
 
 def cpu_engines(results: Results) -> Grid:
@@ -47,6 +48,27 @@ def cpu_engines(results: Results) -> Grid:
     columns = ["engine", "decode tok/s", "decoding vs `plain`", "end to end vs `plain`",
                "tokens/step", "same tokens"]  # fmt: skip
     return Grid(columns, lines, figures)
+
+
+def modules(results: Results) -> Grid:
+    """Transformers' modules: speed relative to vLLM's, steps with and without graphs."""
+    parts, captured, launched = [], [], []
+    for model, name in MODULES.items():
+        rows = {(row["engine"], row["batch"]): row for row in select(results.rows, model=model)}
+        ratio = {
+            key: [rows["vllm", batch][key] / rows["graft", batch][key] for batch in (1, 16)]
+            for key in ("ms_per_step", "prefill_s")
+        }
+        both = [" and ".join(map(number, ratio[key])) for key in ("ms_per_step", "prefill_s")]
+        parts.append(f"{name} {both[0]}, prefill {both[1]}")
+        captured.append(f"{rows['graft', 1]['ms_per_step']:.1f}")
+        launched.append(f"{rows['graft, not captured', 1]['ms_per_step']:.0f}")
+    figures = {
+        "ratios": "; ".join(parts),
+        "captured": " and ".join(captured),
+        "launched": " and ".join(launched),
+    }
+    return Grid(figures=figures)
 
 
 def plain_steps(results: Results) -> Grid:
@@ -242,16 +264,24 @@ SECTION = Section(
             "grown",
             "Drafts at an 8B model's price",
             ["decode_h200_bf16_grown_vllm"],
-            "python -m benchmarks decode --suite SUITE --engines vllm,vllm-ngram,vllm-suffix",
+            "python -m benchmarks decode --engines vllm,vllm-ngram",
             """Qwen2.5-Coder-1.5B grown to 7.7B weights, bf16, greedy, one at a time, prefill
             included. Spec-Bench, 24 prompts, `plain` / `auto` against the better of vLLM's plain
             decoding and n-gram drafts of 5: {spec_bench}; all {all}. Rewriting source files, 10
             prompts of 384 tokens, decoding: `auto` {edit} times `plain`, {ngram} times vLLM's best
             n-gram drafts (16 tokens), {suffix} times its suffix decoding; {steps} tokens per step
-            against {ngram_steps} and {suffix_steps}. There `auto` ran alone, after the others; in a
-            new process it first has {first} of the n-gram drafts' speed, on a new machine less:
-            products are measured once. {differ} of {answers} answers differ from `plain`.""",
+            against {ngram_steps} and {suffix_steps}; in a new process {first} of the n-gram drafts'
+            speed. {differ} of {answers} answers differ from `plain`.""",
             grown,
+        ),
+        Table(
+            "modules",
+            "Other decoders on an H200",
+            ["steps_h200_bf16_modules"],
+            "benchmarks.decode.plain_steps",
+            """Random weights, bf16, 2,048 × 1 and × 16, against vLLM 0.24: {ratios}. A step
+            takes {captured} ms in graphs, {launched} without.""",
+            modules,
         ),
     ],
 )

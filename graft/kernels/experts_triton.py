@@ -1,4 +1,4 @@
-"""Products of rows with the matrices of their experts: only the experts that a step chose are read.
+"""Mixtures of experts: the choice of experts, and products that read the chosen ones alone.
 
 A pair is a row and one of its experts. Up to TILE pairs of an expert are multiplied by one program,
 which finds them among all pairs by itself: no sort, no tables, nothing on the host. Sums have the
@@ -15,6 +15,82 @@ from graft.kernels.launch import overlapped, wait
 TILE = 16  # pairs of a program: what a matrix instruction takes at least
 MAX_PAIRS = 1024  # all pairs of a step are held by one program
 DEPTH = 128  # inputs of a block
+
+
+def choose_experts(
+    logits: Tensor, chosen: int, *, among_chosen: bool, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Weights [N, k] and numbers [N, k] of the experts with the highest logits [N, E], in falling
+    order. Weights are the softmax over all experts, or `among_chosen`."""
+    nodes, experts = logits.shape
+    assert logits.is_contiguous(), "rows must be contiguous"
+    weights = logits.new_empty(nodes, chosen, dtype=dtype)
+    numbers = logits.new_empty(nodes, chosen, dtype=torch.int64)
+    _choose_experts[(nodes,)](
+        logits, weights, numbers, experts, CHOSEN=chosen, AMONG_CHOSEN=among_chosen,
+        BLOCK=triton.next_power_of_2(experts), SLOTS=triton.next_power_of_2(chosen), num_warps=1,
+        **overlapped(logits.device),
+    )  # fmt: skip
+    return weights, numbers
+
+
+@triton.jit
+def _choose_experts(
+    logits, weights, numbers, experts, CHOSEN: tl.constexpr, AMONG_CHOSEN: tl.constexpr,
+    BLOCK: tl.constexpr, SLOTS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """The experts of one node, the best first; of equals the first."""
+    wait(PDL)
+    node = tl.program_id(0).to(tl.int64)
+    expert, slot = tl.arange(0, BLOCK), tl.arange(0, SLOTS)
+    x = tl.load(logits + node * experts + expert, expert < experts, other=float("-inf"))
+    x = x.to(tl.float32)
+    largest = tl.max(x, 0)
+    total = tl.sum(tl.exp(x - largest), 0)
+    found = tl.zeros((SLOTS,), tl.int32)
+    best = tl.full((SLOTS,), float("-inf"), tl.float32)
+    for place in tl.static_range(CHOSEN):
+        value = tl.max(x, 0)
+        first = tl.min(tl.where(x == value, expert, BLOCK), 0)
+        found = tl.where(slot == place, first, found)
+        best = tl.where(slot == place, value, best)
+        x = tl.where(expert == first, float("-inf"), x)
+    weight = tl.exp(best - largest)
+    if AMONG_CHOSEN:
+        total = tl.sum(weight, 0)
+    tl.store(weights + node * CHOSEN + slot, weight / total, slot < CHOSEN)
+    # What is no number compares with nothing: such a node is padding.
+    found = tl.minimum(found, experts - 1)
+    tl.store(numbers + node * CHOSEN + slot, found.to(tl.int64), slot < CHOSEN)
+
+
+def weighted_sum(pairs: Tensor, weights: Tensor) -> Tensor:
+    """[N, O]: the sum of each node's pairs [N * k, O], times their weights [N, k]."""
+    (nodes, chosen), outputs = weights.shape, pairs.shape[1]
+    assert pairs.is_contiguous(), "rows must be contiguous"
+    assert weights.is_contiguous(), "rows must be contiguous"
+    result = pairs.new_empty(nodes, outputs)
+    block = min(triton.next_power_of_2(outputs), 512)
+    _weighted_sum[(nodes, triton.cdiv(outputs, block))](
+        pairs, weights, result, outputs, CHOSEN=chosen, BLOCK=block, **overlapped(pairs.device)
+    )
+    return result
+
+
+@triton.jit
+def _weighted_sum(
+    pairs, weights, result, outputs, CHOSEN: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
+):
+    wait(PDL)
+    node = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < outputs
+    total = tl.zeros((BLOCK,), tl.float32)
+    for place in tl.static_range(CHOSEN):
+        pair = node * CHOSEN + place
+        weight = tl.load(weights + pair).to(tl.float32)
+        total += weight * tl.load(pairs + pair * outputs + column, inside, other=0.0).to(tl.float32)
+    tl.store(result + node * outputs + column, total, inside)
 
 
 def expert_product(

@@ -112,7 +112,7 @@ def _verified(
     if kind == "hook":
         forward = _hook_forward(network, facts)
     elif kind == "captured":
-        forward = _captured_forward(network, facts)
+        forward = _captured_forward(network, facts, owned=owned)
     else:
         llama = read_llama(network, in_place=owned and kind != "panels")
         forward = make_llama(kind, *llama, facts)
@@ -169,9 +169,9 @@ def _warn_unless_exact(forward: Forward, expected: Reference, facts: Facts) -> N
         log.warning(text, facts.name)
 
 
-def _captured_forward(network: "Any", facts: Facts) -> Forward:  # noqa: ANN401
+def _captured_forward(network: "Any", facts: Facts, *, owned: bool) -> Forward:  # noqa: ANN401
     try:
-        return captured_forward(network)
+        return captured_forward(network, owned=owned)
     except UnsupportedModelError as error:
         log.warning(NOT_CAPTURED, facts.name, error)
         raise

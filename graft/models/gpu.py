@@ -41,12 +41,12 @@ def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
     return GraphedForward(TritonLayers(shape, weights))
 
 
-def captured_forward(network: "Any") -> Forward:  # noqa: ANN401
+def captured_forward(network: "Any", *, owned: bool) -> Forward:  # noqa: ANN401
     """The forward of any transformers decoder by CUDA graphs of its own modules."""
     from graft.models.forward_graphed import GraphedForward
     from graft.models.module_layers import ModuleLayers
 
-    return GraphedForward(ModuleLayers(network))
+    return GraphedForward(ModuleLayers(network, owned=owned))
 
 
 def hold_rows(

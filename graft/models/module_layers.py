@@ -1,46 +1,32 @@
 """A transformers decoder as the layers of captured steps: its own modules, once per graph.
 
-Modules of transformers launch several kernels for what takes one: norms, rotations, attention,
-experts. While a graph is captured these are replaced, and linear layers by the products that
-are fastest on this GPU. A replacement is used only where it computes what the original does;
-`probe.py` then compares the whole with the network itself.
+Attention is ours, as in `forward_hook`, and what takes several launches is replaced
+(`replacements`). `probe.py` compares the whole with the network itself.
 """
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from contextvars import ContextVar
-from functools import partial
-from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
 
 from graft.errors import UnsupportedModelError
-from graft.kernels.decoder_triton import add_norm, move_rows
-from graft.kernels.experts_triton import MAX_PAIRS, expert_product
-from graft.kernels.hook_triton import rotate_both, store_rows
-from graft.kernels.product_choice import ChosenProduct
+from graft.kernels.decoder_triton import move_rows
+from graft.kernels.hook_triton import store_rows
 from graft.kernels.split_attention_triton import attend
 from graft.models.device_step import DeviceStep
 from graft.models.forward_hook import HookedDecoder, HookStep, LayersDoneError, is_split
+from graft.models.replacements import EXPERTS, Replacements, rows_of_step
 from graft.models.storage import LazyRowStorage
-
-EXPERTS = "graft"
-ROTATION = "apply_rotary_pos_emb"  # transformers' name of the function in every model's file
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ROUNDINGS = 4  # that a replacement may differ by, relative to the largest element
-
-_rows: ContextVar[Tensor | None] = ContextVar("rows of the step's nodes", default=None)
 
 
 class ModuleLayers:
     """See `forward_graphed.Layers`."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, *, owned: bool = False) -> None:
+        """A model that is `owned` may be changed as `Replacements` says."""
         if is_split(model):
             raise UnsupportedModelError("its layers are split over processes")
         self._decoder = decoder = HookedDecoder(model, experts=EXPERTS)
@@ -55,7 +41,7 @@ class ModuleLayers:
         self.frequencies, self.embed = decoder.frequencies, decoder.embed
         self.weighs_plainly = decoder.weighs_plainly
         self._model, self._base = model, model.base_model
-        self._replacements = Replacements(model)
+        self._replacements = Replacements(model, owned=owned)
         self._output: type[Any] | None = None  # what the model without its output layer returns
 
     @property
@@ -81,8 +67,12 @@ class ModuleLayers:
         assert self._output is not None, "features come before logits"
         given = self._output(last_hidden_state=features[None])
         tokens = torch.zeros(1, len(features), dtype=torch.int64, device=features.device)
-        with self._used(None), replaced({self._base: lambda *_, **__: given}):
-            logits = self._model(input_ids=tokens, use_cache=False).logits[0]
+        with self._used(None):
+            vars(self._base)["forward"] = lambda *_, **__: given
+            try:
+                logits = self._model(input_ids=tokens, use_cache=False).logits[0]
+            finally:
+                del vars(self._base)["forward"]
         return logits.float() if out is None else out.copy_(logits)
 
     def compute_first(self, step: DeviceStep, layers: int) -> None:
@@ -115,7 +105,7 @@ class ModuleLayers:
     @contextmanager
     def _used(self, rows: Tensor | None) -> Iterator[None]:
         """The model with our attention and replacements, for nodes with these cache rows."""
-        token = _rows.set(rows)
+        token = rows_of_step.set(rows)
         try:
             with ExitStack() as stack:
                 stack.enter_context(self._decoder.hooked.used())
@@ -125,179 +115,8 @@ class ModuleLayers:
                 stack.enter_context(torch.no_grad())
                 yield
         finally:
-            _rows.reset(token)
+            rows_of_step.reset(token)
 
 
 def _attend(query: Tensor, keys: Tensor, values: Tensor, plan: Any, **options: Any) -> Tensor:  # noqa: ANN401
     return attend(query.contiguous(), keys, values, plan, **options)
-
-
-class Replacements:
-    """What takes the place of a model's modules and functions while it is captured."""
-
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._forwards = {**_linears(model), **_norms(model)}
-        files = {sys.modules[type(module).__module__] for module in model.modules()}
-        self._rotations = {
-            file: Rotation(vars(file)[ROTATION]) for file in files if ROTATION in vars(file)
-        }
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        """Ours inside the block, the model's own after it."""
-        try:
-            for file, rotation in self._rotations.items():
-                _set_rotation(file, rotation)
-            with replaced(self._forwards):
-                yield
-        finally:
-            for file, rotation in self._rotations.items():
-                _set_rotation(file, rotation.own)
-
-
-def _set_rotation(file: ModuleType, rotation: Callable[..., Any]) -> None:
-    vars(file)[ROTATION] = rotation
-
-
-@contextmanager
-def replaced(forwards: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Modules with another forward inside the block."""
-    try:
-        for module, forward in forwards.items():
-            vars(module)["forward"] = forward
-        yield
-    finally:
-        for module in forwards:
-            vars(module).pop("forward", None)
-
-
-def _linears(model: PreTrainedModel) -> dict[nn.Module, Callable[..., Tensor]]:
-    """The products of linear layers; those of equal shape are measured as one."""
-    kinds: dict[tuple[object, ...], list[nn.Linear]] = {}
-    for module in model.modules():
-        if type(module) is nn.Linear and _is_plain(module.weight):
-            kind = (tuple(module.weight.shape), module.weight.dtype, module.bias is None)
-            kinds.setdefault(kind, []).append(module)
-    found: dict[nn.Module, Callable[..., Tensor]] = {}
-    for modules in kinds.values():
-        weights = [module.weight.detach() for module in modules]
-        biases = [None if module.bias is None else module.bias.detach() for module in modules]
-        product = ChosenProduct(weights, biases)
-        found |= {each: partial(_multiply, product, i) for i, each in enumerate(modules)}
-    return found
-
-
-def _is_plain(weight: Tensor) -> bool:
-    return type(weight) is nn.Parameter and weight.dtype in DTYPES and weight.is_contiguous()
-
-
-def _multiply(product: ChosenProduct, index: int, x: Tensor) -> Tensor:
-    flat = x.reshape(-1, x.shape[-1]).contiguous()
-    return product(index, flat).view(*x.shape[:-1], -1)
-
-
-def _norms(model: PreTrainedModel) -> dict[nn.Module, Callable[..., Tensor]]:
-    """RMS norms, with a gain that is the weight or one more."""
-    found: dict[nn.Module, Callable[..., Tensor]] = {}
-    for module in model.modules():
-        weight = getattr(module, "weight", None)
-        epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-        named = type(module).__name__.endswith("RMSNorm")
-        if not named or epsilon is None or weight is None or weight.dim() != 1:
-            continue
-        generator = torch.Generator(weight.device).manual_seed(0)
-        x = torch.randn(4, len(weight), generator=generator, device=weight.device).to(weight.dtype)
-        with torch.no_grad():
-            expected = module(x)
-            gains = (weight.detach(), 1 + weight.detach().float())
-            right = [each for each in gains if _close(_norm(each, epsilon, x), expected)]
-        if right:
-            found[module] = partial(_norm, right[0], epsilon)
-    return found
-
-
-def _norm(gain: Tensor, epsilon: float, x: Tensor) -> Tensor:
-    flat = x.reshape(-1, x.shape[-1]).contiguous()
-    return add_norm(flat, None, gain, epsilon).view(x.shape)
-
-
-def _close(found: Tensor, expected: Tensor) -> bool:
-    """Equal up to a few roundings."""
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return False
-    error = (found.double() - expected.double()).abs().max()
-    largest = float(expected.double().abs().max())
-    return float(error) <= ROUNDINGS * torch.finfo(expected.dtype).eps * largest
-
-
-class Rotation:
-    """A model's rotation of queries and keys in one launch, if it is one that `rotate_both` knows:
-    that is found out at its first call, with random angles."""
-
-    def __init__(self, own: Callable[..., tuple[Tensor, Tensor]]) -> None:
-        self.own = own
-        self._rotated: dict[tuple[int, ...], int] = {}  # components by sizes; 0: another rotation
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        *args: Any,  # noqa: ANN401
-        **named: Any,  # noqa: ANN401
-    ) -> tuple[Tensor, Tensor]:
-        """transformers' function, as its callers know it."""
-        if args or named or q.dim() != 4 or len(q) != 1 or cos.dim() != 3:  # noqa: PLR2004
-            return self.own(q, k, cos, sin, *args, **named)
-        sizes = (q.shape[1], k.shape[1], q.shape[3], cos.shape[2])
-        if sizes not in self._rotated:
-            self._rotated[sizes] = self._tried(q, k, cos)
-        if not self._rotated[sizes]:
-            return self.own(q, k, cos, sin)
-        return rotate_both(q, k, cos, sin, self._rotated[sizes])
-
-    def _tried(self, q: Tensor, k: Tensor, cos: Tensor) -> int:
-        """The components that turn; 0 if ours does something else."""
-        nodes, width = 3, cos.shape[2]
-        generator = torch.Generator(q.device).manual_seed(0)
-        draw = partial(torch.randn, generator=generator, device=q.device)
-        queries, keys = (draw(1, x.shape[1], nodes, x.shape[3]).to(x.dtype) for x in (q, k))
-        for rotated, repeats in (
-            (width, 2),
-            (2 * width, 1),
-        ):  # both halves have their angles, or one
-            if rotated > q.shape[3] or rotated % 2:
-                continue
-            angles = draw(1, nodes, rotated // 2).repeat(1, 1, repeats)
-            tables = angles.cos().to(cos.dtype), angles.sin().to(cos.dtype)
-            with suppress(RuntimeError):  # shapes that its own does not take
-                expected = self.own(queries, keys, *tables)
-                found = rotate_both(queries, keys, *tables, rotated)
-                if all(map(_close, found, expected)):
-                    return rotated
-        return 0
-
-
-def experts(module: Any, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:  # noqa: ANN401
-    """transformers' contract for experts: hidden [N, E] through the experts chosen [N, k], summed
-    by their weights [N, k]."""
-    rows = _rows.get()
-    if rows is None or chosen.numel() > MAX_PAIRS or len(rows) != len(chosen):
-        return grouped_mm_experts_forward(module, hidden, chosen, weights)
-    multiply = partial(expert_product, transposed=module.is_transposed)
-    name, biased = ("gate_up_proj" if module.has_gate else "up_proj"), module.has_bias
-    inner = multiply(hidden, chosen, rows, getattr(module, name))
-    if biased:
-        inner += getattr(module, f"{name}_bias")[chosen.flatten()]
-    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-    outer = multiply(inner.contiguous(), chosen, rows, module.down_proj)
-    if biased:
-        outer += module.down_proj_bias[chosen.flatten()]
-    if getattr(module, "has_post_expert_norm", False):
-        outer = module.post_expert_norm(outer)
-    weighted = outer * weights.reshape(-1, 1)
-    return weighted.view(*chosen.shape, -1).sum(1).to(hidden.dtype)
-
-
-ExpertsInterface.register(EXPERTS, experts)

@@ -116,6 +116,16 @@ def around_modules() -> None:
         CHOSEN=8, EACH=8, INPUTS=2000, PAIRS=128, TILE=16, WIDTH=64, DEPTH=128, PRECISION="tf32",
         PDL=True,
     )  # fmt: skip
+    routing = {"logits": "*bf16", "weights": "*fp32", "numbers": "*i64", "pairs": "*bf16"}
+    compile_kernel(
+        experts_triton._choose_experts, types=routing, CHOSEN=6, AMONG_CHOSEN=False, BLOCK=128,
+        SLOTS=8, PDL=True,
+    )  # fmt: skip
+    compile_kernel(experts_triton._weighted_sum, types=routing, CHOSEN=6, BLOCK=512, PDL=True)
+    compile_kernel(
+        hook_triton._norm_heads, types={"gain": "*fp32"}, HEADS=3, SIZE=80, BLOCK=128, PDL=True
+    )
+    compile_kernel(hook_triton._gated_gelu, BLOCK=1024, PDL=True)
 
 
 if __name__ == "__main__":

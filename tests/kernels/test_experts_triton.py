@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from graft.kernels.experts_triton import TILE, expert_product
+from graft.kernels.experts_triton import TILE, choose_experts, expert_product, weighted_sum
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 EXPERTS, INPUTS, OUTPUTS = 5, 150, 40
@@ -42,3 +42,31 @@ def test_pairs_do_not_depend_on_others_and_padding_is_skipped():
     some = expert_product(x, experts, rows, weights).view(7, 3, -1)
     kept = [1, 2, 4, 5, 6]
     assert torch.equal(some[kept], together.view(7, 3, -1)[kept])
+
+
+@pytest.mark.parametrize("among_chosen", [True, False])
+def test_the_highest_logits_are_chosen(among_chosen):
+    torch.manual_seed(0)
+    logits = 2 * torch.randn(6, 13, device=DEVICE)
+    logits[0, 3] = logits[0, 7] = 9.0  # of equals the first
+    weights, numbers = choose_experts(logits, 3, among_chosen=among_chosen, dtype=torch.float32)
+    assert numbers[0, :2].tolist() == [3, 7]
+    expected = torch.topk(logits.softmax(-1), 3)
+    assert torch.equal(numbers[1:], expected.indices[1:])
+    values = expected.values
+    if among_chosen:
+        values = values / values.sum(-1, keepdim=True)
+    torch.testing.assert_close(weights, values)
+
+
+def test_what_is_no_number_chooses_experts_that_exist():
+    logits = torch.full((2, 5), float("nan"), device=DEVICE)
+    _, numbers = choose_experts(logits, 2, among_chosen=True, dtype=torch.float32)
+    assert bool(((numbers >= 0) & (numbers < 5)).all())
+
+
+def test_pairs_are_summed_by_their_weights():
+    torch.manual_seed(0)
+    pairs, weights = torch.randn(12, 70, device=DEVICE), torch.randn(4, 3, device=DEVICE)
+    expected = (pairs.view(4, 3, 70) * weights[..., None]).sum(1)
+    torch.testing.assert_close(weighted_sum(pairs, weights), expected, rtol=1e-5, atol=1e-5)

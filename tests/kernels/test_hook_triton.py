@@ -3,10 +3,11 @@ test_decoder_triton.py."""
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 pytest.importorskip("triton", reason="triton is not installed")
 
-from graft.kernels.hook_triton import rotate_both, store_rows
+from graft.kernels.hook_triton import gated_gelu, norm_heads, rotate_both, store_rows
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -48,3 +49,21 @@ def test_rows_are_stored_but_those_of_padding_are_not():
         assert torch.equal(values[:, row, :16], value[0, :, node])
     assert not values[..., 16:].any()
     assert not keys[:, [1, 2, 3, 5, 6, 7]].any()
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_heads_are_normed_where_they_lie(heads):
+    """In the middle of longer rows."""
+    torch.manual_seed(0)
+    rows = torch.randn(5, 200, device=DEVICE)
+    x, gain = rows[:, 8 : 8 + 40 * heads].view(5, heads, 40), torch.randn(40, device=DEVICE)
+    found = norm_heads(x, gain, 1e-5)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, F.rms_norm(x, (40,), gain, 1e-5))
+
+
+def test_gates_by_gelu():
+    torch.manual_seed(0)
+    x = 3 * torch.randn(3, 96, device=DEVICE)
+    expected = F.gelu(x[:, :48], approximate="tanh") * x[:, 48:]
+    torch.testing.assert_close(gated_gelu(x), expected, rtol=1e-5, atol=1e-5)
