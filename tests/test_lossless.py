@@ -485,7 +485,7 @@ def invariant_bench(request):
 
 @pytest.mark.parametrize(
     ("option", "draft"),
-    daily(FORWARD_CASES, ("greedy", "adversary"), ("everything", "auto")),
+    daily(FORWARD_CASES, ("everything", "auto")),
 )
 def test_invariant_drafting_never_changes_the_output_in_bf16(invariant_bench, option, draft):
     params = replace(OPTIONS[option], max_tokens=32, ignore_eos=True)
@@ -535,7 +535,7 @@ REAL_OPTIONS = {
     ("model", "option"),
     daily(
         [(model, option) for model in ("smollm2", "smollm2_int8") for option in REAL_OPTIONS],
-        ("smollm2", "greedy"), ("smollm2", "temperature"), ("smollm2_int8", "temperature"),
+        ("smollm2", "greedy"), ("smollm2_int8", "temperature"),
     ),
 )  # fmt: skip
 def test_drafting_never_changes_a_real_models_output(model, option, request):

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from daily import daily
 from short_prompts import ends_only
 from tiny import tiny_draft_model, tiny_engine, tiny_network
 from tiny_heads import tiny_head
@@ -40,14 +41,17 @@ def ask(engine, method, temperature=0.0, **more):
 
 @pytest.mark.parametrize(
     ("preset", "rate", "depth", "temperature"),
-    [
-        ("sd", 0.3, 3, 0.0),
-        ("sd", 0.8, 3, 1.0),
-        ("magicdec", 0.6, 3, 0.0),
-        ("eagle3", 0.8, 8, 0.0),
-        ("casd", 0.5, 8, 0.0),
-    ],
-)
+    daily(
+        [
+            ("sd", 0.3, 3, 0.0),
+            ("sd", 0.8, 3, 1.0),
+            ("magicdec", 0.6, 3, 0.0),
+            ("eagle3", 0.8, 8, 0.0),
+            ("casd", 0.5, 8, 0.0),
+        ],
+        ("sd", 0.8, 3, 1.0), ("eagle3", 0.8, 8, 0.0),
+    ),
+)  # fmt: skip
 def test_text_is_plain_decodings_and_the_rate_is_the_dials(
     suite_engine, preset, rate, depth, temperature
 ):

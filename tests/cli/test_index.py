@@ -264,6 +264,7 @@ def resumed(index, store, file, model):
     assert not list(store.glob(".tmp-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="pipes with names")
 def test_killed_build_is_usable_and_resumes(index, model, tmp_path):
     """Fed through a pipe, so that it is in the middle of the work when it is killed."""

@@ -135,6 +135,7 @@ def command(settings):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_bits(settings, finished):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     killed = subprocess.run([sys.executable, "-c", KILLED, *command(settings)], env=environment)
