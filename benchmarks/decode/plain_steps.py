@@ -1,12 +1,15 @@
 """Plain decoding of Graft and other engines on one GPU, in turns: time of a step and of prefill.
 
-    python -m benchmarks.decode.plain_steps --model llama-8b --vllm-python vllm/bin/python
-    python -m benchmarks.decode.plain_steps --model llama-8b \
+    python -m benchmarks.decode.plain_steps --model FOLDER --vllm-python vllm/bin/python
+    python -m benchmarks.decode.plain_steps --model llama-8b,gemma-3-4b,qwen3-30b-a3b
+    python -m benchmarks.decode.plain_steps --model FOLDER \
         --engines vllm,graft,transformers-eager,transformers-sdpa,transformers-flash
 
-All engines load the same checkpoint in bf16, each in a process of its own, and answer the same
-random token ids, cell by cell: CONTEXTxBATCH. A cell is timed with one token and with `--tokens`
-more, twice each; the shorter times count. So captures and compilation are not part of it.
+A model is a checkpoint's folder, or a name of `shapes`: then weights are random. All engines run it
+in bf16, each in a process of its own, and answer the same random token ids, cell by cell:
+CONTEXTxBATCH. A cell is timed with one token and with `--tokens` more, twice each; the shorter
+times count. So captures and compilation are not part of it. The other engines of all models start
+together; then Graft's, one by one: it measures products when it loads.
 
 The engines `transformers-*` are the baselines that papers ran against: `generate` without CUDA
 graphs, with eager attention, torch's SDPA or the package flash-attn.
@@ -19,10 +22,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.decode.shapes import SIZES, random_engine, write_config
 from graft.bench.engines import protocol
 from graft.errors import GraftError
 
@@ -52,7 +57,7 @@ class EngineOptions:
 def main() -> None:
     """Start a worker for each engine, then let them take turns."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a checkpoint's folder")
+    parser.add_argument("--model", required=True, help=f"folders, or {', '.join(SIZES)}")
     parser.add_argument("--engines", default="vllm,graft", help=", ".join(ENGINES))
     parser.add_argument("--vllm-python", default=sys.executable, help="interpreter with vLLM")
     parser.add_argument("--transformers-python", default=sys.executable)
@@ -67,8 +72,9 @@ def main() -> None:
     cells = [tuple(map(int, cell.split("x"))) for cell in options.cells.split(",")]
     if options.worker:
         context, batch = (max(values) for values in zip(*cells, strict=True))
-        loaded = EngineOptions(options.model, context, batch, int(options.kv_gib * 2**30))
-        serve(ENGINES[options.worker], loaded, options.tokens)
+        name, model = options.worker.split(":", 1)
+        loaded = EngineOptions(model, context, batch, int(options.kv_gib * 2**30))
+        serve(ENGINES[name], loaded, options.tokens)
     else:
         compare(options, cells)
 
@@ -83,23 +89,35 @@ def compare(options: argparse.Namespace, cells: list[tuple[int, ...]]) -> None:
     command = ["-m", "benchmarks.decode.plain_steps", *sys.argv[1:], "--worker"]
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        workers = {}
-        for name in options.engines.split(","):
-            workers[name] = worker = Worker([pythons[name], *command, name], logs / f"{name}.log")
-            worker.start({})
+        workers = {
+            (model, name): Worker(
+                [pythons[name], *command, f"{name}:{model}"], logs / f"{number}-{name}.log"
+            )
+            for number, model in enumerate(options.model.split(","))
+            for name in options.engines.split(",")
+        }
+        for worker in workers.values():
             stack.callback(worker.close)
-            print(name, worker.about, flush=True)
+        together = [worker for (_, name), worker in workers.items() if name != "graft"]
+        with ThreadPoolExecutor(len(together) or 1) as threads:
+            list(threads.map(lambda worker: worker.start({}), together))
+        for (_, name), worker in workers.items():
+            if name == "graft":
+                worker.start({})
+        for (model, name), worker in workers.items():
+            print(model, name, worker.about, flush=True)
         file = stack.enter_context(rows_file("steps", options))
-        for context, batch in cells:
-            for name, worker in workers.items():
-                cell = {"context": context, "batch": batch}
-                try:
-                    answer = worker.ask({"id": name, **cell})
-                except GraftError as error:  # such as out of memory
-                    answer = {"error": str(error)}
-                row = {"model": Path(options.model).name, "engine": name, **cell, **answer}
-                print(json.dumps(row), flush=True)
-                file.row({key: value for key, value in row.items() if key != "id"})
+        for model in options.model.split(","):
+            for context, batch in cells:
+                for name in options.engines.split(","):
+                    cell = {"context": context, "batch": batch}
+                    try:
+                        answer = workers[model, name].ask({"id": name, **cell})
+                    except GraftError as error:  # such as out of memory
+                        answer = {"error": str(error)}
+                    row = {"model": Path(model).name, "engine": name, **cell, **answer}
+                    print(json.dumps(row), flush=True)
+                    file.row({key: value for key, value in row.items() if key != "id"})
 
 
 def serve(load: Callable[[EngineOptions], Generate], options: EngineOptions, tokens: int) -> None:
@@ -131,15 +149,18 @@ def graft_engine(options: EngineOptions) -> Generate:
     """Graft's plain decoding."""
     import graft
 
-    engine = graft.load(
-        options.model,
-        dtype="bf16",
-        draft="plain",
-        prefix_cache=0,
-        max_batch=options.batch,
-        context_length=options.context,
-        kv_cache=options.kv_bytes,
-    )
+    if options.model in SIZES:
+        engine = random_engine(options.model, options.context, options.batch, options.kv_bytes)
+    else:
+        engine = graft.load(
+            options.model,
+            dtype="bf16",
+            draft="plain",
+            prefix_cache=0,
+            max_batch=options.batch,
+            context_length=options.context,
+            kv_cache=options.kv_bytes,
+        )
 
     def generate(prompts: list[list[int]], tokens: int) -> None:
         engine.generate(prompts, graft.SamplingParams(max_tokens=tokens, ignore_eos=True))
@@ -149,10 +170,16 @@ def graft_engine(options: EngineOptions) -> Generate:
 
 def vllm_engine(options: EngineOptions) -> Generate:
     """vLLM's, with its defaults apart from the prefix cache."""
+    protocol.without_flashinfer()
     from vllm import LLM, SamplingParams
 
+    folder, weights = options.model, "auto"
+    if options.model in SIZES:
+        folder, weights = tempfile.mkdtemp(), "dummy"
+        write_config(options.model, Path(folder))
     engine = LLM(
-        options.model,
+        folder,
+        load_format=weights,
         dtype="bfloat16",
         max_model_len=options.context,
         max_num_seqs=options.batch,

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks.decode import plain_steps
+from benchmarks.decode import plain_steps, shapes
 from graft.bench.worker import RequestError, Worker
 
 
@@ -35,6 +35,25 @@ def test_cell_that_fails_is_a_row_with_the_error(monkeypatch, capsys, tmp_path):
     plain_steps.main()
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line[0] == "{"]
     assert [row.get("error") for row in rows] == [None, None, None, "out of memory"]
+
+
+def test_a_shape_needs_no_weights(monkeypatch, tmp_path):
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
+    monkeypatch.setitem(shapes.SIZES, "phi3-tiny", ("Phi3", {**sizes, "pad_token_id": 0}))
+    options = plain_steps.EngineOptions("phi3-tiny", 64, 2, 1 << 20)
+    generate = plain_steps.ENGINES["graft"](options)
+    monkeypatch.setattr(plain_steps.random.Random, "randrange", lambda *_: 9)  # a tiny vocabulary
+    assert plain_steps.timed(generate, 40, 2, 4)["prefill_s"] > 0
+    shapes.write_config("phi3-tiny", tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["architectures"] == ["Phi3ForCausalLM"]
+    assert written["hidden_size"] == 32
+
+
+@pytest.mark.parametrize("name", shapes.SIZES)
+def test_shapes_are_configs_of_transformers(name):
+    assert shapes.config_of(name).num_hidden_layers == shapes.SIZES[name][1]["num_hidden_layers"]
 
 
 def test_unknown_engine_is_refused(monkeypatch, capsys):

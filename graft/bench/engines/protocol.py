@@ -10,6 +10,7 @@ environment of its engine, where Graft may not be installed.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -37,6 +38,12 @@ def about(packages: Iterable[str], settings: dict) -> dict:
     names = {name.lower() for name in packages}
     found = {d.name: d.version for d in distributions() if d.name and d.name.lower() in names}
     return {"versions": found, "settings": settings}
+
+
+def without_flashinfer() -> None:
+    """Let vLLM sample by itself where flashinfer is not installed, before it is imported."""
+    if importlib.util.find_spec("flashinfer") is None:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 
 
 def private_stdout() -> TextIO:

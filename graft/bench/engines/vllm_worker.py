@@ -67,6 +67,7 @@ def set_environment(chosen: argparse.Namespace) -> None:
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(chosen.kv_cache_gib))
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    protocol.without_flashinfer()
     if chosen.one_process:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
