@@ -8,6 +8,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from graft.kernels import (
+    copy_triton,
     decoder_triton,
     experts_triton,
     hook_triton,
@@ -128,7 +129,17 @@ def around_modules() -> None:
     compile_kernel(hook_triton._gated_gelu, BLOCK=1024, PDL=True)
 
 
+def copies() -> None:
+    """Drafts found on the device."""
+    types = {name: "*i32" for name in ("text", "lengths", "new", "counts", "draft", "matched")}
+    types |= {"best": "*i64"}
+    compile_kernel(copy_triton._append_tokens, types=types, BLOCK=32)
+    compile_kernel(copy_triton._search, types=types, LONGEST=16, BLOCK=1024)
+    compile_kernel(copy_triton._copy, types=types, BLOCK=16)
+
+
 if __name__ == "__main__":
+    copies()
     around_modules()
     attention()
     products()
