@@ -44,8 +44,10 @@ ENGINES: dict[str, Variant] = {
         ),
         Variant("vllm", "vllm", "plain", drafts=False, per_request=False),
         Variant("vllm-ngram", "vllm", "ngram", per_request=False),
+        Variant("vllm-ngram-gpu", "vllm", "ngram_gpu", per_request=False),
         Variant("vllm-suffix", "vllm", "suffix", per_request=False),
         Variant("vllm-graft", "vllm", "graft", per_request=False),
+        Variant("vllm-graft-gpu", "vllm", "graft_gpu", per_request=False),
         Variant("llama.cpp", "llama_cpp", "plain", drafts=False, per_request=False, batches=False),
         Variant("llama.cpp-lookup", "llama_cpp", "lookup", per_request=False, batches=False),
     )

@@ -143,7 +143,7 @@ def start_worker(variant: Variant, options: WorkerOptions) -> Worker:
     """A running worker for a variant and those that share its process."""
     worker = Worker(_command(variant, options), options.logs / f"{variant.process}.log")
     # vLLM with Graft in it imports this Graft, installed or not
-    here = [str(Path(graft.__file__).parents[1])] if variant.method == "graft" else []
+    here = [str(Path(graft.__file__).parents[1])] if variant.method.startswith("graft") else []
     path = os.pathsep.join(filter(None, [*here, os.environ.get("PYTHONPATH", "")]))
     worker.start({"PYTHONPATH": path} if here else {})
     return worker

@@ -15,7 +15,7 @@ from typing import Any
 import protocol
 
 Engine = Any  # vLLM's; this environment may not have it
-TOKENS = {"ngram": 5, "suffix": 24, "graft": 16}  # drafted at most; suffix: vLLM's own default
+TOKENS = {"ngram": 5, "ngram_gpu": 5, "suffix": 24, "graft": 16, "graft_gpu": 16}  # at most
 PROPOSER = "graft.integrations.vllm.Proposer"
 ONE_PROCESS = "scheduler and model in this process; else vLLM starts three that busy-wait"
 
@@ -83,8 +83,10 @@ def settings(chosen: argparse.Namespace) -> dict:
 def speculation(chosen: argparse.Namespace) -> dict | None:
     """vLLM's speculative config; `suffix` needs arctic-inference, `graft` Graft beside vLLM."""
     config = {"method": chosen.method, "num_speculative_tokens": chosen.num_speculative_tokens}
-    if chosen.method == "ngram":
+    if chosen.method.startswith("ngram"):
         config |= {"prompt_lookup_min": chosen.lookup_min, "prompt_lookup_max": chosen.lookup_max}
+    elif chosen.method == "graft_gpu":
+        config |= {"method": "ngram_gpu", "prompt_lookup_min": 1, "prompt_lookup_max": 16}
     elif chosen.method == "graft":
         config |= {"method": "custom_class", "model": PROPOSER}
     return None if chosen.method == "plain" else config
@@ -94,6 +96,11 @@ def start(chosen: argparse.Namespace) -> Engine:
     """The engine under `LLM`, for `batch` sequences at a time."""
     from vllm import LLM
 
+    if chosen.method == "graft_gpu":  # Graft may be here without its plug-in entry point
+        from graft.integrations import vllm_device
+
+        os.environ[vllm_device.SWITCH] = "1"
+        vllm_device.register()
     llm = LLM(
         model=chosen.model,
         dtype=chosen.dtype,
