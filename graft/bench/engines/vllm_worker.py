@@ -5,6 +5,7 @@ is off: every request prefills its prompt, as with the other engines.
 """
 
 import argparse
+import importlib
 import importlib.util
 import os
 import sys
@@ -17,6 +18,7 @@ import protocol
 Engine = Any  # vLLM's; this environment may not have it
 TOKENS = {"ngram": 5, "ngram_gpu": 5, "suffix": 24, "graft": 16, "graft_gpu": 16}  # at most
 PROPOSER = "graft.integrations.vllm.Proposer"
+PLUG_IN = "graft.integrations.vllm_device"
 ONE_PROCESS = "scheduler and model in this process; else vLLM starts three that busy-wait"
 
 
@@ -97,10 +99,8 @@ def start(chosen: argparse.Namespace) -> Engine:
     from vllm import LLM
 
     if chosen.method == "graft_gpu":  # Graft may be here without its plug-in entry point
-        from graft.integrations import vllm_device
-
-        os.environ[vllm_device.SWITCH] = "1"
-        vllm_device.register()
+        os.environ["GRAFT_VLLM"] = "1"
+        importlib.import_module(PLUG_IN).register()
     llm = LLM(
         model=chosen.model,
         dtype=chosen.dtype,
