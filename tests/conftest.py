@@ -80,6 +80,18 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def small_buckets(monkeypatch):
+    """Steps on a GPU in few sizes: interpreted kernels take long over padding."""
+    from graft.models import forward_graphed
+
+    monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
+    monkeypatch.setattr(forward_graphed, "LARGE", 16)
+    monkeypatch.setattr(forward_graphed, "TASKS", 4)
+    monkeypatch.setattr(forward_graphed, "MIXED_TASKS", 8)
+    monkeypatch.setattr(forward_graphed.GraphedForward, "sizes", (1, 2, 4, 8, 12))
+
+
 def load_smollm2(dtype):
     """The default model from the user's cache, where `make setup` put it."""
     from graft.assemble.loading import load

@@ -95,31 +95,6 @@ def _norm_heads(
     tl.store(normed + row * SIZE + column, wide * scale * factor, inside)
 
 
-def gated_gelu(gate_up: Tensor) -> Tensor:
-    """gelu(gate) * up [N, F] of both concatenated, [N, 2F]; gelu by its tanh approximation."""
-    rows, size = len(gate_up), gate_up.shape[1] // 2
-    assert gate_up.is_contiguous(), "rows must be contiguous"
-    gated = gate_up.new_empty(rows, size)
-    block = min(triton.next_power_of_2(size), 1024)
-    _gated_gelu[(rows, triton.cdiv(size, block))](
-        gate_up, gated, size, BLOCK=block, num_warps=4, **overlapped(gate_up.device)
-    )
-    return gated
-
-
-@triton.jit
-def _gated_gelu(gate_up, gated, size, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    wait(PDL)
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < size
-    gate = tl.load(gate_up + row * 2 * size + column, inside).to(tl.float32)
-    up = tl.load(gate_up + row * 2 * size + size + column, inside).to(tl.float32)
-    inner = 0.7978845608028654 * (gate + 0.044715 * gate * gate * gate)  # sqrt(2 / pi)
-    # (1 + tanh(z)) / 2 is the sigmoid of 2z
-    tl.store(gated + row * size + column, gate * tl.sigmoid(2 * inner) * up, inside)
-
-
 def store_rows(key: Tensor, value: Tensor, rows: Tensor, keys: Tensor, values: Tensor) -> None:
     """Write key [1, K, N, D] and value [1, K, N, V] to the rows [N] of keys and values
     [K, rows, S], of which they fill the first components."""

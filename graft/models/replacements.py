@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_forward
 
-from graft.kernels.decoder_triton import swiglu
+from graft.kernels.decoder_triton import gated_gelu, swiglu
 from graft.kernels.experts_triton import MAX_PAIRS, choose_experts, expert_product, weighted_sum
-from graft.kernels.hook_triton import gated_gelu, norm_heads, rotate_both
+from graft.kernels.hook_triton import norm_heads, rotate_both
 from graft.kernels.product_choice import ChosenProduct
 
 EXPERTS = "graft"

@@ -120,10 +120,8 @@ def decoded(dtype):
     return Decoded(dtype, CONTEXT, STEPS)
 
 
-@DTYPES
-@pytest.mark.parametrize("name", MODULES)
-def test_captured_modules_in_steps_of_any_size(dtype, name):
-    decoded = Decoded(dtype, CONTEXT, STEPS, modules=name)
+def assert_any_step(decoded: Decoded) -> None:
+    """In chunks with other borders, and as drafts, logits and rows are those of one by one."""
     for cuts in ((7, 257), (100, 101, 230), (CONTEXT,)):
         extent = decoded.read(*cuts, CONTEXT + STEPS - 1)
         decoded.assert_logits(
@@ -134,22 +132,18 @@ def test_captured_modules_in_steps_of_any_size(dtype, name):
     for nodes in (2, 17, 33, 65, STEPS):
         tree = chain(decoded.text[CONTEXT : CONTEXT + nodes])
         decoded.assert_logits(CONTEXT, decoded.model.score([extent], [tree])[0])
+
+
+@DTYPES
+@pytest.mark.parametrize("name", MODULES)
+def test_captured_modules_in_steps_of_any_size(dtype, name):
+    assert_any_step(Decoded(dtype, CONTEXT, STEPS, modules=name))
 
 
 @DTYPES
 @pytest.mark.parametrize("layout", ["fp8 channels", "fp8 blocks", "compressed", "awq"])
 def test_packed_products_in_steps_of_any_size(dtype, layout):
-    decoded = Decoded(dtype, CONTEXT, STEPS, layout)
-    for cuts in ((7, 257), (100, 101, 230), (CONTEXT,)):
-        extent = decoded.read(*cuts, CONTEXT + STEPS - 1)
-        decoded.assert_logits(
-            CONTEXT + STEPS - 1, [decoded.model.prefill_chunk(extent, decoded.text[-1:])]
-        )
-        decoded.assert_rows(extent)
-    extent = decoded.read(CONTEXT)
-    for nodes in (2, 17, 33, 65, STEPS):
-        tree = chain(decoded.text[CONTEXT : CONTEXT + nodes])
-        decoded.assert_logits(CONTEXT, decoded.model.score([extent], [tree])[0])
+    assert_any_step(Decoded(dtype, CONTEXT, STEPS, layout))
 
 
 @DTYPES

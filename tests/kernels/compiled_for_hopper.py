@@ -98,7 +98,8 @@ def packed_products() -> None:
 def between_products() -> None:
     """Norms, rotations and gates."""
     compile_kernel(decoder_triton._add_norm, types={"rows": "i32"}, PARTS=2, BLOCK=1024, PDL=True)
-    compile_kernel(decoder_triton._swiglu, BLOCK=1024, PDL=True)
+    for gelu in (False, True):
+        compile_kernel(decoder_triton._gate, GELU=gelu, BLOCK=1024, PDL=True)
     compile_kernel(
         decoder_triton._rotate_and_store,
         HEADS=9, KV_HEADS=3, HALF=32, NORMED=True, BLOCK=32, NODES=16, PDL=True,
@@ -126,7 +127,6 @@ def around_modules() -> None:
     compile_kernel(
         hook_triton._norm_heads, types={"gain": "*fp32"}, HEADS=3, SIZE=80, BLOCK=128, PDL=True
     )
-    compile_kernel(hook_triton._gated_gelu, BLOCK=1024, PDL=True)
 
 
 def copies() -> None:

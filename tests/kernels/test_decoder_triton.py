@@ -15,6 +15,7 @@ from graft.kernels.decoder_triton import (
     MAX_MOVES,
     add_norm,
     argmax_rows,
+    gated_gelu,
     move_rows,
     rotate_and_store,
     swiglu,
@@ -154,3 +155,10 @@ def test_argmax_of_ties_is_the_first():
     logits[4, [2 * ARGMAX_BLOCK, 2 * ARGMAX_BLOCK + 1]] = float("inf")
     logits[5, 7], logits[5, 3] = float("nan"), float("inf")
     assert argmax_rows(logits.to(DEVICE)).tolist() == [0, 0, 10, 0, 2 * ARGMAX_BLOCK, 7]
+
+
+def test_gates_by_gelu():
+    torch.manual_seed(0)
+    x = 3 * torch.randn(3, 96, device=DEVICE)
+    expected = F.gelu(x[:, :48], approximate="tanh") * x[:, 48:]
+    torch.testing.assert_close(gated_gelu(x), expected, rtol=1e-5, atol=1e-5)

@@ -14,7 +14,6 @@ from graft.models.llama_shape import read_llama
 from graft.tree.draft_tree import chain, from_paths, root_only
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from graft.models import forward_graphed  # noqa: E402
 from graft.models.forward_graphed import GraphedForward  # noqa: E402
 from graft.models.forward_triton import TritonLayers  # noqa: E402
 
@@ -23,16 +22,6 @@ if torch.cuda.is_available():
 
 pytestmark = pytest.mark.usefixtures("one_thread", "small_buckets")
 TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
-
-
-@pytest.fixture
-def small_buckets(monkeypatch):
-    """Interpreted kernels take long over padding."""
-    monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
-    monkeypatch.setattr(forward_graphed, "LARGE", 16)
-    monkeypatch.setattr(forward_graphed, "TASKS", 4)
-    monkeypatch.setattr(forward_graphed, "MIXED_TASKS", 8)
-    monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 
 def models(name: str, layers: int = 2) -> tuple[LanguageModel, LanguageModel]:

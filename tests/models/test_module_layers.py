@@ -16,7 +16,7 @@ from graft.models.probe import reference_logits
 from graft.tree.draft_tree import from_paths, root_only
 
 pytest.importorskip("triton", reason="Triton is not installed")
-from graft.models import forward_graphed, replacements  # noqa: E402
+from graft.models import replacements  # noqa: E402
 from graft.models.forward_graphed import GraphedForward  # noqa: E402
 from graft.models.module_layers import ModuleLayers  # noqa: E402
 
@@ -28,16 +28,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*encountered in"),  # padding may hold any number
 ]
 TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
-
-
-@pytest.fixture
-def small_buckets(monkeypatch):
-    """Interpreted kernels take long over padding."""
-    monkeypatch.setattr(forward_graphed, "BUCKETS", (1, 2, 4, 8))
-    monkeypatch.setattr(forward_graphed, "LARGE", 16)
-    monkeypatch.setattr(forward_graphed, "TASKS", 4)
-    monkeypatch.setattr(forward_graphed, "MIXED_TASKS", 8)
-    monkeypatch.setattr(GraphedForward, "sizes", (1, 2, 4, 8, 12))
 
 
 def captured(name: str, *, owned: bool = True) -> tuple[torch.nn.Module, LanguageModel]:
