@@ -7,9 +7,10 @@
 
 A model is a checkpoint's folder, or a name of `shapes`: then weights are random. All engines run it
 in bf16, each in a process of its own, and answer the same random token ids, cell by cell:
-CONTEXTxBATCH. A cell is timed with one token and with `--tokens` more, twice each; the shorter
-times count. So captures and compilation are not part of it. The other engines of all models start
-together; then Graft's, one by one: it measures products when it loads.
+CONTEXTxBATCH, for each model a list of its own if lists are separated by `;`. A cell is answered
+once untimed, for captures and compilation, then with one token and with `--tokens` more. The other
+engines of all models start together; Graft's when the turn of its model comes, since it measures
+products when it loads. A model's engines end after its cells.
 
 The engines `transformers-*` are the baselines that papers ran against: `generate` without CUDA
 graphs, with eager attention, torch's SDPA or the package flash-attn.
@@ -26,14 +27,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from benchmarks.decode.shapes import SIZES, random_engine, write_config
+from benchmarks.decode.shapes import SIZES, config_of, random_engine, write_config
 from graft.bench.engines import protocol
 from graft.errors import GraftError
 
+if TYPE_CHECKING:
+    from graft.bench.worker import Worker
+
+Cells = list[tuple[int, int]]
 CELLS = "2048x1,2048x16,2048x64,8192x16,32768x1,32768x4,131072x1"
-REPEATS = 2
 SPARE = 8  # tokens of a context that stay free
+SPARE_CACHE = 1.05  # times what the tokens of a cell take: blocks are not full
 EAGER_CHUNK = 256  # prompt tokens at once: eager attention keeps the weights of all pairs
 ATTENTION = {
     "transformers-eager": "eager",
@@ -46,12 +52,25 @@ Generate = Callable[[list[list[int]], int], object]
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What the engines load: a checkpoint, and how much KV cache."""
+    """What the engines load: a checkpoint, for the longest and the widest of its cells."""
 
     model: str
     context: int
     batch: int
     kv_bytes: int
+
+    @classmethod
+    def of(cls, model: str, cells: Cells) -> "EngineOptions":
+        """With a KV cache for the cell of most tokens."""
+        from transformers import AutoConfig
+
+        config = config_of(model) if model in SIZES else AutoConfig.from_pretrained(model)
+        size = getattr(config, "head_dim", None)
+        size = size or config.hidden_size // config.num_attention_heads
+        row = 4 * config.num_hidden_layers * config.num_key_value_heads * size  # bytes of a token
+        tokens = max(context * batch for context, batch in cells)
+        contexts, batches = zip(*cells, strict=True)
+        return cls(model, max(contexts), max(batches), int(SPARE_CACHE * tokens * row) + 2**30)
 
 
 def main() -> None:
@@ -63,27 +82,34 @@ def main() -> None:
     parser.add_argument("--transformers-python", default=sys.executable)
     parser.add_argument("--cells", default=CELLS)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--kv-gib", type=float, default=20.0)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.engines.split(",")) - set(ENGINES):
         parser.error(f"unknown engine {unknown.pop()!r}; choose from {', '.join(ENGINES)}")
-    cells = [tuple(map(int, cell.split("x"))) for cell in options.cells.split(",")]
+    models = options.model.split(",")
+    lists = [_cells(each) for each in options.cells.split(";")]
+    if len(lists) not in (1, len(models)):
+        parser.error("--cells: one list for all models, or one for each, separated by ;")
+    cells = dict(zip(models, lists * (len(models) // len(lists)), strict=True))
     if options.worker:
-        context, batch = (max(values) for values in zip(*cells, strict=True))
         name, model = options.worker.split(":", 1)
-        loaded = EngineOptions(model, context, batch, int(options.kv_gib * 2**30))
-        serve(ENGINES[name], loaded, options.tokens)
+        serve(ENGINES[name], EngineOptions.of(model, cells[model]), options.tokens)
     else:
         compare(options, cells)
 
 
-def compare(options: argparse.Namespace, cells: list[tuple[int, ...]]) -> None:
+def _cells(text: str) -> Cells:
+    pairs = (cell.split("x") for cell in text.split(","))
+    return [(int(context), int(batch)) for context, batch in pairs]
+
+
+def compare(options: argparse.Namespace, cells: dict[str, Cells]) -> None:
     """A row for each cell and engine."""
     from benchmarks.rows import rows_file  # vLLM's interpreter need not have all of Graft
     from graft.bench.worker import Worker
 
+    engines = options.engines.split(",")
     pythons = dict.fromkeys(ATTENTION, options.transformers_python)
     pythons |= {"vllm": options.vllm_python, "graft": sys.executable}
     command = ["-m", "benchmarks.decode.plain_steps", *sys.argv[1:], "--worker"]
@@ -93,31 +119,41 @@ def compare(options: argparse.Namespace, cells: list[tuple[int, ...]]) -> None:
             (model, name): Worker(
                 [pythons[name], *command, f"{name}:{model}"], logs / f"{number}-{name}.log"
             )
-            for number, model in enumerate(options.model.split(","))
-            for name in options.engines.split(",")
+            for number, model in enumerate(cells)
+            for name in engines
         }
         for worker in workers.values():
             stack.callback(worker.close)
         together = [worker for (_, name), worker in workers.items() if name != "graft"]
         with ThreadPoolExecutor(len(together) or 1) as threads:
-            list(threads.map(lambda worker: worker.start({}), together))
-        for (_, name), worker in workers.items():
-            if name == "graft":
-                worker.start({})
-        for (model, name), worker in workers.items():
-            print(model, name, worker.about, flush=True)
+            failed = dict(zip(map(id, together), threads.map(_start, together), strict=True))
         file = stack.enter_context(rows_file("steps", options))
-        for model in options.model.split(","):
-            for context, batch in cells:
-                for name in options.engines.split(","):
+        for model in cells:
+            running = {name: workers[model, name] for name in engines}
+            for name, worker in running.items():
+                error = _start(worker) if name == "graft" else failed[id(worker)]
+                print(model, name, error or worker.about, flush=True)
+            for context, batch in cells[model]:
+                for name, worker in running.items():
                     cell = {"context": context, "batch": batch}
                     try:
-                        answer = workers[model, name].ask({"id": name, **cell})
+                        answer = worker.ask({"id": name, **cell})
                     except GraftError as error:  # such as out of memory
                         answer = {"error": str(error)}
                     row = {"model": Path(model).name, "engine": name, **cell, **answer}
                     print(json.dumps(row), flush=True)
                     file.row({key: value for key, value in row.items() if key != "id"})
+            for worker in running.values():
+                worker.kill()
+
+
+def _start(worker: "Worker") -> GraftError | None:
+    """The error of an engine that cannot run this model."""
+    try:
+        worker.start({})
+    except GraftError as error:
+        return error
+    return None
 
 
 def serve(load: Callable[[EngineOptions], Generate], options: EngineOptions, tokens: int) -> None:
@@ -137,10 +173,8 @@ def timed(generate: Generate, context: int, batch: int, tokens: int) -> dict[str
     prompts = [
         [draw.randrange(1000, 40000) for _ in range(context - tokens - SPARE)] for _ in range(batch)
     ]
-    times = [
-        [_seconds(generate, prompts, count) for count in (1, tokens + 1)] for _ in range(REPEATS)
-    ]
-    prefill, whole = (min(values) for values in zip(*times, strict=True))
+    _seconds(generate, prompts, tokens + 1)
+    prefill, whole = (_seconds(generate, prompts, count) for count in (1, tokens + 1))
     step = 1000 * (whole - prefill) / tokens
     return {"prefill_s": round(prefill, 4), "ms_per_step": round(step, 3)}
 
@@ -173,21 +207,21 @@ def vllm_engine(options: EngineOptions) -> Generate:
     protocol.without_flashinfer()
     from vllm import LLM, SamplingParams
 
-    folder, weights = options.model, "auto"
-    if options.model in SIZES:
-        folder, weights = tempfile.mkdtemp(), "dummy"
-        write_config(options.model, Path(folder))
-    engine = LLM(
-        folder,
-        load_format=weights,
-        dtype="bfloat16",
-        max_model_len=options.context,
-        max_num_seqs=options.batch,
-        enable_prefix_caching=False,
-        skip_tokenizer_init=True,
-        gpu_memory_utilization=0.1,  # of which the next line takes no notice
-        kv_cache_memory_bytes=options.kv_bytes,
-    )
+    with tempfile.TemporaryDirectory() as shape:
+        is_shape = options.model in SIZES
+        if is_shape:
+            write_config(options.model, Path(shape))
+        engine = LLM(
+            shape if is_shape else options.model,
+            load_format="dummy" if is_shape else "auto",
+            dtype="bfloat16",
+            max_model_len=options.context,
+            max_num_seqs=options.batch,
+            enable_prefix_caching=False,
+            skip_tokenizer_init=True,
+            gpu_memory_utilization=0.1,  # of which the next line takes no notice
+            kv_cache_memory_bytes=options.kv_bytes,
+        )
 
     def generate(prompts: list[list[int]], tokens: int) -> None:
         engine.generate(

@@ -16,6 +16,16 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {  # transformers' names
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
         "max_position_embeddings": 131072,
     }),
+    "qwen2.5-1.5b": ("Qwen2", {
+        "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 8960,
+        "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
+        "max_position_embeddings": 131072, "tie_word_embeddings": True,
+    }),
+    "grown-7.7b": ("Qwen2", {  # as `benchmarks.grow` makes it of the one before
+        "vocab_size": 151936, "hidden_size": 1536, "intermediate_size": 53248,
+        "num_hidden_layers": 28, "num_attention_heads": 48, "num_key_value_heads": 8,
+        "head_dim": 128, "max_position_embeddings": 131072, "tie_word_embeddings": True,
+    }),
     "gemma-3-4b": ("Gemma3", {
         "vocab_size": 262208, "hidden_size": 2560, "intermediate_size": 10240,
         "num_hidden_layers": 34, "num_attention_heads": 8, "num_key_value_heads": 4,

@@ -26,8 +26,8 @@ def test_cell_that_fails_is_a_row_with_the_error(monkeypatch, capsys, tmp_path):
             raise RequestError("out of memory")
         return {"id": request["id"], "prefill_s": 1.0, "ms_per_step": 2.0}
 
-    for method, replacement in (("start", lambda *_: None), ("close", lambda *_: None)):
-        monkeypatch.setattr(Worker, method, replacement)
+    for method in ("start", "close", "kill"):
+        monkeypatch.setattr(Worker, method, lambda *_: None)
     monkeypatch.setattr(Worker, "ask", ask)
     words = ["--model", "m", "--engines", "graft,transformers-eager", "--cells", "50x1,200x1"]
     words += ["--out", str(tmp_path / "steps.jsonl")]
@@ -41,7 +41,9 @@ def test_a_shape_needs_no_weights(monkeypatch, tmp_path):
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16}
     monkeypatch.setitem(shapes.SIZES, "phi3-tiny", ("Phi3", {**sizes, "pad_token_id": 0}))
-    options = plain_steps.EngineOptions("phi3-tiny", 64, 2, 1 << 20)
+    options = plain_steps.EngineOptions.of("phi3-tiny", [(64, 1), (48, 2)])
+    assert (options.context, options.batch) == (64, 2)
+    assert options.kv_bytes >= 4 * 16 * 96
     generate = plain_steps.ENGINES["graft"](options)
     monkeypatch.setattr(plain_steps.random.Random, "randrange", lambda *_: 9)  # a tiny vocabulary
     assert plain_steps.timed(generate, 40, 2, 4)["prefill_s"] > 0

