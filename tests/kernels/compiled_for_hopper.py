@@ -6,8 +6,11 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
 
 from graft.kernels import (
+    chunk_attention_gluon,
     copy_triton,
     decoder_triton,
     experts_triton,
@@ -59,6 +62,22 @@ def attention() -> None:
     level = level_attention_triton
     compile_kernel(level._attend, TILE=16, KEYS=64, COLUMNS=level.COLUMNS, **HEADS)
     compile_kernel(level._merge, HEADS=9, SIZE=80, PADDED=128, PARTS=16)
+
+
+def chunk_attention() -> None:
+    """Of prompts, in Gluon."""
+    kernel, size = chunk_attention_gluon._attend_chunks, chunk_attention_gluon.SIZE
+    block = [chunk_attention_gluon.BLOCK, size]
+    blocks = f"tensordesc<bf16{block},{gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)!r}>"
+    known = {**TYPES, "keys": blocks, "values": blocks}
+    sizes = {"GROUP": 3, "HEADS": 9, "SIZE": size, "LONGEST": 8}
+    signature = {
+        name: "constexpr" if name in sizes else known.get(name, "i32") for name in kernel.arg_names
+    }
+    places = {(kernel.arg_names.index(name),): value for name, value in sizes.items()}
+    source = GluonASTSource(kernel, signature, constexprs=places)
+    triton.compile(source, target=TARGET, options={"num_warps": chunk_attention_gluon.WARPS})
+    sys.stdout.write(f"{kernel.__name__}\n")
 
 
 def products() -> None:
@@ -142,6 +161,7 @@ if __name__ == "__main__":
     copies()
     around_modules()
     attention()
+    chunk_attention()
     products()
     packed_products()
     between_products()
