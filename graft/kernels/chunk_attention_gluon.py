@@ -1,10 +1,9 @@
 """Attention of chunks of prompts on Hopper, with the bits of `split_attention_triton`.
 
-A program has 128 query rows of one key head, 64 for each of two warp groups: with fewer, reading
-keys from the L2 cache limits it. The matrix units compute the scores of the next block of keys
-while this block's softmax runs; Triton's own pipeline waits for them. Keys and values come by bulk
-copies (TMA), so all keys of a task lie in consecutive cache rows. Blocks,
-splits, rounding and the order of sums are those of `split_attention_triton._attend`.
+A program has 64 query rows of one key head. The matrix units compute the scores of the next block
+of keys while this block's softmax runs; Triton's own pipeline waits for them. Keys and values come
+by bulk copies (TMA), so all keys of a task lie in consecutive cache rows. Blocks, splits, rounding
+and the order of sums are those of `split_attention_triton._attend`.
 """
 
 from functools import cache
@@ -29,13 +28,11 @@ from graft.kernels.split_plan import (
 if TYPE_CHECKING:
     from graft.kernels.split_attention_triton import PlacedSplits
 
-TILE = 128  # query rows of a program
-WARPS = 8
-STAGES = 6  # blocks of keys and values in shared memory
+TILE = 64  # query rows of a program: one warp group's
+STAGES = 3  # blocks of keys and values in shared memory
 SIZE = 128  # of heads; smaller ones are faster in Triton
 _KEYS = gl.constexpr(BLOCK)
 _TILE = gl.constexpr(TILE)
-_WARPS = gl.constexpr(WARPS)
 _STAGES = gl.constexpr(STAGES)
 _MIN_SPLIT = gl.constexpr(MIN_SPLIT)
 _PER_DOUBLING = gl.constexpr(SPLITS_PER_DOUBLING)
@@ -71,8 +68,7 @@ def attend_chunks(
     )
     _attend_chunks[(len(plan.chunks), kv_heads)](
         query, *blocks, result, plan.extents, plan.chunks, rows, scale,
-        GROUP=heads // kv_heads, HEADS=heads, SIZE=size, LONGEST=max_split(kv_heads),
-        num_warps=WARPS,
+        GROUP=heads // kv_heads, HEADS=heads, SIZE=size, LONGEST=max_split(kv_heads), num_warps=4,
     )  # fmt: skip
 
 
@@ -105,30 +101,6 @@ def _merge(one_best, one_sum, one, other_best, other_sum, other, ROWS: gl.conste
     total = one_sum * a + other_sum * b
     a, b = gl.convert_layout(a, ROWS), gl.convert_layout(b, ROWS)
     return newest, total, one * a[:, None] + other * b[:, None]
-
-
-@gluon.jit
-def _start_scores(queries, key_blocks, arrived, block, zeros):
-    """Start the product of the queries and the keys of a block as soon as these are there."""
-    stage = block % _STAGES
-    hopper.mbarrier.wait(arrived.index(stage), (block // _STAGES) & 1)
-    return hopper.warpgroup_mma(
-        queries, key_blocks.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True
-    )
-
-
-@gluon.jit
-def _weigh(scores, block, free, seen, best, total, scale, zeros):
-    """The weights of a block's keys; the new maximum and sum, and the factor for older ones."""
-    if block >= free:
-        SCORES: gl.constexpr = scores.type.layout
-        index = block * _KEYS + gl.arange(0, _KEYS, gl.SliceLayout(0, SCORES))
-        scores = gl.where(index[None, :] < seen[:, None], scores, float("-inf"))
-    newest = gl.maximum(best, gl.ceil(gl.max(scores, 1) * scale))
-    finite = gl.where(newest == float("-inf"), 0.0, newest)
-    weights = gl.exp2(gl.fma(scores, zeros + scale, zeros - finite[:, None]))
-    decay = _power(best - finite)
-    return weights, decay, newest, total * decay + gl.sum((weights + _ROUNDING) - _ROUNDING, 1)
 
 
 @gluon.jit
@@ -173,10 +145,10 @@ def _attend_chunks(
 ):  # fmt: skip
     """One task for one key head; the columns of a task are those of `split_plan`."""
     dtype: gl.constexpr = query.dtype.element_ty
-    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [_WARPS, 1], [16, _KEYS, 16])
-    MIXED: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [_WARPS, 1], [16, SIZE, 16])
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, _KEYS, 16])
+    MIXED: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIZE, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, MIXED, 2)
-    LOADED: gl.constexpr = gl.BlockedLayout([1, 8], [256 // SIZE, SIZE // 8], [_WARPS, 1], [1, 0])
+    LOADED: gl.constexpr = gl.BlockedLayout([1, 8], [256 // SIZE, SIZE // 8], [4, 1], [1, 0])
     ROW: gl.constexpr = gl.SliceLayout(1, SCORES)
     MIXED_ROW: gl.constexpr = gl.SliceLayout(1, MIXED)
     task = tasks + gl.program_id(0) * _TASK
@@ -192,7 +164,6 @@ def _attend_chunks(
     )
     key_blocks = gl.allocate_shared_memory(dtype, [_STAGES, _KEYS, SIZE], keys.layout)
     value_blocks = gl.allocate_shared_memory(dtype, [_STAGES, _KEYS, SIZE], values.layout)
-    totals = gl.allocate_shared_memory(gl.float32, [_TILE], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     arrived = gl.allocate_shared_memory(gl.int64, [_STAGES, 1], hopper.mbarrier.MBarrierLayout())
     for number in gl.static_range(_STAGES):
         hopper.mbarrier.init(arrived.index(number), count=1)
@@ -219,13 +190,19 @@ def _attend_chunks(
     whole = gl.full([_TILE, SIZE], 0.0, gl.float32, MIXED)
     best, total, mixed = whole_best, whole_sum, whole
     zeros = gl.full([_TILE, _KEYS], 0.0, gl.float32, SCORES)
-    scores = _start_scores(queries, key_blocks, arrived, 0, zeros)
+    hopper.mbarrier.wait(arrived.index(0), 0)
+    scores = hopper.warpgroup_mma(
+        queries, key_blocks.index(0).permute((1, 0)), zeros, use_acc=False, is_async=True
+    )
     scores = hopper.warpgroup_mma_wait(0, deps=[scores])
-    # Two blocks at a time, of which the second may lie behind the last: its weights are zero then.
-    # No product is left running at the end: in a loop that carries one, all are computed in turn.
-    last = stop - 1
-    for block in range(0, stop, 2):
-        upcoming = _start_scores(queries, key_blocks, arrived, gl.minimum(block + 1, last), zeros)
+    for block in range(0, stop):
+        # The last block's scores are computed twice: a branch would wait for them.
+        following = gl.minimum(block + 1, stop - 1)
+        stage = following % _STAGES
+        hopper.mbarrier.wait(arrived.index(stage), (following // _STAGES) & 1)
+        upcoming = hopper.warpgroup_mma(
+            queries, key_blocks.index(stage).permute((1, 0)), zeros, use_acc=False, is_async=True
+        )
         if (block > 0) & _is_border(block, LONGEST):
             whole_best, whole_sum, whole = _merge(
                 whole_best, whole_sum, whole, best, total, mixed, MIXED_ROW
@@ -233,31 +210,25 @@ def _attend_chunks(
             best = gl.full([_TILE], float("-inf"), gl.float32, ROW)
             total = gl.full([_TILE], 0.0, gl.float32, ROW)
             mixed = gl.full([_TILE, SIZE], 0.0, gl.float32, MIXED)
-        if (block + 1 >= last) & (last_seen % _KEYS > 0):
-            _clear_rows(value_blocks.index(last % _STAGES), last_seen - last * _KEYS, LOADED)
+        if block >= free:
+            index = block * _KEYS + gl.arange(0, _KEYS, gl.SliceLayout(0, SCORES))
+            scores = gl.where(index[None, :] < seen[:, None], scores, float("-inf"))
+        if (block == stop - 1) & (last_seen % _KEYS > 0):
+            _clear_rows(value_blocks.index(block % _STAGES), last_seen - block * _KEYS, LOADED)
             _synchronise()
-        weights, decay, best, total = _weigh(scores, block, free, seen, best, total, scale, zeros)
+        newest = gl.maximum(best, gl.ceil(gl.max(scores, 1) * scale))
+        finite = gl.where(newest == float("-inf"), 0.0, newest)
+        weights = gl.exp2(gl.fma(scores, zeros + scale, zeros - finite[:, None]))
+        decay = _power(best - finite)
+        best, total = newest, total * decay + gl.sum((weights + _ROUNDING) - _ROUNDING, 1)
         mixed = mixed * gl.convert_layout(decay, MIXED_ROW)[:, None]
-        first = gl.convert_layout(weights.to(dtype), WEIGHTS)
         adding = hopper.warpgroup_mma(
-            first, value_blocks.index(block % _STAGES), mixed, is_async=True
-        )
-        scores = hopper.warpgroup_mma_wait(1, deps=[upcoming])
-        upcoming = _start_scores(queries, key_blocks, arrived, gl.minimum(block + 2, last), zeros)
-        weights, decay, best, total = _weigh(
-            scores, block + 1, free, seen, best, total, scale, zeros
-        )
-        second = gl.convert_layout(weights.to(dtype), WEIGHTS)
-        totals.store(total)  # or else the assembler waits for `adding` before this softmax
-        mixed, _, second = hopper.warpgroup_mma_wait(1, deps=[adding, first, second])
-        mixed = mixed * gl.convert_layout(decay, MIXED_ROW)[:, None]
-        stage = gl.minimum(block + 1, last) % _STAGES
-        adding = hopper.warpgroup_mma(second, value_blocks.index(stage), mixed, is_async=True)
+            gl.convert_layout(weights.to(dtype), WEIGHTS), value_blocks.index(block % _STAGES),
+            mixed, is_async=True,
+        )  # fmt: skip
         scores, mixed = hopper.warpgroup_mma_wait(0, deps=[upcoming, adding])
         _synchronise()
-        for number in gl.static_range(2):
-            later = block + number + _STAGES
-            _load_block(keys, values, key_blocks, value_blocks, arrived, later, stop, base)
+        _load_block(keys, values, key_blocks, value_blocks, arrived, block + _STAGES, stop, base)
 
     _, whole_sum, whole = _merge(whole_best, whole_sum, whole, best, total, mixed, MIXED_ROW)
     total = gl.convert_layout(whole_sum, MIXED_ROW)

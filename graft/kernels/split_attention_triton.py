@@ -108,14 +108,8 @@ def place(layout: TreeLayout, group: int, keys: Tensor) -> PlacedSplits:
 def plan_for(layout: TreeLayout, group: int, keys: Tensor) -> SplitPlan:
     """The plan for this layout on the device of the keys [K, rows, D]."""
     kv_heads = len(keys)
-    return plan_splits(
-        layout,
-        group=group,
-        kv_heads=kv_heads,
-        tiles=tiles_of(keys.dtype),
-        chunk_tile=chunk_tile(keys),
-        tasks=tasks_wanted(kv_heads, keys.device),
-    )
+    tasks, tiles = tasks_wanted(kv_heads, keys.device), tiles_of(keys.dtype)
+    return plan_splits(layout, group=group, kv_heads=kv_heads, tiles=tiles, tasks=tasks)
 
 
 @cache
@@ -129,22 +123,13 @@ def tiles_of(dtype: torch.dtype) -> tuple[int, ...]:
     return (16,) if dtype == torch.float32 else (16, 64)
 
 
-def chunk_tile(keys: Tensor) -> int:
-    """Query rows of a task of a prompt's chunk."""
-    return chunks.TILE if _in_gluon(keys) else tiles_of(keys.dtype)[-1]
-
-
-def _in_gluon(keys: Tensor) -> bool:
-    return chunks is not None and chunks.runs_on(keys.device, keys.shape[-1], keys.dtype)
-
-
 def launch_of(tile: int, size: int, dtype: torch.dtype) -> dict[str, int]:
     """Warps and pipeline stages; they do not change results."""
     if dtype == torch.float32:
         return {"num_warps": 4, "num_stages": 1 if size > 128 else 2}
     if size > 128:
         return {"num_warps": 4, "num_stages": 2}
-    return {"num_warps": 4 if tile <= 64 else 8, "num_stages": 3 if tile > FEW_ROWS else 4}
+    return {"num_warps": 4, "num_stages": 3 if tile > FEW_ROWS else 4}
 
 
 def attend(
@@ -179,9 +164,9 @@ def attend(
         query, keys, values, result, mixed, sums, sinks, plan.extents, plan.positions,
         keys.stride(0), slots, plan.parts, scaled, softcap or 1.0, window or 0,
     )  # fmt: skip
-    tables = [(plan.chunks, chunk_tile(keys)), (plan.tasks, plan.tile)]
+    tables = [(plan.chunks, tiles_of(query.dtype)[-1]), (plan.tasks, plan.tile)]
     is_plain = window is None and softcap is None and sinks is None
-    if is_plain and not plan.gathered and _in_gluon(keys):
+    if is_plain and not plan.gathered and chunks and chunks.runs_on(device, size, query.dtype):
         (table, _) = tables.pop(0)
         if len(table):
             chunks.attend_chunks(query, keys, values, result, plan, scaled)

@@ -53,7 +53,7 @@ class SplitPlan:
 
     tile: int  # query rows of a task
     tasks: np.ndarray  # [T, TASK_COLUMNS] int32
-    chunks: np.ndarray  # [C, TASK_COLUMNS] int32: those of chunks of prompts
+    chunks: np.ndarray  # [C, TASK_COLUMNS] int32: those of chunks of prompts, of the largest tile
     nodes: np.ndarray  # [S, NODE_COLUMNS] int32
     extents: np.ndarray  # [E, EXTENT_COLUMNS] int32
     paths: np.ndarray  # [S, W] int32: a node's ancestors and itself, by depth; W = 0 for chains
@@ -81,17 +81,11 @@ def max_split(kv_heads: int) -> int:
 
 
 def plan_splits(
-    layout: TreeLayout,
-    *,
-    group: int,
-    kv_heads: int,
-    tiles: Sequence[int],
-    chunk_tile: int,
-    tasks: int,
+    layout: TreeLayout, *, group: int, kv_heads: int, tiles: Sequence[int], tasks: int
 ) -> SplitPlan:
     """Tasks of one of the `tiles` query rows each, the first that holds the queries of any of the
-    sequences, or the last; those of chunks of prompts have `chunk_tile`. `tasks` of them (for one
-    key head) run at once."""
+    sequences, or the last; chunks of prompts have the last. `tasks` of them (for one key head) run
+    at once."""
     chains = are_chains(layout.first_node, layout.parents)
     rows = _most_nodes(layout.first_node, chains) * group
     tile = next((each for each in tiles if each >= rows), tiles[-1])
@@ -102,7 +96,7 @@ def plan_splits(
         starts = np.array([start for each in layout.starts for start in each], np.int64)
     found = _plan(
         layout.first_node, layout.parents, chains, counts, segments, starts,
-        (group, tile, chunk_tile, tasks, max_split(kv_heads)),
+        (group, tile, tiles[-1], tasks, max_split(kv_heads)),
     )  # fmt: skip
     return SplitPlan(tile, *found)
 

@@ -76,7 +76,7 @@ def chunk_attention() -> None:
     }
     places = {(kernel.arg_names.index(name),): value for name, value in sizes.items()}
     source = GluonASTSource(kernel, signature, constexprs=places)
-    triton.compile(source, target=TARGET, options={"num_warps": chunk_attention_gluon.WARPS})
+    triton.compile(source, target=TARGET, options={"num_warps": 4})
     sys.stdout.write(f"{kernel.__name__}\n")
 
 

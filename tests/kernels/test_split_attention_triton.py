@@ -309,9 +309,7 @@ def test_every_node_gets_every_block_once(sequences, shared, group, tasks, kv_he
     layout = lay_out(
         [(common + lengths[shared:], random_tree(n, rng)) for lengths, n in sequences], shared
     )
-    plan = plan_splits(
-        layout, group=group, kv_heads=kv_heads, tiles=(16, 64), chunk_tile=64, tasks=tasks
-    )
+    plan = plan_splits(layout, group=group, kv_heads=kv_heads, tiles=(16, 64), tasks=tasks)
     longest = max_split(kv_heads)
     for b in range(len(sequences)):
         for node in (layout.first_node[b], layout.first_node[b + 1] - 1):
@@ -351,7 +349,7 @@ def test_every_node_gets_every_block_once(sequences, shared, group, tasks, kv_he
 def test_tasks_are_balanced(context, batch):
     """No task is much longer than an even share, except where a split is."""
     layout = lay_out([([context], chain([5]))] * batch)
-    plan = plan_splits(layout, group=4, kv_heads=8, tiles=(16,), chunk_tile=16, tasks=33)
+    plan = plan_splits(layout, group=4, kv_heads=8, tiles=(16,), tasks=33)
     lengths = plan.tasks[:, END] - plan.tasks[:, FIRST]
     even = batch * (context // BLOCK) / 33
     assert lengths.max() <= max(1.3 * even, max_split(8))
@@ -361,6 +359,6 @@ def test_tasks_are_balanced(context, batch):
 def test_layouts_are_not_changed():
     layout: TreeLayout = lay_out([([70], chain([1, 2]))])
     before = layout.first_node.copy(), layout.positions.copy()
-    plan_splits(layout, group=2, kv_heads=1, tiles=(16,), chunk_tile=16, tasks=4)
+    plan_splits(layout, group=2, kv_heads=1, tiles=(16,), tasks=4)
     assert (layout.first_node == before[0]).all()
     assert (layout.positions == before[1]).all()

@@ -31,6 +31,7 @@ def main() -> None:
     options.add_argument("--lookup-max", type=int, default=5)
     options.add_argument("--kv-cache-gib", type=int, help="on a CPU by default as the batch needs")
     options.add_argument("--gpu-memory", type=float, default=0.4, help="share, without the former")
+    options.add_argument("--cudagraph-mode", help="FULL: graphs of whole steps with drafts, too")
     options.add_argument("--eager", action="store_true", help="do not compile the model")
     switch = argparse.BooleanOptionalAction
     options.add_argument("--one-process", action=switch, help=ONE_PROCESS)
@@ -86,6 +87,7 @@ def set_environment(chosen: argparse.Namespace) -> None:
 def settings(chosen: argparse.Namespace) -> dict:
     """What is needed to repeat the run."""
     names = ["dtype", "device", "threads", "batch", "max_model_len", "eager", "one_process"]
+    names += ["cudagraph_mode"] if chosen.cudagraph_mode else []
     names += ["kv_cache_gib" if chosen.kv_cache_gib else "gpu_memory"]
     found = {name: getattr(chosen, name) for name in names}
     return found | ({"speculation": speculation(chosen)} if chosen.method != "plain" else {})
@@ -110,9 +112,11 @@ def start(chosen: argparse.Namespace) -> Engine:
     if chosen.method == "graft_gpu":  # Graft may be here without its plug-in entry point
         os.environ["GRAFT_VLLM"] = "1"
         importlib.import_module(PLUG_IN).register()
-    memory: dict[str, Any] = {"gpu_memory_utilization": chosen.gpu_memory}
+    more: dict[str, Any] = {"gpu_memory_utilization": chosen.gpu_memory}
     if on_gpu(chosen) and chosen.kv_cache_gib:
-        memory = {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": chosen.kv_cache_gib << 30}
+        more = {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": chosen.kv_cache_gib << 30}
+    if chosen.cudagraph_mode:
+        more["compilation_config"] = {"cudagraph_mode": chosen.cudagraph_mode}
     llm = LLM(
         model=chosen.model,
         dtype=chosen.dtype,
@@ -121,7 +125,7 @@ def start(chosen: argparse.Namespace) -> Engine:
         max_num_batched_tokens=None if on_gpu(chosen) else 2048,
         enable_prefix_caching=False,
         enforce_eager=chosen.eager,
-        **memory,
+        **more,
         speculative_config=speculation(chosen),
     )
     return llm.llm_engine
