@@ -1,5 +1,6 @@
 """Tables against other engines."""
 
+from collections.abc import Callable
 from statistics import median
 
 from benchmarks.published.figures import (
@@ -17,7 +18,9 @@ from benchmarks.published.figures import (
 )
 from benchmarks.published.page import Grid, Section, Table
 from graft.bench.result_file import Results
+from graft.bench.statistics import Estimate
 
+Speedup = Callable[..., Estimate | None]
 NAMES = {
     "plain": "Graft `plain`",
     "auto": "Graft `auto`",
@@ -28,7 +31,7 @@ NAMES = {
 }
 BATCHES = (1, 2, 4, 8, 16)
 LARGE = "llama-8b"  # the shape of the text's figures
-SHAPES = (LARGE, "qwen2.5-1.5b")
+SHAPES = (LARGE, "grown-7.7b", "qwen2.5-1.5b")
 MODULES = {"gemma-3-4b": "Gemma 3 4B", "qwen3-30b-a3b": "Qwen3 30B-A3B"}
 
 
@@ -51,14 +54,24 @@ def cpu_engines(results: Results) -> Grid:
 
 
 def modules(results: Results) -> Grid:
-    """Transformers' modules: speed relative to vLLM's, steps with and without graphs."""
-    steps = {(row["model"], row["engine"]): row["ms_per_step"] for row in results.rows}
-    parts = [
-        f"{name} {number(steps[model, 'vllm'] / steps[model, 'graft'])} "
-        f"({steps[model, 'graft']:.1f} ms, {steps[model, 'graft, not captured']:.0f} before)"
-        for model, name in MODULES.items()
-    ]
-    return Grid(figures={"ratios": ", ".join(parts)})
+    """Transformers' modules: steps and prefill of one and of 16 sequences relative to vLLM's."""
+    parts = []
+    for model, name in MODULES.items():
+        rows = select(results.rows, model=model)
+        ours, theirs = (
+            sorted(select(rows, engine=engine), key=lambda row: row["batch"])
+            for engine in ("graft", "vllm")
+        )
+        steps, prefill = (
+            " and ".join(number(b[key] / a[key]) for a, b in zip(ours, theirs, strict=True))
+            for key in ("ms_per_step", "prefill_s")
+        )
+        (before,) = select(rows, engine="graft, not captured")
+        parts.append(
+            f"{name} {steps} (one step {ours[0]['ms_per_step']:.1f} ms, "
+            f"{before['ms_per_step']:.0f} without graphs), prefill {prefill}"
+        )
+    return Grid(figures={"ratios": "; ".join(parts)})
 
 
 def plain_steps(results: Results) -> Grid:
@@ -100,41 +113,49 @@ def plain_steps(results: Results) -> Grid:
 
 def grown(results: Results) -> Grid:
     """Figures of the text."""
-    short = select(results.rows, suite="spec_bench")
+    short = select(results.rows, suite="spec_bench", temperature=0)
     by_category = {name: select(short, category=name) for name in {r["category"] for r in short}}
     found = {name: _against_best(rows) for name, rows in sorted(by_category.items())}
-    edits = select(results.rows, suite="code_edit")
-    per_step = {
-        name: number(tokens_per_step(select(edits, variant=name)), 1)
-        for name in ("auto", "vllm-ngram16", "vllm-suffix")
-    }
-    differ = [same_outputs(rows, "auto") for rows in (short, edits)]
+    queue, squad, edits, rewritten = (
+        select(results.rows, suite=name) for name in ("queue", "squad", "code_edit", "rewrite")
+    )
+    differ = [same_outputs(select(results.rows, suite=name), variant)
+              for name in sorted({row["suite"] for row in results.rows})
+              for variant in ("auto", "eagle3", "casd", "rasd-pld")]  # fmt: skip
     return Grid(
         figures={
             "spec_bench": ", ".join(f"{name} {each}" for name, each in found.items()),
             "all": _against_best(short),
-            "edit": number(decode_speedup(edits, "auto").mean, 1),
-            "ngram": number(decode_speedup(edits, "auto", "vllm-ngram16").mean),
-            "suffix": number(decode_speedup(edits, "auto", "vllm-suffix").mean),
-            "first": number(decode_speedup(edits, "auto-new-process", "vllm-ngram16").mean),
-            "steps": per_step["auto"],
-            "ngram_steps": per_step["vllm-ngram16"],
-            "suffix_steps": per_step["vllm-suffix"],
+            "squad": _against_best(squad),
+            "edit": _against_best(edits),
+            "queue": _against_best(queue, total_speedup),
+            "ngram": number(decode_speedup(rewritten, "auto", "vllm-ngram16").mean),
+            "suffix": number(decode_speedup(rewritten, "auto", "vllm-suffix").mean),
             "differ": str(sum(count - same for same, count in differ)),
             "answers": str(sum(count for _, count in differ)),
         }
     )
 
 
-def _against_best(rows: list[Row]) -> str:
+def _against_best(rows: list[Row], speedup: Speedup = decode_speedup) -> str:
     """Speeds of `plain` and `auto` over the faster way of vLLM."""
-    best = max(("vllm", "vllm-ngram5"), key=lambda name: _total_speed(select(rows, variant=name)))
-    ratios = [total_speedup(rows, name, best).mean for name in ("plain", "auto")]
-    return " / ".join(map(number, ratios))
+    best = max(("vllm", "vllm-ngram"), key=lambda name: speedup(rows, name).mean)
+    return " / ".join(number(speedup(rows, name, best).mean) for name in ("plain", "auto"))
 
 
-def _total_speed(rows: list[Row]) -> float:
-    return sum(row["tokens"] for row in rows) / sum(row["total_seconds"] for row in rows)
+def inside_vllm(large: Results, small: Results) -> Grid:
+    """vLLM's n-gram drafts and Graft's search on the device against its plain decoding."""
+    figures = {}
+    for name, results in (("large", large), ("small", small)):
+        for variant in ("ngram", "ngram-gpu", "graft-gpu"):
+            kinds = dict.fromkeys(("spec_bench", "squad", "code_edit"), decode_speedup)
+            ratios = [
+                speedup(select(results.rows, suite=suite, temperature=0), f"vllm-{variant}", "vllm")
+                for suite, speedup in (*kinds.items(), ("queue", total_speedup))
+            ]
+            if all(ratios):
+                figures[f"{name}_{variant}"] = ", ".join(number(each.mean) for each in ratios)
+    return Grid(figures=figures)
 
 
 def cpu_batches(results: Results) -> Grid:
@@ -246,8 +267,9 @@ SECTION = Section(
             "Plain decoding on one H200",
             ["steps_h200_bf16_vllm"],
             "python -m benchmarks.decode.plain_steps --model FOLDER",
-            """vLLM 0.24, random weights, bf16, 128 tokens, in turns, better of two. 131,072 × 1 and
-            the 1.5B's shape are of an earlier run, without today's kernels for prefill.""",
+            """vLLM 0.24, random weights, bf16, 128 tokens, in turns. llama-8b from 2,048 × 16 to
+            32,768 × 4 is of the day before, better of two. In prefill of 32K, attention takes 49 %
+            of llama-8b's time and 58 % of the 1.5B's, at 430 to 460 TFLOP/s.""",
             plain_steps,
         ),
         Table(
@@ -255,13 +277,14 @@ SECTION = Section(
             "Drafts at an 8B model's price",
             ["decode_h200_bf16_grown_vllm"],
             "python -m benchmarks decode --engines vllm,vllm-ngram",
-            """Qwen2.5-Coder-1.5B grown to 7.7B weights, bf16, greedy, one at a time, prefill
-            included. Spec-Bench, 24 prompts, `plain` / `auto` against the better of vLLM's plain
-            decoding and n-gram drafts of 5: {spec_bench}; all {all}. Rewriting source files, 10
-            prompts of 384 tokens, decoding: `auto` {edit} times `plain`, {ngram} times vLLM's best
-            n-gram drafts (16 tokens), {suffix} times its suffix decoding; {steps} tokens per step
-            against {ngram_steps} and {suffix_steps}; in a new process {first} of the n-gram drafts'
-            speed. {differ} of {answers} answers differ from `plain`.""",
+            """Qwen2.5-Coder-1.5B grown to 7.7B weights with an EAGLE-3 head grown alike, bf16,
+            greedy; `plain` / `auto` against the better of vLLM's plain decoding and n-gram drafts
+            of 5. Decoding of Spec-Bench, 24 prompts, one at a time: {spec_bench}; all {all}. SQuAD
+            (10) {squad}, Aider's code edits (5, 384 tokens, graphs captured on the way) {edit}.
+            72 prompts queued for 16 places, prefill included: {queue}. Without a head, ten files
+            rewritten:
+            {ngram} times vLLM's n-gram drafts of 16, {suffix} times its suffix decoding.
+            {differ} of {answers} answers of four presets differ from `plain`.""",
             grown,
         ),
         Table(
@@ -269,9 +292,21 @@ SECTION = Section(
             "Other decoders on an H200",
             ["steps_h200_bf16_modules"],
             "benchmarks.decode.plain_steps",
-            """Random weights, bf16, 2,048 × 1, steps in captured graphs against vLLM 0.24:
-            {ratios}. Fewer kernels are launched since ([log](log.md)).""",
+            """Random weights, bf16, steps in captured graphs against vLLM 0.24, 2,048 × 1 and × 16:
+            {ratios}.""",
             modules,
+        ),
+        Table(
+            "inside",
+            "Drafts inside vLLM 0.24 on an H200",
+            ["decode_h200_bf16_grown_vllm", "decode_h200_bf16_qwen15_vllm"],
+            "python -m benchmarks decode --engines vllm,vllm-graft-gpu",
+            """Against vLLM's plain decoding: Spec-Bench, SQuAD, code edits, and with prefill a
+            queue of 72 for 16 places. At an 8B model's price its n-gram drafts have {large_ngram},
+            Graft's search on the GPU {large_graft-gpu}; on the 1.5B {small_ngram} and
+            {small_graft-gpu}, its own search on the GPU {small_ngram-gpu}. A step with drafts
+            takes vLLM 2 to 4 plain steps ([log](log.md)).""",
+            inside_vllm,
         ),
     ],
 )
