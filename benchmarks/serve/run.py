@@ -1,7 +1,8 @@
 """Put a server under every load that a file does not have yet."""
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.serve.client import http_client, served_model, stream
 from benchmarks.serve.load import Load
@@ -10,6 +11,9 @@ from benchmarks.serve.settings import ServeSettings
 from graft.bench.measure import Progress
 from graft.bench.result_file import ResultFile, new_header
 from graft.errors import InputError
+
+if TYPE_CHECKING:
+    import httpx
 
 SETTINGS = ServeSettings
 
@@ -27,7 +31,7 @@ async def _run(settings: ServeSettings, file: ResultFile, progress: Progress) ->
             model = await served_model(client, settings.model)
             load = Load(client, settings, bodies(settings, model))
             progress.show("warm-up")
-            load.expected = await _alone(load)
+            load.expected = await _expected(load)
             file.begin(new_header(settings.kind, settings.header(model)))
             for concurrency in left:
                 progress.show(f"concurrency {concurrency}")
@@ -36,15 +40,27 @@ async def _run(settings: ServeSettings, file: ResultFile, progress: Progress) ->
     return all(map(succeeded, file.results.rows))
 
 
-async def _alone(load: Load) -> list[str]:
-    """The outputs for one client; without --check only of the first request, as a warm-up."""
+async def _expected(load: Load) -> list[str]:
+    """The outputs for one client of this server, or of the reference; without --check only the
+    first request is sent, as a warm-up."""
+    settings = load.settings
+    if settings.reference:
+        await _alone(load.client, load.bodies[:1])
+        async with http_client(settings.reference, settings.api_key) as client:
+            model = await served_model(client, None)
+            return await _alone(client, [{**body, "model": model} for body in load.bodies])
+    texts = await _alone(load.client, load.bodies if settings.check else load.bodies[:1])
+    return texts if settings.check else []
+
+
+async def _alone(client: "httpx.AsyncClient", requests: Sequence[dict[str, Any]]) -> list[str]:
     texts = []
-    for body in load.bodies if load.settings.check else load.bodies[:1]:
-        answer = await stream(load.client, body)
+    for body in requests:
+        answer = await stream(client, body)
         if answer.error is not None:
             raise InputError(f"the server refuses the requests: {answer.error}")
         texts.append(answer.text)
-    return texts if load.settings.check else []
+    return texts
 
 
 def succeeded(row: dict[str, Any]) -> bool:

@@ -27,6 +27,7 @@ class ServeSettings(Settings):
     disconnect: float = option(0.0, "share of clients that disconnect early")
     invalid: float = option(0.0, "share of requests that the server must refuse")
     check: bool = option(default=False, text="compare with the outputs for one client alone")
+    reference: str | None = option(None, "URL of the server whose outputs --check expects")
     pid: int | None = option(None, "of the server, for its memory")
 
     def __post_init__(self) -> None:
@@ -37,6 +38,8 @@ class ServeSettings(Settings):
             raise InputError("--seconds must be more than 0")
         if min(self.disconnect, self.invalid) < 0 or self.disconnect + self.invalid >= 1:
             raise InputError("--disconnect and --invalid are shares whose sum is below 1")
+        if self.reference and not self.check:
+            raise InputError("--reference needs --check")
         if self.check and self.temperature > 0:
             raise InputError("--check compares greedy outputs; omit --temperature")
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -25,22 +26,23 @@ class Server(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     bodies: list[dict] = []
     busy = 0
+    model, end = "tiny", "."
 
     def do_GET(self):
-        self._send(json.dumps({"data": [{"id": "tiny"}]}))
+        self._send(json.dumps({"data": [{"id": self.model}]}))
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         self.bodies.append(body)
         wrong = body["temperature"] < 0 or not body["messages"] or body["max_tokens"] < 0
-        if wrong or body["model"] != "tiny":
+        if wrong or body["model"] != self.model:
             return self._send("{}", 400)
         if type(self).busy:
             type(self).busy -= 1
             return self._send("{}", 429, ("retry-after", "0"))
         events = [
             {"choices": [{"delta": {"role": "assistant"}}]},
-            *({"choices": [{"delta": {"content": each}}]} for each in ("We ", "agree", ".")),
+            *({"choices": [{"delta": {"content": each}}]} for each in ("We ", "agree", self.end)),
             {"choices": [], "usage": {"completion_tokens": 6}},
         ]
         lines = [f"data: {json.dumps(event)}\n\n" for event in events]
@@ -61,15 +63,21 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def url():
-    Server.bodies, Server.busy = [], 0
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
+@contextmanager
+def running(handler=Server):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def url():
+    Server.bodies, Server.busy = [], 0
+    with running() as found:
+        yield found
 
 
 def test_every_concurrency_is_measured_and_a_run_resumes(url, tmp_path):
@@ -91,6 +99,15 @@ def test_every_concurrency_is_measured_and_a_run_resumes(url, tmp_path):
     first = Server.bodies[0]
     assert first["stream_options"] == {"include_usage": True}
     assert first["model"] == "tiny"
+
+
+@pytest.mark.parametrize(("end", "different"), [(".", 0), ("!", 3)])
+def test_outputs_are_compared_with_those_of_a_reference(url, end, different):
+    reference = type("Reference", (Server,), {"model": "other", "end": end})
+    with running(reference) as other, open_results(None) as file:
+        settings = ServeSettings(url=url, concurrency=(2,), requests=3, check=True, reference=other)
+        assert run(settings, file, Recorder()) is (different == 0)
+    assert file.results.rows[0]["different"] == different
 
 
 def test_clients_that_disconnect_and_invalid_requests_are_counted(url):
@@ -157,6 +174,7 @@ def test_prompts_are_always_the_same():
         ({"requests": 0}, "--requests must be at least 1"),
         ({"disconnect": 0.6, "invalid": 0.5}, "--disconnect and --invalid are shares"),
         ({"seconds": 0.0}, "--seconds must be more than 0"),
+        ({"reference": "http://127.0.0.1:1"}, "--reference needs --check"),
         ({"check": True, "temperature": 1.0}, "--check compares greedy outputs"),
     ],
 )
