@@ -200,18 +200,21 @@ def packed(speed: Results, large: Results, small: Results) -> Grid:
     return Grid(figures=found)
 
 
-def vllm_proposer(results: Results, served: Results) -> Grid:
+def vllm_proposer(results: Results, load: Results, served: Results) -> Grid:
     """Graft's proposer inside vLLM, and `graft serve` with and without drafts, by requests."""
-    bases = ("plain", "ngram", "ngram5")
+    (loaded,) = load.rows
+    bases = ("plain", "ngram")
     found: dict[str, list[str]] = {name: [] for name in (*bases, "accepted", "served")}
     for count in (1, 4, 8):
         rows = [_as_decode_row(row) for row in select(results.rows, concurrency=count)]
         for base in bases:
             found[base].append(interval(decode_speedup(rows, "graft", base)))
-        shares = (acceptance(select(rows, variant=name)) for name in ("graft", "ngram", "ngram5"))
+        shares = (acceptance(select(rows, variant=name)) for name in ("graft", "ngram"))
         found["accepted"].append(" / ".join(map(percent, shares)))
         found["served"].append(_served(served, count))
-    return Grid(figures={name: "; ".join(each) for name, each in found.items()})
+    figures = {name: "; ".join(each) for name, each in found.items()}
+    counted = ("disconnected", "preemptions", "different", "completed")
+    return Grid(figures=figures | {name: str(loaded[name]) for name in counted})
 
 
 def _as_decode_row(row: Row) -> Row:

@@ -119,12 +119,13 @@ SECTION = Section(
         Table(
             "proposer",
             "Inside vLLM, and graft serve",
-            ["serve_n1_fp32_vllm_proposer", "serve_n1_fp32_throughput"],
+            ["serve_n1_fp32_vllm_proposer", "serve_n1_fp32_vllm_load", "serve_n1_fp32_throughput"],
             "python -m benchmarks decode --suite squad --engines vllm-graft",
             """Graft's proposer in vLLM 0.32, 16 SQuAD questions, 96 tokens, fp32, decoding with 1;
-            4; 8 requests at once against vLLM: {plain}; its n-gram drafts of 16 tokens: {ngram}; of
-            5: {ngram5}; accepted (proposer / 16 / 5): {accepted}. `graft serve`, RAG requests of 64
-            tokens, `auto` against `plain`, two repeats: {served}.""",
+            4; 8 requests at once against vLLM: {plain}, against its n-gram drafts of 16 tokens:
+            {ngram}; accepted (proposer / n-gram): {accepted}. 64 clients, {disconnected} left early,
+            {preemptions} preemptions: {different} of {completed} answers differ from plain vLLM's.
+            `graft serve`, RAG requests of 64 tokens, `auto` against `plain`: {served}.""",
             vllm_proposer,
         ),
         Table(

@@ -17,7 +17,7 @@ from graft.sampling import upload
 class LeanForward:
     """Runs over the weights as they are, in their dtype and on their device."""
 
-    sizes = ()
+    exact, sizes = False, ()
 
     def __init__(
         self,

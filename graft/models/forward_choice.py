@@ -62,8 +62,6 @@ def build_forward(
     """
     if (dtype or network.dtype) not in TOLERANCE:
         raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
-    if invariant:
-        refuse_experts(network.config, name)
     expected = reference(network, name)
     owned = dtype is not None
     if owned:
@@ -118,7 +116,7 @@ def _verified(
         forward = make_llama(kind, *llama, facts)
     verify(forward, expected, kind, facts)
     if kind == "captured":
-        _warn_unless_exact(forward, expected, facts)
+        _set_exact(forward, expected, facts)
     return forward
 
 
@@ -149,19 +147,23 @@ def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts
 def _hook_forward(network: "Any", facts: Facts) -> Forward:  # noqa: ANN401
     from graft.models.forward_hook import HookForward  # imports transformers
 
+    if facts.invariant:
+        refuse_experts(network.config, facts.name)
     try:
         return _maybe_invariant(HookForward(network, _attention(facts)), facts)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{facts.name} cannot be used: {error}") from error
 
 
-def _warn_unless_exact(forward: Forward, expected: Reference, facts: Facts) -> None:
-    """Say so where other nodes of a step can change the last bits of a node's logits in 16 bits:
-    some of transformers' modules add up in an order that depends on the number of rows."""
+def _set_exact(forward: Forward, expected: Reference, facts: Facts) -> None:
+    """Find out whether other nodes of a step can change the last bits of a node's logits in 16
+    bits: some of transformers' modules add up in an order that depends on the number of rows."""
+    forward.exact = facts.invariant  # then it was verified
     if facts.invariant or facts.dtype == torch.float32:
         return
     try:
         check_invariant(forward, vocabulary=expected.vocabulary, name=facts.name)
+        forward.exact = True
     except UnsupportedModelError:
         text = (
             "%s: in 16 bits drafting may change a token; load it with invariant=True if it must not"

@@ -93,8 +93,8 @@ class GraphedForward:
 
     sizes = (*BUCKETS, *PIECES)
 
-    def __init__(self, layers: Layers) -> None:
-        self.layers, self.storage = layers, layers.storage
+    def __init__(self, layers: Layers, *, exact: bool = False) -> None:
+        self.layers, self.storage, self.exact = layers, layers.storage, exact
         self.frequencies, self.weighs_plainly = layers.frequencies, layers.weighs_plainly
         self.embed = torch.inference_mode()(layers.embed)
         self.device = layers.storage.kv.device

@@ -238,7 +238,7 @@ class HookedDecoder:
 class HookForward:
     """Runs a transformers model through `attend`."""
 
-    asynchronous = False
+    asynchronous, exact = False, False
     sizes = ()
 
     def __init__(

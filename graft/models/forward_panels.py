@@ -30,7 +30,7 @@ _MIN_SHARED_WEIGHTS = 1 << 20  # fewer are multiplied before a second thread wak
 class PanelForward:
     """Runs a Llama-shaped decoder over packed weights; see LanguageModel for the contract."""
 
-    asynchronous = False
+    asynchronous, exact = False, True
     sizes = ()
 
     def __init__(self, shape: LlamaShape, weights: PanelWeights) -> None:

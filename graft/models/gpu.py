@@ -38,7 +38,8 @@ def graphed_forward(shape: LlamaShape, weights: LlamaWeights) -> Forward:
     from graft.models.forward_graphed import GraphedForward
     from graft.models.forward_triton import TritonLayers
 
-    return GraphedForward(TritonLayers(shape, weights))
+    layers = TritonLayers(shape, weights)
+    return GraphedForward(layers, exact=layers.storage.kv.dtype != torch.float32)
 
 
 def captured_forward(network: "Any", *, owned: bool) -> Forward:  # noqa: ANN401

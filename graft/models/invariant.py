@@ -87,7 +87,7 @@ class SpareRows(Stateless):
 class InvariantForward:
     """Runs steps in slabs, by a forward with the invariant attention."""
 
-    asynchronous = False
+    asynchronous, exact = False, True
     sizes = ()
 
     def __init__(

@@ -46,6 +46,7 @@ class Forward(Protocol):
 
     storage: Storage
     asynchronous: bool
+    exact: bool  # whether a node's logits follow from its own path alone, bit for bit
     sizes: Sequence[int]  # of steps that need preparation, such as captured graphs
     feature_layers: frozenset[int]  # set before a run whose `features` are needed
 

@@ -62,14 +62,12 @@ class LoadedModel:
     device: str
     forward_name: str
     stretched: int | None = None  # tokens that its context was stretched to, if it was
-    invariant: bool = False  # whether it was made so
     kv_cache_dtype: str = "auto"  # the forward's own
 
     @property
     def is_exact(self) -> bool:
         """Whether a node's logits follow from its own path alone, bit for bit."""
-        graphed = self.forward_name == "graphed" and self.dtype in ("bf16", "fp16")
-        return graphed or self.forward_name == "panels" or self.invariant
+        return self.model.forward.exact
 
     @property
     def identity(self) -> str:
@@ -140,7 +138,6 @@ def load_model(
         dtype=dtype,
         device=str(where),
         forward_name=forward_name,
-        invariant=invariant,
         stretched=stretched,
         kv_cache_dtype=kv_cache_dtype,
     )
