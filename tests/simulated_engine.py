@@ -89,6 +89,9 @@ class SimulatedDrafter:
             trees.append(chain([context.root] + [9] * nodes) if nodes else root_only(context.root))
         return trees
 
+    def has_draft(self, contexts, budget):
+        return any(self.engine.drafts[context.sequence].nodes for context in contexts)
+
     def observe(self, steps):
         self.calls += [("step", step.sequence) for step in steps]
 
@@ -121,6 +124,7 @@ class SimulatedEngine:
             self.lookup, lambda: self.now, model, min_prompt=min_prompt, runs_ahead=between > 0
         )
         self.drafts, self.steps, self.sequences = {}, Counter(), 0
+        self.left: dict[int, Draft] = {}  # copies that were not drafted when they began
         self.seconds = self.plain_seconds = 0.0  # of the steps, and of plain steps instead
         self.plain_step = 1.0
 
@@ -131,7 +135,10 @@ class SimulatedEngine:
             positions = dict.fromkeys((context.sequence for context in contexts), 0)
             self.ahead, self.plain_seconds = False, self.plain_seconds + self.between
             while min(positions.values()) < length:
-                self.drafts = {each: text(place, self.rng) for each, place in positions.items()}
+                self.drafts = {
+                    each: self.left.pop(each, None) or text(place, self.rng)
+                    for each, place in positions.items()
+                }
                 for step in self.step(contexts):
                     positions[step.sequence] += len(step.tokens)
             for context in contexts:
@@ -173,6 +180,8 @@ class SimulatedEngine:
     def _accepted(self, context, tree):
         draft = self.drafts[context.sequence]
         accepted = min(draft.accepted, len(tree) - 1)
+        if len(tree) == 1 and draft.accepted > 1:  # the next token has the rest of the copy
+            self.left[context.sequence] = Draft(draft.nodes - 1, draft.accepted - 1, draft.by_model)
         if self.arm == 2:
             accepted = max(accepted, draft.by_model)
         return TargetStep(context.sequence, [5] * (accepted + 1))

@@ -1,16 +1,20 @@
 """One step in flight: the host waits once per step, and the output does not change."""
 
 from dataclasses import replace
+from time import perf_counter
 
 import pytest
 from daily import daily
 from late import Counted, Device, Late
 from tiny import tiny_engine
 
+from graft.assemble.copies import adaptive_copies
 from graft.decode.in_flight import InFlightStep
 from graft.decode.prepared_request import PreparedRequest
 from graft.decode.request import Request
 from graft.draft.drafter import NoDraft
+from graft.draft.pacing.controller import Controller
+from graft.draft.pacing.estimator import Arm
 from graft.models.arena import BLOCK
 from graft.sampling import SamplingParams
 from graft.verify.draws import Draws
@@ -86,6 +90,27 @@ def test_plain_steps_start_before_the_last_tokens_are_known(late, option, monkey
     assert max(steps - place for place, steps in enumerate(launched)) == 2
     alone = [late.generate(request) for request in requests]
     assert [r.token_ids for r in results] == [r.token_ids for r in alone]
+
+
+@pytest.mark.parametrize("option", ["greedy", "temperature"])
+def test_steps_with_lookups_run_ahead_where_these_find_nothing(at_once, option, monkeypatch):
+    """Copies that begin meanwhile are drafted a token later, and the text is plain decoding's."""
+
+    def always_lookup(controller):
+        controller._show_unseen()
+        return Arm.LOOKUP
+
+    controller = Controller(adaptive_copies(), perf_counter, runs_ahead=True)
+    monkeypatch.setattr(Controller, "_decide", always_lookup)
+    ahead, skip = [], Controller.skip
+    monkeypatch.setattr(Controller, "skip", lambda self: ahead.append(self) or skip(self))
+    engine = tiny_engine(wrap=Late, drafters={"lookups": controller})
+    for prompt in (RAGGED[7], 4 * WORDS):
+        plain = at_once.generate(Request(prompt, OPTIONS[option], "plain"))
+        found = engine.generate(Request(prompt, OPTIONS[option], "lookups"))
+        assert found.token_ids == plain.token_ids
+    assert len(ahead) > 3
+    assert found.stats.steps < plain.stats.steps  # drafts were accepted, too
 
 
 def test_a_request_that_arrives_between_ahead_steps_joins(at_once, late):

@@ -110,6 +110,12 @@ class LookupDrafter:
             for context, text, matches, count in zip(contexts, texts, found, counts, strict=True)
         ]
 
+    def has_draft(self, contexts: list[DraftContext], budget: Budget) -> bool:
+        """Whether `propose` would draft anything after the tokens observed so far."""
+        limit = min(self._nodes, budget.nodes)
+        found = [self._texts[context.sequence].lookup(limit) for context in contexts]
+        return any(map(len, found)) and any(self._choose([each.scores for each in found], budget))
+
     def propose_after(self, context: DraftContext, path: Sequence[int], nodes: int) -> DraftTree:
         """At most `nodes` continuations of draft tokens, rooted at the last of them."""
         text = self._texts[context.sequence]

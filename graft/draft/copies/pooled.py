@@ -67,6 +67,11 @@ class CopiesAndPool:
             trees[i] = union(trees[i], tree)
         return best_of(trees, best_by_cost, budget)
 
+    def has_draft(self, contexts: list[DraftContext], budget: Budget) -> bool:
+        """See LookupDrafter."""
+        parts = self._copies, self._pool
+        return any(part.has_draft(contexts, budget) for part in parts)
+
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""
         self._copies.observe(steps)

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+import numpy as np
+
 from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, UpdatesAsync, by_drafter
 from graft.draft.pacing.estimator import MIN_STEPS, Arm, Estimator, Measured
 from graft.draft.pacing.step_timer import StepSample, StepTimer
@@ -27,6 +29,9 @@ REFRESH_STEPS = 128  # drafted steps between two plain ones, which keep the plai
 
 class Lookup(Drafter, UpdatesAsync, Protocol):
     """A drafter that copies from text."""
+
+    def has_draft(self, contexts: list[DraftContext], budget: Budget) -> bool:
+        """Whether `propose` would draft anything after the tokens observed so far."""
 
 
 class LookupAndModel(Drafter, Detachable, Protocol):
@@ -64,6 +69,7 @@ class Controller:
         self._running: tuple[Estimator, Measured] | None = None
         self._ended: tuple[Estimator, Measured, StepSample] | None = None
         self._arm: Arm | None = None  # of the next step; None: not decided
+        self._budget = Budget(0, np.ones(1))  # of the last step with drafts
         self._ahead = False  # whether a plain step started before the tokens of the last arrived
         self._last: Arm | None = None  # arm of the last step, if it had the same sequences
         self._attached: set[int] = set()  # sequences that the model follows
@@ -88,7 +94,7 @@ class Controller:
         else:
             self._show_unseen()
             budget = replace(budget, overhead_seconds=self._estimator.overhead_seconds)
-            trees = self._draft(arm, contexts, budget)
+            trees, self._budget = self._draft(arm, contexts, budget), budget
             nodes = sum(map(len, trees)) - len(trees)
             expected = float(budget.seconds[min(nodes, len(budget.seconds) - 1)])
         measured = Measured(arm, len(contexts), plain, expected, nodes, blocked_by=self._blocking())
@@ -96,11 +102,17 @@ class Controller:
         return trees
 
     def can_skip(self, contexts: list[DraftContext]) -> bool:
-        """See RunsAhead: a plain step after a plain step, if no model follows the sequences."""
-        was_plain = self._running is not None and self._running[1].arm is Arm.PLAIN
+        """See RunsAhead: a plain step after a plain step, if no model follows the sequences. A step
+        with lookups after one that found nothing, too, if they find nothing now: a copy that begins
+        is drafted one token later, and steps without copies take no longer than plain ones."""
         same = [context.sequence for context in contexts] == self._sequences
         decodes = self._estimator is self._decoding
-        return self._arm is Arm.PLAIN and was_plain and same and decodes and not self._attached
+        if not (same and decodes and self._running) or self._attached:
+            return False
+        last = self._running[1]
+        if self._arm is not last.arm or last.nodes:
+            return False
+        return self._arm is Arm.PLAIN or not self._lookup.has_draft(contexts, self._budget)
 
     def skip(self) -> None:
         """See RunsAhead. The step counts from the arrival of the tokens before it."""

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from tiny import tiny_tokenizer
 
-from graft.assemble.copies import adaptive_copies
+from graft.assemble.copies import adaptive_copies, lookups
 from graft.assemble.drafters import make_drafter
+from graft.assemble.resources import DraftResources
 from graft.decode.text import Encoder
 from graft.draft.copies.calibration import PRIOR
 from graft.draft.drafter import Budget, DraftContext
+from graft.match.pool import Pools
 from graft.models.language_model import TargetStep
 
 PRESETS = ["pld", "copy", "igpg", "auto"]
@@ -32,6 +34,19 @@ def test_continues_as_the_text_did_before(draft):
     tree = propose(draft, context)
     assert tree.tokens[:3].tolist() == [3, 4, 5]
     assert {tree.source(node) for node in range(1, len(tree))} == {"prompt"}
+
+
+@pytest.mark.parametrize("pools", [None, Pools()])
+@pytest.mark.parametrize(("tokens", "dear", "expected"), [
+    ([1, 2, 3], 1.0, True), ([1, 2, 3], 1000.0, False), ([99], 1.0, False),
+])  # fmt: skip
+def test_it_is_known_whether_there_is_a_draft_before_it_is_asked_for(tokens, dear, expected, pools):
+    context = DraftContext(0, TEXT, [(0, len(TEXT))], tokens=tokens)
+    drafter = lookups(DraftResources(pools=pools))
+    drafter.start(context)
+    budget = Budget(63, BUDGET.seconds, overhead_seconds=dear)
+    assert drafter.has_draft([context], budget) is expected
+    assert (len(drafter.propose([context], budget)[0]) > 1) is expected
 
 
 @pytest.mark.parametrize("draft", PRESETS)

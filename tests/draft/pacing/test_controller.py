@@ -82,6 +82,20 @@ def test_time_is_bounded_by_plain_steps_that_run_ahead(workload, between):
     assert engine.seconds <= (1 + ALPHA) * engine.plain_seconds + CONSTANT
 
 
+@pytest.mark.parametrize(
+    ("workload", "speedup"),
+    [
+        ("nothing can be drafted", 0.99),
+        ("one step in ten copies", 1.55),
+        ("copies come and go", 1.3),
+    ],
+)
+def test_lookups_that_find_nothing_do_not_keep_steps_from_running_ahead(workload, speedup):
+    engine = SimulatedEngine(between=0.3)
+    WORKLOADS[workload](engine)
+    assert engine.plain_seconds / engine.seconds > speedup
+
+
 @pytest.mark.parametrize("workload", ["drafts are rejected", "copies come and go", "a bad model"])
 def test_time_is_bounded_on_a_noisy_machine(workload):
     """On average: how many steps stall is chance, for plain decoding as well."""
