@@ -219,8 +219,7 @@ def vllm_engine(options: EngineOptions) -> Generate:
             max_num_seqs=options.batch,
             enable_prefix_caching=False,
             skip_tokenizer_init=True,
-            gpu_memory_utilization=0.1,  # of which the next line takes no notice
-            kv_cache_memory_bytes=options.kv_bytes,
+            **protocol.fixed_kv_cache(options.kv_bytes),
         )
 
     def generate(prompts: list[list[int]], tokens: int) -> None:

@@ -92,7 +92,7 @@ def costs(costs: Results, training: Results) -> Grid:
         figures[f"{variant}_steps"] = number(time["step_in_plain_steps"], 1)
         figures[f"{variant}_draft"] = number(time["draft_ms"])
     plain = {row["context"]: row["plain_ms"] for row in select(costs.rows, part="time")}
-    figures |= {"plain": number(plain[8 * K]), "plain_1k": number(plain[K], 1)}
+    figures["plain"] = number(plain[8 * K])
     for stage in dict.fromkeys(row["stage"] for row in training.rows):
         rows = select(training.rows, stage=stage)
         held_out = [row["tokens_per_step"] for row in rows if "tokens_per_step" in row]

@@ -43,7 +43,8 @@ def compile_kernel(kernel: Any, *, types: dict[str, str] | None = None, **consta
     }
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
     options = {"num_warps": 4, "launch_pdl": bool(constants.get("PDL"))}
-    source = ASTSource(kernel, signature, constexprs=places)
+    make = GluonASTSource if kernel.is_gluon() else ASTSource
+    source = make(kernel, signature, constexprs=places)
     triton.compile(source, target=TARGET, options=options)
     sys.stdout.write(f"{kernel.__name__}\n")
 
@@ -69,15 +70,9 @@ def chunk_attention() -> None:
     kernel, size = chunk_attention_gluon._attend_chunks, chunk_attention_gluon.SIZE
     block = [chunk_attention_gluon.BLOCK, size]
     blocks = f"tensordesc<bf16{block},{gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16)!r}>"
-    known = {**TYPES, "keys": blocks, "values": blocks}
-    sizes = {"GROUP": 3, "HEADS": 9, "SIZE": size, "LONGEST": 8}
-    signature = {
-        name: "constexpr" if name in sizes else known.get(name, "i32") for name in kernel.arg_names
-    }
-    places = {(kernel.arg_names.index(name),): value for name, value in sizes.items()}
-    source = GluonASTSource(kernel, signature, constexprs=places)
-    triton.compile(source, target=TARGET, options={"num_warps": 4})
-    sys.stdout.write(f"{kernel.__name__}\n")
+    compile_kernel(
+        kernel, types={"keys": blocks, "values": blocks}, GROUP=3, HEADS=9, SIZE=size, LONGEST=8
+    )
 
 
 def products() -> None:

@@ -46,6 +46,11 @@ def without_flashinfer() -> None:
         os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 
 
+def fixed_kv_cache(size: int) -> dict[str, float]:
+    """vLLM's arguments for a KV cache of so many bytes on a GPU, whatever else is in its memory."""
+    return {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": size}  # the first is not used
+
+
 def private_stdout() -> TextIO:
     """A channel on stdout for answers; prints of libraries go to stderr from now on."""
     channel = os.fdopen(os.dup(1), "w", encoding="utf-8")

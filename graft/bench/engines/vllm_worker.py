@@ -114,7 +114,7 @@ def start(chosen: argparse.Namespace) -> Engine:
         importlib.import_module(PLUG_IN).register()
     more: dict[str, Any] = {"gpu_memory_utilization": chosen.gpu_memory}
     if on_gpu(chosen) and chosen.kv_cache_gib:
-        more = {"gpu_memory_utilization": 0.1, "kv_cache_memory_bytes": chosen.kv_cache_gib << 30}
+        more = protocol.fixed_kv_cache(chosen.kv_cache_gib << 30)
     if chosen.cudagraph_mode:
         more["compilation_config"] = {"cudagraph_mode": chosen.cudagraph_mode}
     llm = LLM(

@@ -95,16 +95,12 @@ class LookupDrafter:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        limit = min(self._nodes, budget.nodes)
         texts = [self._texts[context.sequence] for context in contexts]
-        found = []
         for text in texts:
             text.calibrate(keep_last=1)
-            text.matches = text.lookup(limit)
-            found.append(text.matches)
-        if not any(map(len, found)):
-            return [root_only(context.root) for context in contexts]
-        counts = self._choose([matches.scores for matches in found], budget)
+        found, counts = self._search(texts, budget)
+        for text, matches in zip(texts, found, strict=True):
+            text.matches = matches
         return [
             text.tree(context.root, matches, count)
             for context, text, matches, count in zip(contexts, texts, found, counts, strict=True)
@@ -112,9 +108,16 @@ class LookupDrafter:
 
     def has_draft(self, contexts: list[DraftContext], budget: Budget) -> bool:
         """Whether `propose` would draft anything after the tokens observed so far."""
+        _, counts = self._search([self._texts[context.sequence] for context in contexts], budget)
+        return any(counts)
+
+    def _search(self, texts: list[_Text], budget: Budget) -> tuple[list[Matches], list[int]]:
+        """The matches of each text, and how many of them to draft."""
         limit = min(self._nodes, budget.nodes)
-        found = [self._texts[context.sequence].lookup(limit) for context in contexts]
-        return any(map(len, found)) and any(self._choose([each.scores for each in found], budget))
+        found = [text.lookup(limit) for text in texts]
+        if not any(map(len, found)):
+            return found, [0] * len(found)
+        return found, self._choose([matches.scores for matches in found], budget)
 
     def propose_after(self, context: DraftContext, path: Sequence[int], nodes: int) -> DraftTree:
         """At most `nodes` continuations of draft tokens, rooted at the last of them."""
