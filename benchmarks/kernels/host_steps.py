@@ -11,7 +11,7 @@ import argparse
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,23 +47,22 @@ PARTS = {
 
 
 class Table:
-    """In place of a network's layers: logits by position."""
+    """In place of a network's layers: logits by position and token."""
 
     group = 3
 
     def __init__(self) -> None:
-        cpu = torch.device("cpu")
-        self.storage = LazyRowStorage(1, 3, 16, torch.bfloat16, cpu)
+        self.storage = LazyRowStorage(1, 3, 16, torch.bfloat16, torch.device("cpu"))
         generator = torch.Generator().manual_seed(0)
         self.table = torch.randn(1021, VOCABULARY, generator=generator)
-        self.weights = argparse.Namespace(head=torch.zeros(VOCABULARY, 1))
+        self.head = torch.zeros(VOCABULARY, 1)
         self.sizes: list[int] = []  # nodes of each step
 
     def reach(self, positions: int) -> bool:  # noqa: ARG002
         """Tables of angles there are none."""
         return False
 
-    def features(self, step: DeviceStep) -> Tensor:
+    def features(self, step: DeviceStep, kept: Mapping[int, Tensor]) -> Tensor:  # noqa: ARG002
         """[N] which row of the table each node gets."""
         self.sizes.append(len(step.tokens))
         return (step.positions * 7 + step.tokens) % len(self.table)
@@ -72,6 +71,21 @@ class Table:
         """[M, V] of the table."""
         found = self.table[features]
         return found if out is None else out.copy_(found)
+
+    def compute_first(self, step: DeviceStep, layers: int) -> None:
+        """See Layers: there are no keys and values."""
+
+    def frequencies(self) -> list[Tensor]:
+        """See Forward."""
+        return []
+
+    def weighs_plainly(self, layer: int, tokens: int) -> bool:  # noqa: ARG002
+        """See Forward."""
+        return True
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """See Forward."""
+        return tokens.unsqueeze(-1).float()
 
 
 def main() -> None:

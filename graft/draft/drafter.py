@@ -91,7 +91,11 @@ def by_drafter(
     found: dict[int, tuple[Drafter, list[int]]] = {}
     for place, item in enumerate(items):
         drafter = drafter_of(item)
-        found.setdefault(id(drafter), (drafter, []))[1].append(place)
+        known = found.get(id(drafter))
+        if known is None:
+            found[id(drafter)] = drafter, [place]
+        else:
+            known[1].append(place)
     return list(found.values())
 
 

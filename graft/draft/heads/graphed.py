@@ -25,6 +25,7 @@ from graft.draft.heads.growth import (
     DraftInput,
     LaunchedGrowth,
     PendingCandidates,
+    joined,
     with_roots,
 )
 from graft.kernels.beam_triton import Nodes, Step, advance, best_children
@@ -50,10 +51,18 @@ class GraphedGrowth:
         self._addresses: tuple[int, ...] = ()
 
     def begin(self, inputs: Sequence[DraftInput], beam: Beam) -> PendingCandidates:
-        """See Growth. Samplers with penalties or a caller's own processing run without a graph."""
-        too_large = len(inputs) > BATCHES[-1] or sum(beam.rows[1:]) > TREE_ROWS
-        if too_large or any(_needs_host(each) for each in inputs):
+        """See Growth. Samplers with penalties or a caller's own processing run without a graph.
+        Batches larger than the largest graph are drafted in several runs."""
+        if sum(beam.rows[1:]) > TREE_ROWS or any(_needs_host(each) for each in inputs):
             return self._launched.begin(inputs, beam)
+        most = BATCHES[-1]
+        *full, last = (inputs[i : i + most] for i in range(0, len(inputs), most))
+        found = [self._begin(each, beam)() for each in full]  # runs of a shape share their buffers
+        pending = self._begin(last, beam)
+        return (lambda: joined([*found, pending()])) if found else pending
+
+    def _begin(self, inputs: Sequence[DraftInput], beam: Beam) -> PendingCandidates:
+        """For as many sequences as a graph has at most."""
         batch = next(size for size in BATCHES if size >= len(inputs))
         new_tokens = max(NEW_TOKENS, NEW_TOKENS_EACH * batch)
         if sum(len(each.text.tokens) for each in inputs) > new_tokens:

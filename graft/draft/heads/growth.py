@@ -156,3 +156,12 @@ def with_roots(tokens: np.ndarray, parents: np.ndarray, logs: np.ndarray) -> Can
     whole = Candidates(np.zeros(size, np.int64), np.full(size, -1), np.zeros(size))
     whole.tokens[:, 1:], whole.parents[:, 1:], whole.logs[:, 1:] = tokens, parents, logs
     return whole
+
+
+def joined(parts: Sequence[Candidates]) -> Candidates:
+    """The candidates of several batches as one."""
+    tokens, parents, logs = (
+        np.concatenate([getattr(each, name) for each in parts])
+        for name in ("tokens", "parents", "logs")
+    )
+    return Candidates(tokens, parents, logs)

@@ -73,7 +73,8 @@ class Controller:
         self._ahead = False  # whether a plain step started before the tokens of the last arrived
         self._last: Arm | None = None  # arm of the last step, if it had the same sequences
         self._attached: set[int] = set()  # sequences that the model follows
-        self._unseen: list[TargetStep] = []  # steps that the drafters have not observed yet
+        # By sequence: steps that the drafters have not observed yet
+        self._unseen: dict[int, list[TargetStep]] = {}
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
@@ -130,14 +131,15 @@ class Controller:
             self._close_step(self._timer.begin(self._sequences))
             estimator, last = self._running
             self._running = estimator, replace(last, ahead=True, blocked_by=None)
-        self._unseen += steps
+        for step in steps:
+            self._unseen.setdefault(step.sequence, []).append(step)
         if self._attached or (self._running and self._running[1].arm is not Arm.PLAIN):
             self._show_unseen()
 
     def finish(self, sequence: int) -> None:
         """See Drafter."""
         self._timer.close()
-        self._show_unseen()
+        self._unseen.pop(sequence, None)
         self._drafter(sequence).finish(sequence)
         self._attached.discard(sequence)
 
@@ -148,12 +150,11 @@ class Controller:
         return self._drafter(item.sequence)
 
     def _attaches(self, context: DraftContext) -> bool:
-        """Whether the model follows a new sequence: it is the fastest arm, or may be tried."""
+        """Whether the model follows a new sequence: its arm can be afforded for some steps."""
         if self._model is None or len(context.prompt) < self._min_prompt:
             return False
-        arm, estimator = Arm.LOOKUP_AND_MODEL, self._decoding
-        loss = self._loss(arm, estimator)
-        return loss <= 0 or self._accounts[arm] >= MIN_STEPS * loss
+        arm = Arm.LOOKUP_AND_MODEL
+        return self._accounts[arm] >= MIN_STEPS * self._loss(arm, self._decoding)
 
     def _switch_to(self, contexts: list[DraftContext], *, prefills: bool) -> None:
         """Find the estimator of a step; a decision made for other sequences is dropped."""
@@ -184,12 +185,18 @@ class Controller:
         return self._last or None
 
     def _decide(self) -> Arm:
-        """Estimate, and choose the arm of the next step."""
-        self._show_unseen()
-        self._lookup.update_async()
+        """Estimate, and choose the arm of the next step; let its drafters catch up."""
         if self._ended:
             self._settle(*self._ended)
             self._ended = None
+        arm = self._next_arm()
+        if arm is not Arm.PLAIN:
+            self._show_unseen()
+            self._lookup.update_async()
+        return arm
+
+    def _next_arm(self) -> Arm:
+        """The best affordable arm or, now and then, one below it."""
         arm = self._best_affordable()
         if self._refreshing:  # the second plain step in a row runs ahead
             self._refreshing = False
@@ -205,13 +212,12 @@ class Controller:
         """The highest arm that loses nothing, or no more than its account holds."""
         following = not self._attached.isdisjoint(self._sequences)
         for arm in reversed(self._accounts):
-            if not self._estimator.knows(Arm(arm - 1)):
-                continue
             if arm is Arm.LOOKUP_AND_MODEL and not following:
                 continue
             if self._accounts[arm] >= self._loss(arm, self._estimator):
-                return arm
-            if arm is Arm.LOOKUP_AND_MODEL and self._estimator is self._decoding:
+                if self._estimator.knows(Arm(arm - 1)):
+                    return arm
+            elif arm is Arm.LOOKUP_AND_MODEL and self._estimator is self._decoding:
                 self._detach()
         return Arm.PLAIN
 
@@ -254,10 +260,10 @@ class Controller:
         return [trees[place] for place in range(len(contexts))]
 
     def _show_unseen(self) -> None:
-        if self._unseen:
-            unseen, self._unseen = self._unseen, []
-            for drafter, places in by_drafter(unseen, self._drafter_of):
-                drafter.observe([unseen[i] for i in places])
+        unseen = [step for steps in self._unseen.values() for step in steps]
+        self._unseen.clear()
+        for drafter, places in by_drafter(unseen, self._drafter_of):
+            drafter.observe([unseen[i] for i in places])
 
     def _detach(self) -> None:
         """The model stops following the running sequences: following costs time in every step."""

@@ -109,6 +109,12 @@ def test_drafts_of_variants_equal_launched_drafts(kind, options, device):
     assert_same(*case.both([None, sampler_of(SAMPLED)], SMALL, new_tokens=4))
 
 
+def test_large_batches_are_drafted_in_several_runs(monkeypatch):
+    monkeypatch.setattr("graft.draft.heads.graphed.BATCHES", (1, 2))
+    case = Case("eagle2", "cpu", [20, 5, 9])
+    assert_same(*case.both([None, sampler_of(SAMPLED), None], NARROW))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("kind", "layers"), [("eagle3", 1), ("eagle2", 1), ("longspec", 1), ("longspec", 2)]

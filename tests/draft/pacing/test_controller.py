@@ -1,5 +1,6 @@
 """The controller keeps its promise: drafting never costs more than ALPHA of plain decoding."""
 
+from collections import Counter
 from itertools import product
 
 import pytest
@@ -137,6 +138,14 @@ def test_copies_are_used_wherever_they_occur(workload, speedup):
     assert engine.plain_seconds / engine.seconds > speedup
 
 
+def test_model_lets_go_where_lookups_are_too_slow_to_be_compared_with():
+    """It follows no sequence for nothing: steps of sequences that it follows do not run ahead."""
+    engine = SimulatedEngine(host=20.0, model_seconds=0.5, between=0.5)
+    engine.answers(nothing, 20, batch=4)
+    assert ("detach", 1) in engine.model.calls
+    assert engine.seconds < (1 + ALPHA) * engine.plain_seconds + 20.0 + 2 * CONSTANT
+
+
 def test_good_model_runs_and_bad_model_is_detached():
     good, bad = SimulatedEngine(model_seconds=0.5), SimulatedEngine(model_seconds=2.0)
     good.answers(model_good, 20)
@@ -233,27 +242,36 @@ def test_kinds_of_steps_have_estimates_of_their_own():
     assert engine.share(1) < 0.5
 
 
-def test_drafter_has_observed_everything_when_it_proposes(monkeypatch):
-    engine, complete = SimulatedEngine(host=0.5), []
-    propose = engine.lookup.propose
+def test_drafter_has_observed_all_steps_of_a_sequence_when_it_proposes(monkeypatch):
+    engine, made, complete = SimulatedEngine(host=0.5), Counter(), []
+    propose, observe = engine.lookup.propose, engine.controller.observe
+
+    def counted(steps):
+        made.update(("step", step.sequence) for step in steps)
+        observe(steps)
 
     def checked(contexts, budget):
-        observed = sum(call == "step" for call, _ in engine.lookup.calls)
-        complete.append(observed == engine.steps.total())
+        mine = "step", contexts[0].sequence
+        complete.append(engine.lookup.calls.count(mine) == made[mine])
         return propose(contexts, budget)
 
+    monkeypatch.setattr(engine.controller, "observe", counted)
     monkeypatch.setattr(engine.lookup, "propose", checked)
     engine.answers(rarely, 10)
     assert len(complete) > 5
     assert all(complete)
 
 
-@pytest.mark.parametrize("model_seconds", [None, 0.5])
-def test_every_call_reaches_the_drafter_of_a_sequence(model_seconds):
-    engine = SimulatedEngine(model_seconds=model_seconds)
+def test_every_call_reaches_the_drafter_of_a_sequence():
+    engine = SimulatedEngine(model_seconds=0.5)
     engine.answers(nothing, length=2)
-    drafter = engine.lookup if model_seconds is None else engine.model
-    assert drafter.calls == [("start", 1), ("step", 1), ("step", 1), ("finish", 1)]
+    assert engine.model.calls == [("start", 1), ("step", 1), ("step", 1), ("finish", 1)]
+
+
+def test_lookups_observe_no_steps_of_an_answer_that_they_do_not_draft():
+    engine = SimulatedEngine()
+    engine.answers(nothing, length=2)
+    assert engine.lookup.calls == [("start", 1), ("finish", 1)]
 
 
 def test_model_does_not_follow_short_prompts():
