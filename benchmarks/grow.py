@@ -85,22 +85,40 @@ def grow_model(options: argparse.Namespace, random: torch.Generator) -> None:
 
 
 def grow_head(folder: Path, target: str, inner: int, out: Path, random: torch.Generator) -> None:
-    """A draft head with a wider MLP, for the grown target."""
+    """A draft head with a wider MLP, for the grown target; LongSpec's with its heads too."""
     small, checkpoint = read_head(folder).float(), locate(target)
     config = replace(
         small.config, inner=inner, target=checkpoint.name, fingerprint=checkpoint.fingerprint
     )
+    wider, copies = {"intermediate_size": inner}, 1
+    if config.kind == "longspec":
+        given = json.loads((checkpoint.folder / "config.json").read_text())
+        names = ("num_attention_heads", "num_key_value_heads", "head_dim")
+        wider |= {name: given[name] for name in names}
+        heads, kv_heads = wider["num_attention_heads"], wider["num_key_value_heads"]
+        copies = config.heads // config.kv_heads if heads == kv_heads else 1
+        config = replace(config, heads=heads, kv_heads=kv_heads)
     large = HEADS[config.kind](config)
     large.d2t.copy_(small.d2t)
     state = small.state_dict()
     for name, place in large.state_dict().items():
-        value = state[name]
-        if name.endswith(("gate_proj.weight", "up_proj.weight")):
-            value = _more_rows(value, inner, random)
-        elif name.endswith("down_proj.weight"):
-            value = _more_columns(value, inner)
-        place.copy_(value)
+        if name.startswith("cross_attn."):
+            place.copy_(_grown_cross(name, state[name], wider, config.cross_layers, random))
+        elif config.kind == "longspec" or ".mlp." in name:
+            place.copy_(_grown(f".{name}", state[name], wider, copies, random))
+        else:
+            place.copy_(state[name])
     write_head(out, large, dtype="bf16")
+
+
+def _grown_cross(
+    name: str, tensor: Tensor, wider: dict[str, int], layers: int, random: torch.Generator
+) -> Tensor:
+    """Of attention to the target's layers, each with its own heads."""
+    dim = 1 if "o_proj" in name else 0
+    parts = tensor.unflatten(dim, (layers, -1)).unbind(dim)
+    kind = name.replace("cross_attn", ".self_attn")
+    return torch.cat([_grown(kind, part, wider, 1, random) for part in parts], dim)
 
 
 def _by_layer(source: Path) -> Iterator[dict[str, Tensor]]:
@@ -118,7 +136,7 @@ def _by_layer(source: Path) -> Iterator[dict[str, Tensor]]:
 def _grown(
     name: str, tensor: Tensor, wider: dict[str, int], copies: int, random: torch.Generator
 ) -> Tensor:
-    size = wider["head_dim"]
+    size = wider.get("head_dim", 0)
     kind = name.rpartition(".self_attn.")[2] or name
     if kind.startswith(("k_proj", "v_proj")):
         tensor = tensor.unflatten(0, (-1, size)).repeat_interleave(copies, 0).flatten(0, 1)

@@ -6,9 +6,14 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from benchmarks import grow, grow_check
+from graft import SamplingParams, load
 from graft.bench.simulate.shapes import Shape, read_shape
+from graft.models.checkpoints.pretrained import locate
+from graft.models.heads.config import head_config
+from graft.models.heads.files import HEADS, write_head
 
 SHAPES = {"grown": (8, 4), "grown-kv": (8, 8)}  # heads, KV heads; the tiny model has 4 and 2
 
@@ -76,3 +81,25 @@ def test_step_time_is_within_a_tenth_of_the_real_shapes(seconds, passed):
 def test_kv_factor_of_both_shapes():
     shapes = [Shape("grown", 48, 8, 128, 28), Shape("grown-kv", 32, 32, 128, 28)]
     assert [grow_check.kv_factor(each, read_shape("llama-8b")) for each in shapes] == [1, 4]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("kind", ["eagle3", "longspec"])
+def test_grown_head_drafts_as_the_ungrown_one(grown, call, tiny_folder, tmp_path, kind, name):
+    network = AutoModelForCausalLM.from_pretrained(tiny_folder)
+    more = {"cross_layers": 2} if kind == "longspec" else {"feature_layers": (0, 1, -1)}
+    torch.manual_seed(3)
+    config = head_config(kind, locate(str(tiny_folder)), network.config, **more)
+    write_head(tmp_path / "head", HEADS[kind](config), dtype="fp32")
+    folder = grown(name)
+    options = {"model": tiny_folder, "grown": folder, "inner": 256, "device": "cpu"}
+    call(grow, head=tmp_path / "head", out=tmp_path / "large", **options)
+    stats = [
+        load(str(model), head=str(head), draft=kind, dtype="fp32")
+        .generate([3, 5, 7, 9] * 8, SamplingParams(max_tokens=48, temperature=0, ignore_eos=True))
+        .stats
+        for model, head in ((tiny_folder, tmp_path / "head"), (folder, tmp_path / "large"))
+    ]
+    assert stats[0].per_step_drafted == stats[1].per_step_drafted
+    assert sum(stats[0].per_step_accepted)
+    assert stats[0].per_step_accepted == stats[1].per_step_accepted
