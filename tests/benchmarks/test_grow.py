@@ -2,18 +2,19 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tiny_heads import tiny_head
 from transformers import AutoModelForCausalLM
 
 from benchmarks import grow, grow_check
 from graft import SamplingParams, load
 from graft.bench.simulate.shapes import Shape, read_shape
 from graft.models.checkpoints.pretrained import locate
-from graft.models.heads.config import head_config
-from graft.models.heads.files import HEADS, write_head
+from graft.models.heads.files import write_head
 
 SHAPES = {"grown": (8, 4), "grown-kv": (8, 8)}  # heads, KV heads; the tiny model has 4 and 2
 
@@ -87,10 +88,10 @@ def test_kv_factor_of_both_shapes():
 @pytest.mark.parametrize("kind", ["eagle3", "longspec"])
 def test_grown_head_drafts_as_the_ungrown_one(grown, call, tiny_folder, tmp_path, kind, name):
     network = AutoModelForCausalLM.from_pretrained(tiny_folder)
-    more = {"cross_layers": 2} if kind == "longspec" else {"feature_layers": (0, 1, -1)}
-    torch.manual_seed(3)
-    config = head_config(kind, locate(str(tiny_folder)), network.config, **more)
-    write_head(tmp_path / "head", HEADS[kind](config), dtype="fp32")
+    more = {"cross_layers": 2} if kind == "longspec" else {}
+    head, checkpoint = tiny_head(kind, network, **more), locate(str(tiny_folder))
+    head.config = replace(head.config, fingerprint=checkpoint.fingerprint)
+    write_head(tmp_path / "head", head, dtype="bf16")  # as grown heads are
     folder = grown(name)
     options = {"model": tiny_folder, "grown": folder, "inner": 256, "device": "cpu"}
     call(grow, head=tmp_path / "head", out=tmp_path / "large", **options)
