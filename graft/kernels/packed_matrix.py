@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from graft.kernels.product_triton import ProductPlan
 
 BLOCK = 128  # inputs of a block of codes of 4 bits at most: the first half are the low bits
+MIN_SEGMENT = 1024  # inputs: shorter segments cost more than they save ...
+MAX_SEGMENTS = 4  # ... and more than these cost long prompts too much
+# Outputs times segments whose sums, 16 of a warp, read a matrix at about full speed.
+MIN_SUMS = {8: 16 * 512, 4: 16 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,11 @@ class PackedMatrix:
         return f"{self.dtype} {bits} {len(self.scales)}"
 
     @property
+    def segments(self) -> int:
+        """See `product_triton.Matrix`."""
+        return packed_segments(*self.shape, four_bits=self.zeros is not None)
+
+    @property
     def factors(self) -> Tensor | None:
         """[O] float32 that sums are multiplied by; None where scales are part of `dense`."""
         return self.scales[0] if self.zeros is None and len(self.scales) == 1 else None
@@ -93,6 +102,19 @@ class PackedMatrix:
         from graft.kernels.packed_product_triton import packed_product
 
         return packed_product(x, self, **options)
+
+
+def packed_segments(outputs: int, depth: int, *, four_bits: bool) -> int:
+    """Segments of the inputs of a matrix: a warp's sums are added one after the other, so a matrix
+    with few outputs needs more of them than a dense one, whose weights take longer to read."""
+    wanted, segments = MIN_SUMS[4 if four_bits else 8], 1
+    while (
+        segments < MAX_SEGMENTS
+        and outputs * segments < wanted
+        and depth >= 2 * segments * MIN_SEGMENT
+    ):
+        segments *= 2
+    return segments
 
 
 def joined(parts: list[PackedMatrix]) -> PackedMatrix:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graft.kernels.fragment_matrix import OUTPUTS, WIDTH, FragmentMatrix
 from graft.kernels.launch import overlapped, wait
 from graft.kernels.packed_matrix import BLOCK, PackedMatrix
 from graft.kernels.product_triton import (
@@ -24,6 +25,8 @@ from graft.kernels.product_triton import (
 
 # A 16-bit float whose last mantissa bits count ones: its bits, and its value.
 MAGIC = {torch.float16: (0x6400, 1024), torch.bfloat16: (0x4300, 128)}
+_WIDTH = tl.constexpr(WIDTH)
+_TILE = tl.constexpr(OUTPUTS * WIDTH)
 
 
 def packed_plans(matrix: PackedMatrix, rows: int) -> list[ProductPlan]:
@@ -77,6 +80,20 @@ def widen(matrix: PackedMatrix) -> Tensor:
         matrix.codes, matrix.scales, matrix.zeros, dense, outputs, depth,
         OUTPUTS=32, DEPTH=block, GROUP=matrix.group, FOUR_BITS=four_bits,
         AFTER=matrix.factors is not None, MAGIC=magic, ONES=ones, **overlapped(matrix.device),
+    )  # fmt: skip
+    return dense
+
+
+def widen_fragments(matrix: FragmentMatrix) -> Tensor:
+    """`PackedMatrix.dense` of a matrix in fragment order."""
+    outputs, depth = matrix.shape
+    dense = torch.empty(outputs, depth, dtype=matrix.dtype, device=matrix.device)
+    codes = matrix.codes if matrix.four_bits else matrix.codes.view(torch.float8_e4m3fn)
+    tiles, parts, _ = codes.shape
+    _widen_fragments[(tiles, parts)](
+        codes, matrix.scales, dense, outputs, depth,
+        GROUP=matrix.group, FOUR_BITS=matrix.four_bits, AFTER=matrix.factors is not None,
+        MAGIC=MAGIC[matrix.dtype][0], **overlapped(matrix.device),
     )  # fmt: skip
     return dense
 
@@ -171,6 +188,35 @@ def _widen(
             dense.dtype.element_ty,
         )  # fmt: skip
         tl.store(dense + output[:, None] * depth + at, weight, known & inside)
+
+
+@triton.jit
+def _widen_fragments(
+    codes, scales, dense, outputs, depth, GROUP: tl.constexpr, FOUR_BITS: tl.constexpr,
+    AFTER: tl.constexpr, MAGIC: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A tile of `fragment_matrix`."""
+    tile, part = tl.program_id(0), tl.program_id(1)
+    wait(PDL)
+    place = tile.to(tl.int64) * tl.num_programs(1) + part
+    stored = tl.load(codes + place * _TILE + tl.arange(0, _TILE))
+    parts = tl.reshape(stored, [2, 8, 4, 2, 2, 2, 2])
+    code = tl.reshape(tl.permute(parts, (6, 1, 0, 3, 4, 2, 5)), [_TILE // _WIDTH, _WIDTH])
+    output = tile.to(tl.int64) * (_TILE // _WIDTH) + tl.arange(0, _TILE // _WIDTH)
+    start = part * (2 * _WIDTH if FOUR_BITS else _WIDTH)
+    scale_at = scales + (start // GROUP).to(tl.int64) * outputs + output
+    target = dense + output[:, None] * depth + start + tl.arange(0, _WIDTH)[None, :]
+    dtype = dense.dtype.element_ty
+    if FOUR_BITS:
+        word = tl.load(scale_at)
+        scale = (word & 0xFFFF).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        zero = (word >> 16).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        tl.store(target, _four_bits(code & 15, scale, zero, MAGIC))
+        tl.store(target + _WIDTH, _four_bits(code >> 4, scale, zero, MAGIC))
+    elif AFTER:
+        tl.store(target, code.to(dtype))
+    else:
+        tl.store(target, (code.to(tl.float32) * tl.load(scale_at)[:, None]).to(dtype))
 
 
 @triton.jit

@@ -27,7 +27,6 @@ from graft.kernels.product_triton import (
     Matrix,
     ProductPlan,
     segment_bounds,
-    segments_of,
 )
 
 log = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class ChosenProduct:
         self._biases = biases or [None] * len(weights)
         outputs, self._depth = self._weights[0].shape
         self._outputs = outputs // 2 if gated else outputs
-        self.segments = segments_of(outputs, self._depth) if cut else 1
+        self.segments = self._weights[0].segments if cut else 1
         self._ways: dict[int, ProductPlan | None] = {}  # by rows
         self._plans: dict[int, ProductPlan] = {}  # the fastest by rows of a tile
 

@@ -66,6 +66,10 @@ class Matrix(Protocol):
         """How it is stored."""
 
     @property
+    def segments(self) -> int:
+        """Of the inputs, where a product may be cut."""
+
+    @property
     def factors(self) -> Tensor | None:
         """[O] float32 that sums of `dense` are multiplied by."""
 
@@ -121,6 +125,11 @@ class DenseMatrix:
     def storage(self) -> str:
         """The dtype."""
         return f"{self.weight.dtype}"
+
+    @property
+    def segments(self) -> int:
+        """See Matrix."""
+        return segments_of(*self.shape)
 
     def dense(self) -> Tensor:
         """See Matrix."""
