@@ -11,7 +11,7 @@ Products are in `fragment_product_gluon`; the definition is `PackedMatrix.dense`
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class FragmentMatrix:
     codes: Tensor
     scales: Tensor
     dtype: torch.dtype
+
+    min_rows: ClassVar[int] = 8
 
     @property
     def four_bits(self) -> bool:

@@ -114,12 +114,13 @@ def _widen_four_bits(dtype: torch.dtype) -> str:
 
 def fragment_plans(rows: int, outputs: int) -> list[ProductPlan]:  # noqa: ARG001
     """Plans worth measuring, the likely best first."""
-    tile = min(tile_of(rows), MAX_ROWS)
+    tile = MIN_ROWS if rows <= MIN_ROWS else min(tile_of(rows), MAX_ROWS)
     if tile > 16:  # noqa: PLR2004
-        found = [(64, 4, 3), (128, 4, 3), (128, 8, 3)]
+        found = [(64, 128, 4, 3), (64, 128, 4, 4), (128, 128, 8, 3)]
     else:
-        found = [(64, 4, 4), (64, 4, 6), (32, 2, 6), (128, 4, 4), (128, 8, 4)]
-    return [ProductPlan(tile, made, BLOCK, warps, stages, True) for made, warps, stages in found]  # noqa: FBT003
+        found = [(64, 256, 4, 4), (64, 128, 4, 6), (32, 256, 2, 4), (32, 128, 2, 8)]
+        found += [(128, 128, 8, 4)]
+    return [ProductPlan(tile, *each, swapped=True) for each in found]
 
 
 def fragment_product(
@@ -147,8 +148,9 @@ def fragment_product(
         x, matrix.codes, matrix.scales.view(torch.int32), x if bias is None else bias, y,
         rows, outputs, columns, depth, span,
         ROWS=min(plan.rows, max(MIN_ROWS, triton.next_power_of_2(rows))),
-        TILES=plan.outputs // OUTPUTS, STAGES=plan.stages, GATED=gated, BIASED=bias is not None,
-        PARTIAL=segments > 1, **options_of(matrix), num_warps=plan.warps, **overlapped(x.device),
+        TILES=plan.outputs // OUTPUTS, STAGES=plan.stages,
+        BLOCKS=plan.depth // BLOCK if span % plan.depth == depth % plan.depth == 0 else 1,
+        GATED=gated, BIASED=bias is not None, PARTIAL=segments > 1, **options_of(matrix), num_warps=plan.warps, **overlapped(x.device),
     )  # fmt: skip
     return y
 
@@ -173,45 +175,50 @@ def _prefetch(place):
 
 
 @gluon.jit
-def _copy_weights(weights, stages, stage, block, scale_row, is_there, BYTES: gl.constexpr):
-    """Start the copies of a block of codes, and of their scales if they have stages."""
+def _copy_weights(weights, stages, stage, bytes_before, scale_rows, is_there):
+    """Start the copies of a stage's codes, and of their scales if they have stages."""
     async_copy.async_copy_global_to_shared(
-        stages[0].index(stage), weights[0] + block * BYTES, mask=is_there
+        stages[0].index(stage), weights[0] + bytes_before, mask=is_there
     )
     if len(stages) > 1:
-        async_copy.async_copy_global_to_shared(
-            stages[1].index(stage), weights[1] + scale_row, mask=is_there
-        )
+        # Four scales of a thread lie together: copies of 16 bytes pass by the L1 cache.
+        scale_at = gl.max_contiguous(gl.multiple_of(weights[1] + scale_rows, 16), 4)
+        async_copy.async_copy_global_to_shared(stages[1].index(stage), scale_at, mask=is_there)
 
 
 @gluon.jit
-def _stages(STAGES: gl.constexpr, TILES: gl.constexpr, BYTES: gl.constexpr, AFTER: gl.constexpr):
+def _stages(
+    STAGES: gl.constexpr, TILES: gl.constexpr, BLOCKS: gl.constexpr, BYTES: gl.constexpr,
+    AFTER: gl.constexpr,
+):  # fmt: skip
     """Shared memory for codes, and for scales where they are part of the weights."""
     codes = gl.allocate_shared_memory(
-        gl.uint8, [STAGES, TILES, BYTES], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+        gl.uint8, [STAGES, TILES, BLOCKS * BYTES], gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
     )
     if AFTER:
         return (codes,)
     else:
         scales = gl.allocate_shared_memory(
-            gl.int32, [STAGES, TILES * _OUTPUTS], gl.SwizzledSharedLayout(1, 1, 1, [0])
+            gl.int32, [STAGES, BLOCKS * TILES * _OUTPUTS], gl.SwizzledSharedLayout(1, 1, 1, [0])
         )
         return codes, scales
 
 
 @gluon.jit
-def _copy_block(
-    gate_at, up_at, row_at, is_row, gate_stages, up_stages, row_stages, block, count, first,
-    columns, STAGES: gl.constexpr, BYTES: gl.constexpr, GROUP: gl.constexpr, GATED: gl.constexpr,
+def _copy_step(
+    gate_at, up_at, row_at, is_row, gate_stages, up_stages, row_stages, step, count, scale_block,
+    columns, STAGES: gl.constexpr, BLOCKS: gl.constexpr, BYTES: gl.constexpr, GROUP: gl.constexpr,
+    GATED: gl.constexpr,
 ):  # fmt: skip
-    """Start the copies of a block of weights and rows into its stage; zeros beyond the last."""
-    stage, is_there = block % STAGES, block < count
-    scale_row = ((first + block) * _BLOCK // GROUP).to(gl.int64) * columns
-    _copy_weights(gate_at, gate_stages, stage, block, scale_row, is_there, BYTES)
+    """Start the copies of a step's weights and rows into its stage; zeros beyond the last step."""
+    stage, is_there = step % STAGES, step < count
+    bytes_before = step * BLOCKS * BYTES
+    scale_rows = ((scale_block + step * BLOCKS) * _BLOCK // GROUP).to(gl.int64) * columns
+    _copy_weights(gate_at, gate_stages, stage, bytes_before, scale_rows, is_there)
     if GATED:
-        _copy_weights(up_at, up_stages, stage, block, scale_row, is_there, BYTES)
+        _copy_weights(up_at, up_stages, stage, bytes_before, scale_rows, is_there)
     async_copy.async_copy_global_to_shared(
-        row_stages.index(stage), row_at + block * _BLOCK, mask=is_row & is_there
+        row_stages.index(stage), row_at + step * BLOCKS * _BLOCK, mask=is_row & is_there
     )
     async_copy.commit_group()
 
@@ -229,18 +236,20 @@ def _in_order(codes, TILES: gl.constexpr, BYTES: gl.constexpr, OPERAND: gl.const
 
 @gluon.jit
 def _multiply(
-    total, stages, rows, stage, TILES: gl.constexpr, BYTES: gl.constexpr,
+    total, stages, rows, stage, BLOCK: gl.constexpr, TILES: gl.constexpr, BYTES: gl.constexpr,
     FOUR_BITS: gl.constexpr, AFTER: gl.constexpr, WIDEN: gl.constexpr,
 ):  # fmt: skip
-    """The sums with the products of a block of inputs."""
+    """The sums with the products of a block of a stage."""
     OPERAND: gl.constexpr = gl.DotOperandLayout(0, total.type.layout, 2)
     ROWS: gl.constexpr = gl.DotOperandLayout(1, total.type.layout, 2)
     STORED: gl.constexpr = gl.BlockedLayout([1, 16], [1, 32], [gl.num_warps(), 1], [1, 0])
     SCALE: gl.constexpr = gl.SliceLayout(1, OPERAND)
-    found = _in_order(stages[0].index(stage).load(STORED), TILES, BYTES, OPERAND)
-    values = rows.index(stage)
+    held = stages[0].index(stage).slice(BLOCK * BYTES, BYTES, 1).load(STORED)
+    found = _in_order(held, TILES, BYTES, OPERAND)
+    values = rows.index(stage).slice(BLOCK * _BLOCK, _BLOCK, 1)
+    if not AFTER:
+        word = stages[1].index(stage).slice(BLOCK * TILES * _OUTPUTS, TILES * _OUTPUTS).load(SCALE)
     if FOUR_BITS:
-        word = stages[1].index(stage).load(SCALE)
         zero = (word >> 16) & 0xFFFF
         scale = word & 0xFFFF
         low, high = gl.inline_asm_elementwise(
@@ -257,8 +266,8 @@ def _multiply(
             )
         else:
             weight = gl.inline_asm_elementwise(
-                WIDEN, "=r,=r,r,r,r,r,r", [found, stages[1].index(stage).load(SCALE)[:, None]],
-                dtype=rows.dtype, is_pure=True, pack=4,
+                WIDEN, "=r,=r,r,r,r,r,r", [found, word[:, None]], dtype=rows.dtype, is_pure=True,
+                pack=4,
             )  # fmt: skip
         return mma_v2(weight, values.permute((1, 0)).load(ROWS), total)
 
@@ -295,9 +304,9 @@ def _store(
 @gluon.jit(do_not_specialize=["rows"])
 def _fragment_product(
     x, codes, scales, bias, y, rows, outputs, columns, depth, span,
-    ROWS: gl.constexpr, TILES: gl.constexpr, STAGES: gl.constexpr, GATED: gl.constexpr,
-    BIASED: gl.constexpr, PARTIAL: gl.constexpr, FOUR_BITS: gl.constexpr, AFTER: gl.constexpr,
-    GROUP: gl.constexpr, WIDEN: gl.constexpr, PDL: gl.constexpr,
+    ROWS: gl.constexpr, TILES: gl.constexpr, BLOCKS: gl.constexpr, STAGES: gl.constexpr,
+    GATED: gl.constexpr, BIASED: gl.constexpr, PARTIAL: gl.constexpr, FOUR_BITS: gl.constexpr,
+    AFTER: gl.constexpr, GROUP: gl.constexpr, WIDEN: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """A block of rows and outputs, over all inputs or one segment of them."""
     WARPS: gl.constexpr = gl.num_warps()
@@ -306,20 +315,21 @@ def _fragment_product(
     STORED: gl.constexpr = gl.BlockedLayout([1, 16], [1, 32], [WARPS, 1], [1, 0])
     LINE: gl.constexpr = gl.BlockedLayout([1, 1], [1, 32], [WARPS, 1], [1, 0])
     COPIED: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [WARPS, 1], [1, 0])
-    SCALED: gl.constexpr = gl.BlockedLayout([1], [32], [WARPS], [0])
+    SCALED: gl.constexpr = gl.BlockedLayout([4], [32], [WARPS], [0])
+    DEPTH: gl.constexpr = BLOCKS * _BLOCK  # inputs of a step
 
     segment = gl.program_id(2)
-    first = segment * span // _BLOCK
-    count = (gl.minimum(segment * span + span, depth) + _BLOCK - 1) // _BLOCK - first
+    first = segment * span
+    count = (gl.minimum(first + span, depth) - first) // DEPTH
     first_tile = gl.program_id(1) * TILES
     last_tile = outputs // _OUTPUTS - 1  # those beyond it read it again and are not stored
     tile_bytes = (depth // _BLOCK).to(gl.int64) * BYTES
     up_bytes = (outputs // _OUTPUTS).to(gl.int64) * tile_bytes
-    start = codes + first.to(gl.int64) * BYTES
+    start = codes + (first // _BLOCK).to(gl.int64) * BYTES
     if PDL:
         tile = gl.minimum(first_tile + gl.arange(0, TILES, gl.SliceLayout(1, LINE)), last_tile)
         line = 128 * gl.arange(0, _LINES, gl.SliceLayout(0, LINE))
-        line = gl.minimum(line, count * BYTES - 128)
+        line = gl.maximum(gl.minimum(line, count * BLOCKS * BYTES - 128), 0)
         place = start + tile.to(gl.int64)[:, None] * tile_bytes + line[None, :]
         _prefetch(place)
         if GATED:
@@ -327,44 +337,49 @@ def _fragment_product(
     wait(PDL)
 
     tile = gl.minimum(first_tile + gl.arange(0, TILES, gl.SliceLayout(1, STORED)), last_tile)
-    byte = gl.arange(0, BYTES, gl.SliceLayout(0, STORED))
+    byte = gl.arange(0, BLOCKS * BYTES, gl.SliceLayout(0, STORED))
     code_at = start + tile.to(gl.int64)[:, None] * tile_bytes + byte[None, :]
-    scaled = first_tile * _OUTPUTS + gl.arange(0, TILES * _OUTPUTS, SCALED)
-    scale_at = scales + gl.minimum(scaled, outputs - 1)
+    scaled = gl.arange(0, BLOCKS * TILES * _OUTPUTS, SCALED)
+    scale_block = first // _BLOCK + scaled // (TILES * _OUTPUTS)
+    scaled_tile = first_tile + scaled % (TILES * _OUTPUTS) // _OUTPUTS
+    scale_at = scales + gl.minimum(scaled_tile, last_tile) * _OUTPUTS + scaled % _OUTPUTS
     gate_at = (code_at, scale_at)
     up_at = (code_at + up_bytes, scale_at + outputs)
     copied = gl.program_id(0) * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, COPIED))
     is_row = (copied < rows)[:, None]
-    column = first * _BLOCK + gl.arange(0, _BLOCK, gl.SliceLayout(0, COPIED))
+    column = first + gl.arange(0, DEPTH, gl.SliceLayout(0, COPIED))
     row_at = x + copied.to(gl.int64)[:, None] * depth + column[None, :]
 
     row_stages = gl.allocate_shared_memory(
-        x.dtype.element_ty, [STAGES, ROWS, _BLOCK], gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
+        x.dtype.element_ty, [STAGES, ROWS, DEPTH], gl.SwizzledSharedLayout(8, 1, 8, [1, 0])
     )
-    gate_stages = _stages(STAGES, TILES, BYTES, AFTER)
+    gate_stages = _stages(STAGES, TILES, BLOCKS, BYTES, AFTER)
     up_stages = gate_stages
     if GATED:
-        up_stages = _stages(STAGES, TILES, BYTES, AFTER)
+        up_stages = _stages(STAGES, TILES, BLOCKS, BYTES, AFTER)
     total = gl.zeros([TILES * _OUTPUTS, ROWS], gl.float32, SUMS)
     up = total
-    for block in gl.static_range(STAGES - 1):
-        _copy_block(
-            gate_at, up_at, row_at, is_row, gate_stages, up_stages, row_stages, block, count, first,
-            columns, STAGES, BYTES, GROUP, GATED,
+    for step in gl.static_range(STAGES - 1):
+        _copy_step(
+            gate_at, up_at, row_at, is_row, gate_stages, up_stages, row_stages, step, count,
+            scale_block, columns, STAGES, BLOCKS, BYTES, GROUP, GATED,
         )  # fmt: skip
-    for block in range(0, count):
+    for step in range(0, count):
         async_copy.wait_group(STAGES - 2)
-        _synchronise()  # this block is there for all threads, and all have read the one before
-        _copy_block(
-            gate_at, up_at, row_at, is_row, gate_stages, up_stages, row_stages, block + STAGES - 1,
-            count, first, columns, STAGES, BYTES, GROUP, GATED,
+        _synchronise()  # this step's copies are there for all threads; all have read those before
+        _copy_step(
+            gate_at, up_at, row_at, is_row, gate_stages, up_stages, row_stages, step + STAGES - 1,
+            count, scale_block, columns, STAGES, BLOCKS, BYTES, GROUP, GATED,
         )  # fmt: skip
-        stage = block % STAGES
-        total = _multiply(
-            total, gate_stages, row_stages, stage, TILES, BYTES, FOUR_BITS, AFTER, WIDEN
-        )
-        if GATED:
-            up = _multiply(up, up_stages, row_stages, stage, TILES, BYTES, FOUR_BITS, AFTER, WIDEN)
+        stage = step % STAGES
+        for block in gl.static_range(BLOCKS):
+            total = _multiply(
+                total, gate_stages, row_stages, stage, block, TILES, BYTES, FOUR_BITS, AFTER, WIDEN
+            )
+            if GATED:
+                up = _multiply(
+                    up, up_stages, row_stages, stage, block, TILES, BYTES, FOUR_BITS, AFTER, WIDEN
+                )
     async_copy.wait_group(0)
     _store(
         total, up, x, scales, bias, y,

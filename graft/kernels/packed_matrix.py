@@ -5,7 +5,7 @@ imported where they are computed.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,8 @@ class PackedMatrix:
     scales: Tensor
     zeros: Tensor | None
     dtype: torch.dtype
+
+    min_rows: ClassVar[int] = 16
 
     @property
     def shape(self) -> tuple[int, int]:

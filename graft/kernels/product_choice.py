@@ -65,7 +65,7 @@ class ChosenProduct:
 
     def __call__(self, index: int, x: Tensor, out: Tensor | None = None) -> Tensor:
         """The product of rows x [N, I] with the matrix of a layer, in `out` if there is one."""
-        rows = max(len(x), FEW_ROWS)
+        rows = max(len(x), self._weights[0].min_rows)
         if rows not in self._ways:
             self._ways[rows] = self._choose(rows)
         return self._run(self._ways[rows], index, x, out)

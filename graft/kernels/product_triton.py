@@ -45,6 +45,8 @@ class ProductPlan:
 class Matrix(Protocol):
     """A matrix [O, I] of a product: dense, or quantised and multiplied as it is."""
 
+    min_rows: ClassVar[int]  # fewer take as long
+
     @property
     def shape(self) -> tuple[int, int]:
         """Outputs and inputs."""
@@ -99,6 +101,7 @@ class DenseMatrix:
     weight: Tensor
 
     factors: ClassVar[None] = None
+    min_rows: ClassVar[int] = FEW_ROWS
 
     @property
     def shape(self) -> tuple[int, int]:

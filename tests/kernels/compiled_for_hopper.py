@@ -145,7 +145,8 @@ def fragment_products() -> None:
             plan = gluon.fragment_plans(rows, 4096)[0]
             compiled = compile_kernel(
                 gluon._fragment_product, types=types | kind, aligned=True, warps=plan.warps,
-                ROWS=rows, TILES=plan.outputs // gluon.OUTPUTS, STAGES=plan.stages, GATED=gated,
+                ROWS=rows, TILES=plan.outputs // gluon.OUTPUTS, STAGES=plan.stages,
+                BLOCKS=plan.depth // gluon.BLOCK, GATED=gated,
                 BIASED=not partial, PARTIAL=partial, FOUR_BITS=four_bits, AFTER=after, GROUP=128,
                 WIDEN=widen(dtype), PDL=True,
             )  # fmt: skip
