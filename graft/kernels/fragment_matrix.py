@@ -3,9 +3,9 @@
 A tile has 16 outputs and 64 bytes of each: FP8 codes of 64 inputs, or pairs of 4-bit codes of 128
 (see `PackedMatrix`). A matrix instruction takes 16 x 16 weights: thread 4 g + t of a warp holds
 outputs g and g + 8 at inputs 2 t, 2 t + 1, 2 t + 8 and 2 t + 9. Of a tile it holds four such
-groups, 32 bytes. They are stored as two runs of 16 bytes, and a run of all 32 threads lies together,
-so a warp reads whole cache lines and no byte passes from one thread to another. The two bytes of an
-output stand two bytes apart: masks then put them into the halves of a register.
+groups, 32 bytes. They are stored as two runs of 16 bytes, and a run of all 32 threads lies
+together, so a warp reads whole cache lines and no byte passes from one thread to another. The two
+bytes of an output stand two bytes apart: masks then put them into the halves of a register.
 
 Products are in `fragment_product_gluon`; the definition is `PackedMatrix.dense`.
 """
@@ -35,9 +35,9 @@ FP8_NAN = 0x7F  # apart from the sign; widening by bits would make it a number
 class FragmentMatrix:
     """A quantised matrix [O, I] in fragment order, for products in 16 bits on Hopper.
 
-    `codes` uint8 [O / 16, bytes of an output / 64, 1024]. `scales` [G, O]: float32 of FP8 codes; of
-    4 bits int32, the scale in the low half and the zero, plus the value of the bits that make a code
-    a float, in the high half.
+    `codes` uint8 [O / 16, bytes of an output / 64, 1024]. `scales` [G, O]: float32 for FP8; int32
+    for 4 bits, the scale in the low half and in the high half the zero plus the value of the bits
+    that make a code a float.
     """
 
     codes: Tensor

@@ -1,9 +1,10 @@
 """Products of few rows with quantised matrices on Hopper, with the bits of `packed_product_triton`.
 
-Codes lie in fragment order (`fragment_matrix`). Asynchronous copies bring them, their scales and the
-rows into shared memory, several blocks of 128 inputs ahead; a thread then reads 16 bytes at a time
-and widens them in registers. Outputs are the first operand of the matrix instructions, so a product
-of one row multiplies 8 columns, not 64. Sums add the same inputs in the same order as Triton's.
+Codes lie in fragment order (`fragment_matrix`). Asynchronous copies bring them, their scales and
+the rows into shared memory, several steps of 128 or 256 inputs ahead. A thread reads 16 bytes of
+codes at a time and widens them in registers while the matrix units multiply those before. Outputs
+are the first operand of the matrix instructions, so a product of one row computes 8, not 64. Sums
+add the same inputs in the same order as Triton's.
 
 Nothing is read that may be unwritten: copies beyond a segment or beyond the rows fill with zeros,
 weights and rows are copied after the kernel in front has ended, and before that weights are only
@@ -150,7 +151,8 @@ def fragment_product(
         ROWS=min(plan.rows, max(MIN_ROWS, triton.next_power_of_2(rows))),
         TILES=plan.outputs // OUTPUTS, STAGES=plan.stages,
         BLOCKS=plan.depth // BLOCK if span % plan.depth == depth % plan.depth == 0 else 1,
-        GATED=gated, BIASED=bias is not None, PARTIAL=segments > 1, **options_of(matrix), num_warps=plan.warps, **overlapped(x.device),
+        GATED=gated, BIASED=bias is not None, PARTIAL=segments > 1, **options_of(matrix),
+        num_warps=plan.warps, **overlapped(x.device),
     )  # fmt: skip
     return y
 
@@ -160,7 +162,7 @@ def options_of(matrix: FragmentMatrix) -> dict[str, object]:
     after = matrix.factors is not None
     make = _widen_four_bits if matrix.four_bits else _widen_fp8 if after else _widen_fp8_blocks
     return {
-        "FOUR_BITS": matrix.four_bits, "AFTER": after, "GROUP": matrix.group,
+        "FOUR_BITS": matrix.four_bits, "AFTER": after, "GROUP": BLOCK if after else matrix.group,
         "WIDEN": make(matrix.dtype),
     }  # fmt: skip
 
@@ -273,6 +275,15 @@ def _multiply(
 
 
 @gluon.jit
+def _scaled(total, scale):
+    """Sums times their output's scale: see `packed_product_triton._scaled`."""
+    return gl.inline_asm_elementwise(
+        "mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, scale.to(gl.float32, bitcast=True)[:, None]],
+        dtype=gl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
 def _store(
     total, up, x, scales, bias, y, output, row, rows, outputs, segment,
     AFTER: gl.constexpr, BIASED: gl.constexpr, GATED: gl.constexpr, PARTIAL: gl.constexpr,
@@ -281,11 +292,9 @@ def _store(
     dtype: gl.constexpr = x.dtype.element_ty
     is_output = output < outputs
     if AFTER:
-        total *= gl.load(scales + output, is_output, 0).to(gl.float32, bitcast=True)[:, None]
+        total = _scaled(total, gl.load(scales + output, is_output, 0))
         if GATED:
-            up *= gl.load(scales + outputs + output, is_output, 0).to(gl.float32, bitcast=True)[
-                :, None
-            ]
+            up = _scaled(up, gl.load(scales + outputs + output, is_output, 0))
     known = is_output[:, None] & (row < rows)[None, :]
     place = y + row[None, :].to(gl.int64) * outputs + output[:, None]
     if PARTIAL:

@@ -64,7 +64,7 @@ def packed_product(
         DEPTH=2 * matrix.codes.shape[2] if matrix.zeros is not None else plan.depth,
         GROUP=matrix.group, FOUR_BITS=matrix.zeros is not None, AFTER=matrix.factors is not None,
         MAGIC=magic, ONES=ones, SWAPPED=plan.swapped, BIASED=bias is not None, GATED=gated,
-        PARTIAL=segments > 1, num_warps=plan.warps, **overlapped(x.device),
+        PARTIAL=segments > 1, COMPILED=x.is_cuda, num_warps=plan.warps, **overlapped(x.device),
     )  # fmt: skip
     return y
 
@@ -104,7 +104,7 @@ def _packed_product(
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, STAGES: tl.constexpr, DEPTH: tl.constexpr,
     GROUP: tl.constexpr, FOUR_BITS: tl.constexpr, AFTER: tl.constexpr, MAGIC: tl.constexpr,
     ONES: tl.constexpr, SWAPPED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    PARTIAL: tl.constexpr, PDL: tl.constexpr,
+    PARTIAL: tl.constexpr, COMPILED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A block of rows and outputs, over all inputs or one segment of them."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -152,9 +152,9 @@ def _packed_product(
                 )  # fmt: skip
                 up = accumulate(up, values, weight, SWAPPED)
     if AFTER:
-        total *= _factors(scales + gate, SWAPPED)
+        total = _scaled(total, _factors(scales + gate, SWAPPED), COMPILED)
         if GATED:
-            up *= _factors(scales + other, SWAPPED)
+            up = _scaled(up, _factors(scales + other, SWAPPED), COMPILED)
     store_product(
         total, up, x, bias, y, row, output, rows, outputs, segment, SWAPPED, BIASED, GATED, PARTIAL
     )
@@ -195,7 +195,7 @@ def _widen_fragments(
     codes, scales, dense, outputs, depth, GROUP: tl.constexpr, FOUR_BITS: tl.constexpr,
     AFTER: tl.constexpr, MAGIC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A tile of `fragment_matrix`."""
+    """A tile of a matrix in fragment order, see `fragment_matrix.restore`."""
     tile, part = tl.program_id(0), tl.program_id(1)
     wait(PDL)
     place = tile.to(tl.int64) * tl.num_programs(1) + part
@@ -252,6 +252,19 @@ def _load_fp8(
     else:
         group = (start // GROUP).to(tl.int64) * columns + output
         return (code.to(tl.float32) * tl.load(scales + group)[:, None]).to(DTYPE)
+
+
+@triton.jit
+def _scaled(total, factors, COMPILED: tl.constexpr):
+    """Sums times factors, rounded: the compiler must not fuse this with adding a bias, which it
+    does or not depending on the layout. The interpreter has no assembler."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(
+            "mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, factors], dtype=tl.float32, is_pure=True,
+            pack=1,
+        )  # fmt: skip
+    else:
+        return total * factors
 
 
 @triton.jit

@@ -119,7 +119,8 @@ def packed_products() -> None:
         for swapped, gated in ((True, False), (False, True)):
             compile_kernel(
                 packed_product_triton._packed_product, types=types, ROWS=16, STAGES=4,
-                SWAPPED=swapped, BIASED=not gated, GATED=gated, PARTIAL=False, **sizes, **four,
+                SWAPPED=swapped, BIASED=not gated, GATED=gated, PARTIAL=False, COMPILED=True, **sizes,
+                **four,
             )  # fmt: skip
         compile_kernel(
             packed_product_triton._widen, types={**types, "dense": "*bf16"}, **sizes, **four
@@ -151,7 +152,9 @@ def fragment_products() -> None:
                 WIDEN=widen(dtype), PDL=True,
             )  # fmt: skip
             copies = re.findall(r"cp\.async\.\w+\.shared\.global[^;]*", compiled.asm["ptx"])
-            assert copies, "weights and rows are copied asynchronously"
+            past_l1 = [each for each in copies if ".cg." in each and "0x10," in each]
+            assert copies == past_l1, "weights and rows are copied 16 bytes at a time"
+            assert copies
         compile_kernel(
             packed_product_triton._widen_fragments,
             types={

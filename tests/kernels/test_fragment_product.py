@@ -118,7 +118,9 @@ def widened(matrix: FragmentMatrix) -> Tensor:
     return dense
 
 
-def fill(dense: Tensor, matrix: FragmentMatrix, program: str, at: tuple[int, int, int, int]) -> None:
+def fill(
+    dense: Tensor, matrix: FragmentMatrix, program: str, at: tuple[int, int, int, int]
+) -> None:
     tile, part, lane, index = at
     code = as_word(word_of(matrix.codes, *at))
     start = part * (128 if matrix.four_bits else 64)
