@@ -119,8 +119,8 @@ def packed_products() -> None:
         for swapped, gated in ((True, False), (False, True)):
             compile_kernel(
                 packed_product_triton._packed_product, types=types, ROWS=16, STAGES=4,
-                SWAPPED=swapped, BIASED=not gated, GATED=gated, PARTIAL=False, COMPILED=True, **sizes,
-                **four,
+                SWAPPED=swapped, BIASED=not gated, GATED=gated, PARTIAL=False, COMPILED=True,
+                **sizes, **four,
             )  # fmt: skip
         compile_kernel(
             packed_product_triton._widen, types={**types, "dense": "*bf16"}, **sizes, **four
