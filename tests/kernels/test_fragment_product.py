@@ -9,7 +9,7 @@ from torch import Tensor
 
 pytest.importorskip("triton.experimental.gluon", reason="Gluon is not installed")
 
-from test_packed_product import packed, reference
+from tiny_packed import packed, reference
 
 from graft.kernels import fragment_matrix
 from graft.kernels import fragment_product_gluon as gluon
