@@ -5,7 +5,7 @@ imported where they are computed.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from graft.kernels.product_triton import ProductPlan
 
 BLOCK = 128  # inputs of a block of codes of 4 bits at most: the first half are the low bits
+MIN_SEGMENT = 1024  # inputs: shorter segments cost more than they save ...
+MAX_SEGMENTS = 4  # ... and more than these cost long prompts too much
+# Outputs times segments whose sums, 16 of a warp, read a matrix at about full speed.
+MIN_SUMS = {8: 16 * 512, 4: 16 * 1024}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class PackedMatrix:
     scales: Tensor
     zeros: Tensor | None
     dtype: torch.dtype
+
+    min_rows: ClassVar[int] = 16
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -59,6 +65,11 @@ class PackedMatrix:
         """Bits of a code and inputs of a scale."""
         bits = "fp8" if self.zeros is None else "int4"
         return f"{self.dtype} {bits} {len(self.scales)}"
+
+    @property
+    def segments(self) -> int:
+        """See `product_triton.Matrix`."""
+        return packed_segments(*self.shape, four_bits=self.zeros is not None)
 
     @property
     def factors(self) -> Tensor | None:
@@ -93,6 +104,19 @@ class PackedMatrix:
         from graft.kernels.packed_product_triton import packed_product
 
         return packed_product(x, self, **options)
+
+
+def packed_segments(outputs: int, depth: int, *, four_bits: bool) -> int:
+    """Segments of the inputs of a matrix: a warp's sums are added one after the other, so a matrix
+    with few outputs needs more of them than a dense one, whose weights take longer to read."""
+    wanted, segments = MIN_SUMS[4 if four_bits else 8], 1
+    while (
+        segments < MAX_SEGMENTS
+        and outputs * segments < wanted
+        and depth >= 2 * segments * MIN_SEGMENT
+    ):
+        segments *= 2
+    return segments
 
 
 def joined(parts: list[PackedMatrix]) -> PackedMatrix:

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from graft.kernels.fragment_matrix import OUTPUTS, WIDTH, FragmentMatrix
 from graft.kernels.launch import overlapped, wait
 from graft.kernels.packed_matrix import BLOCK, PackedMatrix
 from graft.kernels.product_triton import (
@@ -24,6 +25,8 @@ from graft.kernels.product_triton import (
 
 # A 16-bit float whose last mantissa bits count ones: its bits, and its value.
 MAGIC = {torch.float16: (0x6400, 1024), torch.bfloat16: (0x4300, 128)}
+_WIDTH = tl.constexpr(WIDTH)
+_TILE = tl.constexpr(OUTPUTS * WIDTH)
 
 
 def packed_plans(matrix: PackedMatrix, rows: int) -> list[ProductPlan]:
@@ -61,7 +64,7 @@ def packed_product(
         DEPTH=2 * matrix.codes.shape[2] if matrix.zeros is not None else plan.depth,
         GROUP=matrix.group, FOUR_BITS=matrix.zeros is not None, AFTER=matrix.factors is not None,
         MAGIC=magic, ONES=ones, SWAPPED=plan.swapped, BIASED=bias is not None, GATED=gated,
-        PARTIAL=segments > 1, num_warps=plan.warps, **overlapped(x.device),
+        PARTIAL=segments > 1, COMPILED=x.is_cuda, num_warps=plan.warps, **overlapped(x.device),
     )  # fmt: skip
     return y
 
@@ -81,13 +84,27 @@ def widen(matrix: PackedMatrix) -> Tensor:
     return dense
 
 
+def widen_fragments(matrix: FragmentMatrix) -> Tensor:
+    """`PackedMatrix.dense` of a matrix in fragment order."""
+    outputs, depth = matrix.shape
+    dense = torch.empty(outputs, depth, dtype=matrix.dtype, device=matrix.device)
+    codes = matrix.codes if matrix.four_bits else matrix.codes.view(torch.float8_e4m3fn)
+    tiles, parts, _ = codes.shape
+    _widen_fragments[(tiles, parts)](
+        codes, matrix.scales, dense, outputs, depth,
+        GROUP=matrix.group, FOUR_BITS=matrix.four_bits, AFTER=matrix.factors is not None,
+        MAGIC=MAGIC[matrix.dtype][0], **overlapped(matrix.device),
+    )  # fmt: skip
+    return dense
+
+
 @triton.jit(do_not_specialize=["rows"])
 def _packed_product(
     x, codes, scales, zeros, bias, y, rows, outputs, columns, depth, span,
     ROWS: tl.constexpr, OUTPUTS: tl.constexpr, STAGES: tl.constexpr, DEPTH: tl.constexpr,
     GROUP: tl.constexpr, FOUR_BITS: tl.constexpr, AFTER: tl.constexpr, MAGIC: tl.constexpr,
     ONES: tl.constexpr, SWAPPED: tl.constexpr, BIASED: tl.constexpr, GATED: tl.constexpr,
-    PARTIAL: tl.constexpr, PDL: tl.constexpr,
+    PARTIAL: tl.constexpr, COMPILED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """A block of rows and outputs, over all inputs or one segment of them."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -135,9 +152,9 @@ def _packed_product(
                 )  # fmt: skip
                 up = accumulate(up, values, weight, SWAPPED)
     if AFTER:
-        total *= _factors(scales + gate, SWAPPED)
+        total = _scaled(total, _factors(scales + gate, SWAPPED), COMPILED)
         if GATED:
-            up *= _factors(scales + other, SWAPPED)
+            up = _scaled(up, _factors(scales + other, SWAPPED), COMPILED)
     store_product(
         total, up, x, bias, y, row, output, rows, outputs, segment, SWAPPED, BIASED, GATED, PARTIAL
     )
@@ -174,6 +191,35 @@ def _widen(
 
 
 @triton.jit
+def _widen_fragments(
+    codes, scales, dense, outputs, depth, GROUP: tl.constexpr, FOUR_BITS: tl.constexpr,
+    AFTER: tl.constexpr, MAGIC: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A tile of a matrix in fragment order, see `fragment_matrix.restore`."""
+    tile, part = tl.program_id(0), tl.program_id(1)
+    wait(PDL)
+    place = tile.to(tl.int64) * tl.num_programs(1) + part
+    stored = tl.load(codes + place * _TILE + tl.arange(0, _TILE))
+    parts = tl.reshape(stored, [2, 8, 4, 2, 2, 2, 2])
+    code = tl.reshape(tl.permute(parts, (6, 1, 0, 3, 4, 2, 5)), [_TILE // _WIDTH, _WIDTH])
+    output = tile.to(tl.int64) * (_TILE // _WIDTH) + tl.arange(0, _TILE // _WIDTH)
+    start = part * (2 * _WIDTH if FOUR_BITS else _WIDTH)
+    scale_at = scales + (start // GROUP).to(tl.int64) * outputs + output
+    target = dense + output[:, None] * depth + start + tl.arange(0, _WIDTH)[None, :]
+    dtype = dense.dtype.element_ty
+    if FOUR_BITS:
+        word = tl.load(scale_at)
+        scale = (word & 0xFFFF).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        zero = (word >> 16).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        tl.store(target, _four_bits(code & 15, scale, zero, MAGIC))
+        tl.store(target + _WIDTH, _four_bits(code >> 4, scale, zero, MAGIC))
+    elif AFTER:
+        tl.store(target, code.to(dtype))
+    else:
+        tl.store(target, (code.to(tl.float32) * tl.load(scale_at)[:, None]).to(dtype))
+
+
+@triton.jit
 def _load_pairs(
     codes, scales, zeros, output, start, columns, DEPTH: tl.constexpr, GROUP: tl.constexpr,
     ONES: tl.constexpr,
@@ -206,6 +252,19 @@ def _load_fp8(
     else:
         group = (start // GROUP).to(tl.int64) * columns + output
         return (code.to(tl.float32) * tl.load(scales + group)[:, None]).to(DTYPE)
+
+
+@triton.jit
+def _scaled(total, factors, COMPILED: tl.constexpr):
+    """Sums times factors, rounded: the compiler must not fuse this with adding a bias, which it
+    does or not depending on the layout. The interpreter has no assembler."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(
+            "mul.rn.f32 $0, $1, $2;", "=f,f,f", [total, factors], dtype=tl.float32, is_pure=True,
+            pack=1,
+        )  # fmt: skip
+    else:
+        return total * factors
 
 
 @triton.jit

@@ -27,7 +27,6 @@ from graft.kernels.product_triton import (
     Matrix,
     ProductPlan,
     segment_bounds,
-    segments_of,
 )
 
 log = logging.getLogger(__name__)
@@ -60,13 +59,13 @@ class ChosenProduct:
         self._biases = biases or [None] * len(weights)
         outputs, self._depth = self._weights[0].shape
         self._outputs = outputs // 2 if gated else outputs
-        self.segments = segments_of(outputs, self._depth) if cut else 1
+        self.segments = self._weights[0].segments if cut else 1
         self._ways: dict[int, ProductPlan | None] = {}  # by rows
         self._plans: dict[int, ProductPlan] = {}  # the fastest by rows of a tile
 
     def __call__(self, index: int, x: Tensor, out: Tensor | None = None) -> Tensor:
         """The product of rows x [N, I] with the matrix of a layer, in `out` if there is one."""
-        rows = max(len(x), FEW_ROWS)
+        rows = max(len(x), self._weights[0].min_rows)
         if rows not in self._ways:
             self._ways[rows] = self._choose(rows)
         return self._run(self._ways[rows], index, x, out)

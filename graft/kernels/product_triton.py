@@ -45,6 +45,8 @@ class ProductPlan:
 class Matrix(Protocol):
     """A matrix [O, I] of a product: dense, or quantised and multiplied as it is."""
 
+    min_rows: ClassVar[int]  # fewer take as long
+
     @property
     def shape(self) -> tuple[int, int]:
         """Outputs and inputs."""
@@ -64,6 +66,10 @@ class Matrix(Protocol):
     @property
     def storage(self) -> str:
         """How it is stored."""
+
+    @property
+    def segments(self) -> int:
+        """Of the inputs, where a product may be cut."""
 
     @property
     def factors(self) -> Tensor | None:
@@ -95,6 +101,7 @@ class DenseMatrix:
     weight: Tensor
 
     factors: ClassVar[None] = None
+    min_rows: ClassVar[int] = FEW_ROWS
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,6 +128,11 @@ class DenseMatrix:
     def storage(self) -> str:
         """The dtype."""
         return f"{self.weight.dtype}"
+
+    @property
+    def segments(self) -> int:
+        """See Matrix."""
+        return segments_of(*self.shape)
 
     def dense(self) -> Tensor:
         """See Matrix."""

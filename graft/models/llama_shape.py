@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graft.kernels.fragment_matrix import for_device
 from graft.kernels.packed_matrix import joined
 from graft.models.int8 import codes_of, is_plain, is_symmetric_int8, scales_of
 from graft.models.rope import STATIC_ROPE, Rope
@@ -35,7 +36,8 @@ class ProductScales:
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """One decoder layer; products are stored [out, in], on a GPU also as `PackedMatrix`."""
+    """One decoder layer; products are stored [out, in], on a GPU also as `PackedMatrix`
+    or `FragmentMatrix`."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -271,7 +273,10 @@ def fused_codes(
     weights: list[Tensor],
 ) -> tuple[tuple[Tensor, Tensor, Tensor, Tensor], ProductScales | None]:
     """The fused weights, int8 codes with their scales where they are quantised."""
-    if is_plain(weights[0]) or not isinstance(weights[0], Tensor):
+    if not isinstance(weights[0], Tensor):  # packed matrices
+        qkv, output, gate_up, down = map(for_device, fused(weights))
+        return (qkv, output, gate_up, down), None
+    if is_plain(weights[0]):
         return fused(weights), None
     scales = ProductScales(*fused([scales_of(weight) for weight in weights]))
     return fused([codes_of(weight) for weight in weights]), scales

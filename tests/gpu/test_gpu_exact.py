@@ -14,6 +14,7 @@ from tiny_architectures import build, config_of
 from tiny_quantised import LAYOUTS
 from transformers import PretrainedConfig
 
+from graft.kernels.fragment_matrix import FragmentMatrix, for_device
 from graft.kernels.packed_matrix import PackedMatrix
 from graft.models.arena import Extent
 from graft.models.forward_choice import build_forward
@@ -43,9 +44,9 @@ def packed(weights: LlamaWeights, layout: str, dtype: torch.dtype) -> LlamaWeigh
     settings, quantise = LAYOUTS[layout]
     layout_read = layout_of(SimpleNamespace(quantization_config=settings)).read
 
-    def matrix(weight: torch.Tensor) -> PackedMatrix:
+    def matrix(weight: torch.Tensor) -> PackedMatrix | FragmentMatrix:
         parts = quantise(weight.float().cpu())[0]
-        return layout_read(lambda suffix: parts[suffix].to(DEVICE), dtype)
+        return for_device(layout_read(lambda suffix: parts[suffix].to(DEVICE), dtype))
 
     names = ("qkv", "output", "gate_up", "down")
     layers = [

@@ -1,8 +1,10 @@
 """Compiles the Triton kernels for a Hopper GPU, which need not be there; prints the names."""
 
+import re
 import sys
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -14,6 +16,7 @@ from graft.kernels import (
     copy_triton,
     decoder_triton,
     experts_triton,
+    fragment_product_gluon,
     hook_triton,
     level_attention_triton,
     packed_product_triton,
@@ -34,19 +37,33 @@ TYPES = {name: kind for kind, names in POINTERS.items() for name in names}
 HEADS = {"GROUP": 3, "HEADS": 9, "SIZE": 80, "PADDED": 128, "PRECISION": "tf32"}
 
 
-def compile_kernel(kernel: Any, *, types: dict[str, str] | None = None, **constants: Any) -> None:
-    """Arguments that are neither constants nor known by name are integers."""
+def compile_kernel(
+    kernel: Any,
+    *,
+    types: dict[str, str] | None = None,
+    aligned: bool = False,
+    warps: int = 4,
+    **constants: Any,
+) -> Any:
+    """Arguments that are neither constants nor known by name are integers. If `aligned`, all of
+    them are multiples of 16, as Triton finds at a launch."""
     known = {**TYPES, **(types or {})}
     signature = {
         name: "constexpr" if name in constants else known.get(name, "i32")
         for name in kernel.arg_names
     }
     places = {(kernel.arg_names.index(name),): value for name, value in constants.items()}
-    options = {"num_warps": 4, "launch_pdl": bool(constants.get("PDL"))}
+    options = {"num_warps": warps, "launch_pdl": bool(constants.get("PDL"))}
     make = GluonASTSource if kernel.is_gluon() else ASTSource
-    source = make(kernel, signature, constexprs=places)
-    triton.compile(source, target=TARGET, options=options)
+    attributes = {
+        (place,): [["tt.divisibility", 16]]
+        for place, name in enumerate(kernel.arg_names)
+        if aligned and name not in constants
+    }
+    source = make(kernel, signature, constexprs=places, attrs=attributes)
+    compiled = triton.compile(source, target=TARGET, options=options)
     sys.stdout.write(f"{kernel.__name__}\n")
+    return compiled
 
 
 def attention() -> None:
@@ -102,11 +119,51 @@ def packed_products() -> None:
         for swapped, gated in ((True, False), (False, True)):
             compile_kernel(
                 packed_product_triton._packed_product, types=types, ROWS=16, STAGES=4,
-                SWAPPED=swapped, BIASED=not gated, GATED=gated, PARTIAL=False, **sizes, **four,
+                SWAPPED=swapped, BIASED=not gated, GATED=gated, PARTIAL=False, COMPILED=True,
+                **sizes, **four,
             )  # fmt: skip
         compile_kernel(
             packed_product_triton._widen, types={**types, "dense": "*bf16"}, **sizes, **four
         )
+
+
+def fragment_products() -> None:
+    """With FP8 and 4 bits, gated and cut, for one row and for many."""
+    gluon = fragment_product_gluon
+    kinds = {
+        (False, True): gluon._widen_fp8,
+        (False, False): gluon._widen_fp8_blocks,
+        (True, False): gluon._widen_four_bits,
+    }
+    types = {"codes": "*u8", "scales": "*i32", "rows": "i32"}
+    for (four_bits, after), widen in kinds.items():
+        for rows, gated, partial, dtype in (
+            (8, False, True, torch.bfloat16),
+            (64, True, False, torch.float16),
+        ):
+            kind = {"x": "*bf16" if dtype == torch.bfloat16 else "*fp16"}
+            kind |= {"bias": kind["x"], "y": "*fp32" if partial else kind["x"]}
+            plan = gluon.fragment_plans(rows, 4096)[0]
+            compiled = compile_kernel(
+                gluon._fragment_product, types=types | kind, aligned=True, warps=plan.warps,
+                ROWS=rows, TILES=plan.outputs // gluon.OUTPUTS, STAGES=plan.stages,
+                BLOCKS=plan.depth // gluon.BLOCK, GATED=gated,
+                BIASED=not partial, PARTIAL=partial, FOUR_BITS=four_bits, AFTER=after, GROUP=128,
+                WIDEN=widen(dtype), PDL=True,
+            )  # fmt: skip
+            copies = re.findall(r"cp\.async\.\w+\.shared\.global[^;]*", compiled.asm["ptx"])
+            past_l1 = [each for each in copies if ".cg." in each and "0x10," in each]
+            assert copies == past_l1, "weights and rows are copied 16 bytes at a time"
+            assert copies
+        compile_kernel(
+            packed_product_triton._widen_fragments,
+            types={
+                "codes": "*u8" if four_bits else "*fp8e4nv",
+                "scales": "*i32" if four_bits else "*fp32",
+                "dense": "*bf16",
+            },
+            GROUP=128, FOUR_BITS=four_bits, AFTER=after, MAGIC=0x4300, PDL=True,
+        )  # fmt: skip
 
 
 def between_products() -> None:
@@ -159,4 +216,5 @@ if __name__ == "__main__":
     chunk_attention()
     products()
     packed_products()
+    fragment_products()
     between_products()

@@ -6,12 +6,13 @@ import torch
 
 pytest.importorskip("triton", reason="triton is not installed")
 
+from tiny_packed import DEVICE, packed, reference
+
 from graft.kernels.decoder_triton import swiglu
 from graft.kernels.packed_matrix import PackedMatrix, joined, pack_four_bits
 from graft.kernels.packed_product_triton import widen
 from graft.kernels.product_triton import ProductPlan, product
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
 KINDS = ("fp8", "fp8 blocks", "4 bits", "4 bits, groups of 32", "4 bits, one group")
 PLANS = {
@@ -21,32 +22,6 @@ PLANS = {
 all_plans = pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 all_kinds = pytest.mark.parametrize("kind", KINDS)
 dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=str)
-
-
-def packed(kind: str, outputs: int, depth: int, dtype: torch.dtype, seed: int = 0) -> PackedMatrix:
-    random = torch.Generator().manual_seed(seed)
-
-    def uniform(*shape: int) -> torch.Tensor:
-        return torch.rand(shape, generator=random)
-
-    if kind.startswith("fp8"):
-        groups = depth // 128 if "blocks" in kind else 1
-        codes = ((uniform(outputs, depth) - 0.5) * 4).to(torch.float8_e4m3fn)
-        matrix = PackedMatrix(codes, uniform(groups, outputs) + 0.5, None, dtype)
-    else:
-        group = 32 if "32" in kind else depth if "one" in kind else 128
-        codes = torch.randint(16, (outputs, depth), generator=random, dtype=torch.uint8)
-        zeros = torch.randint(16, (depth // group, outputs), generator=random).to(dtype)
-        scales = (uniform(depth // group, outputs) + 0.5).to(dtype)
-        matrix = PackedMatrix(pack_four_bits(codes, group), scales, zeros, dtype)
-    parts = (x if x is None else x.to(DEVICE) for x in (matrix.codes, matrix.scales, matrix.zeros))
-    return PackedMatrix(*parts, dtype)
-
-
-def reference(matrix: PackedMatrix) -> torch.Tensor:
-    """By definition, on the CPU."""
-    parts = (x if x is None else x.cpu() for x in (matrix.codes, matrix.scales, matrix.zeros))
-    return PackedMatrix(*parts, matrix.dtype).dense().to(DEVICE)
 
 
 def inputs(rows: int, depth: int, dtype: torch.dtype) -> torch.Tensor:
