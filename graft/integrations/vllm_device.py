@@ -12,6 +12,7 @@ every request has all of them replays no CUDA graph of the whole model. `registe
 - the search: the latest longest match of up to 16 tokens, with measured acceptance rates;
 - the trimming: all requests get the same number of draft tokens, chosen one step ahead by
   `DraftWidth`, and the host waits for nothing. A plain step has none;
+- copies of lengths and counts that a plain step does not need;
 - the rounding of graph sizes to multiples of 1 + num_speculative_tokens with cudagraph_mode FULL,
   which needs none: so a plain step replays the graph that vLLM without speculation replays.
 
@@ -21,7 +22,7 @@ vLLM finds `register` by its plug-in entry point; without GRAFT_VLLM=1 nothing i
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 SWITCH = "GRAFT_VLLM"
 METHOD = "ngram_gpu"
 PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts for
-DECAY = 0.999  # per step, of what was observed
+DECAY = 0.999  # per step with drafts, of what was observed
+PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
+SEARCHED = 2  # plain steps per search
 WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
 
 
@@ -51,40 +54,98 @@ class DeviceDrafts:
         length = torch.arange(lengths, device=device, dtype=torch.float32)
         prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
         self._most, self._state = most, DraftState(rows, prior, DECAY, device)
+        self._none = torch.empty(rows, 0, dtype=torch.int32, device=device)
+        self._places: dict[str, int] = {}
+        self._plain = 0  # steps in a row
+
+    def follow(
+        self,
+        places: Mapping[str, int],
+        new: Set[str],
+        text: "Tensor",
+        known: "Tensor",
+        lengths: Sequence[int],
+    ) -> None:
+        """Let rows of text [R, M] belong to the requests that now have these places.
+
+        Rows of requests that were there move. Those of new ones get the first `lengths[place]`
+        tokens of `known` [R, M], which is on the host.
+        """
+        if not new and places == self._places:
+            return
+        moves = [
+            (before, place)
+            for name, place in places.items()
+            if name not in new and (before := self._places.get(name)) not in (None, place)
+        ]
+        if moves:
+            source, target = self._on_device(moves).unbind(1)
+            for each in (text, self._state.lengths, self._state.matched, self._state.drafted):
+                each[target] = each[source]
+        fresh = [(places[name], int(lengths[places[name]])) for name in new if name in places]
+        for place, length in fresh:
+            tokens = known[place, :length]
+            pinned = tokens.pin_memory() if text.is_cuda else tokens
+            text[place, :length].copy_(pinned, non_blocking=True)
+        if fresh:
+            target, count = self._on_device(fresh).unbind(1)
+            self._state.lengths[target] = count.to(self._state.lengths.dtype)
+            self._state.drafted[target] = 0
+        self._places = dict(places)
+
+    def append(
+        self, sampled: "Tensor", discarded: "Tensor", text: "Tensor", vocabulary: int
+    ) -> "tuple[Tensor, Tensor, Tensor]":
+        """See `append_sampled`."""
+        from graft.kernels.copy_triton import append_sampled
+
+        return append_sampled(sampled, discarded, text, self._state, vocabulary, self._most + 1)
 
     def propose(
-        self, drafted: int, lengths: "Tensor", text: "Tensor", new: "Tensor", counts: "Tensor"
-    ) -> "tuple[Tensor, Tensor]":
-        """Draft tokens [B, drafted], and the acceptance rates [B] that drafts have had, also of
-        no tokens, in units of 1 / RATE_UNIT.
+        self, drafted: int, text: "Tensor", counts: "Tensor"
+    ) -> "tuple[Tensor, Tensor | None]":
+        """Draft tokens [B, drafted] for rows of text that have counts [B] of new tokens, and the
+        acceptance rates [B] that drafts have had, also of no tokens, in units of 1 / RATE_UNIT.
 
-        `text` [B, M] has rows of these lengths [B]; counts [B] of the new tokens [B, T] are
-        appended to it first. A row without a match or a new token has rate 0 and tokens 0.
+        A row without a match or a new token has rate 0 and tokens 0. Without draft tokens only
+        one of SEARCHED steps has rates.
         """
-        from graft.kernels.copy_triton import append_tokens, draft_copies
+        from graft.kernels.copy_triton import draft_copies
 
-        append_tokens(text, lengths, new, counts, self._state, self._most + 1)
+        self._plain = 0 if drafted else self._plain + 1
+        if self._plain:
+            if self._plain % SEARCHED:
+                return self._none[: len(counts)], None
+            self._state.seen.lerp_(self._state.prior, 1 - PLAIN_DECAY)
         return draft_copies(text, counts, self._state, drafted, self._most)
 
     def warm_up(self, text: "Tensor") -> None:
-        """Compile the kernels for texts of that shape."""
+        """Compile the kernels for texts of that shape; the first row of it is overwritten."""
         import torch
 
-        from graft.kernels.copy_triton import count_sampled
-
-        one = torch.ones(1, dtype=torch.int32, device=text.device)
+        sampled = torch.ones(1, self._most + 1, dtype=torch.int32, device=text.device)
         discarded = torch.zeros(1, dtype=torch.bool, device=text.device)
-        for drafted in (0, self._most):
-            _, counts, new = count_sampled(one[:, None], discarded, text, one, 2, self._most + 1)
-            self.propose(drafted, one, text[:1], new, counts)
+        for drafted in (self._most, *[0] * SEARCHED):
+            for columns in (1, self._most + 1):
+                _, counts, _ = self.append(sampled[:, :columns].contiguous(), discarded, text, 2)
+            self.propose(drafted, text, counts)
         self._state.seen.copy_(self._state.prior)
         self._state.drafted.zero_()
+        self._plain = 0
+
+    def _on_device(self, pairs: list[tuple[int, int]]) -> "Tensor":
+        import torch
+
+        device = self._none.device
+        found = torch.tensor(pairs, pin_memory=device.type == "cuda")
+        return found.to(device, non_blocking=True)
 
 
-class Rates:
-    """The acceptance rates that the device last reported to this process."""
+class Shared:
+    """What vLLM's functions of this process cannot pass on."""
 
-    latest: list[float] | None = None
+    rates: list[float] | None = None  # the acceptance rates that the device last reported
+    proposer: Any = None
 
 
 def read_rates(
@@ -93,79 +154,103 @@ def read_rates(
     scheduler_output: object,  # noqa: ARG001  nothing is trimmed
     places: Mapping[str, int],
 ) -> None:
-    """Takes the place of vLLM's trimming: read what is there, of the last step or the one before.
+    """Takes the place of vLLM's trimming: read what is there, of the last step or one before.
 
     The device may write meanwhile; the rates choose the next width and nothing else.
     """
     from graft.kernels.copy_triton import RATE_UNIT
 
     found = reported[: len(places)].tolist()  # at first anything
-    Rates.latest = [min(max(each, 0), RATE_UNIT) / RATE_UNIT for each in found]
+    Shared.rates = [min(max(each, 0), RATE_UNIT) / RATE_UNIT for each in found]
+
+
+def follow_rows(
+    input_batch: Any,  # noqa: ANN401
+    token_ids_gpu: "Tensor",
+    num_tokens_no_spec_gpu: object,  # noqa: ARG001  the proposer has its own
+    new_reqs: Sequence[Any],
+    *_: object,
+    **__: object,
+) -> None:
+    """Takes the place of vLLM's update of texts and lengths on the device."""
+    Shared.proposer.follow(
+        input_batch.req_id_to_index,
+        {request.req_id for request in new_reqs},
+        token_ids_gpu,
+        input_batch.token_ids_cpu_tensor,
+        input_batch.num_tokens_no_spec,
+    )
 
 
 def proposer_of(base: type[Any]) -> type[Any]:
     """vLLM's class of proposers for `ngram_gpu` with our search."""
 
     class DeviceProposer(base):
-        def __init__(self, vllm_config: Any, device: "torch.device", runner: object = None) -> None:  # noqa: ANN401, ARG002
+        def __init__(self, vllm_config: Any, device: "torch.device", runner: Any = None) -> None:  # noqa: ANN401
             import torch
 
             config = vllm_config.speculative_config
+            _refuse_drafts_on_the_host(config)
             self.k, self.device = config.num_speculative_tokens, device
             self.max_model_len = vllm_config.model_config.max_model_len
             rows = vllm_config.scheduler_config.max_num_seqs
             self._drafts = DeviceDrafts(self.k, rows, device)
             text = torch.zeros(1, self.max_model_len, dtype=torch.int32, device=device)
             self._drafts.warm_up(text)
+            self._columns, self._runner = 1, runner
+            if runner is not None:
+                self._copy_counts = runner._copy_valid_sampled_token_count
+                runner._copy_valid_sampled_token_count = self._copy_counts_of_drafts
+            Shared.proposer = self
 
         def load_model(self, *_: object, **__: object) -> None:
             pass
 
-        def propose(  # noqa: PLR0913  vLLM's contract
-            self,
-            num_speculative_tokens: int,
-            num_tokens_no_spec: "Tensor",
-            token_ids_gpu: "Tensor",
-            valid_sampled_token_ids_gpu: "Tensor",
-            valid_sampled_tokens_count: "Tensor",
-        ) -> "tuple[Tensor, Tensor]":
-            return self._drafts.propose(
-                min(num_speculative_tokens, self.k),
-                num_tokens_no_spec,
-                token_ids_gpu,
-                valid_sampled_token_ids_gpu,
-                valid_sampled_tokens_count,
-            )
+        def follow(self, *rows: Any) -> None:  # noqa: ANN401
+            """See `DeviceDrafts.follow`. vLLM corrects its own lengths request by request; where
+            they are does not matter, and on the host that takes no launches."""
+            if self._runner is not None and self._runner.num_tokens_no_spec_gpu.is_cuda:
+                self._runner.num_tokens_no_spec_gpu = self._runner.num_tokens_no_spec_gpu.cpu()
+            self._drafts.follow(*rows)
 
         def update_token_ids_ngram(  # noqa: PLR0913  vLLM's contract
             self,
-            sampled_token_ids: Any,  # noqa: ANN401  tensor or lists
+            sampled_token_ids: "Tensor",
             gpu_input_batch: Any,  # noqa: ANN401
             token_ids_gpu: "Tensor",
-            num_tokens_no_spec: "Tensor",
+            num_tokens_no_spec: object,  # noqa: ARG002
             discard_request_mask: "Tensor",
         ) -> "tuple[Tensor, Tensor, Tensor]":
-            """In one launch; vLLM's own takes a dozen."""
-            from graft.kernels.copy_triton import count_sampled
-
-            if isinstance(sampled_token_ids, list):
-                return super().update_token_ids_ngram(
-                    sampled_token_ids,
-                    gpu_input_batch,
-                    token_ids_gpu,
-                    num_tokens_no_spec,
-                    discard_request_mask,
-                )
-            return count_sampled(
-                sampled_token_ids,
-                discard_request_mask,
-                token_ids_gpu,
-                num_tokens_no_spec,
-                gpu_input_batch.vocab_size,
-                self.k + 1,
+            self._columns = sampled_token_ids.shape[1]
+            return self._drafts.append(
+                sampled_token_ids, discard_request_mask, token_ids_gpu, gpu_input_batch.vocab_size
             )
 
+        def propose(  # noqa: PLR0913  vLLM's contract
+            self,
+            num_speculative_tokens: int,
+            num_tokens_no_spec: object,  # noqa: ARG002
+            token_ids_gpu: "Tensor",
+            valid_sampled_token_ids_gpu: object,  # noqa: ARG002  appended already
+            valid_sampled_tokens_count: "Tensor",
+        ) -> "tuple[Tensor, Tensor | None]":
+            drafted = min(num_speculative_tokens, self.k)
+            return self._drafts.propose(drafted, token_ids_gpu, valid_sampled_tokens_count)
+
+        def _copy_counts_of_drafts(self, last: "Tensor", counts: "Tensor") -> None:
+            """vLLM's method of the runner, for steps with drafts. Others have one token each, so
+            that the next step takes the scheduler's lengths."""
+            if self._columns > 1:
+                self._copy_counts(last, counts)
+            else:
+                self._runner.input_batch.prev_sampled_token_ids = last.unsqueeze(1)
+
     return DeviceProposer
+
+
+def _refuse_drafts_on_the_host(config: Any) -> None:  # noqa: ANN401
+    if getattr(config, "disable_padded_drafter_batch", False):
+        raise InputError(f"{SWITCH}=1 needs disable_padded_drafter_batch=False")
 
 
 def scheduler_of(base: type[Any]) -> type[Any]:
@@ -182,7 +267,7 @@ def scheduler_of(base: type[Any]) -> type[Any]:
         def _update_after_schedule(self, scheduler_output: Any) -> None:  # noqa: ANN401
             if self._draft_width is not None:
                 scheduler_output.num_spec_tokens_to_schedule = self._draft_width.choose(
-                    len(scheduler_output.num_scheduled_tokens), Rates.latest
+                    len(scheduler_output.num_scheduled_tokens), Shared.rates
                 )
             super()._update_after_schedule(scheduler_output)
 
@@ -238,6 +323,7 @@ def register() -> None:
         found, scheduler = search.NgramProposerGPU, async_scheduler.AsyncScheduler
         resolve = CompilationConfig.resolve_cudagraph_mode_and_sizes
         _ = search.update_scheduler_for_invalid_drafts, scheduler._update_after_schedule
+        _ = search.update_ngram_gpu_tensors_incremental
     except (ImportError, AttributeError) as error:
         raise InputError(
             f"{SWITCH}=1 needs a vLLM with the speculative method {METHOD}, such as 0.24"
@@ -247,6 +333,7 @@ def register() -> None:
     replaced = {
         "NgramProposerGPU": proposer_of(found),
         "update_scheduler_for_invalid_drafts": read_rates,
+        "update_ngram_gpu_tensors_incremental": follow_rows,
     }
     vars(search).update(replaced)
     runner = sys.modules.get("vllm.v1.worker.gpu_model_runner")

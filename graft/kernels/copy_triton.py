@@ -1,8 +1,8 @@
 """Copies found on the device: for every row of a batch the latest longest match of its last tokens.
 
-Nothing waits for the host, and a step takes four launches: `count_sampled` reads what was sampled,
-`append_tokens` adds it to the text and counts the fate of the last drafts, `search` finds matches
-in parallel parts, and `draft_copies` writes the tokens behind them.
+Nothing waits for the host, and a step takes three launches: `append_sampled` adds what was sampled
+to the text and counts the fate of the last drafts, `_search` finds matches in parallel parts, and
+`_draft_copies` writes the tokens behind them.
 """
 
 import torch
@@ -16,96 +16,6 @@ OBSERVED = 64  # rows whose last drafts are counted at a time
 RATE_UNIT = 1024  # acceptance rates leave the device as integers of 1 / RATE_UNIT
 
 
-def count_sampled(
-    sampled: Tensor, discarded: Tensor, text: Tensor, lengths: Tensor, vocabulary: int, width: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of sampled tokens [B, T], T <= width, the last valid one [B], their number [B], and they
-    themselves with -1 for the others; a row without one gets the last token of its text.
-
-    Rows that are `discarded` [B] have none. -1 and tokens beyond the vocabulary are not valid.
-    """
-    rows, columns = sampled.shape
-    valid = torch.empty(rows, columns, dtype=sampled.dtype, device=sampled.device)
-    counts = torch.empty(rows, dtype=torch.int32, device=sampled.device)
-    last = torch.empty(rows, dtype=text.dtype, device=sampled.device)
-    _count_sampled[(rows,)](
-        sampled, discarded, text, lengths, valid, counts, last, text.stride(0), sampled.stride(0),
-        columns, vocabulary, WIDTH=triton.next_power_of_2(width), num_warps=1,
-    )  # fmt: skip
-    return last, counts, valid
-
-
-@triton.jit(do_not_specialize=["sampled_row", "columns"])
-def _count_sampled(
-    sampled, discarded, text, lengths, valid, counts, last, text_row, sampled_row, columns,
-    vocabulary, WIDTH: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    place = tl.arange(0, WIDTH)
-    token = tl.load(sampled + row * sampled_row + place, place < columns, other=-1)
-    token = tl.where(tl.load(discarded + row), -1, token)
-    count = tl.sum(((token != -1) & (token < vocabulary)).to(tl.int32), 0)
-    tl.store(valid + row * columns + place, token, place < columns)
-    tl.store(counts + row, count)
-    before = tl.load(text + row * text_row + tl.maximum(tl.load(lengths + row) - 1, 0))
-    final = tl.sum(tl.where(place == count - 1, token, 0), 0)
-    tl.store(last + row, tl.where(count > 0, final.to(before.dtype), before))
-
-
-def append_tokens(
-    text: Tensor, lengths: Tensor, new: Tensor, counts: Tensor, state: "DraftState", width: int
-) -> None:
-    """Write the first counts [B] of the new tokens [B, T], T <= width, behind rows of text [B, M]
-    with these lengths [B]; -1 is no token, and what does not fit is left out.
-
-    Then the text has lengths `state.lengths`, and `state.seen` has what became of the last drafts.
-    """
-    rows, columns = new.shape
-    _append_tokens[(rows + 1,)](
-        text, lengths, new, counts, state.lengths, state.best, state.seen, state.prior,
-        state.matched, state.drafted, rows, text.stride(0), text.shape[1], new.stride(0), columns,
-        state.decay, WIDTH=triton.next_power_of_2(width), OBSERVED=OBSERVED,
-        LENGTHS=state.seen.shape[1], num_warps=4,
-    )  # fmt: skip
-
-
-@triton.jit(do_not_specialize=["rows", "new_row", "columns"])
-def _append_tokens(
-    text, lengths, new, counts, now, best, seen, prior, matched, drafted, rows, text_row, most,
-    new_row, columns, decay, WIDTH: tl.constexpr, OBSERVED: tl.constexpr, LENGTHS: tl.constexpr,
-):  # fmt: skip
-    """A program per row, and one that counts accepted and rejected tokens by match length."""
-    row = tl.program_id(0).to(tl.int64)
-    if row < rows:
-        place = tl.arange(0, WIDTH)
-        token = tl.load(new + row * new_row + place, place < columns, other=-1)
-        length, count = tl.load(lengths + row), tl.load(counts + row)
-        target = length + place
-        wanted = (place < count) & (token >= 0) & (target < most)
-        tl.store(text + row * text_row + target, token.to(text.dtype.element_ty), wanted)
-        tl.store(now + row, tl.minimum(length + count, most).to(tl.int32))
-        tl.store(best + row, tl.zeros((), tl.int64))
-    else:
-        kind = tl.arange(0, LENGTHS)
-        taken = tl.zeros((LENGTHS,), tl.float32)
-        missed = tl.zeros((LENGTHS,), tl.float32)
-        for first in range(0, rows, OBSERVED):
-            other = first + tl.arange(0, OBSERVED)
-            inside = other < rows
-            sampled = tl.load(counts + other, inside, other=0)
-            tried = tl.load(drafted + other, inside, other=0)
-            accepted = tl.minimum(tl.maximum(sampled - 1, 0), tried)
-            rejected = (accepted < tried) & (sampled > 0)
-            same = tl.load(matched + other, inside, other=0)[:, None] == kind[None, :]
-            taken += tl.sum(tl.where(same, accepted[:, None], 0).to(tl.float32), 0)
-            missed += tl.sum(tl.where(same, rejected.to(tl.int32)[:, None], 0).to(tl.float32), 0)
-        for fate in tl.static_range(2):
-            entry = fate * LENGTHS + kind
-            usual = tl.load(prior + entry)
-            kept = usual + decay * (tl.load(seen + entry) - usual)
-            tl.store(seen + entry, kept + (taken if fate == 0 else missed))
-
-
 class DraftState:
     """What stays on the device between steps, for at most so many rows."""
 
@@ -117,16 +27,98 @@ class DraftState:
         )
 
 
+def append_sampled(  # noqa: PLR0913
+    sampled: Tensor,
+    discarded: Tensor,
+    text: Tensor,
+    state: DraftState,
+    vocabulary: int,
+    max_columns: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the valid ones of the sampled tokens [B, T] behind rows of text [>= B, M] with lengths
+    `state.lengths`, which grow. What does not fit is left out.
+
+    Returns the last valid token [B] of each row, or else the last of its text; the number [B] of
+    valid ones; and the sampled tokens with -1 for those of rows that are `discarded` [>= B]. -1 and
+    tokens beyond the vocabulary are not valid. `state.seen` counts what became of the last drafts.
+    """
+    rows, columns = sampled.shape
+    valid = torch.empty(rows, columns, dtype=sampled.dtype, device=sampled.device)
+    counts = torch.empty(rows, dtype=torch.int32, device=sampled.device)
+    last = torch.empty(rows, dtype=text.dtype, device=sampled.device)
+    _append_sampled[(rows,)](
+        sampled, discarded, text, state.lengths, valid, counts, last, state.best, text.stride(0),
+        text.shape[1], sampled.stride(0), columns, vocabulary,
+        WIDTH=triton.next_power_of_2(max_columns), num_warps=1,
+    )  # fmt: skip
+    if columns > 1:  # of a step with drafts
+        _observe[(1,)](
+            counts, state.seen, state.prior, state.matched, state.drafted, rows, state.decay,
+            OBSERVED=OBSERVED, LENGTHS=state.seen.shape[1], num_warps=4,
+        )  # fmt: skip
+    return last, counts, valid
+
+
+@triton.jit(do_not_specialize=["sampled_row", "columns"])
+def _append_sampled(
+    sampled, discarded, text, lengths, valid, counts, last, best, text_row, most, sampled_row,
+    columns, vocabulary, WIDTH: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, WIDTH)
+    token = tl.load(sampled + row * sampled_row + place, place < columns, other=-1)
+    token = tl.where(tl.load(discarded + row), -1, token)
+    count = tl.sum(((token != -1) & (token < vocabulary)).to(tl.int32), 0)
+    tl.store(valid + row * columns + place, token, place < columns)
+    tl.store(counts + row, count)
+    length = tl.load(lengths + row)
+    start = text + row * text_row
+    before = tl.load(start + tl.maximum(length - 1, 0))
+    final = tl.sum(tl.where(place == count - 1, token, 0), 0)
+    tl.store(last + row, tl.where(count > 0, final.to(before.dtype), before))
+    target = length + place
+    wanted = (place < count) & (token >= 0) & (target < most)
+    tl.store(start + target, token.to(text.dtype.element_ty), wanted)
+    tl.store(lengths + row, tl.minimum(length + count, most))
+    tl.store(best + row, tl.zeros((), tl.int64))
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _observe(
+    counts, seen, prior, matched, drafted, rows, decay, OBSERVED: tl.constexpr,
+    LENGTHS: tl.constexpr,
+):  # fmt: skip
+    """Accepted and rejected tokens by match length; one program, so that sums have one order."""
+    kind = tl.arange(0, LENGTHS)
+    taken = tl.zeros((LENGTHS,), tl.float32)
+    missed = tl.zeros((LENGTHS,), tl.float32)
+    for first in range(0, rows, OBSERVED):
+        row = first + tl.arange(0, OBSERVED)
+        inside = row < rows
+        count = tl.load(counts + row, inside, other=0)
+        tried = tl.load(drafted + row, inside, other=0)
+        accepted = tl.minimum(tl.maximum(count - 1, 0), tried)
+        rejected = (accepted < tried) & (count > 0)
+        same = tl.load(matched + row, inside, other=0)[:, None] == kind[None, :]
+        taken += tl.sum(tl.where(same, accepted[:, None], 0).to(tl.float32), 0)
+        missed += tl.sum(tl.where(same, rejected.to(tl.int32)[:, None], 0).to(tl.float32), 0)
+    for fate in tl.static_range(2):
+        entry = fate * LENGTHS + kind
+        usual = tl.load(prior + entry)
+        kept = usual + decay * (tl.load(seen + entry) - usual)
+        tl.store(seen + entry, kept + (taken if fate == 0 else missed))
+
+
 def draft_copies(
     text: Tensor, counts: Tensor, state: DraftState, drafted: int, most: int
 ) -> tuple[Tensor, Tensor]:
-    """Drafts [B, drafted], drafted <= most, of rows of text [B, M] with lengths `state.lengths`,
-    and the acceptance rates [B] of their tokens in units of 1 / RATE_UNIT.
+    """Drafts [B, drafted], drafted <= most, of rows of text [>= B, M] with lengths
+    `state.lengths`, and the acceptance rates [B] of their tokens in units of 1 / RATE_UNIT.
 
     Of several longest matches the last counts. A draft that reaches the end of the text goes on
     from its own beginning. A row without a match, or without a new token, has zeros.
     """
-    rows, longest = text.shape
+    rows, longest = len(counts), text.shape[1]
     _search[(rows, triton.cdiv(longest, BLOCK))](
         text, state.lengths, state.best, text.stride(0), LONGEST=LONGEST, BLOCK=BLOCK, num_warps=4
     )

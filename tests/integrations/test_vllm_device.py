@@ -11,7 +11,14 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.errors import InputError
 from graft.integrations import vllm_device
-from graft.integrations.vllm_device import DeviceDrafts, Rates, read_rates, register
+from graft.integrations.vllm_device import (
+    SEARCHED,
+    DeviceDrafts,
+    Shared,
+    follow_rows,
+    read_rates,
+    register,
+)
 from graft.kernels.copy_triton import RATE_UNIT
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -25,26 +32,24 @@ class Rows:
     def __init__(self, texts: list[list[int]], prompts: list[int]) -> None:
         self.texts, self.lengths = texts, list(prompts)
         self.text = torch.zeros(len(texts), LENGTH, dtype=torch.int32, device=DEVICE)
+        self.known = torch.zeros(len(texts), LENGTH, dtype=torch.int32)
         for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
-            self.text[row, :prompt] = torch.tensor(text[:prompt])
+            self.known[row, :prompt] = torch.tensor(text[:prompt])
         self.rates, self.accepted, self.steps = [], 0, 0
 
     def step(self, drafts: DeviceDrafts, draft: list[list[int]]) -> list[list[int]]:
         """Verify drafts: the accepted tokens and one more; then the next drafts."""
         width = max(map(len, draft)) + 1
         new = torch.full((len(draft), width), -1, dtype=torch.int32)
-        counts = torch.zeros(len(draft), dtype=torch.int32)
         for row, tokens in enumerate(draft):
             rest = self.texts[row][self.lengths[row] :]
             same = next((i for i, x in enumerate(tokens) if x != rest[i]), len(tokens))
             new[row, : same + 1] = torch.tensor(rest[: same + 1])
-            counts[row] = same + 1
+            self.lengths[row] += same + 1
             self.accepted += same
-        lengths = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
-        found, rates = drafts.propose(
-            DRAFTED, lengths, self.text, new.to(DEVICE), counts.to(DEVICE)
-        )
-        self.lengths = [a + int(b) for a, b in zip(self.lengths, counts, strict=True)]
+        kept = torch.zeros(len(draft), dtype=torch.bool, device=DEVICE)
+        _, counts, _ = drafts.append(new.to(DEVICE), kept, self.text, 1000)
+        found, rates = drafts.propose(DRAFTED, self.text, counts)
         self.steps += 1
         for row, text in enumerate(self.texts):
             assert self.text[row, : self.lengths[row]].tolist() == text[: self.lengths[row]]
@@ -57,6 +62,8 @@ class Rows:
 def run(texts: list[list[int]], prompts: list[int], tokens: int) -> Rows:
     rows, drafts = Rows(texts, prompts), DeviceDrafts(DRAFTED, 4, DEVICE)
     draft: list[list[int]] = [[] for _ in texts]
+    places = {str(row): row for row in range(len(texts))}
+    drafts.follow(places, set(places), rows.text, rows.known, prompts)
     while min(rows.lengths) < min(prompts) + tokens:
         draft = rows.step(drafts, draft)
     return rows
@@ -86,28 +93,78 @@ def test_misleading_matches_get_low_rates():
     assert min(at_the_new_token) < 0.3
 
 
+def started(text: list[int], *, warm: bool = False) -> tuple[DeviceDrafts, torch.Tensor]:
+    drafts = DeviceDrafts(DRAFTED, 4, DEVICE)
+    if warm:
+        drafts.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE))
+    known = torch.tensor([text])
+    on_device = torch.zeros(4, LENGTH, dtype=torch.int32, device=DEVICE)
+    drafts.follow({"a": 0}, {"a"}, on_device, known, [len(text)])
+    return drafts, on_device
+
+
+def sample(drafts: DeviceDrafts, text: torch.Tensor, *tokens: int) -> torch.Tensor:
+    sampled = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)[:, None]
+    return drafts.append(sampled, sampled[:, 0] < 0, text, 1000)[1]
+
+
 def test_warming_up_leaves_no_trace():
-    warm, cold = (DeviceDrafts(DRAFTED, 4, DEVICE) for _ in range(2))
-    warm.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE))
-    text = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8] + [0] * 56], dtype=torch.int32, device=DEVICE)
-    one = torch.ones(1, dtype=torch.int32, device=DEVICE)
-    (first, rate), (other, same) = (
-        each.propose(3, 8 * one, text.clone(), 9 * one[:, None], one) for each in (warm, cold)
-    )
-    assert first.tolist() == other.tolist() == [[7, 8, 9]]
-    assert rate.tolist() == same.tolist()
+    results = []
+    for warm in (True, False):
+        drafts, text = started([7, 8, 9, 7, 8, 9, 7, 8], warm=warm)
+        found, rates = drafts.propose(3, text, sample(drafts, text, 9))
+        results.append((found.tolist(), rates.tolist()))
+    assert results[0] == results[1]
+    assert results[0][0] == [[7, 8, 9]]
+
+
+def test_plain_steps_search_now_and_then():
+    drafts, text = started([7, 8, 9, 7, 8, 9, 7, 8])
+    steps = [drafts.propose(0, text, sample(drafts, text, 7)) for _ in range(3 * SEARCHED)]
+    assert all(draft.shape == (1, 0) for draft, _ in steps)
+    assert [rates is not None for _, rates in steps] == ([False] * (SEARCHED - 1) + [True]) * 3
+    assert drafts.propose(2, text, sample(drafts, text, 7))[1] is not None
+
+
+def test_rows_follow_their_requests():
+    drafts, text = started([7, 8, 9, 7])
+    known = torch.tensor([[7, 8, 9, 7], [1, 2, 3, 1], [4, 5, 4, 0]])
+    drafts.follow({"a": 0, "b": 1, "c": 2}, {"b", "c"}, text, known, [4, 4, 3])
+    found, _ = drafts.propose(1, text, sample(drafts, text, 8, 2, 5))
+    assert found.tolist() == [[9], [3], [4]]
+    drafts.follow({"c": 0, "b": 1}, set(), text, known, [])  # a has left
+    found, _ = drafts.propose(1, text, sample(drafts, text, 4, 3))
+    assert found.tolist() == [[5], [1]]
+    drafts.follow({"c": 1, "b": 0}, set(), text, known, [])
+    found, _ = drafts.propose(1, text, sample(drafts, text, 1, 5))
+    assert found.tolist() == [[2], [4]]
+    known[1, :3] = torch.tensor([6, 5, 6])
+    drafts.follow({"d": 1, "b": 0}, {"d"}, text, known, [0, 3])
+    found, _ = drafts.propose(1, text, sample(drafts, text, 2, 5))
+    assert found.tolist() == [[3], [6]]
 
 
 def test_rates_are_read_without_waiting():
     reported = torch.tensor([RATE_UNIT // 2, -(2**30), 2**30, 7], dtype=torch.int32)
     read_rates(None, reported, None, {"a": 0, "b": 1, "c": 2})
-    assert Rates.latest == [0.5, 0.0, 1.0]
-    Rates.latest = None
+    assert Shared.rates == [0.5, 0.0, 1.0]
+    Shared.rates = None
 
 
 class OwnProposer:
-    def update_token_ids_ngram(self, *_: object) -> str:
-        return "own"
+    pass
+
+
+class OwnRunner:
+    """What a proposer uses of vLLM's model runner."""
+
+    def __init__(self) -> None:
+        self.num_tokens_no_spec_gpu = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+        self.input_batch = SimpleNamespace(prev_sampled_token_ids=None)
+        self.copied = 0
+
+    def _copy_valid_sampled_token_count(self, *_: object) -> None:
+        self.copied += 1
 
 
 class OwnScheduler:
@@ -146,7 +203,8 @@ def vllm(monkeypatch):
         "vllm.v1.core.sched": {}, "vllm.v1.spec_decode": {},
         "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": OwnScheduler},
         "vllm.v1.spec_decode.ngram_proposer_gpu": {
-            "NgramProposerGPU": OwnProposer, "update_scheduler_for_invalid_drafts": None},
+            "NgramProposerGPU": OwnProposer, "update_scheduler_for_invalid_drafts": None,
+            "update_ngram_gpu_tensors_incremental": None},
         "vllm.v1.worker.gpu_model_runner": {"NgramProposerGPU": OwnProposer},
     }  # fmt: skip
     modules = {}
@@ -159,7 +217,8 @@ def vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, modules[name])
     resolve = OwnCompilation.resolve_cudagraph_mode_and_sizes
     monkeypatch.setattr(OwnCompilation, "resolve_cudagraph_mode_and_sizes", resolve)
-    monkeypatch.setattr(Rates, "latest", None)
+    monkeypatch.setattr(Shared, "rates", None)
+    monkeypatch.setattr(Shared, "proposer", None)
     monkeypatch.setenv(vllm_device.SWITCH, "1")
     return modules
 
@@ -184,19 +243,49 @@ def test_the_plug_in_replaces_vllms_search_once_and_only_if_asked(vllm, monkeypa
     assert search.NgramProposerGPU is runner.NgramProposerGPU is replaced
     assert runner.update_scheduler_for_invalid_drafts is read_rates
     assert issubclass(replaced, OwnProposer)
-    proposer = replaced(CONFIG, DEVICE, None)
+    assert runner.update_ngram_gpu_tensors_incremental is follow_rows
+
+
+def test_the_proposer_keeps_vllms_contract(vllm):
+    register()
+    runner = OwnRunner()
+    proposer = vllm["vllm.v1.spec_decode.ngram_proposer_gpu"].NgramProposerGPU(
+        CONFIG, DEVICE, runner
+    )
     proposer.load_model()
-    batch = SimpleNamespace(vocab_size=100)
-    text = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8, 9] + [0] * 55], dtype=torch.int32, device=DEVICE)
-    lengths = torch.tensor([9], dtype=torch.int32, device=DEVICE)
-    sampled = torch.tensor([[7, -1]], dtype=torch.int32, device=DEVICE)
+    known = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8, 9]], dtype=torch.int32)
+    batch = SimpleNamespace(
+        vocab_size=100,
+        req_id_to_index={"a": 0},
+        token_ids_cpu_tensor=known,
+        num_tokens_no_spec=[9],
+    )
+    text = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE)
     kept = torch.zeros(2, dtype=torch.bool, device=DEVICE)
-    last, counts, valid = proposer.update_token_ids_ngram(sampled, batch, text, lengths, kept)
+    follow_rows(batch, text, None, [SimpleNamespace(req_id="a")], DEVICE, _pinned_idx_buf=None)
+    assert not runner.num_tokens_no_spec_gpu.is_cuda
+    sampled = torch.tensor([[7]], dtype=torch.int32, device=DEVICE)
+    last, counts, valid = proposer.update_token_ids_ngram(sampled, batch, text, None, kept)
     assert (last.tolist(), counts.tolist()) == ([7], [1])
-    found, rates = proposer.propose(3, lengths, text, valid, counts)
+    runner._copy_valid_sampled_token_count(last, counts)
+    assert runner.input_batch.prev_sampled_token_ids.tolist() == [[7]]
+    assert runner.copied == 0  # a plain step
+    found, rates = proposer.propose(3, None, text, valid, counts)
     assert found.tolist() == [[8, 9, 7]]
     assert rates.item() > RATE_UNIT // 2
-    assert proposer.update_token_ids_ngram([[7]], batch, text, lengths, kept) == "own"
+    sampled = torch.tensor([[8, 9, 7, -1]], dtype=torch.int32, device=DEVICE)
+    last, counts, valid = proposer.update_token_ids_ngram(sampled, batch, text, None, kept)
+    runner._copy_valid_sampled_token_count(last, counts)
+    assert runner.copied == 1
+    assert proposer.propose(0, None, text, valid, counts)[0].shape == (1, 0)
+
+
+def test_drafts_on_the_host_are_refused(vllm):
+    register()
+    config = SimpleNamespace(**vars(CONFIG))
+    config.speculative_config = SimpleNamespace(disable_padded_drafter_batch=True)
+    with pytest.raises(InputError, match="disable_padded_drafter_batch"):
+        vllm["vllm.v1.spec_decode.ngram_proposer_gpu"].NgramProposerGPU(config, DEVICE)
 
 
 def scheduled(rows: dict[str, int], drafts: dict[str, list[int]], *, new: bool) -> SimpleNamespace:
@@ -213,7 +302,7 @@ def test_the_scheduler_gives_likely_drafts_and_no_others(vllm):
     scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(CONFIG)
     step = scheduled({"a": 4, "b": 4}, {"a": [-1] * 3, "b": [-1] * 3}, new=False)
     for rates in ([0.0, 0.0], [0.95, 0.9], [0.0, 0.9]):
-        Rates.latest = rates
+        Shared.rates = rates
         scheduler._update_after_schedule(step)
     assert scheduler.scheduled[0] == 0
     assert scheduler.scheduled[1] == 3

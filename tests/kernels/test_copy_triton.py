@@ -11,8 +11,7 @@ from graft.kernels.copy_triton import (
     LONGEST,
     RATE_UNIT,
     DraftState,
-    append_tokens,
-    count_sampled,
+    append_sampled,
     draft_copies,
 )
 
@@ -84,16 +83,28 @@ def test_rates_are_known_without_drafts():
     assert state.drafted.tolist() == [0]
 
 
-def test_sampled_tokens_are_appended_where_there_is_space():
-    text, lengths = placed([[1, 2, 3], [4], [5, 6, 1, 1]], 6)
-    new = torch.tensor([[8, 9, -1], [-1, -1, -1], [3, 2, 9]], dtype=torch.int32, device=DEVICE)
-    counts = torch.tensor([2, 0, 3], dtype=torch.int32, device=DEVICE)
+def test_valid_sampled_tokens_are_appended_where_there_is_space():
     state = fresh_state(5)
-    append_tokens(text, lengths, new, counts, state, 4)
+    text, lengths = placed([[1, 2, 3], [4], [5, 6, 1, 1], [3]], 6)
+    state.lengths[:4] = lengths
+    sampled = torch.tensor([[8, 9, -1], [7, 7, 7], [3, 2, 9], [-1, -1, -1]], dtype=torch.int32)
+    discarded = torch.tensor([False, True, False, False, False], device=DEVICE)
+    last, counts, valid = append_sampled(sampled.to(DEVICE), discarded, text, state, 50, 4)
     assert text[0].tolist() == [1, 2, 3, 8, 9, 7]
     assert text[1].tolist() == [4, 7, 7, 7, 7, 7]
     assert text[2].tolist() == [5, 6, 1, 1, 3, 2]
-    assert state.lengths.tolist() == [5, 1, 6, 0, 0]
+    assert state.lengths.tolist() == [5, 1, 6, 1, 0]
+    assert last.tolist() == [9, 4, 9, 3]
+    assert counts.tolist() == [2, 0, 3, 0]
+    assert valid.tolist() == [[8, 9, -1], [-1, -1, -1], [3, 2, 9], [-1, -1, -1]]
+
+
+def test_tokens_beyond_the_vocabulary_are_not_valid():
+    state = fresh_state(1)
+    text, state.lengths = placed([[1]], 6)
+    sampled = torch.tensor([[9, 50]], dtype=torch.int32, device=DEVICE)
+    last, counts, _ = append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 2)
+    assert (last.tolist(), counts.tolist(), state.lengths.tolist()) == ([9], [1], [2])
 
 
 def test_accepted_and_rejected_drafts_are_counted_by_match_length(monkeypatch):
@@ -102,22 +113,12 @@ def test_accepted_and_rejected_drafts_are_counted_by_match_length(monkeypatch):
     state.seen += 1.0
     state.matched.copy_(torch.tensor([3, 5, 3, 0]))
     state.drafted.copy_(torch.tensor([4, 2, 4, 0]))
-    text, lengths = placed([[1], [1], [1], [1]], 9)
-    new = torch.full((4, 5), 2, dtype=torch.int32, device=DEVICE)
-    counts = torch.tensor([3, 3, 0, 1], dtype=torch.int32, device=DEVICE)
-    append_tokens(text, lengths, new, counts, state, 5)
+    text, state.lengths = placed([[1], [1], [1], [1]], 9)
+    sampled = torch.full((4, 5), -1, dtype=torch.int32, device=DEVICE)
+    sampled[0, :3], sampled[1, :3], sampled[3, :1] = 2, 2, 2
+    append_sampled(sampled, sampled[:, 0] < -1, text, state, 50, 5)
     change = (state.seen - state.prior - 0.5).cpu()  # half of the addition above is forgotten
     assert change[0].nonzero().flatten().tolist() == [3, 5]
     assert change[0, [3, 5]].tolist() == [2.0, 2.0]
     assert change[1].nonzero().flatten().tolist() == [3]  # the row without a token says nothing
     assert change[1, 3].item() == 1.0
-
-
-def test_valid_sampled_tokens_are_counted():
-    text, lengths = placed([[1, 2, 3], [4], [5, 6, 1, 1]], 6)
-    sampled = torch.tensor([[8, 9, -1], [7, 8, 9], [-1, -1, -1]], dtype=torch.int32, device=DEVICE)
-    discarded = torch.tensor([False, True, False], device=DEVICE)
-    last, counts, valid = count_sampled(sampled, discarded, text, lengths, 50, 4)
-    assert last.tolist() == [9, 4, 1]
-    assert counts.tolist() == [2, 0, 0]
-    assert valid.tolist() == [[8, 9, -1], [-1, -1, -1], [-1, -1, -1]]
