@@ -1,134 +1,343 @@
 """Graft's copies inside vLLM's asynchronous scheduling: found on the GPU, if they are likely.
 
-    GRAFT_VLLM=1 vllm serve MODEL --speculative-config '{"method": "ngram_gpu",
-        "num_speculative_tokens": 16, "prompt_lookup_min": 1, "prompt_lookup_max": 16}'
+    GRAFT_VLLM=1 vllm serve MODEL --compilation-config '{"cudagraph_mode": "FULL"}'
+        --speculative-config '{"method": "ngram_gpu", "num_speculative_tokens": 15,
+                               "prompt_lookup_min": 1, "prompt_lookup_max": 16}'
 
 vLLM schedules the next step while this one runs, unless a proposer needs the host, as its
-`custom_class` and `ngram` do, also in steps without a draft. `ngram_gpu` does not, and a request
-without a draft is one row there. This module takes the place of its search: the latest longest
-match of up to 16 tokens, as many tokens as are expected to be accepted, by match length. vLLM
-finds `register` by its plug-in entry point; without GRAFT_VLLM=1 nothing is replaced.
+`custom_class` and `ngram` do, also in steps without a draft. `ngram_gpu` does not, but before each
+step the host waits for the number of draft tokens that its search found, and a step in which not
+every request has all of them replays no CUDA graph of the whole model. `register` replaces
+
+- the search: the latest longest match of up to 16 tokens, with measured acceptance rates;
+- the trimming: all requests get the same number of draft tokens, chosen one step ahead by
+  `DraftWidth`, and the host waits for nothing. A plain step has none;
+- copies of lengths and counts that a plain step does not need;
+- the rounding of graph sizes to multiples of 1 + num_speculative_tokens with cudagraph_mode FULL,
+  which needs none: so a plain step replays the graph that vLLM without speculation replays.
+
+vLLM finds `register` by its plug-in entry point; without GRAFT_VLLM=1 nothing is replaced.
 """
 
 import os
 import sys
+import time
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
+from graft.integrations.draft_width import DraftWidth
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 SWITCH = "GRAFT_VLLM"
+METHOD = "ngram_gpu"
 PRIOR = 4.0  # drafts of each match length that the first acceptance rate counts for
-DECAY = 0.999  # per step, of what was observed
-FIRST = 0.4  # acceptance rate from which anything is drafted: a step with drafts has fixed costs
-LATER = 0.1  # probability from which another token is drafted, of one request ...
-ROWS = 64  # ... twice that for so many
+DECAY = 0.999  # per step with drafts, of what was observed
+PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
+SEARCHED = 2  # plain steps per search
+WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
 
 
 class DeviceDrafts:
     """Drafts of a batch. Its state stays on the device, and the host never waits for it."""
 
-    def __init__(self, drafted: int, rows: int, max_length: int, device: "torch.device") -> None:
+    def __init__(self, most: int, rows: int, device: "torch.device") -> None:
+        """At most `most` draft tokens for each of so many rows."""
         import torch
 
-        from graft.kernels.copy_triton import LONGEST
+        from graft.kernels.copy_triton import LONGEST, DraftState
 
-        self._drafted, self._max_length = drafted, max_length
-        length = torch.arange(LONGEST + 1, device=device, dtype=torch.float32)
-        self._prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
-        self._seen = self._prior.clone()  # accepted and rejected, by match length
-        self._matched = torch.zeros(rows, dtype=torch.int64, device=device)  # at the last step
-        self._counts = torch.zeros(rows, dtype=torch.int64, device=device)
-        self._places = torch.arange(drafted, device=device)
+        lengths = 1 << LONGEST.bit_length()  # match lengths, padded to a power of two
+        length = torch.arange(lengths, device=device, dtype=torch.float32)
+        prior = torch.stack([length, torch.full_like(length, 2.0)]) * PRIOR / (length + 2)
+        self._most, self._state = most, DraftState(rows, prior, DECAY, device)
+        self._none = torch.empty(rows, 0, dtype=torch.int32, device=device)
+        self._places: dict[str, int] = {}
+        self._plain = 0  # steps in a row
+
+    def follow(
+        self,
+        places: Mapping[str, int],
+        new: Set[str],
+        text: "Tensor",
+        known: "Tensor",
+        lengths: Sequence[int],
+    ) -> None:
+        """Let rows of text [R, M] belong to the requests that now have these places.
+
+        Rows of requests that were there move. Those of new ones get the first `lengths[place]`
+        tokens of `known` [R, M], which is on the host.
+        """
+        if not new and places == self._places:
+            return
+        moves = [
+            (before, place)
+            for name, place in places.items()
+            if name not in new and (before := self._places.get(name)) not in (None, place)
+        ]
+        if moves:
+            source, target = self._on_device(moves).unbind(1)
+            for each in (text, self._state.lengths, self._state.matched, self._state.drafted):
+                each[target] = each[source]
+        fresh = [(places[name], int(lengths[places[name]])) for name in new if name in places]
+        for place, length in fresh:
+            tokens = known[place, :length]
+            pinned = tokens.pin_memory() if text.is_cuda else tokens
+            text[place, :length].copy_(pinned, non_blocking=True)
+        if fresh:
+            target, count = self._on_device(fresh).unbind(1)
+            self._state.lengths[target] = count.to(self._state.lengths.dtype)
+            self._state.drafted[target] = 0
+        self._places = dict(places)
+
+    def append(
+        self, sampled: "Tensor", discarded: "Tensor", text: "Tensor", vocabulary: int
+    ) -> "tuple[Tensor, Tensor, Tensor]":
+        """See `append_sampled`."""
+        from graft.kernels.copy_triton import append_sampled
+
+        return append_sampled(sampled, discarded, text, self._state, vocabulary, self._most + 1)
 
     def propose(
-        self, lengths: "Tensor", text: "Tensor", new: "Tensor", counts: "Tensor"
-    ) -> "tuple[Tensor, Tensor]":
-        """Draft tokens [B, drafted], -1 beyond those to be verified, and their number [B].
+        self, drafted: int, text: "Tensor", counts: "Tensor"
+    ) -> "tuple[Tensor, Tensor | None]":
+        """Draft tokens [B, drafted] for rows of text that have counts [B] of new tokens, and the
+        acceptance rates [B] that drafts have had, also of no tokens, in units of 1 / RATE_UNIT.
 
-        `text` [B, M] has rows of these lengths [B]; counts [B] of the new tokens [B, T] are
-        appended to it first. A row without a new token gets no draft.
+        A row without a match or a new token has rate 0 and tokens 0. Without draft tokens only
+        one of SEARCHED steps has rates.
         """
+        from graft.kernels.copy_triton import draft_copies
+
+        self._plain = 0 if drafted else self._plain + 1
+        if self._plain:
+            if self._plain % SEARCHED:
+                return self._none[: len(counts)], None
+            self._state.seen.lerp_(self._state.prior, 1 - PLAIN_DECAY)
+        return draft_copies(text, counts, self._state, drafted, self._most)
+
+    def warm_up(self, text: "Tensor") -> None:
+        """Compile the kernels for texts of that shape; the first row of it is overwritten."""
         import torch
 
-        from graft.kernels.copy_triton import append_tokens, find_copies
+        sampled = torch.ones(1, self._most + 1, dtype=torch.int32, device=text.device)
+        discarded = torch.zeros(1, dtype=torch.bool, device=text.device)
+        for drafted in (self._most, *[0] * SEARCHED):
+            for columns in (1, self._most + 1):
+                _, counts, _ = self.append(sampled[:, :columns].contiguous(), discarded, text, 2)
+            self.propose(drafted, text, counts)
+        self._state.seen.copy_(self._state.prior)
+        self._state.drafted.zero_()
+        self._plain = 0
 
-        self._observe(counts)
-        append_tokens(text, lengths, new, counts)
-        now = (lengths + counts).to(torch.int32)
-        draft, matched = find_copies(text, now, self._drafted)
-        rate = (self._seen[0] / self._seen.sum(0))[matched]
-        price = LATER * (1 + len(lengths) / ROWS)
-        likely = rate[:, None] ** (self._places + 1) > price
-        wanted = (matched > 0) & (counts > 0) & (rate > FIRST)
-        # vLLM reserves the last position for the token that it samples after the draft.
-        room = self._places < (self._max_length - 1 - now)[:, None]
-        valid = likely & wanted[:, None] & room
-        valid_counts = valid.sum(1, dtype=torch.int32)
-        self._matched[: len(lengths)], self._counts[: len(lengths)] = matched, valid_counts
-        return torch.where(valid, draft, -1), valid_counts
-
-    def _observe(self, counts: "Tensor") -> None:
-        """Count the last step's drafts. A row that vLLM moved since counts for another one."""
+    def _on_device(self, pairs: list[tuple[int, int]]) -> "Tensor":
         import torch
 
-        rows = len(counts)
-        drafted = self._counts[:rows]
-        accepted = torch.minimum((counts - 1).clamp(min=0), drafted)
-        self._seen = self._prior + DECAY * (self._seen - self._prior)
-        for place, number in enumerate((accepted, (accepted < drafted) & (counts > 0))):
-            self._seen[place].index_add_(0, self._matched[:rows], number.float())
+        device = self._none.device
+        found = torch.tensor(pairs, pin_memory=device.type == "cuda")
+        return found.to(device, non_blocking=True)
+
+
+class Shared:
+    """What vLLM's functions of this process cannot pass on."""
+
+    rates: list[float] | None = None  # the acceptance rates that the device last reported
+    proposer: Any = None
+
+
+def read_rates(
+    event: object,  # noqa: ARG001  the host waits for nothing
+    reported: "Tensor",
+    scheduler_output: object,  # noqa: ARG001  nothing is trimmed
+    places: Mapping[str, int],
+) -> None:
+    """Takes the place of vLLM's trimming: read what is there, of the last step or one before.
+
+    The device may write meanwhile; the rates choose the next width and nothing else.
+    """
+    from graft.kernels.copy_triton import RATE_UNIT
+
+    found = reported[: len(places)].tolist()  # at first anything
+    Shared.rates = [min(max(each, 0), RATE_UNIT) / RATE_UNIT for each in found]
+
+
+def follow_rows(
+    input_batch: Any,  # noqa: ANN401
+    token_ids_gpu: "Tensor",
+    num_tokens_no_spec_gpu: object,  # noqa: ARG001  the proposer has its own
+    new_reqs: Sequence[Any],
+    *_: object,
+    **__: object,
+) -> None:
+    """Takes the place of vLLM's update of texts and lengths on the device."""
+    Shared.proposer.follow(
+        input_batch.req_id_to_index,
+        {request.req_id for request in new_reqs},
+        token_ids_gpu,
+        input_batch.token_ids_cpu_tensor,
+        input_batch.num_tokens_no_spec,
+    )
 
 
 def proposer_of(base: type[Any]) -> type[Any]:
     """vLLM's class of proposers for `ngram_gpu` with our search."""
 
     class DeviceProposer(base):
-        def __init__(self, vllm_config: Any, device: "torch.device", runner: object = None) -> None:  # noqa: ANN401, ARG002
+        def __init__(self, vllm_config: Any, device: "torch.device", runner: Any = None) -> None:  # noqa: ANN401
+            import torch
+
             config = vllm_config.speculative_config
+            _refuse_drafts_on_the_host(config)
             self.k, self.device = config.num_speculative_tokens, device
             self.max_model_len = vllm_config.model_config.max_model_len
             rows = vllm_config.scheduler_config.max_num_seqs
-            self._drafts = DeviceDrafts(self.k, rows, self.max_model_len, device)
+            self._drafts = DeviceDrafts(self.k, rows, device)
+            text = torch.zeros(1, self.max_model_len, dtype=torch.int32, device=device)
+            self._drafts.warm_up(text)
+            self._columns, self._runner = 1, runner
+            if runner is not None:
+                self._copy_counts = runner._copy_valid_sampled_token_count
+                runner._copy_valid_sampled_token_count = self._copy_counts_of_drafts
+            Shared.proposer = self
 
         def load_model(self, *_: object, **__: object) -> None:
             pass
 
+        def follow(self, *rows: Any) -> None:  # noqa: ANN401
+            """See `DeviceDrafts.follow`. vLLM corrects its own lengths request by request; where
+            they are does not matter, and on the host that takes no launches."""
+            if self._runner is not None and self._runner.num_tokens_no_spec_gpu.is_cuda:
+                self._runner.num_tokens_no_spec_gpu = self._runner.num_tokens_no_spec_gpu.cpu()
+            self._drafts.follow(*rows)
+
+        def update_token_ids_ngram(  # noqa: PLR0913  vLLM's contract
+            self,
+            sampled_token_ids: "Tensor",
+            gpu_input_batch: Any,  # noqa: ANN401
+            token_ids_gpu: "Tensor",
+            num_tokens_no_spec: object,  # noqa: ARG002
+            discard_request_mask: "Tensor",
+        ) -> "tuple[Tensor, Tensor, Tensor]":
+            self._columns = sampled_token_ids.shape[1]
+            return self._drafts.append(
+                sampled_token_ids, discard_request_mask, token_ids_gpu, gpu_input_batch.vocab_size
+            )
+
         def propose(  # noqa: PLR0913  vLLM's contract
             self,
-            num_speculative_tokens: int,  # noqa: ARG002  k
-            num_tokens_no_spec: "Tensor",
+            num_speculative_tokens: int,
+            num_tokens_no_spec: object,  # noqa: ARG002
             token_ids_gpu: "Tensor",
-            valid_sampled_token_ids_gpu: "Tensor",
+            valid_sampled_token_ids_gpu: object,  # noqa: ARG002  appended already
             valid_sampled_tokens_count: "Tensor",
-        ) -> "tuple[Tensor, Tensor]":
-            return self._drafts.propose(
-                num_tokens_no_spec,
-                token_ids_gpu,
-                valid_sampled_token_ids_gpu,
-                valid_sampled_tokens_count,
-            )
+        ) -> "tuple[Tensor, Tensor | None]":
+            drafted = min(num_speculative_tokens, self.k)
+            return self._drafts.propose(drafted, token_ids_gpu, valid_sampled_tokens_count)
+
+        def _copy_counts_of_drafts(self, last: "Tensor", counts: "Tensor") -> None:
+            """vLLM's method of the runner, for steps with drafts. Others have one token each, so
+            that the next step takes the scheduler's lengths."""
+            if self._columns > 1:
+                self._copy_counts(last, counts)
+            else:
+                self._runner.input_batch.prev_sampled_token_ids = last.unsqueeze(1)
 
     return DeviceProposer
 
 
+def _refuse_drafts_on_the_host(config: Any) -> None:  # noqa: ANN401
+    if getattr(config, "disable_padded_drafter_batch", False):
+        raise InputError(f"{SWITCH}=1 needs disable_padded_drafter_batch=False")
+
+
+def scheduler_of(base: type[Any]) -> type[Any]:
+    """vLLM's asynchronous scheduler with as many draft tokens a step as are expected to pay."""
+
+    class DraftingScheduler(base):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+            super().__init__(*args, **kwargs)
+            config = getattr(self.vllm_config, "speculative_config", None)
+            drafting = config is not None and config.method == METHOD
+            self._draft_width = DraftWidth(self.num_spec_tokens) if drafting else None
+            self._last_output = 0.0
+
+        def _update_after_schedule(self, scheduler_output: Any) -> None:  # noqa: ANN401
+            if self._draft_width is not None:
+                scheduler_output.num_spec_tokens_to_schedule = self._draft_width.choose(
+                    len(scheduler_output.num_scheduled_tokens), Shared.rates
+                )
+            super()._update_after_schedule(scheduler_output)
+
+        def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:  # noqa: ANN401
+            if self._draft_width is not None:
+                self._observe(
+                    self._draft_width, scheduler_output, model_runner_output.sampled_token_ids
+                )
+            return super().update_from_output(scheduler_output, model_runner_output)
+
+        def _observe(
+            self,
+            chooser: DraftWidth,
+            scheduler_output: Any,  # noqa: ANN401
+            sampled: list[list[int]],
+        ) -> None:
+            """Count a step in which all requests decode with the same number of draft tokens."""
+            now = time.perf_counter()
+            seconds, self._last_output = now - self._last_output, now
+            drafts = scheduler_output.scheduled_spec_decode_tokens
+            tokens = scheduler_output.num_scheduled_tokens
+            widths = {count - 1 for count in tokens.values()}
+            (width,) = widths if len(widths) == 1 else (-1,)
+            decoding = width >= 0 and len(drafts) == (len(tokens) if width else 0)
+            if decoding and not scheduler_output.scheduled_new_reqs and seconds < WIDEST_GAP:
+                chooser.observe(width, [len(each) for each in sampled if each], seconds)
+
+    return DraftingScheduler
+
+
+def graph_sizes_of(resolve: Any) -> Any:  # noqa: ANN401
+    """vLLM's choice of CUDA graphs with all sizes where one kind of graph serves all steps."""
+
+    def keeping_sizes(config: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        sizes, largest = config.cudagraph_capture_sizes, config.max_cudagraph_capture_size
+        mode = resolve(config, *args, **kwargs)
+        if getattr(mode, "name", "") == "FULL":
+            config.cudagraph_capture_sizes, config.max_cudagraph_capture_size = sizes, largest
+        return mode
+
+    return keeping_sizes
+
+
 def register() -> None:
-    """vLLM's plug-in: replace the proposer of `ngram_gpu` if GRAFT_VLLM=1."""
+    """vLLM's plug-in: replace search, trimming and graph sizes of `ngram_gpu` if GRAFT_VLLM=1."""
     if os.environ.get(SWITCH) != "1":
         return
     try:
-        from vllm.v1.spec_decode import ngram_proposer_gpu
-    except ImportError as error:
+        from vllm.config.compilation import CompilationConfig
+        from vllm.v1.core.sched import async_scheduler
+        from vllm.v1.spec_decode import ngram_proposer_gpu as search
+
+        found, scheduler = search.NgramProposerGPU, async_scheduler.AsyncScheduler
+        resolve = CompilationConfig.resolve_cudagraph_mode_and_sizes
+        _ = search.update_scheduler_for_invalid_drafts, scheduler._update_after_schedule
+        _ = search.update_ngram_gpu_tensors_incremental
+    except (ImportError, AttributeError) as error:
         raise InputError(
-            f"{SWITCH}=1 needs a vLLM with the speculative method ngram_gpu, such as 0.24"
+            f"{SWITCH}=1 needs a vLLM with the speculative method {METHOD}, such as 0.24"
         ) from error
-    found = ngram_proposer_gpu.NgramProposerGPU
     if found.__name__ == "DeviceProposer":  # vLLM loads plug-ins more than once
         return
-    ngram_proposer_gpu.NgramProposerGPU = proposer = proposer_of(found)
+    replaced = {
+        "NgramProposerGPU": proposer_of(found),
+        "update_scheduler_for_invalid_drafts": read_rates,
+        "update_ngram_gpu_tensors_incremental": follow_rows,
+    }
+    vars(search).update(replaced)
     runner = sys.modules.get("vllm.v1.worker.gpu_model_runner")
     if runner is not None:
-        vars(runner)["NgramProposerGPU"] = proposer
+        vars(runner).update(replaced)
+    async_scheduler.AsyncScheduler = scheduler_of(scheduler)
+    CompilationConfig.resolve_cudagraph_mode_and_sizes = graph_sizes_of(resolve)

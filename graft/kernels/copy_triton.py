@@ -1,7 +1,8 @@
 """Copies found on the device: for every row of a batch the latest longest match of its last tokens.
 
-Nothing waits for the host: tokens just sampled are appended, the text is searched in parallel
-parts, and the tokens behind the match become the draft.
+Nothing waits for the host, and a step takes three launches: `append_sampled` adds what was sampled
+to the text and counts the fate of the last drafts, `_search` finds matches in parallel parts, and
+`_draft_copies` writes the tokens behind them.
 """
 
 import torch
@@ -11,47 +12,124 @@ from torch import Tensor
 
 LONGEST = 16  # tokens of a match that are compared
 BLOCK = 1024  # positions of a program
+OBSERVED = 64  # rows whose last drafts are counted at a time
+RATE_UNIT = 1024  # acceptance rates leave the device as integers of 1 / RATE_UNIT
 
 
-def append_tokens(text: Tensor, lengths: Tensor, new: Tensor, counts: Tensor) -> None:
-    """Write the first counts [B] of the new tokens [B, T] behind rows of text [B, M] with these
-    lengths [B]; -1 is no token, and what does not fit is left out."""
-    rows, width = new.shape
-    _append_tokens[(rows,)](
-        text, lengths, new, counts, text.stride(0), text.shape[1], new.stride(0), width,
-        BLOCK=triton.next_power_of_2(width), num_warps=1,
+class DraftState:
+    """What stays on the device between steps, for at most so many rows."""
+
+    def __init__(self, rows: int, prior: Tensor, decay: float, device: torch.device) -> None:
+        self.prior, self.seen, self.decay = prior, prior.clone(), decay  # [2, lengths]
+        self.best = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.lengths, self.matched, self.drafted = (
+            torch.zeros(rows, dtype=torch.int32, device=device) for _ in range(3)
+        )
+
+
+def append_sampled(  # noqa: PLR0913
+    sampled: Tensor,
+    discarded: Tensor,
+    text: Tensor,
+    state: DraftState,
+    vocabulary: int,
+    max_columns: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the valid ones of the sampled tokens [B, T] behind rows of text [>= B, M] with lengths
+    `state.lengths`, which grow. What does not fit is left out.
+
+    Returns the last valid token [B] of each row, or else the last of its text; the number [B] of
+    valid ones; and the sampled tokens with -1 for those of rows that are `discarded` [>= B]. -1 and
+    tokens beyond the vocabulary are not valid. `state.seen` counts what became of the last drafts.
+    """
+    rows, columns = sampled.shape
+    valid = torch.empty(rows, columns, dtype=sampled.dtype, device=sampled.device)
+    counts = torch.empty(rows, dtype=torch.int32, device=sampled.device)
+    last = torch.empty(rows, dtype=text.dtype, device=sampled.device)
+    _append_sampled[(rows,)](
+        sampled, discarded, text, state.lengths, valid, counts, last, state.best, text.stride(0),
+        text.shape[1], sampled.stride(0), columns, vocabulary,
+        WIDTH=triton.next_power_of_2(max_columns), num_warps=1,
     )  # fmt: skip
+    if columns > 1:  # of a step with drafts
+        _observe[(1,)](
+            counts, state.seen, state.prior, state.matched, state.drafted, rows, state.decay,
+            OBSERVED=OBSERVED, LENGTHS=state.seen.shape[1], num_warps=4,
+        )  # fmt: skip
+    return last, counts, valid
 
 
-@triton.jit
-def _append_tokens(text, lengths, new, counts, text_row, most, new_row, width, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["sampled_row", "columns"])
+def _append_sampled(
+    sampled, discarded, text, lengths, valid, counts, last, best, text_row, most, sampled_row,
+    columns, vocabulary, WIDTH: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    place = tl.arange(0, BLOCK)
-    token = tl.load(new + row * new_row + place, place < width, other=-1)
-    target = tl.load(lengths + row) + place
-    wanted = (place < tl.load(counts + row)) & (token >= 0) & (target < most)
-    tl.store(text + row * text_row + target, token.to(text.dtype.element_ty), wanted)
+    place = tl.arange(0, WIDTH)
+    token = tl.load(sampled + row * sampled_row + place, place < columns, other=-1)
+    token = tl.where(tl.load(discarded + row), -1, token)
+    count = tl.sum(((token != -1) & (token < vocabulary)).to(tl.int32), 0)
+    tl.store(valid + row * columns + place, token, place < columns)
+    tl.store(counts + row, count)
+    length = tl.load(lengths + row)
+    start = text + row * text_row
+    before = tl.load(start + tl.maximum(length - 1, 0))
+    final = tl.sum(tl.where(place == count - 1, token, 0), 0)
+    tl.store(last + row, tl.where(count > 0, final.to(before.dtype), before))
+    target = length + place
+    wanted = (place < count) & (token >= 0) & (target < most)
+    tl.store(start + target, token.to(text.dtype.element_ty), wanted)
+    tl.store(lengths + row, tl.minimum(length + count, most))
+    tl.store(best + row, tl.zeros((), tl.int64))
 
 
-def find_copies(text: Tensor, lengths: Tensor, drafted: int) -> tuple[Tensor, Tensor]:
-    """Drafts [B, drafted] of rows of text [B, M] with these lengths [B], and the tokens [B] that
-    match before them, at most LONGEST; without a match tokens are 0.
+@triton.jit(do_not_specialize=["rows"])
+def _observe(
+    counts, seen, prior, matched, drafted, rows, decay, OBSERVED: tl.constexpr,
+    LENGTHS: tl.constexpr,
+):  # fmt: skip
+    """Accepted and rejected tokens by match length; one program, so that sums have one order."""
+    kind = tl.arange(0, LENGTHS)
+    taken = tl.zeros((LENGTHS,), tl.float32)
+    missed = tl.zeros((LENGTHS,), tl.float32)
+    for first in range(0, rows, OBSERVED):
+        row = first + tl.arange(0, OBSERVED)
+        inside = row < rows
+        count = tl.load(counts + row, inside, other=0)
+        tried = tl.load(drafted + row, inside, other=0)
+        accepted = tl.minimum(tl.maximum(count - 1, 0), tried)
+        rejected = (accepted < tried) & (count > 0)
+        same = tl.load(matched + row, inside, other=0)[:, None] == kind[None, :]
+        taken += tl.sum(tl.where(same, accepted[:, None], 0).to(tl.float32), 0)
+        missed += tl.sum(tl.where(same, rejected.to(tl.int32)[:, None], 0).to(tl.float32), 0)
+    for fate in tl.static_range(2):
+        entry = fate * LENGTHS + kind
+        usual = tl.load(prior + entry)
+        kept = usual + decay * (tl.load(seen + entry) - usual)
+        tl.store(seen + entry, kept + (taken if fate == 0 else missed))
+
+
+def draft_copies(
+    text: Tensor, counts: Tensor, state: DraftState, drafted: int, most: int
+) -> tuple[Tensor, Tensor]:
+    """Drafts [B, drafted], drafted <= most, of rows of text [>= B, M] with lengths
+    `state.lengths`, and the acceptance rates [B] of their tokens in units of 1 / RATE_UNIT.
 
     Of several longest matches the last counts. A draft that reaches the end of the text goes on
-    from its own beginning.
+    from its own beginning. A row without a match, or without a new token, has zeros.
     """
-    rows, most = text.shape
-    best = torch.zeros(rows, dtype=torch.int64, device=text.device)
-    _search[(rows, triton.cdiv(most, BLOCK))](
-        text, lengths, best, text.stride(0), LONGEST=LONGEST, BLOCK=BLOCK, num_warps=4
+    rows, longest = len(counts), text.shape[1]
+    _search[(rows, triton.cdiv(longest, BLOCK))](
+        text, state.lengths, state.best, text.stride(0), LONGEST=LONGEST, BLOCK=BLOCK, num_warps=4
     )
     draft = torch.empty(rows, drafted, dtype=torch.int32, device=text.device)
-    matched = torch.empty(rows, dtype=torch.int32, device=text.device)
-    _copy[(rows,)](
-        text, lengths, best, draft, matched, text.stride(0), drafted,
-        BLOCK=triton.next_power_of_2(drafted), num_warps=1,
+    rates = torch.empty(rows, dtype=torch.int32, device=text.device)
+    _draft_copies[(rows,)](
+        text, state.lengths, state.best, counts, state.seen, draft, rates, state.matched,
+        state.drafted, text.stride(0), drafted, LENGTHS=state.seen.shape[1], UNIT=RATE_UNIT,
+        WIDTH=triton.next_power_of_2(max(most, 1)), num_warps=1,
     )  # fmt: skip
-    return draft, matched
+    return draft, rates
 
 
 @triton.jit
@@ -73,16 +151,23 @@ def _search(text, lengths, best, row_stride, LONGEST: tl.constexpr, BLOCK: tl.co
         tl.atomic_max(best + row, tl.max(tl.where(length > 0, key, 0), 0))
 
 
-@triton.jit
-def _copy(text, lengths, best, draft, matched, row_stride, drafted, BLOCK: tl.constexpr):
-    """The tokens behind a match."""
+@triton.jit(do_not_specialize=["drafted"])
+def _draft_copies(
+    text, lengths, best, counts, seen, draft, rates, matched, tried, row_stride, drafted,
+    LENGTHS: tl.constexpr, UNIT: tl.constexpr, WIDTH: tl.constexpr,
+):  # fmt: skip
+    """The tokens behind a match, and how often tokens behind matches of its length are right."""
     row = tl.program_id(0).to(tl.int64)
     key, length = tl.load(best + row), tl.load(lengths + row)
-    found = (key >> 32).to(tl.int32)
+    found = tl.where(tl.load(counts + row) > 0, (key >> 32).to(tl.int32), 0)
     position = (key & 0xFFFFFFFF).to(tl.int32)
     period = tl.maximum(length - 1 - position, 1)
-    place = tl.arange(0, BLOCK)
+    place = tl.arange(0, WIDTH)
     source = text + row * row_stride + position + 1 + place % period
     token = tl.load(source, (place < drafted) & (found > 0), other=0)
-    tl.store(draft + row * drafted + place, token, place < drafted)
+    tl.store(draft + row * drafted + place, token.to(tl.int32), place < drafted)
+    right, wrong = tl.load(seen + found), tl.load(seen + LENGTHS + found)
+    rate = tl.where(found > 0, right / (right + wrong), 0.0)
+    tl.store(rates + row, (rate * UNIT).to(tl.int32))
     tl.store(matched + row, found)
+    tl.store(tried + row, tl.where(found > 0, drafted, 0))

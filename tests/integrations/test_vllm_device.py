@@ -11,10 +11,19 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.errors import InputError
 from graft.integrations import vllm_device
-from graft.integrations.vllm_device import DeviceDrafts, register
+from graft.integrations.vllm_device import (
+    SEARCHED,
+    DeviceDrafts,
+    Shared,
+    follow_rows,
+    read_rates,
+    register,
+)
+from graft.kernels.copy_triton import RATE_UNIT
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LENGTH = 400
+DRAFTED = 6
 
 
 class Rows:
@@ -23,38 +32,38 @@ class Rows:
     def __init__(self, texts: list[list[int]], prompts: list[int]) -> None:
         self.texts, self.lengths = texts, list(prompts)
         self.text = torch.zeros(len(texts), LENGTH, dtype=torch.int32, device=DEVICE)
+        self.known = torch.zeros(len(texts), LENGTH, dtype=torch.int32)
         for row, (text, prompt) in enumerate(zip(texts, prompts, strict=True)):
-            self.text[row, :prompt] = torch.tensor(text[:prompt])
-        self.drafted, self.accepted, self.steps = 0, 0, 0
+            self.known[row, :prompt] = torch.tensor(text[:prompt])
+        self.rates, self.accepted, self.steps = [], 0, 0
 
     def step(self, drafts: DeviceDrafts, draft: list[list[int]]) -> list[list[int]]:
         """Verify drafts: the accepted tokens and one more; then the next drafts."""
         width = max(map(len, draft)) + 1
         new = torch.full((len(draft), width), -1, dtype=torch.int32)
-        counts = torch.zeros(len(draft), dtype=torch.int32)
         for row, tokens in enumerate(draft):
             rest = self.texts[row][self.lengths[row] :]
             same = next((i for i, x in enumerate(tokens) if x != rest[i]), len(tokens))
             new[row, : same + 1] = torch.tensor(rest[: same + 1])
-            counts[row] = same + 1
-            self.drafted, self.accepted = self.drafted + len(tokens), self.accepted + same
-        lengths = torch.tensor(self.lengths, dtype=torch.int32, device=DEVICE)
-        found, valid = drafts.propose(lengths, self.text, new.to(DEVICE), counts.to(DEVICE))
-        self.lengths = [a + int(b) for a, b in zip(self.lengths, counts, strict=True)]
+            self.lengths[row] += same + 1
+            self.accepted += same
+        kept = torch.zeros(len(draft), dtype=torch.bool, device=DEVICE)
+        _, counts, _ = drafts.append(new.to(DEVICE), kept, self.text, 1000)
+        found, rates = drafts.propose(DRAFTED, self.text, counts)
         self.steps += 1
         for row, text in enumerate(self.texts):
             assert self.text[row, : self.lengths[row]].tolist() == text[: self.lengths[row]]
-        kept = [row[:count] for row, count in zip(found.tolist(), valid.tolist(), strict=True)]
-        assert all(token >= 0 for row in kept for token in row)
-        assert all(
-            token == -1 for row, k in zip(found.tolist(), valid, strict=True) for token in row[k:]
-        )
-        return kept
+        self.rates.append([rate / RATE_UNIT for rate in rates.tolist()])
+        assert found.shape == (len(draft), DRAFTED)
+        assert (found >= 0).all()
+        return found.tolist()
 
 
 def run(texts: list[list[int]], prompts: list[int], tokens: int) -> Rows:
-    rows, drafts = Rows(texts, prompts), DeviceDrafts(6, 4, LENGTH, DEVICE)
+    rows, drafts = Rows(texts, prompts), DeviceDrafts(DRAFTED, 4, DEVICE)
     draft: list[list[int]] = [[] for _ in texts]
+    places = {str(row): row for row in range(len(texts))}
+    drafts.follow(places, set(places), rows.text, rows.known, prompts)
     while min(rows.lengths) < min(prompts) + tokens:
         draft = rows.step(drafts, draft)
     return rows
@@ -64,78 +73,284 @@ def random_tokens(count: int, seed: int) -> list[int]:
     return np.random.default_rng(seed).integers(10, 30, count).tolist()
 
 
-def test_copied_text_takes_few_steps():
+def test_copied_text_takes_few_steps_and_has_high_rates():
     source = random_tokens(60, 0)
     rows = run([source * 3, [5, *source * 3]], [60, 61], 50)
-    assert rows.accepted > 0.9 * rows.drafted
     assert rows.steps < 20
+    assert min(rows.rates[-1]) > 0.8
 
 
-def test_text_without_copies_gets_no_drafts():
+def test_text_without_copies_has_low_rates():
     rows = run([random_tokens(200, 1), random_tokens(200, 2)], [60, 60], 40)
-    assert rows.steps >= 38
-    assert rows.drafted < 40  # single tokens of twenty match everywhere
+    assert np.mean(rows.rates[20:]) < 0.3  # single tokens of twenty match everywhere
 
 
-def test_misleading_matches_are_given_up():
+def test_misleading_matches_get_low_rates():
     """What follows a match was never there before."""
     text = [token for number in range(100) for token in (1, 1, 1, 100 + number)]
     rows = run([text], [40], 200)
-    assert rows.drafted > 0
-    assert rows.drafted < 0.2 * rows.steps
+    at_the_new_token = [rates[0] for rates in rows.rates[-20:] if rates[0]]
+    assert min(at_the_new_token) < 0.3
 
 
-def test_drafts_end_before_the_longest_context():
-    drafts = DeviceDrafts(6, 4, 12, DEVICE)
-    text = torch.tensor([[4, 5, 6, 7, 4, 5, 6, 7, 0, 0, 0, 0]], dtype=torch.int32, device=DEVICE)
-    one = torch.ones(1, dtype=torch.int32, device=DEVICE)
-    found, valid = drafts.propose(8 * one, text, 4 * one[:, None], one)
-    assert valid.tolist() == [2]
-    assert found.tolist() == [[5, 6, -1, -1, -1, -1]]
+def started(text: list[int], *, warm: bool = False) -> tuple[DeviceDrafts, torch.Tensor]:
+    drafts = DeviceDrafts(DRAFTED, 4, DEVICE)
+    if warm:
+        drafts.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE))
+    known = torch.tensor([text])
+    on_device = torch.zeros(4, LENGTH, dtype=torch.int32, device=DEVICE)
+    drafts.follow({"a": 0}, {"a"}, on_device, known, [len(text)])
+    return drafts, on_device
+
+
+def sample(drafts: DeviceDrafts, text: torch.Tensor, *tokens: int) -> torch.Tensor:
+    sampled = torch.tensor(tokens, dtype=torch.int32, device=DEVICE)[:, None]
+    return drafts.append(sampled, sampled[:, 0] < 0, text, 1000)[1]
+
+
+def test_warming_up_leaves_no_trace():
+    results = []
+    for warm in (True, False):
+        drafts, text = started([7, 8, 9, 7, 8, 9, 7, 8], warm=warm)
+        found, rates = drafts.propose(3, text, sample(drafts, text, 9))
+        results.append((found.tolist(), rates.tolist()))
+    assert results[0] == results[1]
+    assert results[0][0] == [[7, 8, 9]]
+
+
+def test_plain_steps_search_now_and_then():
+    drafts, text = started([7, 8, 9, 7, 8, 9, 7, 8])
+    steps = [drafts.propose(0, text, sample(drafts, text, 7)) for _ in range(3 * SEARCHED)]
+    assert all(draft.shape == (1, 0) for draft, _ in steps)
+    assert [rates is not None for _, rates in steps] == ([False] * (SEARCHED - 1) + [True]) * 3
+    assert drafts.propose(2, text, sample(drafts, text, 7))[1] is not None
+
+
+def test_rows_follow_their_requests():
+    drafts, text = started([7, 8, 9, 7])
+    known = torch.tensor([[7, 8, 9, 7], [1, 2, 3, 1], [4, 5, 4, 0]])
+    drafts.follow({"a": 0, "b": 1, "c": 2}, {"b", "c"}, text, known, [4, 4, 3])
+    found, _ = drafts.propose(1, text, sample(drafts, text, 8, 2, 5))
+    assert found.tolist() == [[9], [3], [4]]
+    drafts.follow({"c": 0, "b": 1}, set(), text, known, [])  # a has left
+    found, _ = drafts.propose(1, text, sample(drafts, text, 4, 3))
+    assert found.tolist() == [[5], [1]]
+    drafts.follow({"c": 1, "b": 0}, set(), text, known, [])
+    found, _ = drafts.propose(1, text, sample(drafts, text, 1, 5))
+    assert found.tolist() == [[2], [4]]
+    known[1, :3] = torch.tensor([6, 5, 6])
+    drafts.follow({"d": 1, "b": 0}, {"d"}, text, known, [0, 3])
+    found, _ = drafts.propose(1, text, sample(drafts, text, 2, 5))
+    assert found.tolist() == [[3], [6]]
+
+
+def test_rates_are_read_without_waiting():
+    reported = torch.tensor([RATE_UNIT // 2, -(2**30), 2**30, 7], dtype=torch.int32)
+    read_rates(None, reported, None, {"a": 0, "b": 1, "c": 2})
+    assert Shared.rates == [0.5, 0.0, 1.0]
+    Shared.rates = None
+
+
+class OwnProposer:
+    pass
+
+
+class OwnRunner:
+    """What a proposer uses of vLLM's model runner."""
+
+    def __init__(self) -> None:
+        self.num_tokens_no_spec_gpu = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+        self.input_batch = SimpleNamespace(prev_sampled_token_ids=None)
+        self.copied = 0
+
+    def _copy_valid_sampled_token_count(self, *_: object) -> None:
+        self.copied += 1
+
+
+class OwnScheduler:
+    """What vLLM's asynchronous scheduler does with the width of drafts."""
+
+    def __init__(self, vllm_config: SimpleNamespace) -> None:
+        self.vllm_config = vllm_config
+        self.num_spec_tokens = vllm_config.speculative_config.num_speculative_tokens
+        self.scheduled: list[int] = []
+
+    def _update_after_schedule(self, scheduler_output: SimpleNamespace) -> None:
+        self.scheduled.append(scheduler_output.num_spec_tokens_to_schedule)
+
+    def update_from_output(self, *_: object) -> str:
+        return "outputs"
+
+
+class OwnCompilation:
+    """What vLLM does with graph sizes: multiples of the rows of a request."""
+
+    def __init__(self, mode: str) -> None:
+        self.mode = SimpleNamespace(name=mode)
+        self.cudagraph_capture_sizes, self.max_cudagraph_capture_size = [1, 2, 4, 8, 16], 16
+
+    def resolve_cudagraph_mode_and_sizes(self, rows: int) -> SimpleNamespace:
+        self.cudagraph_capture_sizes, self.max_cudagraph_capture_size = [rows], rows
+        return self.mode
 
 
 @pytest.fixture
 def vllm(monkeypatch):
-    module = ModuleType("vllm.v1.spec_decode.ngram_proposer_gpu")
-    module.NgramProposerGPU = type("NgramProposerGPU", (), {"update_token_ids_ngram": lambda *_: 1})
-    runner = ModuleType("vllm.v1.worker.gpu_model_runner")
-    runner.NgramProposerGPU = module.NgramProposerGPU
-    parent = ModuleType("vllm.v1.spec_decode")
-    parent.ngram_proposer_gpu = module
-    for each in (module, runner, parent, ModuleType("vllm"), ModuleType("vllm.v1")):
-        monkeypatch.setitem(sys.modules, each.__name__, each)
-    return module, runner
+    """vLLM's modules with the names that the plug-in replaces."""
+    contents = {
+        "vllm": {}, "vllm.v1": {}, "vllm.v1.core": {}, "vllm.config": {},
+        "vllm.config.compilation": {"CompilationConfig": OwnCompilation},
+        "vllm.v1.core.sched": {}, "vllm.v1.spec_decode": {},
+        "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": OwnScheduler},
+        "vllm.v1.spec_decode.ngram_proposer_gpu": {
+            "NgramProposerGPU": OwnProposer, "update_scheduler_for_invalid_drafts": None,
+            "update_ngram_gpu_tensors_incremental": None},
+        "vllm.v1.worker.gpu_model_runner": {"NgramProposerGPU": OwnProposer},
+    }  # fmt: skip
+    modules = {}
+    for name, names in contents.items():
+        modules[name] = ModuleType(name)
+        vars(modules[name]).update(names)
+        parent, _, last = name.rpartition(".")
+        if parent in modules:
+            setattr(modules[parent], last, modules[name])
+        monkeypatch.setitem(sys.modules, name, modules[name])
+    resolve = OwnCompilation.resolve_cudagraph_mode_and_sizes
+    monkeypatch.setattr(OwnCompilation, "resolve_cudagraph_mode_and_sizes", resolve)
+    monkeypatch.setattr(Shared, "rates", None)
+    monkeypatch.setattr(Shared, "proposer", None)
+    monkeypatch.setenv(vllm_device.SWITCH, "1")
+    return modules
+
+
+CONFIG = SimpleNamespace(
+    speculative_config=SimpleNamespace(num_speculative_tokens=3, method="ngram_gpu"),
+    model_config=SimpleNamespace(max_model_len=64),
+    scheduler_config=SimpleNamespace(max_num_seqs=2),
+)
 
 
 def test_the_plug_in_replaces_vllms_search_once_and_only_if_asked(vllm, monkeypatch):
-    module, runner = vllm
-    own = module.NgramProposerGPU
-    monkeypatch.delenv(vllm_device.SWITCH, raising=False)
+    search = vllm["vllm.v1.spec_decode.ngram_proposer_gpu"]
+    runner = vllm["vllm.v1.worker.gpu_model_runner"]
+    monkeypatch.delenv(vllm_device.SWITCH)
     register()
-    assert module.NgramProposerGPU is own
+    assert search.NgramProposerGPU is OwnProposer
     monkeypatch.setenv(vllm_device.SWITCH, "1")
     register()
-    replaced = module.NgramProposerGPU
+    replaced = search.NgramProposerGPU
     register()
-    assert module.NgramProposerGPU is runner.NgramProposerGPU is replaced
-    assert issubclass(replaced, own)
-    config = SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=3),
-        model_config=SimpleNamespace(max_model_len=64),
-        scheduler_config=SimpleNamespace(max_num_seqs=2),
+    assert search.NgramProposerGPU is runner.NgramProposerGPU is replaced
+    assert runner.update_scheduler_for_invalid_drafts is read_rates
+    assert issubclass(replaced, OwnProposer)
+    assert runner.update_ngram_gpu_tensors_incremental is follow_rows
+
+
+def test_the_proposer_keeps_vllms_contract(vllm):
+    register()
+    runner = OwnRunner()
+    proposer = vllm["vllm.v1.spec_decode.ngram_proposer_gpu"].NgramProposerGPU(
+        CONFIG, DEVICE, runner
     )
-    proposer = replaced(config, DEVICE, None)
     proposer.load_model()
-    assert proposer.update_token_ids_ngram() == 1
-    text = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8, 9] + [0] * 55], dtype=torch.int32, device=DEVICE)
-    one = torch.ones(1, dtype=torch.int32, device=DEVICE)
-    found, valid = proposer.propose(3, 9 * one, text, 7 * one[:, None], one)
-    assert found[:, : int(valid)].tolist() == [[8, 9, 7]]
+    known = torch.tensor([[7, 8, 9, 7, 8, 9, 7, 8, 9]], dtype=torch.int32)
+    batch = SimpleNamespace(
+        vocab_size=100,
+        req_id_to_index={"a": 0},
+        token_ids_cpu_tensor=known,
+        num_tokens_no_spec=[9],
+    )
+    text = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE)
+    kept = torch.zeros(2, dtype=torch.bool, device=DEVICE)
+    follow_rows(batch, text, None, [SimpleNamespace(req_id="a")], DEVICE, _pinned_idx_buf=None)
+    assert not runner.num_tokens_no_spec_gpu.is_cuda
+    sampled = torch.tensor([[7]], dtype=torch.int32, device=DEVICE)
+    last, counts, valid = proposer.update_token_ids_ngram(sampled, batch, text, None, kept)
+    assert (last.tolist(), counts.tolist()) == ([7], [1])
+    runner._copy_valid_sampled_token_count(last, counts)
+    assert runner.input_batch.prev_sampled_token_ids.tolist() == [[7]]
+    assert runner.copied == 0  # a plain step
+    found, rates = proposer.propose(3, None, text, valid, counts)
+    assert found.tolist() == [[8, 9, 7]]
+    assert rates.item() > RATE_UNIT // 2
+    sampled = torch.tensor([[8, 9, 7, -1]], dtype=torch.int32, device=DEVICE)
+    last, counts, valid = proposer.update_token_ids_ngram(sampled, batch, text, None, kept)
+    runner._copy_valid_sampled_token_count(last, counts)
+    assert runner.copied == 1
+    assert proposer.propose(0, None, text, valid, counts)[0].shape == (1, 0)
 
 
-def test_a_vllm_without_the_method_is_refused(monkeypatch):
-    monkeypatch.setenv(vllm_device.SWITCH, "1")
-    for name in ("vllm", "vllm.v1", "vllm.v1.spec_decode"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+def test_drafts_on_the_host_are_refused(vllm):
+    register()
+    config = SimpleNamespace(**vars(CONFIG))
+    config.speculative_config = SimpleNamespace(disable_padded_drafter_batch=True)
+    with pytest.raises(InputError, match="disable_padded_drafter_batch"):
+        vllm["vllm.v1.spec_decode.ngram_proposer_gpu"].NgramProposerGPU(config, DEVICE)
+
+
+def scheduled(rows: dict[str, int], drafts: dict[str, list[int]], *, new: bool) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_scheduled_tokens=rows,
+        scheduled_spec_decode_tokens=drafts,
+        scheduled_new_reqs=[1] * new,
+        num_spec_tokens_to_schedule=3,
+    )
+
+
+def test_the_scheduler_gives_likely_drafts_and_no_others(vllm):
+    register()
+    scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(CONFIG)
+    step = scheduled({"a": 4, "b": 4}, {"a": [-1] * 3, "b": [-1] * 3}, new=False)
+    for rates in ([0.0, 0.0], [0.95, 0.9], [0.0, 0.9]):
+        Shared.rates = rates
+        scheduler._update_after_schedule(step)
+    assert scheduler.scheduled[0] == 0
+    assert scheduler.scheduled[1] == 3
+    assert scheduler.scheduled[2] > 0
+    sampled = SimpleNamespace(sampled_token_ids=[[1, 2], [3]])
+    assert scheduler.update_from_output(step, sampled) == "outputs"
+
+
+def test_other_speculation_is_left_alone(vllm):
+    register()
+    config = SimpleNamespace(speculative_config=SimpleNamespace(**vars(CONFIG.speculative_config)))
+    config.speculative_config.method = "eagle"
+    scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(config)
+    step = scheduled({"a": 1}, {}, new=False)
+    scheduler._update_after_schedule(step)
+    assert scheduler.scheduled == [3]
+    assert scheduler.update_from_output(step, None) == "outputs"
+
+
+def test_only_steps_that_decode_with_equal_drafts_are_timed(vllm, monkeypatch):
+    register()
+    scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(CONFIG)
+    seen = []
+    monkeypatch.setattr(scheduler._draft_width, "observe", lambda *step: seen.append(step[:2]))
+    monkeypatch.setattr(vllm_device.time, "perf_counter", lambda: 0.01)
+    drafts = {"a": [-1] * 3, "b": [-1] * 3}
+    for rows, draft, new in (
+        ({"a": 4, "b": 4}, drafts, False),
+        ({"a": 1, "b": 1}, {}, False),
+        ({"a": 4, "b": 1}, {"a": [-1] * 3}, False),
+        ({"a": 4, "b": 4}, {}, False),  # pieces of prompts
+        ({"a": 1, "b": 1}, {}, True),
+    ):
+        output = SimpleNamespace(sampled_token_ids=[[1, 2], [3]])
+        scheduler.update_from_output(scheduled(rows, draft, new=new), output)
+    assert seen == [(3, [2, 1]), (0, [2, 1])]
+
+
+@pytest.mark.parametrize(("mode", "sizes"), [("FULL", [1, 2, 4, 8, 16]), ("PIECEWISE", [4])])
+def test_graphs_of_whole_steps_keep_all_sizes(vllm, mode, sizes):
+    register()
+    config = vllm["vllm.config.compilation"].CompilationConfig(mode)
+    assert config.resolve_cudagraph_mode_and_sizes(4).name == mode
+    assert config.cudagraph_capture_sizes == sizes
+    assert config.max_cudagraph_capture_size == sizes[-1]
+
+
+def test_a_vllm_without_the_method_is_refused(vllm, monkeypatch):
+    monkeypatch.delattr(vllm["vllm.v1.spec_decode.ngram_proposer_gpu"], "NgramProposerGPU")
     with pytest.raises(InputError, match="needs a vLLM with the speculative method ngram_gpu"):
         register()

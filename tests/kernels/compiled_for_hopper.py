@@ -202,11 +202,15 @@ def around_modules() -> None:
 
 def copies() -> None:
     """Drafts found on the device."""
-    types = {name: "*i32" for name in ("text", "lengths", "new", "counts", "draft", "matched")}
-    types |= {"best": "*i64"}
-    compile_kernel(copy_triton._append_tokens, types=types, BLOCK=32)
+    integers = ("text", "lengths", "counts", "draft", "matched", "tried", "sampled")
+    types = {name: "*i32" for name in (*integers, "valid", "last", "rates")}
+    types |= {"best": "*i64", "seen": "*fp32", "prior": "*fp32", "rows": "i32", "decay": "fp32"}
+    compile_kernel(copy_triton._append_sampled, types={**types, "discarded": "*i1"}, WIDTH=16)
+    compile_kernel(
+        copy_triton._observe, types={**types, "drafted": "*i32"}, OBSERVED=64, LENGTHS=32
+    )
     compile_kernel(copy_triton._search, types=types, LONGEST=16, BLOCK=1024)
-    compile_kernel(copy_triton._copy, types=types, BLOCK=16)
+    compile_kernel(copy_triton._draft_copies, types=types, LENGTHS=32, UNIT=1024, WIDTH=16)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,13 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 
 from graft.kernels import copy_triton
-from graft.kernels.copy_triton import LONGEST, append_tokens, find_copies
+from graft.kernels.copy_triton import (
+    LONGEST,
+    RATE_UNIT,
+    DraftState,
+    append_sampled,
+    draft_copies,
+)
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -33,22 +39,86 @@ def placed(rows: list[list[int]], most: int) -> tuple[torch.Tensor, torch.Tensor
     return text.to(DEVICE), lengths.to(DEVICE)
 
 
+def fresh_state(rows: int) -> DraftState:
+    prior = torch.stack([torch.arange(32.0), torch.full((32,), 2.0)]).to(DEVICE)
+    return DraftState(rows, prior, 0.5, DEVICE)
+
+
+def one_new(rows: list[list[int]]) -> torch.Tensor:
+    return torch.ones(len(rows), dtype=torch.int32, device=DEVICE)
+
+
 @pytest.mark.parametrize("block", [8, 64])
 def test_drafts_are_the_tokens_behind_the_latest_longest_match(block, monkeypatch):
     monkeypatch.setattr(copy_triton, "BLOCK", block)
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, tokens, rng.integers(1, 60)).tolist() for tokens in (2, 3, 9, 40) * 3]
     rows += [[5], [5, 5], [1, 2, 3] * 12, list(range(30))]
-    draft, matched = find_copies(*placed(rows, 70), drafted=6)
-    for row, tokens, length in zip(rows, draft.tolist(), matched.tolist(), strict=True):
+    state = fresh_state(len(rows))
+    text, state.lengths = placed(rows, 70)
+    draft, rates = draft_copies(text, one_new(rows), state, 6, 7)
+    matched = state.matched.tolist()
+    for row, tokens, length in zip(rows, draft.tolist(), matched, strict=True):
         assert (length, tokens) == searched(row, 6), row
+    assert rates.tolist() == [int(RATE_UNIT * length / (length + 2)) for length in matched]
+    assert state.drafted.tolist() == [6 if length else 0 for length in matched]
 
 
-def test_sampled_tokens_are_appended_where_there_is_space():
-    text, lengths = placed([[1, 2, 3], [4], [5, 6, 1, 1]], 6)
-    new = torch.tensor([[8, 9, -1], [-1, -1, -1], [3, 2, 9]], dtype=torch.int32, device=DEVICE)
-    counts = torch.tensor([2, 0, 3], dtype=torch.int32, device=DEVICE)
-    append_tokens(text, lengths, new, counts)
+def test_a_row_without_a_new_token_has_no_draft():
+    state = fresh_state(2)
+    text, state.lengths = placed([[1, 2, 1, 2], [1, 2, 1, 2]], 8)
+    counts = torch.tensor([0, 1], dtype=torch.int32, device=DEVICE)
+    draft, rates = draft_copies(text, counts, state, 2, 2)
+    assert draft.tolist() == [[0, 0], [1, 2]]
+    assert rates.tolist() == [0, RATE_UNIT // 2]
+    assert state.drafted.tolist() == [0, 2]
+
+
+def test_rates_are_known_without_drafts():
+    state = fresh_state(1)
+    text, state.lengths = placed([[1, 2, 1, 2]], 8)
+    draft, rates = draft_copies(text, one_new([[]]), state, 0, 7)
+    assert draft.shape == (1, 0)
+    assert rates.tolist() == [RATE_UNIT // 2]
+    assert state.drafted.tolist() == [0]
+
+
+def test_valid_sampled_tokens_are_appended_where_there_is_space():
+    state = fresh_state(5)
+    text, lengths = placed([[1, 2, 3], [4], [5, 6, 1, 1], [3]], 6)
+    state.lengths[:4] = lengths
+    sampled = torch.tensor([[8, 9, -1], [7, 7, 7], [3, 2, 9], [-1, -1, -1]], dtype=torch.int32)
+    discarded = torch.tensor([False, True, False, False, False], device=DEVICE)
+    last, counts, valid = append_sampled(sampled.to(DEVICE), discarded, text, state, 50, 4)
     assert text[0].tolist() == [1, 2, 3, 8, 9, 7]
     assert text[1].tolist() == [4, 7, 7, 7, 7, 7]
     assert text[2].tolist() == [5, 6, 1, 1, 3, 2]
+    assert state.lengths.tolist() == [5, 1, 6, 1, 0]
+    assert last.tolist() == [9, 4, 9, 3]
+    assert counts.tolist() == [2, 0, 3, 0]
+    assert valid.tolist() == [[8, 9, -1], [-1, -1, -1], [3, 2, 9], [-1, -1, -1]]
+
+
+def test_tokens_beyond_the_vocabulary_are_not_valid():
+    state = fresh_state(1)
+    text, state.lengths = placed([[1]], 6)
+    sampled = torch.tensor([[9, 50]], dtype=torch.int32, device=DEVICE)
+    last, counts, _ = append_sampled(sampled, sampled[:, 0] < 0, text, state, 50, 2)
+    assert (last.tolist(), counts.tolist(), state.lengths.tolist()) == ([9], [1], [2])
+
+
+def test_accepted_and_rejected_drafts_are_counted_by_match_length(monkeypatch):
+    monkeypatch.setattr(copy_triton, "OBSERVED", 2)
+    state = fresh_state(4)
+    state.seen += 1.0
+    state.matched.copy_(torch.tensor([3, 5, 3, 0]))
+    state.drafted.copy_(torch.tensor([4, 2, 4, 0]))
+    text, state.lengths = placed([[1], [1], [1], [1]], 9)
+    sampled = torch.full((4, 5), -1, dtype=torch.int32, device=DEVICE)
+    sampled[0, :3], sampled[1, :3], sampled[3, :1] = 2, 2, 2
+    append_sampled(sampled, sampled[:, 0] < -1, text, state, 50, 5)
+    change = (state.seen - state.prior - 0.5).cpu()  # half of the addition above is forgotten
+    assert change[0].nonzero().flatten().tolist() == [3, 5]
+    assert change[0, [3, 5]].tolist() == [2.0, 2.0]
+    assert change[1].nonzero().flatten().tolist() == [3]  # the row without a token says nothing
+    assert change[1, 3].item() == 1.0

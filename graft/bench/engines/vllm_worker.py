@@ -16,7 +16,7 @@ from typing import Any
 import protocol
 
 Engine = Any  # vLLM's; this environment may not have it
-TOKENS = {"ngram": 5, "ngram_gpu": 5, "suffix": 24, "graft": 16, "graft_gpu": 16}  # at most
+TOKENS = {"ngram": 5, "ngram_gpu": 5, "suffix": 24, "graft": 16, "graft_gpu": 15}  # at most
 PROPOSER = "graft.integrations.vllm.Proposer"
 PLUG_IN = "graft.integrations.vllm_device"
 ONE_PROCESS = "scheduler and model in this process, the default on a CPU: others busy-wait"
@@ -31,12 +31,14 @@ def main() -> None:
     options.add_argument("--lookup-max", type=int, default=5)
     options.add_argument("--kv-cache-gib", type=int, help="on a CPU by default as the batch needs")
     options.add_argument("--gpu-memory", type=float, default=0.4, help="share, without the former")
-    options.add_argument("--cudagraph-mode", help="FULL: graphs of whole steps with drafts, too")
+    options.add_argument("--cudagraph-mode", help="by default FULL with graft_gpu")
     options.add_argument("--eager", action="store_true", help="do not compile the model")
     switch = argparse.BooleanOptionalAction
     options.add_argument("--one-process", action=switch, help=ONE_PROCESS)
     chosen = options.parse_args()
     chosen.num_speculative_tokens = chosen.num_speculative_tokens or TOKENS.get(chosen.method)
+    if chosen.method == "graft_gpu":  # other modes have no graphs for some of its steps
+        chosen.cudagraph_mode = chosen.cudagraph_mode or "FULL"
     if not on_gpu(chosen):
         chosen.kv_cache_gib = chosen.kv_cache_gib or 1 + chosen.batch // 4
     if chosen.one_process is None:
