@@ -119,7 +119,7 @@ def fragment_plans(rows: int, outputs: int) -> list[ProductPlan]:  # noqa: ARG00
     if tile > 16:  # noqa: PLR2004
         found = [(64, 128, 4, 3), (64, 128, 4, 4), (128, 128, 8, 3)]
     else:
-        found = [(64, 256, 4, 4), (64, 128, 4, 6), (32, 256, 2, 4), (32, 128, 2, 8)]
+        found = [(32, 256, 2, 4), (64, 256, 4, 4)]
         found += [(16, 256, 1, 6)] if tile == MIN_ROWS else [(128, 128, 8, 4)]
     return [ProductPlan(tile, *each, swapped=True) for each in found]
 
