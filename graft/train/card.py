@@ -63,7 +63,8 @@ def model_card(settings: Settings, dataset: Dataset, head: Head, progress: Progr
 {architecture(head)}
 
 Target: {config.target} ({config.architecture}), fingerprint {config.fingerprint}.
-It does not load for other weights, such as a fine-tuned version of the same model.
+For other weights, such as a quantised or fine-tuned version of the same model, name it: --head.
+Fewer of its drafts may be accepted then.
 
 Use: `graft run QUESTION --model {config.target} --head FOLDER`. The target verifies
 its drafts, so they change the speed of an answer, never its text.

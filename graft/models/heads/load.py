@@ -3,6 +3,7 @@
 Installed heads (`installed.py`) are found by the fingerprint of their target's weights.
 """
 
+import logging
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -17,17 +18,25 @@ from graft.models.heads.runner import HeadRunner
 from graft.models.language_model import LanguageModel
 from graft.models.load import LoadedModel, read_config
 
+log = logging.getLogger(__name__)
+
 RUNNERS = {"eagle3": EagleRunner, "eagle2": EagleRunner, "longspec": LongSpecRunner}
 
 
 def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
-    """The named head's folder by its kind; with "auto" those installed for the target, one of each
-    kind. CheckpointError where a head cannot be read or belongs to another target."""
+    """The named head's folder by its kind; with "auto" those installed for the target's weights,
+    one of each kind. CheckpointError where a head cannot be read or does not fit the target."""
     if name is None:
         return {}
     if name != AUTO_HEAD:
         folder = head_folder(name)
-        return {_head_for(target, folder).config.kind: folder}
+        config = _head_for(target, folder).config
+        if config.fingerprint not in ("", target.checkpoint.fingerprint):
+            log.warning(
+                "%s was trained for other weights (%s): fewer of its drafts may be accepted",
+                name, config.target,
+            )  # fmt: skip
+        return {config.kind: folder}
     found: dict[str, Path] = {}
     for each in installed_heads():
         if each.fingerprint == target.checkpoint.fingerprint:
