@@ -73,13 +73,18 @@ class Controller:
         self._ahead = False  # whether a plain step started before the tokens of the last arrived
         self._last: Arm | None = None  # arm of the last step, if it had the same sequences
         self._attached: set[int] = set()  # sequences that the model follows
-        # By sequence: steps that the drafters have not observed yet
+        # By sequence: steps that the drafters have not observed yet, and contexts of sequences that
+        # lookups have not started: where they cannot be afforded, texts are not indexed
         self._unseen: dict[int, list[TargetStep]] = {}
+        self._waiting: dict[int, DraftContext] = {}
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
         if self._attaches(context):
             self._attached.add(context.sequence)
+        elif not self._affords(Arm.LOOKUP, self._decoding):
+            self._waiting[context.sequence] = context
+            return
         self._drafter(context.sequence).start(context)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
@@ -132,7 +137,8 @@ class Controller:
             estimator, last = self._running
             self._running = estimator, replace(last, ahead=True, blocked_by=None)
         for step in steps:
-            self._unseen.setdefault(step.sequence, []).append(step)
+            if step.sequence not in self._waiting:
+                self._unseen.setdefault(step.sequence, []).append(step)
         if self._attached or (self._running and self._running[1].arm is not Arm.PLAIN):
             self._show_unseen()
 
@@ -140,7 +146,8 @@ class Controller:
         """See Drafter."""
         self._timer.close()
         self._unseen.pop(sequence, None)
-        self._drafter(sequence).finish(sequence)
+        if self._waiting.pop(sequence, None) is None:
+            self._drafter(sequence).finish(sequence)
         self._attached.discard(sequence)
 
     def _drafter(self, sequence: int) -> Drafter:
@@ -153,8 +160,7 @@ class Controller:
         """Whether the model follows a new sequence: its arm can be afforded for some steps."""
         if self._model is None or len(context.prompt) < self._min_prompt:
             return False
-        arm = Arm.LOOKUP_AND_MODEL
-        return self._accounts[arm] >= MIN_STEPS * self._loss(arm, self._decoding)
+        return self._affords(Arm.LOOKUP_AND_MODEL, self._decoding, steps=MIN_STEPS)
 
     def _switch_to(self, contexts: list[DraftContext], *, prefills: bool) -> None:
         """Find the estimator of a step; a decision made for other sequences is dropped."""
@@ -214,12 +220,16 @@ class Controller:
         for arm in reversed(self._accounts):
             if arm is Arm.LOOKUP_AND_MODEL and not following:
                 continue
-            if self._accounts[arm] >= self._loss(arm, self._estimator):
+            if self._affords(arm, self._estimator):
                 if self._estimator.knows(Arm(arm - 1)):
                     return arm
             elif arm is Arm.LOOKUP_AND_MODEL and self._estimator is self._decoding:
                 self._detach()
         return Arm.PLAIN
+
+    def _affords(self, arm: Arm, estimator: Estimator, steps: int = 1) -> bool:
+        """Whether an arm's account covers what so many steps are expected to lose."""
+        return self._accounts[arm] >= steps * self._loss(arm, estimator)
 
     def _loss(self, arm: Arm, estimator: Estimator) -> float:
         """Plain steps that a step of an arm loses against the best arm below it, at least 0."""
@@ -260,6 +270,10 @@ class Controller:
         return [trees[place] for place in range(len(contexts))]
 
     def _show_unseen(self) -> None:
+        """Let the drafters catch up: with the tokens of a context, and with steps since."""
+        for context in self._waiting.values():
+            self._lookup.start(context)
+        self._waiting.clear()
         unseen = [step for steps in self._unseen.values() for step in steps]
         self._unseen.clear()
         for drafter, places in by_drafter(unseen, self._drafter_of):

@@ -242,9 +242,16 @@ def test_kinds_of_steps_have_estimates_of_their_own():
     assert engine.share(1) < 0.5
 
 
-def test_drafter_has_observed_all_steps_of_a_sequence_when_it_proposes(monkeypatch):
-    engine, made, complete = SimulatedEngine(host=0.5), Counter(), []
-    propose, observe = engine.lookup.propose, engine.controller.observe
+def test_drafter_has_observed_all_steps_since_it_started_when_it_proposes(monkeypatch):
+    """A context has the tokens of the steps before."""
+    engine, made, before, complete = SimulatedEngine(host=0.5), Counter(), {}, []
+    propose, observe, start = (
+        engine.lookup.propose, engine.controller.observe, engine.lookup.start,
+    )  # fmt: skip
+
+    def started(context):
+        before[context.sequence] = made["step", context.sequence]
+        start(context)
 
     def counted(steps):
         made.update(("step", step.sequence) for step in steps)
@@ -252,14 +259,26 @@ def test_drafter_has_observed_all_steps_of_a_sequence_when_it_proposes(monkeypat
 
     def checked(contexts, budget):
         mine = "step", contexts[0].sequence
-        complete.append(engine.lookup.calls.count(mine) == made[mine])
+        observed = engine.lookup.calls.count(mine)
+        complete.append(before[contexts[0].sequence] + observed == made[mine])
         return propose(contexts, budget)
 
+    monkeypatch.setattr(engine.lookup, "start", started)
     monkeypatch.setattr(engine.controller, "observe", counted)
     monkeypatch.setattr(engine.lookup, "propose", checked)
     engine.answers(rarely, 10)
     assert len(complete) > 5
     assert all(complete)
+
+
+def test_texts_are_not_indexed_where_lookups_cannot_be_afforded():
+    engine = SimulatedEngine(host=20.0, between=0.3)
+    engine.answers(nothing, 20)
+    started = [sequence for call, sequence in engine.lookup.calls if call == "start"]
+    finished = [sequence for call, sequence in engine.lookup.calls if call == "finish"]
+    assert 1 in started
+    assert len(started) < 10
+    assert started == finished
 
 
 def test_every_call_reaches_the_drafter_of_a_sequence():
