@@ -74,6 +74,28 @@ def modules(results: Results) -> Grid:
     return Grid(figures={"ratios": "; ".join(parts)})
 
 
+def quantised(results: Results) -> Grid:
+    """Speed of steps of one and of 16 sequences relative to bf16 and to vLLM's, and of prefill."""
+    figures = {}
+    ours = select(results.rows, engine="graft")
+    base = _by_batch(select(ours, weights="bf16"))
+    figures["bf16"] = " and ".join(number(row["ms_per_step"]) for row in base)
+    for weights in ("fp8", "int4"):
+        mine = _by_batch(select(ours, weights=weights))
+        theirs = _by_batch(select(results.rows, engine="vllm", weights=weights))
+        for name, key, other in (
+            ("steps", "ms_per_step", base), ("prefill", "prefill_s", base),
+            ("vllm", "ms_per_step", theirs),
+        ):  # fmt: skip
+            ratios = (b[key] / a[key] for a, b in zip(mine, other, strict=True))
+            figures[f"{weights}_{name}"] = " and ".join(map(number, ratios))
+    return Grid(figures=figures)
+
+
+def _by_batch(rows: list[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row["batch"])
+
+
 def plain_steps(results: Results) -> Grid:
     """Graft's and vLLM's steps, and the ratios of their speeds in steps and prefill."""
     ratios = {}
@@ -298,6 +320,16 @@ SECTION = Section(
             """Random weights, bf16, steps in captured graphs against vLLM 0.24, 2,048 × 1 and × 16:
             {ratios}.""",
             modules,
+        ),
+        Table(
+            "quantised",
+            "Quantised weights on an H200",
+            ["steps_h200_quantised"],
+            "benchmarks.decode.plain_steps",
+            """8B shape, 2,048 × 1 and × 16. In bf16 a step takes {bf16} ms. FP8 is
+            {fp8_steps} times as fast ({fp8_vllm} of vLLM the day before), INT4 {int4_steps}
+            ({int4_vllm}); prefill {fp8_prefill}, {int4_prefill}.""",
+            quantised,
         ),
         Table(
             "inside",

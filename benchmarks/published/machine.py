@@ -134,7 +134,7 @@ SECTION = Section(
             ["index_n1_synthetic"],
             "python -m benchmarks index",
             """Milliseconds to build 128K / 512K tokens, then microseconds to append 4 tokens, of a
-            lookup at 128K and its p99; synthetic text with planted copies: {all}.""",
+            lookup at 128K and its p99; planted copies: {all}.""",
             indexes,
         ),
         Table(
@@ -154,14 +154,12 @@ SECTION = Section(
             "Documents and corpora",
             ["documents_xeon_any_formats", "serve_xeon_any_corpora", "context_n1_gguf_squad"],
             "benchmarks.documents.cite",
-            """{files} files of {formats} formats ({converted} converted) in one corpus:
-            {retrieved} of {questions} questions have their sentence in the prompt; an answer
-            with that sentence cites the right file and page in {quoted}, smollm2's own answer in
-            {cited}. 64 clients of 4 keys, 10 minutes, kill -9: {responses} responses, {uploads}
-            uploads, {deletions} deletions, {wrong} lost, mixed up or failed. `--context auto`
-            instead of `full`, Qwen2.5-Coder-1.5B, {short_questions} questions about 4,000 tokens of
-            SQuAD: F1 {f1_change} ({full_f1} with `full`), the first answer {faster} times as
-            fast.""",
+            """{files} files of {formats} formats in one corpus: {retrieved} of {questions}
+            questions have their sentence in the prompt; an answer with it cites the right file and
+            page in {quoted}, smollm2's own in {cited}. 64 clients of 4 keys, 10 minutes, kill -9:
+            {responses} responses, {uploads} uploads, {deletions} deletions, {wrong} lost or failed.
+            `--context auto` instead of `full`, Qwen2.5-Coder-1.5B, {short_questions} questions
+            about 4,000 tokens: F1 {f1_change} ({full_f1} with `full`), {faster} times as fast.""",
             documents,
         ),
         Table(

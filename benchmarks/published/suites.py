@@ -108,7 +108,7 @@ def cpu_presets(
 
 def presets_by_suite(results: Results) -> Grid:
     """Tokens per step, greedy / temperature 1."""
-    names = {**SUITES, "leval": "L-Eval, 6K", "needle": "needle, 8K"}
+    names = SUITES
     variants = ("pld", "copy", "igpg", "eagle2", "longspec", "casd", "rasd-pld", "magicdec",
                 "triforce", "auto")  # fmt: skip
     lines = []
@@ -178,7 +178,7 @@ AUTO = Section(
             "queues",
             "Queues and batches",
             ["decode_h200_bf16_queues", "decode_h200_bf16_batches"],
-            "python -m benchmarks decode --suite spec_bench --drafts plain,auto --batches 2,4,8",
+            "benchmarks decode --drafts plain,auto --batches 2,4,8",
             """Spec-Bench, 192 or 240 prompts a queue, 72 or 192 in batches. A queue refills free
             places, as a server does; a batch waits for its slowest answer.""",
             auto_in_batches,
@@ -197,11 +197,10 @@ AUTO = Section(
             """Decoding against plain, bf16, 12 prompts of Spec-Bench and 6 each of HumanEval,
             SQuAD, Spider, MedQA, a datastore of 49M tokens: `auto` {auto}, with the store
             {auto+store}, `store` {store}, `pld` {pld}, `rest` {rest}; in fp32 `pld`, `copy`, `igpg`
-            {fixed} on Spec-Bench. Fixed drafts lose time: each row of a step costs these cores
-            about the same. Newer runs of `auto` on Spec-Bench: fp32, 12 prompts, {greedy},
+            {fixed}: each row of a step costs about the same. Newer: fp32, 12 prompts, {greedy},
             {sampled} at temperature 1; bf16, 66 prompts, {spec}, end to end {total}. {same} answers
-            of `auto` equal plain's. 1.5B drafted by 0.5B, HumanEval and Spec-Bench: `sd` {sd},
-            `auto` {qwen}.""",
+            equal plain's. 1.5B drafted by 0.5B, HumanEval and Spec-Bench: `sd` {sd}, `auto`
+            {qwen}.""",
             cpu_presets,
         ),
     ],
