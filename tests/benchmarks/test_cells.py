@@ -1,0 +1,49 @@
+"""Cells of several suites by one load."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks.decode import cells
+
+
+@pytest.fixture
+def call(monkeypatch):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["cells", *map(str, words)])
+        cells.main()
+
+    return run
+
+
+@pytest.fixture
+def prompts(call, tiny_folder, questions, tmp_path):
+    path = tmp_path / "prompts.jsonl.gz"
+    call("write", "--model", tiny_folder, "--prompts", f"spec_bench:{questions}:2", "--out", path)
+    return path
+
+
+def test_cells_have_a_row_for_each_preset_and_batch(call, prompts, tiny_folder, tmp_path):
+    given = ["run", "--model", tiny_folder, "--prompts", prompts, "--out", tmp_path / "rows.jsonl"]
+    given += ["--cell", "spec_bench:plain,copy", "--cell", "spec_bench:plain:3:1"]
+    call(*given, "--max-tokens", 8, "--dtype", "fp32")
+    lines = [json.loads(line) for line in (tmp_path / "rows.jsonl").read_text().splitlines()]
+    rows = [line for line in lines if line["record"] == "row"]
+    assert len(rows) == 2 * 6 + 2
+    assert all(len(row["prompts"]) == row["batch"] for row in rows)
+    alone = {(row["variant"], *row["prompts"]): row["output"] for row in rows[:12]}
+    for number in {row["prompts"][0] for row in rows[:12]}:
+        assert alone["plain", number] == alone["copy", number]
+
+
+@pytest.mark.parametrize(
+    ("text", "cell"),
+    [
+        ("qmsum@12k:plain", cells.Cell("qmsum", 12288, ("plain",), 1, 0.0)),
+        ("squad:plain,auto:4", cells.Cell("squad", 0, ("plain", "auto"), 4, 0.0)),
+        ("squad:auto:2:0.7", cells.Cell("squad", 0, ("auto",), 2, 0.7)),
+    ],
+)
+def test_cells_are_read_from_one_word(text, cell):
+    assert cells.Cell.read(text) == cell
