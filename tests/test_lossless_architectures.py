@@ -47,7 +47,7 @@ def recurrent_bench(request):
     return bench
 
 
-@pytest.mark.parametrize("kind", PARAMS)
+@pytest.mark.parametrize("kind", daily(PARAMS, "sampled"))
 def test_a_cached_prefix_never_changes_the_output_of_a_recurrent_model(recurrent_bench, kind):
     bench, model = recurrent_bench, recurrent_bench.engine.model
     spacing = model.arena.storage.spacing

@@ -3,9 +3,11 @@
 import json
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from daily import daily
 from safetensors.torch import load_file, save_file
 from tiny_heads import tiny_head
 from transformers import AutoModelForCausalLM
@@ -84,8 +86,10 @@ def test_kv_factor_of_both_shapes():
     assert [grow_check.kv_factor(each, read_shape("llama-8b")) for each in shapes] == [1, 4]
 
 
-@pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize("kind", ["eagle3", "longspec"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    daily(product(["eagle3", "longspec"], SHAPES), ("eagle3", "grown"), ("longspec", "grown-kv")),
+)
 def test_grown_head_drafts_as_the_ungrown_one(grown, call, tiny_folder, tmp_path, kind, name):
     network = AutoModelForCausalLM.from_pretrained(tiny_folder)
     more = {"cross_layers": 2} if kind == "longspec" else {}

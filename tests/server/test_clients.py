@@ -153,6 +153,7 @@ def test_openai_raises_its_own_errors(server, client):
     assert [model.id for model in client.models.list()] == ["smollm2-135m"]
 
 
+@pytest.mark.slow
 def test_langchain(server, expected):
     from langchain_openai import ChatOpenAI
 
@@ -167,6 +168,7 @@ def test_langchain(server, expected):
     assert city.invoke("Where is the Colosseum?")["city"] in ("Oslo", "Rome")
 
 
+@pytest.mark.slow
 def test_llama_index(server, expected):
     from llama_index.core.llms import ChatMessage
     from llama_index.llms.openai_like import OpenAILike

@@ -56,7 +56,7 @@ def assert_told(folder, last):
         assert told in card
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "eagle2", "longspec"])
+@pytest.mark.parametrize("kind", daily(["eagle3", "eagle2", "longspec"], "eagle3", "longspec"))
 def test_a_run_lowers_the_loss_and_saves_a_head(settings, kind):
     settings = replace(settings, kind=kind, steps=60, save_minutes=10)
     assert train(settings, silent)

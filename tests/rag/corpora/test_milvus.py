@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from daily import daily
 
 from graft.errors import InputError
 from graft.rag.corpora import milvus
@@ -42,7 +43,9 @@ def found(address, question, k=3):
     return [hit.passage.id for hit in corpus.search(question, k)]
 
 
-@pytest.mark.parametrize("engine", ["bm25s", "static", "hybrid", "bm25s+dense:x+static"])
+@pytest.mark.parametrize(
+    "engine", daily(["bm25s", "static", "hybrid", "bm25s+dense:x+static"], "bm25s", "hybrid")
+)
 def test_passages_are_found_with_title_and_text(address, rows, engine):
     assert make(address, rows, engine) == 3
     corpus = open_corpus([str(address)])
