@@ -68,9 +68,11 @@ class CopiesAndPool:
         return best_of(trees, best_by_cost, budget)
 
     def has_draft(self, contexts: list[DraftContext], budget: Budget) -> bool:
-        """See LookupDrafter."""
-        parts = self._copies, self._pool
-        return any(part.has_draft(contexts, budget) for part in parts)
+        """See LookupDrafter. It counts as a step: where nothing is found, the step runs ahead."""
+        if self._copies.has_draft(contexts, budget):
+            return True
+        searching = [each for each in contexts if self._searches(each.sequence)]
+        return bool(searching) and self._pool.has_draft(searching, budget)
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter."""

@@ -8,6 +8,7 @@ from graft.assemble.copies import adaptive_copies, lookups
 from graft.assemble.drafters import make_drafter
 from graft.assemble.resources import DraftResources
 from graft.decode.text import Encoder
+from graft.draft.copies import pooled
 from graft.draft.copies.calibration import PRIOR
 from graft.draft.drafter import Budget, DraftContext
 from graft.match.pool import Pools
@@ -47,6 +48,18 @@ def test_it_is_known_whether_there_is_a_draft_before_it_is_asked_for(tokens, dea
     budget = Budget(63, BUDGET.seconds, overhead_seconds=dear)
     assert drafter.has_draft([context], budget) is expected
     assert (len(drafter.propose([context], budget)[0]) > 1) is expected
+
+
+def test_a_pool_without_drafts_is_searched_now_and_then(monkeypatch):
+    """In steps that run ahead, too."""
+    context = DraftContext(0, TEXT, [(0, len(TEXT))], tokens=[99])
+    drafter = lookups(DraftResources(pools=Pools()))
+    drafter.start(context)
+    searches = []
+    monkeypatch.setattr(drafter._pool, "has_draft", lambda *_: searches.append(1))
+    for _ in range(pooled.PATIENCE + 4 * pooled.INTERVAL):
+        assert not drafter.has_draft([context], BUDGET)
+    assert len(searches) == pooled.PATIENCE + 4
 
 
 @pytest.mark.parametrize("draft", PRESETS)
