@@ -35,12 +35,14 @@ class Tiles:
 
 @dataclass(frozen=True, slots=True)
 class PlacedLevel:
-    """A plan in device memory, padded with empty tasks for a captured graph."""
+    """A plan in device memory, padded with empty tasks for a captured graph; levels of the same
+    width share it. `above` counts the draft rows of earlier levels; None: no draft row is seen."""
 
     tile: int
     tasks: Tensor  # [T, COLUMNS] int32
     parts: Tensor  # [N] int32
     max_parts: int
+    above: int | None = 0
 
 
 @cache
@@ -87,6 +89,7 @@ def attend(
     options = dict(HEADS=heads, SIZE=size, PADDED=triton.next_power_of_2(size))
     _attend[(len(plan.tasks), kv_heads)](
         query, keys, values, result, mixed, sums, plan.tasks, bits, keys.stride(0), nodes, scale,
+        -1 if plan.above is None else plan.above,
         GROUP=heads // kv_heads, TILE=plan.tile, KEYS=tiles.keys, COLUMNS=COLUMNS,
         PRECISION="ieee" if query.dtype == torch.float32 else "tf32",
         num_warps=tiles.warps, num_stages=tiles.stages, **options,
@@ -99,10 +102,10 @@ def attend(
 
 
 # The inputs of a draft are packed (`graph_inputs`): another alignment does not recompile.
-@triton.jit(do_not_specialize=["nodes"], do_not_specialize_on_alignment=["tasks", "bits"])
+@triton.jit(do_not_specialize=["nodes", "above"], do_not_specialize_on_alignment=["tasks", "bits"])
 def _attend(
     query, keys, values, result, mixed_parts, sum_parts, tasks, bits, head_stride, nodes, scale,
-    HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
+    above, HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, PADDED: tl.constexpr,
     TILE: tl.constexpr, KEYS: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One task for one key head; the columns of a task are those of `level_plan`."""
@@ -124,8 +127,8 @@ def _attend(
     keys += base
     values += base
     count = tl.load(task + 3)
-    tree = tl.load(task + 4)
-    first = tl.load(task + 5)
+    tree = tl.where(above < 0, 0, tl.load(task + 4))
+    first = tl.load(task + 5) - above
 
     best = tl.full((TILE,), float("-inf"), tl.float32)
     total = tl.zeros((TILE,), tl.float32)

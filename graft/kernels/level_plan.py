@@ -39,8 +39,7 @@ def plan_levels(
     """About `tasks` tasks (for one key head) for `width` nodes of every sequence.
 
     The nodes see their sequence's committed rows (first row, rows) and, of the rows behind the last
-    segment, those that the device knows as their ancestors. To see rows of earlier levels, lower
-    FIRST by their number; to see none, set TREE to 0.
+    segment, those that the device knows as their ancestors.
     """
     counts = np.array([len(each) for each in segments])
     rows = np.array([pair for each in segments for pair in each], np.int64)

@@ -43,11 +43,12 @@ class Level:
     nodes: np.ndarray  # of the step
     bits: torch.Tensor
     plan: LevelPlan
+    above: int | None = ABOVE
 
     @property
     def placed(self) -> PlacedLevel:
         tables = torch.from_numpy(self.plan.tasks), torch.from_numpy(self.plan.parts)
-        return PlacedLevel(self.plan.tile, *tables, int(self.plan.parts.max()))
+        return PlacedLevel(self.plan.tile, *tables, int(self.plan.parts.max()), self.above)
 
     def attend(self, dtype: torch.dtype = torch.float32) -> np.ndarray:
         step = self.step
@@ -69,7 +70,6 @@ def level_of(
     bits = torch.from_numpy((ancestors * (1 << np.arange(ABOVE + WIDTH))).sum(1))
     group = heads[0] // heads[1]
     plan = plan_levels(layout.segments, WIDTH, group=group, tile=tile, tasks=tasks)
-    plan.tasks[:, FIRST] -= ABOVE
     return Level(random_step(layout, *heads, rng, size), nodes, bits, plan)
 
 
@@ -102,7 +102,7 @@ def test_any_head_size(size, dtype):
 
 def test_without_a_tree_only_committed_rows_are_seen():
     level = level_of([[40], [5]], (2, 1))
-    level.plan.tasks[:, TREE] = 0
+    level.above = None
     step, found = level.step, level.attend()
     for i, node in enumerate(level.nodes):
         ((row, count),) = step.layout.segments[i // WIDTH]
@@ -131,6 +131,7 @@ def test_padding_changes_nothing_and_is_not_written():
         torch.cat([plan.tasks, torch.zeros(7, COLUMNS, dtype=torch.int32)]),
         torch.cat([plan.parts, torch.zeros(3, dtype=torch.int32)]),
         plan.max_parts + 4,
+        plan.above,
     )
     more = torch.cat([query, torch.full((3, 2, SIZE), float("nan"))])
     bits = torch.cat([level.bits, torch.zeros(3, dtype=torch.int64)])

@@ -14,7 +14,7 @@ from torch import Tensor
 from graft.draft.heads.growth import Beam, DraftInput
 from graft.kernels.draw_triton import noisy_rows
 from graft.kernels.level_attention_triton import PlacedLevel, tasks_wanted, tiles_of
-from graft.kernels.level_plan import COLUMNS, FIRST, TREE, LevelPlan, plan_levels
+from graft.kernels.level_plan import COLUMNS, LevelPlan, plan_levels
 from graft.models.heads.runner import HeadRunner
 from graft.sampling import DRAW, Sampler, as_signed
 
@@ -34,30 +34,31 @@ Segments = list[list[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """Sizes of one attention: query rows of a task, tasks, partial results."""
+    """Sizes of one table: nodes of a sequence, query rows of a task, tasks, partial results."""
 
+    width: int
     tile: int
     tasks: int
     parts: int
 
     @classmethod
-    def of(cls, plan: LevelPlan) -> "AttentionShape":
+    def of(cls, plan: LevelPlan, width: int) -> "AttentionShape":
         """Rounded up, because each shape needs a graph and padding costs next to nothing."""
-        return cls(plan.tile, _rounded(len(plan.tasks)), _rounded(int(plan.parts.max())))
-
-
-Planned = tuple[LevelPlan, AttentionShape]
+        parts = _rounded(int(plan.parts.max()))
+        return cls(width, plan.tile, _rounded(len(plan.tasks)), parts)
 
 
 @dataclass(frozen=True, slots=True)
 class DraftShape:
-    """Drafts of one shape share a graph."""
+    """Drafts of one shape share a graph. `levels` say which of the tables each attention reads, and
+    how many draft rows are above it (None: it sees none)."""
 
     batch: int
     new_tokens: int  # padded
     beam: Beam
     noisy: bool
-    attention: tuple[tuple[PlanKey, AttentionShape], ...]
+    tables: tuple[AttentionShape, ...]
+    levels: tuple[tuple[PlanKey, int, int | None], ...]
 
 
 class Plans:
@@ -65,52 +66,56 @@ class Plans:
 
     def __init__(self, runner: HeadRunner, inputs: Sequence[DraftInput], beam: Beam) -> None:
         self._runner = runner
-        self._made: dict[tuple, Planned] = {}  # most levels attend to the same rows
-        # With the draft nodes above, or None if the level does not attend to any
-        self.by_key: dict[PlanKey, tuple[Planned, int | None]] = {}
-        above = 0
+        self.tables: list[LevelPlan] = []  # most levels attend to the same rows
+        self._known: list[tuple[int, int, Segments]] = []  # width, layers and rows of each
+        levels: list[tuple[PlanKey, int, int | None]] = []
+        above, layers = 0, runner.config.cross_layers
         for depth, width in enumerate(beam.rows):
             own = [runner.seen(each.text.memory, depth) for each in inputs]
-            self.by_key["own", depth] = self._plan(own, width, 1), above if depth else None
+            levels.append((("own", depth), self._table(width, 1, own), above if depth else None))
             if runner.window is not None:
                 target = [each.extent.segments for each in inputs]
-                layers = runner.config.cross_layers
-                self.by_key["target", depth] = self._plan(target, width, layers), None
+                levels.append((("target", depth), self._table(width, layers, target), None))
             above += width if depth else 0
+        self.levels = tuple(levels)
 
     @property
-    def shapes(self) -> tuple[tuple[PlanKey, AttentionShape], ...]:
-        """The plans' sizes."""
-        return tuple((key, shape) for key, ((_, shape), _) in self.by_key.items())
+    def shapes(self) -> tuple[AttentionShape, ...]:
+        """The tables' sizes."""
+        widths = (width for width, _, _ in self._known)
+        return tuple(map(AttentionShape.of, self.tables, widths))
 
-    def _plan(self, segments: Segments, width: int, layers: int) -> Planned:
-        key = width, layers, tuple(map(tuple, segments))
-        if key not in self._made:
-            config, dtype = self._runner.config, self._runner.dtype
-            group = config.heads // config.kv_heads
-            tiles = tiles_of(dtype, config.head_size)
-            tile = next((each for each in tiles if each >= width * group), tiles[-1])
-            heads = layers * config.kv_heads
-            tasks = tasks_wanted(tile, heads, config.head_size, dtype, self._runner.device)
-            plan = plan_levels(segments, width, group=group, tile=tile, tasks=tasks)
-            self._made[key] = plan, AttentionShape.of(plan)
-        return self._made[key]
+    def _table(self, width: int, layers: int, segments: Segments) -> int:
+        """The number of the table for so many nodes, layers and these rows."""
+        wanted = width, layers, segments
+        if wanted in self._known:
+            return self._known.index(wanted)
+        config, dtype = self._runner.config, self._runner.dtype
+        group = config.heads // config.kv_heads
+        tiles = tiles_of(dtype, config.head_size)
+        tile = next((each for each in tiles if each >= width * group), tiles[-1])
+        heads = layers * config.kv_heads
+        tasks = tasks_wanted(tile, heads, config.head_size, dtype, self._runner.device)
+        self.tables.append(plan_levels(segments, width, group=group, tile=tile, tasks=tasks))
+        self._known.append(wanted)
+        return len(self.tables) - 1
 
 
 class DraftInputs:
     """See GraphInputs; also computes the logits with the sampler's noise."""
 
     def __init__(self, runner: HeadRunner, shape: DraftShape) -> None:
-        self._runner, self._attention, self._noisy = runner, dict(shape.attention), shape.noisy
+        self._runner, self._tables, self._noisy = runner, shape.tables, shape.noisy
+        self._levels = {key: (table, above) for key, table, above in shape.levels}
         batch, new_tokens, device = shape.batch, shape.new_tokens, runner.device
         parts: dict[object, Part] = {
             **dict.fromkeys(INT64_NAMES[:3], (np.int64, (new_tokens,))),
             **dict.fromkeys(INT64_NAMES[3:], (np.int64, (batch,))),
             "keys": (np.int64, (shape.beam.depth if shape.noisy else 0, batch)),
         }
-        for key, attention in shape.attention:
-            parts["tasks", key] = np.int32, (attention.tasks, COLUMNS)
-            parts["parts", key] = np.int32, (batch * shape.beam.rows[key[1]],)
+        for number, table in enumerate(shape.tables):
+            parts["tasks", number] = np.int32, (table.tasks, COLUMNS)
+            parts["parts", number] = np.int32, (batch * table.width,)
         parts["noise"] = np.float32, (2, batch)  # 1 / temperature, scale of the noise
         self._host, self._device = _Buffer(parts, torch.device("cpu")), _Buffer(parts, device)
         size = (new_tokens, runner.feature_size)
@@ -123,9 +128,10 @@ class DraftInputs:
 
     def attention(self, whose: str, depth: int) -> PlacedLevel:
         """See GraphInputs."""
-        key, parts = (whose, depth), self._device.parts
-        shape = self._attention[key]
-        return PlacedLevel(shape.tile, parts["tasks", key], parts["parts", key], shape.parts)
+        number, above = self._levels[whose, depth]
+        shape, parts = self._tables[number], self._device.parts
+        tasks, counts = parts["tasks", number], parts["parts", number]
+        return PlacedLevel(shape.tile, tasks, counts, shape.parts, above)
 
     def fill(self, inputs: Sequence[DraftInput], rows: Sequence[np.ndarray], plans: Plans) -> None:
         """Write the inputs without waiting for the device. The texts' tokens go to these `rows`,
@@ -144,14 +150,9 @@ class DraftInputs:
         if self._runner.window is None:
             features = (each.text.features for each in inputs)
             torch.cat([each for each in features if each is not None], out=self.features[:count])
-        for key, ((plan, _), above) in plans.by_key.items():
-            tasks = host["tasks", key][: len(plan.tasks)]
-            tasks[:] = plan.tasks
-            if above is None:
-                tasks[:, TREE] = 0
-            else:
-                tasks[:, FIRST] -= above
-            host["parts", key][: len(plan.parts)] = plan.parts
+        for number, plan in enumerate(plans.tables):
+            host["tasks", number][: len(plan.tasks)] = plan.tasks
+            host["parts", number][: len(plan.parts)] = plan.parts
         if self._noisy:
             self._set_noise([each.sampler for each in inputs])
         self._upload()

@@ -71,7 +71,7 @@ class GraphedGrowth:
         self._drop_invalid_graphs()
         plans = Plans(self.runner, inputs, beam)
         noisy = any(each.sampler is not None and not each.sampler.params.greedy for each in inputs)
-        shape = DraftShape(batch, new_tokens, beam, noisy, plans.shapes)
+        shape = DraftShape(batch, new_tokens, beam, noisy, plans.shapes, plans.levels)
         prepared = self._prepared.get(shape) or self._prepare(shape)
         prepared.inputs.fill(inputs, rows, plans)
         return prepared.run(len(inputs))
