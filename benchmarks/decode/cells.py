@@ -13,24 +13,23 @@ each. Rows have the schema of `python -m benchmarks decode`.
 
 import argparse
 import gzip
-import hashlib
 import json
-import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.decode.cut import Cutter
-from benchmarks.decode.encode import MIN_FILLED
+from benchmarks.decode.encode import encode
+from benchmarks.decode.settings import WHOLE, DecodeSettings
+from benchmarks.progress import Lines
 from benchmarks.rows import rows_file
-from benchmarks.suites.task import limited, read_suite, select
-from graft import Engine, Request, SamplingParams, load
+from benchmarks.suites.task import read_suite, select
+from graft import load
+from graft.bench.graft_engine import GraftEngine
+from graft.bench.measure import Loop, Measurement, PromptTokens, batched, interleave
 from graft.bench.sizes import size
+from graft.bench.variants import preset
 from graft.models.checkpoints.pretrained import locate
-
-WARM_UP = 48  # tokens of an answer, to the end of a prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Cell:
         name, presets, *rest = text.split(":")
         suite, _, context = name.partition("@")
         batch, temperature = (*rest, *("1", "0")[len(rest) :])
-        tokens = size(context) if context else 0
+        tokens = size(context) if context else WHOLE
         return cls(suite, tokens, tuple(presets.split(",")), int(batch), float(temperature))
 
 
@@ -57,9 +56,9 @@ def main() -> None:
     """Write prompts, or run cells of them."""
     options = _options()
     if options.command == "write":
-        rows = [row for each in options.prompts for row in written(each, _cutter(options.model))]
         with gzip.open(options.out, "wt", encoding="utf-8") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
+            for each in options.prompts:
+                file.writelines(json.dumps(row) + "\n" for row in written(each, options.model))
         return
     with gzip.open(options.prompts, "rt", encoding="utf-8") as file:
         prompts = [json.loads(line) for line in file]
@@ -74,94 +73,37 @@ def main() -> None:
         kv_cache=options.kv_cache,
         prefix_cache=0,
     )
-    with rows_file("decode", options) as file:
-        for cell in cells:
-            for row in measured(engine, cell, prompts, options.max_tokens):
-                file.row(row)
-            print(cell, file=sys.stderr, flush=True)
+    running, ends = GraftEngine(engine), sorted(engine.loaded.eos_ids)
+    with rows_file("decode", options) as results:
+        loop = Loop(results, lambda _: running, Lines(), options.max_tokens, ends)
+        loop.run([each for cell in cells for each in measurements(cell, prompts)])
 
 
-def written(text: str, cutter: Cutter) -> Iterator[dict[str, Any]]:
-    """Prompts of SUITE:DATA:COUNT[:CONTEXT] as token ids, those that fill it."""
-    suite, data, count, *given = text.split(":")
-    context = size(given[0]) if given else 0
-    prompts = select(read_suite(suite, Path(data)), limit=None, split="report")
-    fitting: dict[int, list[int]] = {}
-    for prompt in prompts if context else ():
-        tokens = cutter.fit(prompt, context)
-        if tokens and len(tokens) >= MIN_FILLED * context:
-            fitting[prompt.number] = tokens
-    kept = [prompt for prompt in prompts if not context or prompt.number in fitting]
-    for prompt in limited(kept, int(count)):
-        tokens = fitting.get(prompt.number) or cutter.tokens(prompt.content)
-        yield {
-            "suite": suite, "category": prompt.category, "number": prompt.number,
-            "context": context, "token_ids": tokens,
-        }  # fmt: skip
+def written(text: str, model: str) -> Iterator[dict[str, Any]]:
+    """Prompts of SUITE:DATA:COUNT[:CONTEXT] as token ids."""
+    suite, data, count, *context = text.split(":")
+    contexts = (size(context[0]) if context else WHOLE,)
+    settings = DecodeSettings(
+        suite=suite, data=Path(data), model=model, limit=int(count), contexts=contexts
+    )
+    chosen = select(read_suite(suite, settings.data), limit=None, split=settings.split)
+    for tokens, cell in encode(locate(model).folder, chosen, settings).prompts.items():
+        for each in cell:
+            about = {"suite": suite, "category": each.prompt.category, "context": tokens}
+            yield about | {"number": each.prompt.number, "token_ids": each.token_ids}
 
 
-def measured(
-    engine: Engine, cell: Cell, prompts: list[dict[str, Any]], max_tokens: int
-) -> Iterator[dict[str, Any]]:
-    """A row for each preset and batch of a cell."""
+def measurements(cell: Cell, prompts: list[dict[str, Any]]) -> Iterator[Measurement]:
+    """Of a cell, the presets of a batch in turn."""
     mine = [
-        each for each in prompts if (each["suite"], each["context"]) == (cell.suite, cell.context)
+        PromptTokens(each["number"], each["token_ids"], each["category"])
+        for each in prompts
+        if (each["suite"], each["context"]) == (cell.suite, cell.context)
     ]
-    batches = [mine[i : i + cell.batch] for i in range(0, len(mine), cell.batch)]
-    batches = [each for each in batches if len(each) == cell.batch]
-    for preset in cell.presets if batches else ():
-        answer(engine, cell, preset, batches[0], WARM_UP)
-    for number, batch in enumerate(batches):
-        first = number % len(cell.presets)
-        for preset in (*cell.presets[first:], *cell.presets[:first]):
-            yield answer(engine, cell, preset, batch, max_tokens)
-
-
-def answer(
-    engine: Engine, cell: Cell, preset: str, batch: list[dict[str, Any]], max_tokens: int
-) -> dict[str, Any]:
-    """The row of one preset on one batch."""
-    requests = [
-        Request(
-            each["token_ids"],
-            SamplingParams(
-                max_tokens=max_tokens, temperature=cell.temperature, seed=each["number"]
-            ),
-            draft=preset,
-        )
-        for each in batch
-    ]
-    start = time.perf_counter()
-    results = engine.generate(requests)
-    seconds = time.perf_counter() - start
-    stats = [result.stats for result in results]
-    outputs = json.dumps([result.token_ids for result in results])
-    categories = {each["category"] for each in batch}
-    return {
-        "suite": cell.suite,
-        "category": categories.pop() if len(categories) == 1 else "mixed",
-        "prompts": [each["number"] for each in batch],
-        "variant": preset,
-        "temperature": cell.temperature,
-        "batch": cell.batch,
-        "context": cell.context,
-        "repeat": 0,
-        "prompt_tokens": sum(each.prompt_tokens for each in stats),
-        "tokens": sum(each.tokens for each in stats),
-        "first_tokens": len(stats),
-        "prefill_seconds": max(each.prefill_seconds for each in stats),
-        "decode_seconds": max(each.decode_seconds for each in stats),
-        "total_seconds": seconds,
-        "steps": sum(each.steps for each in stats),
-        "drafted": sum(sum(each.per_step_drafted) for each in stats),
-        "output": hashlib.sha256(outputs.encode()).hexdigest()[:10],
-    }
-
-
-def _cutter(model: str) -> Cutter:
-    from transformers import AutoTokenizer
-
-    return Cutter(AutoTokenizer.from_pretrained(locate(model).folder))
+    variants = [preset(name) for name in cell.presets]
+    batches = batched(mine, cell.batch)
+    for each in interleave(variants, batches, [cell.temperature], repeats=1):
+        yield Measurement(*each, context=cell.context, suite=cell.suite)
 
 
 def _options() -> argparse.Namespace:

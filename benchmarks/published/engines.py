@@ -58,10 +58,7 @@ def modules(results: Results) -> Grid:
     parts = []
     for model, name in MODULES.items():
         rows = select(results.rows, model=model)
-        ours, theirs = (
-            sorted(select(rows, engine=engine), key=lambda row: row["batch"])
-            for engine in ("graft", "vllm")
-        )
+        ours, theirs = (_by_batch(select(rows, engine=engine)) for engine in ("graft", "vllm"))
         steps, prefill = (
             " and ".join(number(b[key] / a[key]) for a, b in zip(ours, theirs, strict=True))
             for key in ("ms_per_step", "prefill_s")

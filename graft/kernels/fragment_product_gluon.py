@@ -138,7 +138,6 @@ def fragment_product(
     rows, depth = x.shape
     columns = matrix.shape[0]
     outputs = columns // 2 if gated else columns
-    assert x.is_contiguous(), "rows must be contiguous"
     assert x.data_ptr() % ALIGNMENT == 0, "rows must be aligned for copies"
     assert depth == matrix.shape[1], "rows must have the matrix's inputs"
     assert outputs % OUTPUTS == 0, "gates and ups must be whole tiles"

@@ -54,7 +54,6 @@ def packed_product(
     """See `product_triton.product`."""
     rows, depth = x.shape
     outputs = matrix.shape[0] // 2 if gated else matrix.shape[0]
-    assert x.is_contiguous(), "rows must be contiguous"
     y, grid, span = launch_shape(x, outputs, segments, out, plan)
     magic, ones = MAGIC[matrix.dtype]
     _packed_product[grid](

@@ -214,7 +214,6 @@ def product(
     """
     rows, depth = x.shape
     outputs = len(weight) // 2 if gated else len(weight)
-    assert x.is_contiguous(), "rows must be contiguous"
     assert weight.is_contiguous(), "rows must be contiguous"
     assert segments == 1 or (bias is None and not gated), "only plain products are cut"
     plan = plan or default_plan(rows, outputs, depth, x.itemsize)
@@ -234,6 +233,7 @@ def launch_shape(
     x: Tensor, outputs: int, segments: int, out: Tensor | None, plan: ProductPlan
 ) -> tuple[Tensor, tuple[int, int, int], int]:
     """Where the result goes, the programs, and the inputs of a segment."""
+    assert x.is_contiguous(), "rows must be contiguous"
     rows, depth = x.shape
     y = out
     if y is None and segments > 1:

@@ -24,6 +24,7 @@ from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
 from graft.models.storage import RowStorage
 from graft.tree.draft_tree import DraftTree, root_only
+from graft.tree.prune import keep
 from graft.tree.relations import path_products
 
 SOURCE = "head"
@@ -82,8 +83,7 @@ class _SequenceState:
     last_feature: Tensor | None = None  # the last one processed
     tree: DraftTree | None = None
     token_probs: list[float] | None = None  # the head's, of the tree's nodes
-    # Tokens, parents and probabilities of all nodes that were considered
-    candidates: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    first_tokens: list[int] = field(default_factory=list)  # see Guide
 
     @property
     def length(self) -> int:
@@ -96,17 +96,9 @@ class _SequenceState:
         behind = max(0, first - len(prompt)), max(0, last - len(prompt))
         return prompt[first:last] + self.context.tokens[slice(*behind)]
 
-    @property
-    def first_tokens(self) -> list[int]:
-        """See Guide."""
-        if self.candidates is None:
-            return []
-        tokens, parents, probs = self.candidates
-        first = np.flatnonzero((parents == 0) & (probs > 0))
-        return tokens[first[np.argsort(-probs[first], kind="stable")]].tolist()
-
     def clear_draft(self) -> None:
-        self.tree = self.token_probs = self.candidates = None
+        self.tree = self.token_probs = None
+        self.first_tokens = []
 
 
 class HeadDrafter:
@@ -238,17 +230,16 @@ class HeadDrafter:
         scores = path_products(parents, np.where(probs > 0, acceptance, 0.0))
         count = min(self._nodes, int((scores[1:] > 0).sum()))
         kept = np.sort(np.argsort(-scores, kind="stable")[: count + 1])  # parents before children
-        numbers = np.full(len(parents) + 1, -1, np.int32)  # the root's parent -1 is the last entry
-        numbers[kept] = np.arange(len(kept))
-        sources = np.ones(len(kept), np.int16)
+        sources = np.ones(len(probs), np.int16)
         sources[0] = 0
         tokens = candidates.tokens[place]
         tokens[0] = each.context.root
-        each.tree = DraftTree(
-            tokens[kept], numbers[parents[kept]], scores[kept].astype(np.float32), sources,
-            ("", SOURCE),
-        )  # fmt: skip
-        each.token_probs, each.candidates = probs[kept].tolist(), (tokens, parents, probs)
+        whole = DraftTree(
+            tokens, parents.astype(np.int32), scores.astype(np.float32), sources, ("", SOURCE)
+        )
+        each.tree, each.token_probs = keep(whole, kept.tolist()), probs[kept].tolist()
+        first = np.flatnonzero((parents == 0) & (probs > 0))
+        each.first_tokens = tokens[first[np.argsort(-probs[first], kind="stable")]].tolist()
 
     def _update_rates(self) -> None:
         """Learn from the drafts verified since the last call."""
