@@ -61,6 +61,16 @@ class BlockFormat:
         """Bytes of 32 codes of every column in a panel."""
         return GROUP * LANES * self.bits // 8
 
+    @property
+    def unpacked_numbers(self) -> int:
+        """Scales, and the minimum where there is one, of 32 weights."""
+        return GROUP // self.group + self.has_minimum
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """Bytes of 32 weights of every column: float32 scales and codes of a byte."""
+        return LANES * (4 * self.unpacked_numbers + GROUP)
+
     def codes_at(self, depth: int) -> int:
         """Where a panel's codes begin."""
         return -(-depth // self.size * self.scale_bytes // ALIGNED) * ALIGNED
@@ -94,6 +104,7 @@ FORMATS = {
         high_at=128,
     ),
 }
+MOST_UNPACKED = max(each.unpacked_bytes for each in FORMATS.values())
 NUMBERED = {each.number: each for each in FORMATS.values()}
 
 

@@ -5,11 +5,13 @@ inputs are multiplied in integers, which is exact. For each 32 of a row's inputs
 sum += input_scale * (scale * integers - minimum * inputs), always in this order. So a row's result
 depends neither on the other rows nor on the CPU's instructions.
 
-`gguf_blocks.py` describes the panels. A compiled kernel is called through its address: only the
-formats of a model are compiled.
+`gguf_blocks.py` describes the panels. Many rows share the work of unpacking: a panel's codes become
+bytes and its scales float32 once, in the cache. A compiled kernel is called through its address:
+only the formats of a model are compiled.
 """
 
 import platform
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -18,16 +20,18 @@ from llvmlite import ir
 from numba import cfunc, njit, types
 from numba.extending import intrinsic
 
-from graft.kernels.gguf_blocks import ALIGNED, GROUP, NUMBERED, BlockFormat
+from graft.kernels.gguf_blocks import ALIGNED, GROUP, MOST_UNPACKED, NUMBERED, BlockFormat
 from graft.kernels.llvm_ir import I32, I64, declared, has_feature, has_sdot, load, loop_over_depth
 from graft.kernels.panels import LANES
 
-PANELS = 2  # the column of a part with the number of its panels
+PANELS, DEPTH = 2, 4  # the columns of a part with the number of its panels and their depth
 ENTRY = 48  # bytes of 32 inputs: codes, their scale, minus the sums of both halves, the whole sum
 _BLOCKED = 1 << 18  # bytes of panels that all rows are multiplied with in turn: the L2 cache's
+_MANY = 16  # rows that panels are unpacked for
 _TINY, _LARGEST = np.float32(1e-30), np.float32(127)
 _HALF, _ZERO = np.float32(0.5), np.float32(0)
 
+_Scales = tuple[list[ir.Value], ir.Value | None]  # of 32 weights, and minus their minimum
 _BYTE, _FLOAT, _HALF_FLOAT = ir.IntType(8), ir.FloatType(), ir.HalfType()
 # An integer below 2^22 added to this number's bits gives the number plus the integer: dot products
 # that start from these bits become float32 by one subtraction, which is exact.
@@ -108,7 +112,7 @@ def columns_of(rows: int) -> int:
 
 _AHEAD = 12288 if instruction() == "sdot" else 4096  # bytes: processors prefetch within a page
 _TALLEST = 8 if instruction() in ("vnni512", "sdot") else 4  # rows multiplied at once
-_COLUMNS = columns_of(_TALLEST), columns_of(4)
+_SHARING = 4 if instruction() == "sdot" else _TALLEST  # ... with an unpacked panel
 
 
 def _dot(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
@@ -137,6 +141,7 @@ class _Panel:
         columns: int,
     ) -> None:
         self.builder, self.kind, self._panel = builder, kind, panel
+        self.offset = 0 if instruction() == "sdot" and kind.bits == 8 else kind.offset
         self.words, self.floats = ir.VectorType(I32, columns), ir.VectorType(_FLOAT, columns)
         self._column = column  # the first one
         blocks = builder.udiv(depth, I64(kind.size))
@@ -166,9 +171,7 @@ class _Panel:
         ]
         return [found[0], *map(self.builder.fneg, found[1:])]
 
-    def scales(
-        self, block: ir.Value, group: ir.Value, outer: list[ir.Value]
-    ) -> tuple[list[ir.Value], ir.Value | None]:
+    def scales(self, block: ir.Value, group: ir.Value, outer: list[ir.Value]) -> _Scales:
         """float32 scales (of 32 weights, or of each 16) and minus the minimum, of a group."""
         builder, kind = self.builder, self.kind
         if not kind.nested:
@@ -243,8 +246,12 @@ class _Panel:
 class _Rows:
     """Code that reads the entries of 32 inputs of some rows."""
 
-    def __init__(self, builder: ir.IRBuilder, first: ir.Value, count: int, columns: int) -> None:
+    def __init__(
+        self, builder: ir.IRBuilder, x: ir.Value, entry: ir.Value, count: int, columns: int
+    ) -> None:
+        """That entry of x, and those behind it, for `columns` columns."""
         self.builder, self._columns = builder, columns
+        first = builder.gep(x, [builder.mul(entry, I64(ENTRY))])
         self._rows = [builder.gep(first, [I64(m * ENTRY)]) for m in range(count)]
 
     def _load(self, row: int, place: int, element: ir.Type, count: int = 1) -> ir.Value:
@@ -282,105 +289,243 @@ class _Rows:
         return scale, total
 
 
+class _UnpackedPanel:
+    """Code that reads the weights of some columns of a panel that `emit_unpacking` wrote."""
+
+    def __init__(
+        self,
+        builder: ir.IRBuilder,
+        kind: BlockFormat,
+        panel: ir.Value,
+        column: ir.Value,
+        columns: int,
+    ) -> None:
+        self.builder, self._kind = builder, kind
+        self.words, self.floats = ir.VectorType(I32, columns), ir.VectorType(_FLOAT, columns)
+        self.offset = 0 if instruction() == "sdot" else kind.offset
+        self._first = builder.gep(panel, [builder.mul(column, I64(4))])
+
+    def read(self, group: ir.Value) -> tuple[list[ir.Value], _Scales]:
+        """Codes and scales of a group, as `_Panel.codes` and `_Panel.scales` give them."""
+        builder, kind = self.builder, self._kind
+        place = builder.gep(self._first, [builder.mul(group, I64(kind.unpacked_bytes))])
+        numbers = kind.unpacked_numbers
+        found = [
+            load(builder, builder.gep(place, [I64(4 * LANES * i)]), each, 4)
+            for i, each in enumerate([self.floats] * numbers + [self.words] * (GROUP // 4))
+        ]
+        scales, codes = found[:numbers], found[numbers:]
+        return codes, (scales[:-1], scales[-1]) if kind.has_minimum else (scales, None)
+
+
 def _multiply_group(
-    panel: _Panel, rows: _Rows, codes: list[ir.Value], scales: tuple, totals: list[ir.Value]
+    panel: _Panel | _UnpackedPanel,
+    rows: _Rows,
+    codes: list[ir.Value],
+    scales: _Scales,
+    totals: list[ir.Value],
 ) -> list[ir.Value]:
     """The rows' totals with the products of 32 weights."""
-    builder, kind, floats = panel.builder, panel.kind, panel.floats
+    builder, floats = panel.builder, panel.floats
     factors, minimum = scales
-    offset = 0 if instruction() == "sdot" and kind.bits == 8 else kind.offset
-    sums = [rows.starts(m, offset, len(factors)) for m in range(len(totals))]
+    sums = [rows.starts(m, panel.offset, len(factors)) for m in range(len(totals))]
     for quad, weights in enumerate(codes):
         part = quad * len(factors) // len(codes)
         for m, own in enumerate(sums):
             own[part] = _dot(builder, own[part], weights, rows.codes(m, quad))
     fused = declared(builder, f"llvm.fma.v{floats.count}f32", floats, [floats] * 3)
-    found = []
-    for m, (own, total) in enumerate(zip(sums, totals, strict=True)):
-        dots = [
-            builder.fsub(builder.bitcast(each, floats), _filled(floats, _MAGIC)) for each in own
+    read = [rows.scale_and_total(m) for m in range(len(totals))]
+    # One operation of all rows at a time, so that none waits for the one before it.
+    dots = [
+        [builder.fsub(builder.bitcast(each, floats), _filled(floats, _MAGIC)) for each in own]
+        for own in sums
+    ]
+    scaled = [builder.fmul(own[0], factors[0]) for own in dots]
+    for i, factor in enumerate(factors[1:], 1):
+        scaled = [
+            builder.call(fused, [own[i], factor, known])
+            for own, known in zip(dots, scaled, strict=True)
         ]
-        scaled = builder.fmul(dots[0], factors[0])
-        for each, factor in zip(dots[1:], factors[1:], strict=True):
-            scaled = builder.call(fused, [each, factor, scaled])
-        scale, inputs = rows.scale_and_total(m)
-        if minimum is not None:
-            scaled = builder.call(fused, [minimum, inputs, scaled])
-        found.append(builder.call(fused, [scaled, scale, total]))
-    return found
+    if minimum is not None:
+        scaled = [
+            builder.call(fused, [minimum, inputs, known])
+            for (_, inputs), known in zip(read, scaled, strict=True)
+        ]
+    return [
+        builder.call(fused, [known, scale, total])
+        for known, (scale, _), total in zip(scaled, read, totals, strict=True)
+    ]
+
+
+def _loop_over_groups(
+    panel: _Panel, depth: ir.Value, initial: list[ir.Value], body: Callable
+) -> list[ir.Value]:
+    """values = body(group, codes, scales, values) for a packed panel's groups of 32 weights."""
+    builder, groups = panel.builder, panel.kind.size // GROUP
+
+    def of_block(block: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+        outer, first = panel.block_scales(block), builder.mul(block, I64(groups))
+
+        def of_group(group: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
+            place = builder.add(first, group)
+            scales = panel.scales(block, group, outer)
+            return body(place, panel.codes(place), scales, values)
+
+        if groups == 1:
+            return of_group(I64(0), values)
+        return loop_over_depth(builder, I64(groups), 1, values, of_group)
+
+    blocks = builder.udiv(depth, I64(panel.kind.size))
+    return loop_over_depth(builder, blocks, 1, initial, of_block)
 
 
 def emit_product(
     builder: ir.IRBuilder, kind: BlockFormat, rows: int, arguments: list[ir.Value]
 ) -> None:
-    """Code for y[m, columns] = x[m] @ panel; arguments are addresses of x, panel and y, depth, the
-    stride of y's rows and the first of `columns_of(rows)` columns, all int64."""
-    x, panel, y, depth, stride, column = arguments
-    x, panel = (builder.inttoptr(each, _BYTE.as_pointer()) for each in (x, panel))
-    y = builder.gep(builder.inttoptr(y, _FLOAT.as_pointer()), [column])
-    columns, groups = columns_of(rows), kind.size // GROUP
-    source = _Panel(builder, kind, panel, depth, column, columns)
+    """Code for y[m] = x[m] @ panel; arguments are addresses of x, panel and y, depth and the stride
+    of y's rows, all int64."""
+    x, panel, y = (builder.inttoptr(each, _BYTE.as_pointer()) for each in arguments[:3])
+    depth, stride = arguments[3:]
 
-    def add_block(block: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-        outer, first = source.block_scales(block), builder.mul(block, I64(groups))
+    def of_columns(column: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        source = _Panel(builder, kind, panel, depth, column, columns_of(rows))
 
-        def add_group(group: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
-            place = builder.add(first, group)
-            entries = builder.gep(x, [builder.mul(place, I64(rows * ENTRY))])
-            scales = source.scales(block, group, outer)
-            read = _Rows(builder, entries, rows, columns)
-            return _multiply_group(source, read, source.codes(place), scales, totals)
+        def add(
+            group: ir.Value, codes: list[ir.Value], scales: _Scales, totals: list[ir.Value]
+        ) -> list[ir.Value]:
+            read = _Rows(builder, x, builder.mul(group, I64(rows)), rows, columns_of(rows))
+            return _multiply_group(source, read, codes, scales, totals)
 
-        if groups == 1:
-            return add_group(I64(0), totals)
-        return loop_over_depth(builder, I64(groups), 1, totals, add_group)
+        found = _loop_over_groups(source, depth, [_filled(source.floats, 0.0)] * rows, add)
+        _store_rows(builder, found, y, column, stride)
+        return []
 
-    zeros = [_filled(source.floats, 0.0)] * rows
-    blocks = builder.udiv(depth, I64(kind.size))
-    for m, summed in enumerate(loop_over_depth(builder, blocks, 1, zeros, add_block)):
-        address = builder.gep(y, [builder.mul(stride, I64(m))])
-        builder.store(summed, builder.bitcast(address, source.floats.as_pointer())).align = 4
+    loop_over_depth(builder, I64(LANES), columns_of(rows), [], of_columns)
+
+
+def emit_unpacked_product(
+    builder: ir.IRBuilder, kind: BlockFormat, arguments: list[ir.Value]
+) -> None:
+    """`emit_product` of a tile of `_TALLEST` rows, for a panel that `emit_unpacking` wrote."""
+    x, panel, y = (builder.inttoptr(each, _BYTE.as_pointer()) for each in arguments[:3])
+    depth, stride = arguments[3:]
+    columns, groups = columns_of(_SHARING), builder.udiv(depth, I64(GROUP))
+
+    def of_rows(row: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+        target = builder.gep(y, [builder.mul(builder.mul(row, stride), I64(4))])
+
+        def of_columns(column: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
+            source = _UnpackedPanel(builder, kind, panel, column, columns)
+
+            def add(group: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
+                first = builder.add(builder.mul(group, I64(_TALLEST)), row)
+                read = _Rows(builder, x, first, _SHARING, columns)
+                return _multiply_group(source, read, *source.read(group), totals)
+
+            zeros = [_filled(source.floats, 0.0)] * _SHARING
+            found = loop_over_depth(builder, groups, 1, zeros, add)
+            _store_rows(builder, found, target, column, stride)
+            return []
+
+        return loop_over_depth(builder, I64(LANES), columns, [], of_columns)
+
+    loop_over_depth(builder, I64(_TALLEST), _SHARING, [], of_rows)
+
+
+def _store_rows(
+    builder: ir.IRBuilder, found: list[ir.Value], y: ir.Value, column: ir.Value, stride: ir.Value
+) -> None:
+    for m, summed in enumerate(found):
+        place = builder.add(builder.mul(stride, I64(m)), column)
+        address = builder.gep(y, [builder.mul(place, I64(4))])
+        builder.store(summed, builder.bitcast(address, summed.type.as_pointer())).align = 4
+
+
+def emit_unpacking(builder: ir.IRBuilder, kind: BlockFormat, arguments: list[ir.Value]) -> None:
+    """Code that writes a panel's scales as float32 and its codes as bytes, group by group.
+
+    Arguments are addresses of the panel and the result, and depth.
+    """
+    panel, target = (builder.inttoptr(each, _BYTE.as_pointer()) for each in arguments[:2])
+    source = _Panel(builder, kind, panel, arguments[2], I64(0), LANES)
+
+    def write(group: ir.Value, codes: list[ir.Value], scales: _Scales, _: list) -> list[ir.Value]:
+        place = builder.gep(target, [builder.mul(group, I64(kind.unpacked_bytes))])
+        factors, minimum = scales
+        if instruction() == "sdot" and source.offset:
+            bytes_of = ir.VectorType(_BYTE, 4 * LANES)
+            offset = _filled(bytes_of, source.offset)
+            codes = [
+                builder.bitcast(builder.sub(builder.bitcast(each, bytes_of), offset), source.words)
+                for each in codes
+            ]
+        values = [*factors, *([minimum] if kind.has_minimum else []), *codes]
+        for i, each in enumerate(values):
+            address = builder.gep(place, [I64(4 * LANES * i)])
+            builder.store(each, builder.bitcast(address, each.type.as_pointer())).align = 4
+        return []
+
+    _loop_over_groups(source, arguments[2], [], write)
 
 
 @intrinsic(prefer_literal=True)
-def multiply_rows(typing_context, number, rows, x, panel, y, depth, stride, column):  # noqa: ANN001, ANN201, PLR0913
-    """See `emit_product`; `number` and `rows` are constants."""
+def multiply_rows(typing_context, number, rows, x, panel, y, depth, stride):  # noqa: ANN001, ANN201, PLR0913
+    """See `emit_product`; `number` and `rows` are constants. 0 rows: the panel is unpacked."""
     kind, count = NUMBERED[number.literal_value], rows.literal_value
 
     def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
-        emit_product(builder, kind, count, arguments[2:])
+        if count:
+            emit_product(builder, kind, count, arguments[2:])
+        else:
+            emit_unpacked_product(builder, kind, arguments[2:])
         return context.get_dummy_value()
 
-    return types.void(number, rows, x, panel, y, depth, stride, column), generate
+    return types.void(number, rows, x, panel, y, depth, stride), generate
+
+
+@intrinsic(prefer_literal=True)
+def unpack(typing_context, number, panel, target, depth):  # noqa: ANN001, ANN201
+    """See `emit_unpacking`; `number` is a constant."""
+    kind = NUMBERED[number.literal_value]
+
+    def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
+        emit_unpacking(builder, kind, arguments[1:])
+        return context.get_dummy_value()
+
+    return types.void(number, panel, target, depth), generate
 
 
 @cache
-def compiled(number: int) -> "Any":  # noqa: ANN401
-    """The kernel of a format; `address` can be called with eight int64."""
+def compiled(number: int) -> "Any":  # noqa: ANN401, C901
+    """The kernel of a format; `address` can be called with nine int64."""
+    unpacked_bytes = NUMBERED[number].unpacked_bytes
 
-    @cfunc(types.void(*[types.int64] * 8), cache=True)
-    def multiply(x, rows, panels, count, size, depth, y, stride):  # noqa: ANN001, ANN202, PLR0913
-        at_once = max(1, _BLOCKED // size)
-        entries = depth // GROUP * ENTRY
+    @cfunc(types.void(*[types.int64] * 9), cache=True)
+    def multiply(x, rows, panels, count, size, depth, y, stride, space):  # noqa: ANN001, ANN202, C901, PLR0913
+        entries, unpacked = depth // GROUP * ENTRY, depth // GROUP * unpacked_bytes
+        sharing = rows // _TALLEST * _TALLEST if rows >= _MANY else 0
+        at_once = max(1, _BLOCKED // (unpacked if sharing else size))
         for begin in range(0, count, at_once):
+            end = min(begin + at_once, count)
+            for each in range(begin, end if sharing else begin):
+                unpack(number, panels + each * size, space + (each - begin) * unpacked, depth)
             m = 0
             while m < rows:
                 height = _tile(rows - m)
                 source = x + m * entries
-                for each in range(begin, min(begin + at_once, count)):
+                for each in range(begin, end):
                     panel, result = panels + each * size, y + 4 * (m * stride + each * LANES)
-                    if height == _TALLEST:
-                        for column in range(0, LANES, _COLUMNS[0]):
-                            multiply_rows(
-                                number, _TALLEST, source, panel, result, depth, stride, column
-                            )
+                    if m < sharing:
+                        panel = space + (each - begin) * unpacked
+                        multiply_rows(number, 0, source, panel, result, depth, stride)
+                    elif height == _TALLEST:
+                        multiply_rows(number, _TALLEST, source, panel, result, depth, stride)
                     elif height == 4:
-                        for column in range(0, LANES, _COLUMNS[1]):
-                            multiply_rows(number, 4, source, panel, result, depth, stride, column)
+                        multiply_rows(number, 4, source, panel, result, depth, stride)
                     elif height == 2:
-                        multiply_rows(number, 2, source, panel, result, depth, stride, 0)
+                        multiply_rows(number, 2, source, panel, result, depth, stride)
                     else:
-                        multiply_rows(number, 1, source, panel, result, depth, stride, 0)
+                        multiply_rows(number, 1, source, panel, result, depth, stride)
                 m += height
 
     return multiply
@@ -395,15 +540,15 @@ def _tile(left):  # noqa: ANN001, ANN202
 
 
 @intrinsic
-def _call(typing_context, address, x, rows, panels, count, size, depth, y, stride):  # noqa: ANN001, ANN202, PLR0913
+def _call(typing_context, address, x, rows, panels, count, size, depth, y, stride, space):  # noqa: ANN001, ANN202, PLR0913
     """Call a kernel."""
 
     def generate(context, builder, signature, arguments) -> ir.Value:  # noqa: ANN001
-        kind = ir.FunctionType(ir.VoidType(), [I64] * 8)
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 9)
         builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 9), generate
+    return types.void(*[types.int64] * 10), generate
 
 
 def part_of(panels: np.ndarray, number: int, depth: int) -> list[int]:
@@ -445,10 +590,20 @@ def quantise_rows(x):  # noqa: ANN001, ANN201
 
 
 @njit(cache=True, boundscheck=False)
+def _unpacked_space(parts):  # noqa: ANN001, ANN202
+    """Bytes of the panels that are unpacked at once."""
+    deepest = 0
+    for i in range(parts.shape[0]):
+        deepest = max(deepest, parts[i, DEPTH])
+    return max(_BLOCKED, deepest // GROUP * MOST_UNPACKED)
+
+
+@njit(cache=True, boundscheck=False)
 def multiply_blocks(entries, parts, first, last, y):  # noqa: ANN001, ANN201
     """Columns of panels first..last of y [M, N] = x @ the weight of these parts, side by side."""
     rows, stride = y.shape
     before = 0
+    space = np.empty(_unpacked_space(parts) if rows >= _MANY else 0, np.uint8)
     for i in range(parts.shape[0]):
         kernel, panels, count, size, depth = parts[i]
         begin, end = max(first - before, 0), min(last - before, count)
@@ -456,6 +611,6 @@ def multiply_blocks(entries, parts, first, last, y):  # noqa: ANN001, ANN201
             target = y.ctypes.data + 4 * (before + begin) * LANES
             _call(
                 kernel, entries.ctypes.data, rows, panels + begin * size, end - begin, size, depth,
-                target, stride,
+                target, stride, space.ctypes.data,
             )  # fmt: skip
         before += count
