@@ -11,7 +11,8 @@ only the formats of a model are compiled.
 """
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,7 @@ _TINY, _LARGEST = np.float32(1e-30), np.float32(127)
 _HALF, _ZERO = np.float32(0.5), np.float32(0)
 
 _Scales = tuple[list[ir.Value], ir.Value | None]  # of 32 weights, and minus their minimum
+_QUADS = GROUP // 4  # of codes, which a dot product adds up
 _BYTE, _FLOAT, _HALF_FLOAT = ir.IntType(8), ir.FloatType(), ir.HalfType()
 # An integer below 2^22 added to this number's bits gives the number plus the integer: dot products
 # that start from these bits become float32 by one subtraction, which is exact.
@@ -128,6 +130,15 @@ def _dot(builder: ir.IRBuilder, *operands: ir.Value) -> ir.Value:
     return _in_parts(builder, name, width, list(operands))
 
 
+@dataclass(frozen=True, slots=True)
+class _Weights:
+    """Code that reads 32 weights of some columns, when it is asked for: what is read late takes no
+    register before."""
+
+    codes: Iterator[tuple[int, ir.Value]]
+    scales: Callable[[], _Scales]
+
+
 class _Panel:
     """Code that reads the weights of some columns of a panel."""
 
@@ -202,24 +213,33 @@ class _Panel:
             builder.bitcast(words, self.floats), _filled(self.floats, 2.0**23 + lowest)
         )
 
-    def codes(self, group: ir.Value) -> list[ir.Value]:
-        """Eight times four codes of each column."""
+    def codes(self, group: ir.Value) -> Iterator[tuple[int, ir.Value]]:
+        """Quads of a group, as they are unpacked, and each column's four codes."""
         builder, bits = self.builder, self.kind.bits
         place = builder.add(self._codes_at, builder.mul(group, I64(self.kind.code_bytes)))
         for i in range(bits if self.words.count == LANES else 0):
             self._prefetch(place, _AHEAD + 4 * LANES * i)
-        words = [self._load(place, 4 * LANES * i, I32, 4) for i in range(bits)]
+
+        def word(i: int) -> ir.Value:
+            return self._load(place, 4 * LANES * i, I32, 4)
+
         if bits == 8:
             flip = _filled(self.words, 0x80808080)  # sdot's codes are signed
-            return [builder.xor(w, flip) for w in words] if instruction() == "sdot" else words
-        if bits == 6:
-            return [code for half in (words[:3], words[3:]) for code in self._of_six(*half)]
-        found = [self._masked(w, 0x0F) for w in words[:4]]
-        found += [self._lowered(w, 4) for w in words[:4]]
-        if bits == 4:
-            return found
-        highs = [self._moved(words[4], 4 - j, 0x10101010) for j in range(8)]
-        return [builder.or_(low, high) for low, high in zip(found, highs, strict=True)]
+            for quad in range(8):
+                read = word(quad)
+                yield quad, builder.xor(read, flip) if instruction() == "sdot" else read
+        elif bits == 6:
+            for half in (0, 1):
+                words = [word(3 * half + i) for i in range(3)]
+                yield from enumerate(self._of_six(*words), 4 * half)
+        else:
+            upper = word(4) if bits == 5 else None
+            for i in range(4):
+                read = word(i)
+                for quad, code in ((i, self._masked(read, 0x0F)), (i + 4, self._lowered(read, 4))):
+                    if upper is not None:
+                        code = builder.or_(code, self._moved(upper, 4 - quad, 0x10101010))
+                    yield quad, code
 
     def _of_six(self, *words: ir.Value) -> list[ir.Value]:
         """Four times four codes of six bits; the upper bits of three words are the fourth."""
@@ -300,40 +320,41 @@ class _UnpackedPanel:
         column: ir.Value,
         columns: int,
     ) -> None:
-        self.builder, self._kind = builder, kind
+        self.builder, self.kind = builder, kind
         self.words, self.floats = ir.VectorType(I32, columns), ir.VectorType(_FLOAT, columns)
         self.offset = 0 if instruction() == "sdot" else kind.offset
         self._first = builder.gep(panel, [builder.mul(column, I64(4))])
 
-    def read(self, group: ir.Value) -> tuple[list[ir.Value], _Scales]:
-        """Codes and scales of a group, as `_Panel.codes` and `_Panel.scales` give them."""
-        builder, kind = self.builder, self._kind
+    def read(self, group: ir.Value) -> _Weights:
+        """Of a group."""
+        builder, kind = self.builder, self.kind
         place = builder.gep(self._first, [builder.mul(group, I64(kind.unpacked_bytes))])
         numbers = kind.unpacked_numbers
-        found = [
-            load(builder, builder.gep(place, [I64(4 * LANES * i)]), each, 4)
-            for i, each in enumerate([self.floats] * numbers + [self.words] * (GROUP // 4))
-        ]
-        scales, codes = found[:numbers], found[numbers:]
-        return codes, (scales[:-1], scales[-1]) if kind.has_minimum else (scales, None)
+
+        def read(i: int, vector: ir.Type) -> ir.Value:
+            return load(builder, builder.gep(place, [I64(4 * LANES * i)]), vector, 4)
+
+        def scales() -> _Scales:
+            found = [read(i, self.floats) for i in range(numbers)]
+            return (found[:-1], found[-1]) if kind.has_minimum else (found, None)
+
+        codes = ((quad, read(numbers + quad, self.words)) for quad in range(_QUADS))
+        return _Weights(codes, scales)
 
 
 def _multiply_group(
-    panel: _Panel | _UnpackedPanel,
-    rows: _Rows,
-    codes: list[ir.Value],
-    scales: _Scales,
-    totals: list[ir.Value],
+    panel: _Panel | _UnpackedPanel, rows: _Rows, weights: _Weights, totals: list[ir.Value]
 ) -> list[ir.Value]:
     """The rows' totals with the products of 32 weights."""
     builder, floats = panel.builder, panel.floats
-    factors, minimum = scales
-    sums = [rows.starts(m, panel.offset, len(factors)) for m in range(len(totals))]
-    for quad, weights in enumerate(codes):
-        part = quad * len(factors) // len(codes)
+    parts = GROUP // panel.kind.group
+    sums = [rows.starts(m, panel.offset, parts) for m in range(len(totals))]
+    for quad, codes in weights.codes:
+        part = quad * parts // _QUADS
         for m, own in enumerate(sums):
-            own[part] = _dot(builder, own[part], weights, rows.codes(m, quad))
+            own[part] = _dot(builder, own[part], codes, rows.codes(m, quad))
     fused = declared(builder, f"llvm.fma.v{floats.count}f32", floats, [floats] * 3)
+    factors, minimum = weights.scales()
     read = [rows.scale_and_total(m) for m in range(len(totals))]
     # One operation of all rows at a time, so that none waits for the one before it.
     dots = [
@@ -360,7 +381,7 @@ def _multiply_group(
 def _loop_over_groups(
     panel: _Panel, depth: ir.Value, initial: list[ir.Value], body: Callable
 ) -> list[ir.Value]:
-    """values = body(group, codes, scales, values) for a packed panel's groups of 32 weights."""
+    """values = body(group, weights, values) for a packed panel's groups of 32 weights."""
     builder, groups = panel.builder, panel.kind.size // GROUP
 
     def of_block(block: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
@@ -368,8 +389,8 @@ def _loop_over_groups(
 
         def of_group(group: ir.Value, values: list[ir.Value]) -> list[ir.Value]:
             place = builder.add(first, group)
-            scales = panel.scales(block, group, outer)
-            return body(place, panel.codes(place), scales, values)
+            weights = _Weights(panel.codes(place), lambda: panel.scales(block, group, outer))
+            return body(place, weights, values)
 
         if groups == 1:
             return of_group(I64(0), values)
@@ -390,11 +411,9 @@ def emit_product(
     def of_columns(column: ir.Value, _: list[ir.Value]) -> list[ir.Value]:
         source = _Panel(builder, kind, panel, depth, column, columns_of(rows))
 
-        def add(
-            group: ir.Value, codes: list[ir.Value], scales: _Scales, totals: list[ir.Value]
-        ) -> list[ir.Value]:
+        def add(group: ir.Value, weights: _Weights, totals: list[ir.Value]) -> list[ir.Value]:
             read = _Rows(builder, x, builder.mul(group, I64(rows)), rows, columns_of(rows))
-            return _multiply_group(source, read, codes, scales, totals)
+            return _multiply_group(source, read, weights, totals)
 
         found = _loop_over_groups(source, depth, [_filled(source.floats, 0.0)] * rows, add)
         _store_rows(builder, found, y, column, stride)
@@ -420,7 +439,7 @@ def emit_unpacked_product(
             def add(group: ir.Value, totals: list[ir.Value]) -> list[ir.Value]:
                 first = builder.add(builder.mul(group, I64(_TALLEST)), row)
                 read = _Rows(builder, x, first, _SHARING, columns)
-                return _multiply_group(source, read, *source.read(group), totals)
+                return _multiply_group(source, read, source.read(group), totals)
 
             zeros = [_filled(source.floats, 0.0)] * _SHARING
             found = loop_over_depth(builder, groups, 1, zeros, add)
@@ -449,20 +468,22 @@ def emit_unpacking(builder: ir.IRBuilder, kind: BlockFormat, arguments: list[ir.
     panel, target = (builder.inttoptr(each, _BYTE.as_pointer()) for each in arguments[:2])
     source = _Panel(builder, kind, panel, arguments[2], I64(0), LANES)
 
-    def write(group: ir.Value, codes: list[ir.Value], scales: _Scales, _: list) -> list[ir.Value]:
+    def write(group: ir.Value, weights: _Weights, _: list[ir.Value]) -> list[ir.Value]:
         place = builder.gep(target, [builder.mul(group, I64(kind.unpacked_bytes))])
-        factors, minimum = scales
-        if instruction() == "sdot" and source.offset:
-            bytes_of = ir.VectorType(_BYTE, 4 * LANES)
-            offset = _filled(bytes_of, source.offset)
-            codes = [
-                builder.bitcast(builder.sub(builder.bitcast(each, bytes_of), offset), source.words)
-                for each in codes
-            ]
-        values = [*factors, *([minimum] if kind.has_minimum else []), *codes]
-        for i, each in enumerate(values):
+
+        def store(i: int, value: ir.Value) -> None:
             address = builder.gep(place, [I64(4 * LANES * i)])
-            builder.store(each, builder.bitcast(address, each.type.as_pointer())).align = 4
+            builder.store(value, builder.bitcast(address, value.type.as_pointer())).align = 4
+
+        for quad, codes in weights.codes:
+            if instruction() == "sdot" and source.offset:
+                separate = ir.VectorType(_BYTE, 4 * LANES)
+                offset = _filled(separate, source.offset)
+                codes = builder.sub(builder.bitcast(codes, separate), offset)
+            store(kind.unpacked_numbers + quad, codes)
+        factors, minimum = weights.scales()
+        for i, each in enumerate(factors if minimum is None else [*factors, minimum]):
+            store(i, each)
         return []
 
     _loop_over_groups(source, arguments[2], [], write)
