@@ -78,6 +78,9 @@ class SimulatedDrafter:
 
     def start(self, context):
         self.calls.append(("start", context.sequence))
+        if not self.engine.reads_prompt:
+            self.engine.now += self.engine.index
+            self.engine.seconds += self.engine.index
 
     def propose(self, contexts, budget):
         self.budget = budget
@@ -108,12 +111,14 @@ class SimulatedDrafter:
 class SimulatedEngine:
     """Runs a controller; `host` is the time of a lookup, `model_seconds` that of a model's draft,
     `noise` the relative spread of a step's time, `stall` the share of steps five times as long.
-    `between` is the time from tokens to the next step; plain steps that run ahead save it."""
+    `between` is the time from tokens to the next step; plain steps that run ahead save it. `index`
+    is the time to index a text, which is hidden while its prompt is read."""
 
     def __init__(  # noqa: PLR0913
         self, *, host=0.03, model_seconds=None, noise=0.0, stall=0.0, between=0.0, min_prompt=0,
-        seed=0,
+        index=0.0, seed=0,
     ):  # fmt: skip
+        self.index, self.reads_prompt = index, False
         self.between, self.ahead = between, False
         self.rng, self.now, self.arm = random.Random(seed), 0.0, 0
         self.host, self.model_seconds, self.noise, self.stall = host, model_seconds, noise, stall
@@ -148,7 +153,9 @@ class SimulatedEngine:
         self.sequences += 1
         context = DraftContext(self.sequences, [1] * prompt, [], tokens=[3])
         context.sampler = Sampler(SamplingParams(temperature=temperature, seed=0), [1], 10)
+        self.reads_prompt = True
         self.controller.start(context)
+        self.reads_prompt = False
         return context
 
     def step(self, contexts, budget=BUDGET):

@@ -4,7 +4,8 @@ A conservative bandit over three arms. Each step goes to the arm with the best e
 (`estimator.py`). Another arm is explored only while its account covers the expected loss. An
 account earns a share of the plain decoding time and what the arm's steps save, up to a cap. So the
 time of all steps stays below (1 + ALPHA) x the time of plain decoding + a constant, whatever the
-text (tests/draft/pacing/test_controller.py).
+text (tests/draft/pacing/test_controller.py). While no arm can be afforded the controller sleeps:
+steps are plain, run ahead, and cost no bookkeeping.
 
 The cost table (`models/step_costs.py`) limits the nodes of a single draft; the controller adds what
 the table cannot know: host time, a busy machine, drafts that are rejected more often than expected.
@@ -12,6 +13,7 @@ the table cannot know: host time, a busy machine, drafts that are rejected more 
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from typing import Protocol
 
 import numpy as np
@@ -56,7 +58,7 @@ class Controller:
     ) -> None:
         self._runs_ahead = runs_ahead
         self._lookup, self._model, self._min_prompt = lookup, model, min_prompt
-        self._timer = StepTimer(clock)
+        self._clock, self._timer = clock, StepTimer(clock)
         self._estimators: dict[tuple[int, bool, bool], Estimator] = {}
         drafting = (Arm.LOOKUP,) if model is None else (Arm.LOOKUP, Arm.LOOKUP_AND_MODEL)
         self._accounts = dict.fromkeys(drafting, float(MIN_STEPS))  # plain steps
@@ -70,6 +72,8 @@ class Controller:
         self._ended: tuple[Estimator, Measured, StepSample] | None = None
         self._arm: Arm | None = None  # of the next step; None: not decided
         self._budget = Budget(0, np.ones(1))  # of the last step with drafts
+        self._plain_seconds = inf  # of the last step without them, by the table
+        self._asleep = 0  # steps until an arm can be afforded: plain ones, of which nothing is kept
         self._ahead = False  # whether a plain step started before the tokens of the last arrived
         self._last: Arm | None = None  # arm of the last step, if it had the same sequences
         self._attached: set[int] = set()  # sequences that the model follows
@@ -80,6 +84,10 @@ class Controller:
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
+        if self._asleep and self._kind and context.greedy != self._kind[1]:
+            self._waiting[context.sequence] = context
+            return
+        self._asleep = 0
         if self._attaches(context):
             self._attached.add(context.sequence)
         elif not self._affords(Arm.LOOKUP, self._decoding):
@@ -89,11 +97,16 @@ class Controller:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
+        if self._asleep and self._kind and self._kind[0] == _size(contexts):
+            self.skip()
+            return [root_only(context.root) for context in contexts]
+        self._asleep = 0
         self._switch_to(contexts, prefills=budget.prefills)
         arm = self._decide() if self._arm is None else self._arm
         self._arm, self._ahead = None, False
         self._close_step(self._timer.begin(self._sequences))
         plain = expected = float(budget.seconds[0])
+        self._plain_seconds = self._plain_seconds if budget.prefills else plain
         nodes = 0
         if arm is Arm.PLAIN:
             trees = [root_only(context.root) for context in contexts]
@@ -111,6 +124,8 @@ class Controller:
         """See RunsAhead: a plain step after a plain step, if no model follows the sequences. A step
         with lookups after one that found nothing, too, if they find nothing now: a copy that begins
         is drafted one token later, and steps without copies take no longer than plain ones."""
+        if self._asleep:
+            return True
         same = [context.sequence for context in contexts] == self._sequences
         decodes = self._estimator is self._decoding
         if not (same and decodes and self._running) or self._attached:
@@ -122,21 +137,33 @@ class Controller:
 
     def skip(self) -> None:
         """See RunsAhead. The step counts from the arrival of the tokens before it."""
-        self._arm, self._ahead = None, True
+        if self._asleep:
+            self._asleep -= 1
+            self._earn(1.0)
+        else:
+            self._arm, self._ahead = None, True
 
     def update_async(self) -> None:
         """See UpdatesAsync."""
+        if self._asleep:
+            return
         self._arm = self._decide()
+        self._asleep = self._steps_without_drafts() if self._arm is Arm.PLAIN else 0
+        if self._asleep:  # forget the running step
+            self._timer.close()
+            self._sequences, self._running, self._ended, self._last = [], None, None, None
+            self._arm, self._ahead = None, False
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. After a plain step without a model, the next one need not wait for this."""
-        self._timer.add_tokens(sum(len(step.tokens) for step in steps))
+        if not self._asleep:
+            self._timer.add_tokens(sum(len(step.tokens) for step in steps))
         if self._ahead and self._running:
             self._ahead = False
             self._close_step(self._timer.begin(self._sequences))
             estimator, last = self._running
             self._running = estimator, replace(last, ahead=True, blocked_by=None)
-        for step in steps:
+        for step in steps if len(self._waiting) < len(steps) else ():
             if step.sequence not in self._waiting:
                 self._unseen.setdefault(step.sequence, []).append(step)
         if self._attached or (self._running and self._running[1].arm is not Arm.PLAIN):
@@ -168,7 +195,7 @@ class Controller:
         if sequences == self._sequences and self._kind and self._kind[2] == prefills:
             return
         greedy = sum(context.greedy for context in contexts)
-        kind = len(contexts).bit_length(), 2 * greedy < len(contexts), prefills
+        kind = _size(contexts), 2 * greedy < len(contexts), prefills
         self._sequences, self._last = sequences, None
         if kind == self._kind:
             return
@@ -249,12 +276,28 @@ class Controller:
         if step.arm is Arm.PLAIN and step.blocked_by:
             self._accounts[step.blocked_by] -= estimator.delay(step, sample)
         time = estimator.time(step.arm)
-        for arm, balance in self._accounts.items():
-            self._accounts[arm] = min(balance + self._income * time, MAX_BALANCE)
+        self._earn(time)
         if step.arm is not Arm.PLAIN and estimator.knows(Arm.PLAIN):
             tokens = sample.tokens / step.sequences
             saved = tokens / self._other_speed(step.arm, estimator) - time
             self._accounts[step.arm] = min(self._accounts[step.arm] + saved, MAX_BALANCE)
+
+    def _earn(self, time: float) -> None:
+        """Every account's income of so many plain steps."""
+        for arm, balance in self._accounts.items():
+            self._accounts[arm] = min(balance + self._income * time, MAX_BALANCE)
+
+    def _steps_without_drafts(self) -> int:
+        """Plain steps until an arm can be afforded; 0 if one can be, while a model follows, or if
+        the running step is to be charged to an account."""
+        last = self._running and self._running[1]
+        charged = last is None or last.arm is not Arm.PLAIN or last.blocked_by
+        if charged or self._attached or self._estimator is not self._decoding:
+            return 0
+        missing = min(
+            self._loss(arm, self._estimator) - balance for arm, balance in self._accounts.items()
+        )
+        return max(int(missing / self._income), 0)
 
     def _close_step(self, sample: StepSample | None) -> None:
         if sample and self._running:
@@ -270,10 +313,15 @@ class Controller:
         return [trees[place] for place in range(len(contexts))]
 
     def _show_unseen(self) -> None:
-        """Let the drafters catch up: with the tokens of a context, and with steps since."""
-        for context in self._waiting.values():
-            self._lookup.start(context)
-        self._waiting.clear()
+        """Let the drafters catch up: with the tokens of a context, and with steps since. Lookups pay
+        for texts that are indexed late, while no prompt is read."""
+        if self._waiting:
+            begun = self._clock()
+            for context in self._waiting.values():
+                self._lookup.start(context)
+            self._waiting.clear()
+            lost = (self._clock() - begun) / self._plain_seconds
+            self._accounts[Arm.LOOKUP] = max(self._accounts[Arm.LOOKUP] - lost, -MAX_BALANCE)
         unseen = [step for steps in self._unseen.values() for step in steps]
         self._unseen.clear()
         for drafter, places in by_drafter(unseen, self._drafter_of):
@@ -285,3 +333,9 @@ class Controller:
         for sequence in self._attached.intersection(self._sequences):
             self._model.detach(sequence)
             self._attached.remove(sequence)
+
+
+def _size(contexts: list[DraftContext]) -> int:
+    """Number of a range of batch sizes: 1, 2, 3 to 4, 5 to 8 and so on, so that a full batch and
+    one with a free place are alike."""
+    return (len(contexts) - 1).bit_length()

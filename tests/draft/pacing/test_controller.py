@@ -281,6 +281,29 @@ def test_texts_are_not_indexed_where_lookups_cannot_be_afforded():
     assert started == finished
 
 
+def test_texts_that_are_indexed_late_are_paid_for():
+    engine = SimulatedEngine(host=2.0, between=0.3, index=2.0)
+    engine.answers(nothing, 100, batch=8)
+    late = 8 * engine.index
+    assert engine.seconds <= (1 + ALPHA) * engine.plain_seconds + CONSTANT + late
+    assert engine.seconds >= engine.plain_seconds + 2 * late
+
+
+def test_steps_of_new_answers_run_ahead_while_no_arm_can_be_afforded():
+    engine = SimulatedEngine(host=20.0, between=0.3)
+    engine.answers(nothing, 3)
+    assert engine.controller.can_skip([DraftContext(100, [1, 2], [], tokens=[3])])
+
+
+def test_drafts_are_tried_again_when_a_smaller_batch_comes():
+    engine = SimulatedEngine(host=3.0, between=0.3)
+    engine.answers(nothing, 2, batch=16)
+    before = engine.steps[1]
+    engine.host = 0.0
+    engine.answers(copies, 20)
+    assert engine.steps[1] > before + 50
+
+
 def test_every_call_reaches_the_drafter_of_a_sequence():
     engine = SimulatedEngine(model_seconds=0.5)
     engine.answers(nothing, length=2)
