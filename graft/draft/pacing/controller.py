@@ -313,8 +313,8 @@ class Controller:
         return [trees[place] for place in range(len(contexts))]
 
     def _show_unseen(self) -> None:
-        """Let the drafters catch up: with the tokens of a context, and with steps since. Lookups pay
-        for texts that are indexed late, while no prompt is read."""
+        """Let the drafters catch up: with the tokens of a context, and with steps since. Lookups
+        pay for texts that are indexed late, while no prompt is read."""
         if self._waiting:
             begun = self._clock()
             for context in self._waiting.values():
