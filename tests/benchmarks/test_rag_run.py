@@ -179,7 +179,14 @@ def test_variants_are_written_as_reuse_and_draft():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"limit": 0}, {"policies": ("x",)}, {"dtype": "x"}, {"variants": ("off:nosuch",)}]
+    "wrong",
+    [
+        {"limit": 0},
+        {"policies": ("x",)},
+        {"thresholds": "70b"},
+        {"dtype": "x"},
+        {"variants": ("off:nosuch",)},
+    ],
 )
 def test_wrong_settings_are_refused(tmp_path, wrong):
     with pytest.raises(InputError):
