@@ -36,7 +36,8 @@ FOUND = (
     """**Heads** of smollm2 reach {heads[steps]} tokens per step and save little time; EAGLE-3 at an
     8B model's price {large[steps]}, and {large[eagle3]} of plain's speed.""",
     """**Adaptive RAG.** Exact reuse with `auto` is {policies[exact_auto]} times as fast end to end
-    on a CPU core and {policies[exact_auto_gpu]} times on an H200, without approximation.""",
+    on a CPU, {policies[exact_auto_gpu]} on an H200; over cached demonstrations
+    {policies[exact_auto_over]}, {policies[exact_auto_over_gpu]}.""",
     """**Against vLLM 0.24 on an H200**, 8B shape: plain decoding {steps[one]} of its speed for one
     sequence of 2K, {steps[others]} elsewhere, {steps[prefill]} in prefill. On a real text at that
     price, `plain` / `auto` {grown[all]} of its better way, {grown[queue]} in a queue.""",

@@ -1,9 +1,10 @@
 """Tables of adaptive RAG: IDR2's parts over four policies."""
 
 from collections.abc import Sequence
-from statistics import fmean
+from statistics import fmean, median
 
 from benchmarks.published.figures import (
+    NOTHING,
     Row,
     interval,
     number,
@@ -13,13 +14,14 @@ from benchmarks.published.figures import (
     span,
 )
 from benchmarks.published.page import Grid, Section, Table
+from benchmarks.rag.report import DEMOS, seconds_of
 from graft.bench.result_file import Results
 from graft.bench.statistics import Estimate, mean
 
 BASE = "off:plain"
 CELL = ("set", "question", "policy", "repeat")
 VARIANTS = {
-    "demos:plain": "demonstrations cached",
+    DEMOS: "demonstrations cached",
     "cics:plain": "+ CICS",
     "demos:plain:guided": "demonstrations + IDGR (control)",
     "demos:igpg": "demonstrations + IGPG",
@@ -29,15 +31,16 @@ VARIANTS = {
 # The other sessions ran beside other work: their answers count, their times do not.
 QUIET = (0, 2, 4)
 POLICIES = {"fl": "FL-RAG, H200", "fs": "FS-RAG", "flare": "FLARE", "dragin": "DRAGIN"}
+Pairs = Sequence[tuple[Row, Row]]  # (base, variant) by question
 
 
-def _mean_ratio(both: Sequence[tuple[Row, Row]], part: str) -> float:
-    """Mean of each question's speed-up, as IDR2 reports it."""
-    name = f"{part}_seconds"
-    return fmean(one[name] / two[name] for one, two in both if one.get(name) and two.get(name))
+def _mean_ratio(both: Pairs, part: str) -> float:
+    """Mean of each question's speed-up, as IDR2 reports it; of decoding per token."""
+    times = ((seconds_of(one, part), seconds_of(two, part)) for one, two in both)
+    return fmean(one / two for one, two in times if one and two)
 
 
-def _f1_change(both: Sequence[tuple[Row, Row]]) -> Estimate:
+def _f1_change(both: Pairs) -> Estimate:
     return mean([100 * (_score(two) - _score(one)) for one, two in both])
 
 
@@ -47,34 +50,69 @@ def _score(row: Row) -> float:
 
 
 def policies(cpu: Results, gpu: Results) -> Grid:
-    """A row per variant, a column per policy and machine."""
-    lines, figures = [], {}
+    """A row per variant; two columns per machine and policy, one for each base."""
+    by_policy = {title: select(gpu.rows, policy=name) for name, title in POLICIES.items()}
+    places = {"DRAGIN, CPU": cpu.rows} | by_policy
+    lines, figures = [], _figures(cpu, gpu)
     for variant, name in VARIANTS.items():
-        columns = [list(pairs(cpu.rows, variant, BASE, CELL))]
-        for policy in POLICIES:
-            columns.append(list(pairs(select(gpu.rows, policy=policy), variant, BASE, CELL)))
-        lines.append([name, *map(_cell, columns)])
-        totals = [_speeds(both)[-1] for both in columns]
-        figures[variant.replace(":", "_")] = number(totals[0])
-        figures[f"{variant.replace(':', '_')}_gpu"] = span(totals[1:])
+        whole, own = ([list(pairs(rows, variant, base, CELL)) for rows in places.values()]
+                      for base in (BASE, DEMOS))  # fmt: skip
+        lines.append([name])
+        for over_nothing, over_demos in zip(whole, own, strict=True):
+            lines[-1] += [_cell(over_nothing), _gain(over_demos)]
+        figures |= _totals(variant, whole) | _totals(f"{variant}:over", own)
+    columns = [column for title in places for column in (title, "over demonstrations")]
+    return Grid(["variant", *columns], lines, figures)
+
+
+def _figures(cpu: Results, gpu: Results) -> dict[str, str]:
+    """Figures of the text."""
     plain = select(cpu.rows, variant=BASE)
-    figures["f1"] = number(100 * fmean(row["f1"] for row in plain), 1)
-    figures["seconds"] = number(fmean(row["total_seconds"] for row in plain), 1)
     both = list(pairs(cpu.rows, "exact:auto", BASE, CELL))
     same = sum(one["output"] == two["output"] for one, two in both)
-    figures["same"] = f"{same} of {len(both)}"
-    return Grid(["variant", "DRAGIN, CPU", *POLICIES.values()], lines, figures)
+    guided = [_quiet(list(pairs(select(gpu.rows, policy=policy), f"{DEMOS}:guided", DEMOS, CELL)))
+              for policy in POLICIES]  # fmt: skip
+    judging = [row["judging_seconds"] for row in select(gpu.rows, policy="dragin")]
+    return {
+        "f1": number(100 * fmean(row["f1"] for row in plain), 1),
+        "seconds": number(fmean(row["total_seconds"] for row in plain), 1),
+        "same": f"{same} of {len(both)}",
+        "length": span(map(_length, guided)),
+        "timed": span(map(len, guided), str),
+        "policy": f"{median(judging):.2f} s, up to {max(judging):.1f}",
+    }
 
 
-def _cell(both: Sequence[tuple[Row, Row]]) -> str:
-    return f"{' / '.join(map(number, _speeds(both)))}; {plus_minus(_f1_change(both), 1)}"
+def _totals(name: str, columns: Sequence[Pairs]) -> dict[str, str]:
+    """End to end on the CPU, and of all policies on the GPU."""
+    name, totals = name.replace(":", "_"), [_speeds(both)[-1] for both in columns]
+    return {name: number(totals[0]), f"{name}_gpu": span(totals[1:])}
 
 
-def _speeds(both: Sequence[tuple[Row, Row]]) -> list[float]:
-    """Prefill, decode and end to end of the pairs of quiet sessions, if there are any."""
-    quiet = [(one, two) for one, two in both
-             if one["session"] in QUIET and one["session"] == two["session"]]  # fmt: skip
-    return [_mean_ratio(quiet or both, part) for part in ("prefill", "decode", "total")]
+def _cell(both: Pairs) -> str:
+    return f"{_gain(both)}; {plus_minus(_f1_change(both), 1)}"
+
+
+def _gain(both: Pairs) -> str:
+    """Of a variant with itself nothing."""
+    itself = all(one is two for one, two in both)
+    return NOTHING if itself else " / ".join(map(number, _speeds(both)))
+
+
+def _speeds(both: Pairs) -> list[float]:
+    """Prefill, decoding per token and end to end."""
+    return [_mean_ratio(_quiet(both), part) for part in ("prefill", "decode", "total")]
+
+
+def _quiet(both: Pairs) -> Pairs:
+    """The pairs of quiet sessions, if there are any."""
+    return [(one, two) for one, two in both
+            if one["session"] in QUIET and one["session"] == two["session"]] or both  # fmt: skip
+
+
+def _length(both: Pairs) -> float:
+    """Tokens of the variants for each token of the base."""
+    return sum(two["tokens"] for _, two in both) / sum(one["tokens"] for one, _ in both)
 
 
 def shared_cache(shared: Results, cpu: Results, gpu: Results) -> Grid:
@@ -104,14 +142,15 @@ SECTION = Section(
             "policies",
             "Policies and variants",
             ["rag_n1_fp32_dragin", "rag_h200_bf16_policies"],
-            "python -m benchmarks rag --data SETS --policies fl,fs,flare,dragin",
-            """Prefill / decode / end to end against recomputing everything, mean of each question's
-            speed-up; change of F1 in points. IDR2 has three parts: CICS reuses KV rows
-            approximately, IDGR guides the answer, IGPG drafts from the text. CPU: smollm2-135m,
-            fp32, 40 questions of 2Wiki ({seconds} s each, F1 {f1}), {same} answers of exact reuse
-            with `auto` unchanged. H200: qwen2.5-coder-0.5b, bf16, four sets, times of 78 or 79
-            questions, F1 of 100. Prefill is short there, so drafting saves most; part of IDR2's
-            gain is shorter answers.""",
+            "benchmarks rag --policies fl,fs,flare,dragin",
+            """Prefill / decoding per token / end to end, mean of each question's speed-up: over
+            recomputing everything (and change of F1 in points), then over cached demonstrations.
+            CICS reuses KV rows approximately, IDGR guides the answer, IGPG drafts from the text.
+            CPU: smollm2-135m, fp32, 40 questions of 2Wiki ({seconds} s each, F1 {f1}), {same}
+            answers of exact reuse with `auto` (another run) unchanged. H200: qwen2.5-coder-0.5b,
+            bf16, four sets, times of {timed} questions, F1 of 100. Guided answers have {length} of
+            the tokens in fewer rounds: decoding leaves that out. DRAGIN's policy takes
+            {policy}.""",
             policies,
         ),
         Table(

@@ -157,6 +157,7 @@ class _Measuring:
             self.engine,
             self.corpora[name],
             policy=each.policy,
+            thresholds=self.settings.thresholds,
             reuse=reuse,
             draft=each.variant.draft,
             guided=each.variant.guided,

@@ -7,7 +7,7 @@ from benchmarks.settings import Settings, option
 from graft.assemble.presets import check_draft
 from graft.errors import InputError
 from graft.models.heads.installed import may_have_head, named_head
-from graft.rag.policies import check_policy
+from graft.rag.policy import TUNED_FOR, check_policy
 from graft.rag.reuse import as_reuse
 
 GUIDED = "guided"
@@ -44,6 +44,7 @@ class RagSettings(Settings):
 
     sets: tuple[str, ...] = option((), "question sets; all that are in --data")
     policies: tuple[str, ...] = option(("dragin",), "when to retrieve")
+    thresholds: str = option(TUNED_FOR[0], f"of flare and dragin for {', '.join(TUNED_FOR)}")
     variants: tuple[str, ...] = option(
         ("off:plain", "demos:plain", "exact:igpg"), "REUSE:DRAFT or REUSE:DRAFT:guided"
     )
@@ -51,7 +52,7 @@ class RagSettings(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for policy in self.policies:
-            check_policy(policy)
+            check_policy(policy, self.thresholds)
         head = may_have_head(named_head(self.head))
         for variant in map(as_variant, self.variants):
             check_draft(variant.draft, draft_model=self.draft_model is not None, head=head)

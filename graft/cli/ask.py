@@ -52,6 +52,13 @@ class AskOptions(SamplingOptions):
             "for flare, RIND for dragin."
         ),
     ] = None
+    thresholds: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Published thresholds of flare and dragin: 7b, 13b (LLaMA2) or vicuna-13b.",
+        ),
+    ] = "7b"
     reuse: Annotated[
         str,
         typer.Option(
@@ -128,7 +135,7 @@ class AskOptions(SamplingOptions):
         from graft.rag.policy import check_policy
 
         super().check()
-        check_policy(self.policy)
+        check_policy(self.policy, self.thresholds)
         if self.chosen_reuse().name == "off" and self.cache_dir is not None:
             raise InputError(
                 "--reuse off keeps nothing in --cache-dir; choose demos, exact or cics"
@@ -169,6 +176,7 @@ class AskOptions(SamplingOptions):
             draft=self.draft,
             family=self.family,
             threshold=self.threshold,
+            thresholds=self.thresholds,
             passages=self.passages,
             max_rounds=self.rounds,
             guided=self.guide,

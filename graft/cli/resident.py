@@ -31,7 +31,7 @@ SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "max_tokens", "seed",
 )  # fmt: skip
-RETRIEVAL = ("policy", "threshold", "passages", "rounds", "family")
+RETRIEVAL = ("policy", "threshold", "thresholds", "passages", "rounds", "family")
 HEALTH_SECONDS = 2.0
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
 

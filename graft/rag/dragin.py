@@ -87,13 +87,26 @@ class Thresholds:
     top: int
 
 
-# For LLaMA2-7B (no MuSiQue in the paper); entropies depend on the vocabulary: tune for others.
+# By model and family of questions; entropies depend on the vocabulary: tune for others.
 PUBLISHED = {
-    "2wiki": Thresholds(1.0, 25),
-    "hotpotqa": Thresholds(0.8, 35),
-    "musique": Thresholds(0.8, 35),
-    "strategyqa": Thresholds(0.75, 35),
-    "general": Thresholds(0.8, 35),
+    "7b": {
+        "2wiki": Thresholds(1.0, 25),
+        "hotpotqa": Thresholds(0.8, 35),
+        "iirc": Thresholds(0.6, 35),
+        "strategyqa": Thresholds(0.75, 35),
+    },
+    "13b": {
+        "2wiki": Thresholds(0.8, 25),
+        "hotpotqa": Thresholds(1.2, 35),
+        "iirc": Thresholds(1.0, 25),
+        "strategyqa": Thresholds(1.3, 25),
+    },
+    "vicuna-13b": {
+        "2wiki": Thresholds(1.2, 25),
+        "hotpotqa": Thresholds(1.2, 35),
+        "iirc": Thresholds(1.3, 35),
+        "strategyqa": Thresholds(1.5, 25),
+    },
 }
 
 
@@ -102,7 +115,7 @@ class Dragin:
     """Retrieve where RIND is above the threshold, with the query of QFS."""
 
     attention: Attention
-    thresholds: Thresholds = PUBLISHED["general"]
+    thresholds: Thresholds = PUBLISHED["7b"]["hotpotqa"]
     language: Language = field(default_factory=find_language)
     name: str = "dragin"
     scored: bool = True

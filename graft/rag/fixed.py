@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from graft.rag.policy import Plan, Tokens, Written, has_sentence, sentences_of, text_of
 from graft.rag.sentences import Language, find_language
 
-FIX_LENGTHS = {"2wiki": 16, "hotpotqa": 32, "musique": 32, "strategyqa": 32, "general": 32}
+FIX_LENGTHS = {"2wiki": 16, "hotpotqa": 32, "iirc": 32, "strategyqa": 32}  # for every model
 
 
 @dataclass(frozen=True, slots=True)
 class FixedLength:
     """FL-RAG: search again every `length` tokens, with those tokens as the query."""
 
-    length: int = FIX_LENGTHS["general"]
+    length: int = FIX_LENGTHS["hotpotqa"]
     name: str = "fl"
     scored: bool = False
 

@@ -13,12 +13,18 @@ from graft.errors import InputError
 from graft.rag.sentences import Language, Span, may_end_sentence
 
 POLICIES = ("fl", "fs", "flare", "dragin")
+TUNED_FOR = ("7b", "13b", "vicuna-13b")  # LLaMA2-7B, LLaMA2-13B, Vicuna-13B
 
 
-def check_policy(name: str) -> None:
-    """Raise InputError for an unknown policy."""
+def check_policy(name: str, thresholds: str) -> None:
+    """Raise InputError for an unknown policy, or thresholds that were not published."""
     if name not in POLICIES:
         raise InputError(f"unknown policy {name!r}; choose one of {', '.join(POLICIES)}")
+    if thresholds not in TUNED_FOR:
+        raise InputError(
+            f"no thresholds were published for {thresholds!r}; choose those for one of "
+            f"{', '.join(TUNED_FOR)}, or set a number with threshold"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from graft.rag.document_cache import DocumentCache
 from graft.rag.families import find_family
 from graft.rag.parts import Part
 from graft.rag.policies import make_policy
-from graft.rag.policy import Policy
+from graft.rag.policy import TUNED_FOR, Policy
 from graft.rag.prompt import Prompter
 from graft.rag.reuse import DISK_BYTES, Reuse, as_reuse
 from graft.rag.sentences import Language, find_language
@@ -35,7 +35,8 @@ class Session:
     """Answers questions over a corpus with a model.
 
     `policy` and `reuse` are names or objects; sessions may share a `DocumentCache`.
-    `threshold` is the policy's, by default the published one for the `family` of questions.
+    `threshold` is the policy's, by default the published one for the `family` of questions and the
+    model that `thresholds` names: "7b", "13b" (LLaMA2) or "vicuna-13b".
     `guided` marks relevant passages in the prompt (IDGR), by default if reuse is approximate.
     `cache_dir` keeps the KV cache of demonstrations and passages on disk, at most `cache_size`
     bytes, for other sessions of the same model in any process.
@@ -52,6 +53,7 @@ class Session:
         draft: str = "igpg",
         family: str = "general",
         threshold: float | None = None,
+        thresholds: str = TUNED_FOR[0],
         passages: int = PASSAGES,
         max_rounds: int = MAX_ROUNDS,
         guided: bool | None = None,
@@ -68,8 +70,14 @@ class Session:
         self.draft = self._base.request.draft or engine.default_draft
         self.family = find_family(family)
         if isinstance(policy, str):
-            policy = make_policy(policy, engine, family=family, threshold=threshold)
-        elif threshold is not None:
+            policy = make_policy(
+                policy,
+                engine,
+                family=self.family.name,
+                threshold=threshold,
+                thresholds=thresholds,
+            )
+        elif threshold is not None or thresholds != TUNED_FOR[0]:
             raise InputError("a policy object has its own threshold; leave it out")
         self.policy: Policy = policy
         reuse = as_reuse(reuse) if isinstance(reuse, str) else reuse

@@ -159,6 +159,7 @@ def prepare_adaptive(
         passages.corpus,
         policy=options.policy,
         threshold=options.threshold,
+        thresholds=options.thresholds,
         passages=options.passages,
         max_rounds=options.rounds,
         family=options.family,

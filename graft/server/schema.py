@@ -125,11 +125,12 @@ def as_documents(texts: Sequence[str | TitledText]) -> list[Document]:
 
 
 class Retrieval(Strict):
-    """Adaptive retrieval: the policy of `graft ask`, its threshold, passages per round, maximum
-    searches, and the family of demonstrations and published thresholds."""
+    """Adaptive retrieval: the policy of `graft ask`, its threshold or the model whose published
+    thresholds it has, passages per round, maximum searches, and the family of demonstrations."""
 
     policy: Literal["fl", "fs", "flare", "dragin"] = "dragin"
     threshold: float | None = None
+    thresholds: Literal["7b", "13b", "vicuna-13b"] = "7b"
     passages: int = Field(default=PASSAGES, ge=1, le=32)
     rounds: int = Field(default=MAX_ROUNDS, ge=0, le=64)
     family: Literal["general", "2wiki", "hotpotqa", "musique", "strategyqa"] = "general"

@@ -136,6 +136,39 @@ def test_both_averages_of_a_speedup_and_the_change_of_f1():
     assert any("2wiki 10" in note for note in report_of(results).notes)
 
 
+def timed(question, variant, seconds, tokens):
+    """A row with these seconds of every part; the first of two calls' tokens belong to prefill."""
+    parts = {f"{part}_seconds": seconds for part in ("prefill", "decode", "total")}
+    return made_up(question, variant, calls=2, tokens=tokens, **parts)
+
+
+def test_a_shorter_answer_decodes_no_faster():
+    rows = [timed(1, "off:plain", 4.0, tokens=42), timed(1, "off:plain:guided", 2.0, tokens=22)]
+    _, time = report_of(results_of(*rows)).tables
+    shown = dict(zip(time.columns, time.rows[1], strict=True))
+    assert shown["decode x"] == "1.00 / 1.00"  # 4 s for 40 tokens, 2 s for 20
+    assert shown["prefill x"] == shown["total x"] == "2.00 / 2.00"
+    assert shown["tokens"] == "22.0"
+
+
+def test_answer_without_decoded_tokens_has_no_decode_ratio():
+    rows = [timed(1, "off:plain", 4.0, tokens=42), timed(1, "exact:igpg", 2.0, tokens=2)]
+    assert report_of(results_of(*rows)).tables[1].rows[1][-2] == "–"
+
+
+def test_gains_over_cached_demonstrations_are_a_table_of_their_own():
+    rows = [
+        timed(1, "off:plain", 8.0, tokens=42),
+        timed(1, "demos:plain", 4.0, tokens=42),
+        timed(1, "cics:igpg", 2.0, tokens=42),
+    ]
+    time, gains = report_of(results_of(*rows)).tables[1:]
+    assert [row[-1] for row in time.rows] == ["1.00 / 1.00", "2.00 / 2.00", "4.00 / 4.00"]
+    assert gains.title == "speed-up over demos:plain"
+    assert gains.rows == [["2wiki", "fl", "cics:igpg", *["2.00 / 2.00"] * 3]]
+    assert len(report_of(results_of(*rows[1:])).tables) == 2  # the baseline has these already
+
+
 def test_variants_are_written_as_reuse_and_draft():
     expected = RagVariant("exact", "store:folder", guided=True)
     assert as_variant("exact:store:folder:guided") == expected
@@ -146,7 +179,14 @@ def test_variants_are_written_as_reuse_and_draft():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"limit": 0}, {"policies": ("x",)}, {"dtype": "x"}, {"variants": ("off:nosuch",)}]
+    "wrong",
+    [
+        {"limit": 0},
+        {"policies": ("x",)},
+        {"thresholds": "70b"},
+        {"dtype": "x"},
+        {"variants": ("off:nosuch",)},
+    ],
 )
 def test_wrong_settings_are_refused(tmp_path, wrong):
     with pytest.raises(InputError):

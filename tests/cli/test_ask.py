@@ -6,6 +6,7 @@ import pytest
 from tiny import tiny_engine, tiny_network
 
 import graft
+from graft.cli.ask import AskOptions
 from graft.models.checkpoints import pretrained
 
 ROWS = [
@@ -98,6 +99,14 @@ def test_the_same_seed_gives_the_same_text_with_every_draft(cli, loading, corpus
     assert len(texts) == 1
 
 
+def test_published_thresholds_of_another_model_are_used(loading, corpus):
+    options = {"policy": "flare", "family": "strategyqa", "corpus": [str(corpus)]}
+    chosen = [AskOptions(**options, **more)
+              for more in ({}, {"thresholds": "13b"}, {"threshold": 0.3})]  # fmt: skip
+    thresholds = [each.session(each.read_corpus()).policy.threshold for each in chosen]
+    assert thresholds == [0.10, 0.06, 0.3]
+
+
 def test_html_page_is_written(cli, loading, corpus, tmp_path):
     page = tmp_path / "new" / "page.html"
     done = ask(cli, corpus, "--html", page)
@@ -117,6 +126,7 @@ def test_documents_are_a_corpus_too(cli, loading, document):
     ("words", "message"),
     [
         (["--policy", "never"], "unknown policy 'never'"),
+        (["--thresholds", "70b"], "no thresholds were published for '70b'"),
         (["--reuse", "some"], "unknown reuse 'some'"),
         (["--share", "0.5"], "exact has no share; blend has one"),
         (["--scope", "all"], "exact has no scope"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scripted import LANGUAGE, FixedAttention, tokens, written
 
-from graft.rag.dragin import PUBLISHED, Dragin, Thresholds, rind, shares_before, words_of
+from graft.rag.dragin import Dragin, Thresholds, rind, shares_before, words_of
 
 # Words: Ann | was | in | Paris. with a = 1, .5, .25, .25 and h = 0, 2, 2, mean(4, 0) = 2
 TEXT = ((" Ann", 1, 0.0), (" was", 1, 2.0), (" in", 1, 2.0), (" Paris", 1, 4.0), (".", 1, 0.0))
@@ -95,12 +95,6 @@ def test_first_sentence_of_a_grounded_call_is_kept():
 
 def test_empty_output_does_not_trigger():
     assert policy().next(written()).query is None
-
-
-def test_published_thresholds():
-    assert PUBLISHED["2wiki"] == Thresholds(1.0, 25)
-    assert PUBLISHED["hotpotqa"] == Thresholds(0.8, 35)
-    assert PUBLISHED["strategyqa"] == Thresholds(0.75, 35)
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.9])

@@ -4,7 +4,7 @@ import pytest
 from scripted import LANGUAGE, tokens, written
 
 from graft.errors import InputError
-from graft.rag.flare import THRESHOLDS, Flare, doubt_of
+from graft.rag.flare import Flare, doubt_of
 
 SURE = ((" He", 1.0), (" is", 0.9), (" old", 0.9), (".", 1.0))  # mean 1 - p = 0.05
 UNSURE = ((" Ann", 0.5), (" was", 0.95), (" born", 1.0), (" in", 0.95), (" 1950", 0.2), (".", 1.0))
@@ -58,9 +58,6 @@ def test_tentative_call_ends_after_the_first_unlikely_sentence():
     assert is_complete(tokens(*SURE, *UNSURE, (" Then", 0.9)))
 
 
-def test_published_thresholds():
-    assert THRESHOLDS["2wiki"] == 0.10
-    assert THRESHOLDS["hotpotqa"] == 0.08
-    assert THRESHOLDS["strategyqa"] == 0.10
+def test_threshold_is_a_mean_of_probabilities():
     with pytest.raises(InputError, match="from 0 to 1"):
         Flare(1.5)

@@ -13,10 +13,13 @@ import pytest
 from serving import serving, user
 from tiny import tiny_engine, tiny_network
 
+from graft.cli.resident import RETRIEVAL
 from graft.documents import Document
+from graft.rag import session
 from graft.rag.corpus import Bm25Corpus
 from graft.rag.corpus_files import Known, document_passages, read_corpus
-from graft.rag.policy import POLICIES
+from graft.rag.policies import make_policy
+from graft.rag.policy import POLICIES, TUNED_FOR
 from graft.rag.session import Session
 from graft.sampling import SamplingParams
 from graft.server.schema import Retrieval
@@ -92,6 +95,19 @@ def test_answers_and_rounds_are_those_of_a_session(server, client, policy):
     assert answer.usage.prompt_tokens == expected.totals.prompt_tokens
 
 
+def test_thresholds_of_a_request_are_the_policys(client, monkeypatch):
+    made = []
+
+    def make(name, engine, **options):
+        made.append(make_policy(name, engine, **options))
+        return made[-1]
+
+    monkeypatch.setattr(session, "make_policy", make)
+    for chosen in ({}, {"thresholds": "13b"}):
+        ask(client, retrieval={"policy": "flare", "family": "strategyqa", "rounds": 0, **chosen})
+    assert [policy.threshold for policy in made] == [0.10, 0.06]
+
+
 def test_streamed_text_and_rounds_are_the_same(client):
     retrieval = {"policy": "fl", "threshold": 12, "rounds": 3}
     [choice] = ask(client, retrieval=retrieval).choices
@@ -136,6 +152,7 @@ def test_cancelled_answer_frees_its_rows(server):
     ("fields", "says"),
     [
         ({"retrieval": {"policy": "best"}}, "retrieval.policy"),
+        ({"retrieval": {"thresholds": "70b"}}, "retrieval.thresholds"),
         ({"retrieval": {"policy": "fs", "threshold": 1}}, "FS-RAG has no threshold"),
         ({"retrieval": {"family": "/etc/x.toml"}}, "retrieval.family"),
         ({"retrieval": {}, "documents": []}, "needs documents or corpora"),
@@ -152,9 +169,12 @@ def test_wrong_options_get_one_clear_line(client, fields, says):
     assert "\n" not in raised.value.body["message"]
 
 
-def test_policies_of_the_schema_are_those_of_graft_ask():
+def test_fields_of_the_schema_are_those_of_graft_ask():
+    assert {*RETRIEVAL} == {*Retrieval.model_fields}
     for name in POLICIES:
         assert Retrieval(policy=name).policy == name
+    for name in TUNED_FOR:
+        assert Retrieval(thresholds=name).thresholds == name
 
 
 def test_files_of_graft_ask_have_the_same_passages(tmp_path):
