@@ -153,10 +153,9 @@ class Rasd:
     def __post_init__(self) -> None:
         limits = {"top_k": MAX_TOP_K, "branches": MAX_BRANCHES, "length": MAX_LENGTH}
         for name, limit in limits.items():
-            if not 1 <= getattr(self, name) <= limit:
-                raise InputError(
-                    f"RASD's {name} must be between 1 and {limit}, not {getattr(self, name)}"
-                )
+            value = getattr(self, name)
+            if value not in range(1, limit + 1):
+                raise InputError(f"RASD's {name} must be between 1 and {limit}, not {value!r}")
 
     @property
     def nodes(self) -> int:
