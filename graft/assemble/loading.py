@@ -76,6 +76,7 @@ def load(  # noqa: PLR0913  every option by its name
     Drafting: `draft` is the default preset, or several joined by "+". `draft_model` is a model with
     the same tokenizer, on `draft_device` or the model's own; its chains have `gamma` tokens (None:
     chosen by the cost model) and end at the first token with a probability below `confidence`.
+    `gamma` holds for the presets `window`, `magicdec*` and `triforce*` too (None: their own).
     `head` is a trained draft head: a folder, an installed one's name or a hub id; "auto" for those
     installed for the model, None for no head.
     `retriever` (bm25, static, dense, hybrid) selects `retrieved` tokens of a long prompt for the

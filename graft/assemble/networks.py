@@ -47,14 +47,17 @@ from graft.draft.short_context.short_prompt import SOURCE as SHORT_CONTEXT
 from graft.draft.short_context.streaming import SelfDrafter
 from graft.match.suffix_array import Store
 
-MAGICDEC_CHAIN = ChainGrowth(depth=3)
-TRIFORCE_DEPTH = 6
+MAGICDEC_GAMMA, TRIFORCE_GAMMA = 3, 6  # of the papers
 REQUERY_LEVELS = 2  # of the draft model's tree that RASD repeats retrieval after
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 
 def _magicdec(selection: KVSelection) -> Callable[[DraftResources], SelfDrafter]:
-    return lambda resources: SelfDrafter(required(resources.target), MAGICDEC_CHAIN, selection)
+    def make(resources: DraftResources) -> SelfDrafter:
+        growth = ChainGrowth(resources.chains.gamma or MAGICDEC_GAMMA)
+        return SelfDrafter(required(resources.target), growth, selection)
+
+    return make
 
 
 # MagicDec (Chen et al. 2024): 3 draft tokens of the target over a part of its cache, which has
@@ -66,10 +69,10 @@ magicdec_snapkv = _magicdec(MAGICDEC_SNAPKV)  # 32 last of the prompt, 225 that 
 
 def window(resources: DraftResources) -> SelfDrafter:
     """The target over 32 first and 1,024 latest tokens of its own cache, its depth limited by the
-    step cost."""
-    return SelfDrafter(
-        required(resources.target), ChainGrowth(MAX_DEPTH), LONGSPEC_WINDOW, adaptive=True
-    )
+    step cost unless gamma is given."""
+    gamma = resources.chains.gamma
+    growth = ChainGrowth(gamma or MAX_DEPTH)
+    return SelfDrafter(required(resources.target), growth, LONGSPEC_WINDOW, adaptive=gamma is None)
 
 
 def triforce(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
@@ -81,8 +84,9 @@ def triforce(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Co
 
 def triforce_head(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
     """TriForce with a draft head's chain as the lowest level."""
-    beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
-    fast = HeadDrafter(required(resources.head), beam, nodes=TRIFORCE_DEPTH)
+    depth = resources.chains.gamma or TRIFORCE_GAMMA
+    beam = Beam((1,) * depth, 1, keeps_all=True)
+    fast = HeadDrafter(required(resources.head), beam, nodes=depth)
     return _triforce(resources, selection, fast, no_proposal)
 
 
@@ -90,7 +94,8 @@ def _triforce(
     resources: DraftResources, selection: KVSelection, fast: Drafter, propose_after: ProposeAfter
 ) -> Combined:
     """Drafts of `fast`, verified by the target over a part of its KV cache."""
-    growth = CheckedGrowth(TRIFORCE_DEPTH, fast=fast, propose_after=propose_after, nodes=COPIED)
+    depth = resources.chains.gamma or TRIFORCE_GAMMA
+    growth = CheckedGrowth(depth, fast=fast, propose_after=propose_after, nodes=COPIED)
     return hierarchical(SelfDrafter(required(resources.target), growth, selection), fast)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from graft.errors import InputError
 
-CHAINS, SHIFT = ("gamma", "confidence"), ("eta", "tail", "margin")
+GAMMA, CONFIDENCE, SHIFT = ("gamma",), ("confidence",), ("eta", "tail", "margin")
 RASD = ("rasd_top_k", "rasd_branches", "rasd_length", "rasd_requery")
 
 
@@ -36,8 +36,9 @@ class MethodOptions:
         typer.Option(
             min=1,
             max=64,
-            help="Tokens of a draft model's chain (sd, rapid, rapid-up); by default limited by the "
-            "step cost, 10 for rapid-up and with --verifier rapid or rapid-phat.",
+            help="Tokens of a chain (sd, rapid*, window, magicdec*, triforce*); by default limited "
+            "by the step cost, 3 for magicdec*, 6 for triforce*, 10 for rapid-up and with "
+            "--verifier rapid or rapid-phat.",
         ),
     ] = None
     confidence: Annotated[
@@ -45,7 +46,8 @@ class MethodOptions:
         typer.Option(
             min=0,
             max=1,
-            help="End such a chain at the first token below this probability; 0 if not given.",
+            help="sd, rapid, rapid-up: end a chain at the first token below this probability; 0 if "
+            "not given.",
         ),
     ] = None
     verifier: Annotated[
@@ -119,11 +121,13 @@ class MethodOptions:
 
     def check_used_by(self, draft: str) -> None:
         """Raise InputError for a number that is given and that this draft does not use."""
-        from graft.assemble.presets import SAMPLED_PRESETS
+        from graft.assemble.presets import CHAIN_PRESETS, SAMPLED_PRESETS
 
         parts = draft.split("+")
+        if not set(parts) & set(CHAIN_PRESETS):
+            _refuse(self._given(GAMMA), f"--draft {_one_of(CHAIN_PRESETS)}")
         if not set(parts) & set(SAMPLED_PRESETS):
-            _refuse(self._given(CHAINS), "--draft sd, rapid or rapid-up")
+            _refuse(self._given(CONFIDENCE), f"--draft {_one_of(SAMPLED_PRESETS)}")
         if not any(part.startswith("rasd-") for part in parts):
             _refuse(self._given(RASD), "--draft rasd-pld or rasd-rest:FOLDER")
 
@@ -146,7 +150,7 @@ class MethodOptions:
             "verifier": self.verifier,
             "shift": graft.Shift(**self._given(SHIFT)),
             "rasd": graft.Rasd(**rasd),
-            **self._given(CHAINS),
+            **self._given(GAMMA + CONFIDENCE),
         }
 
     def _given(self, names: tuple[str, ...]) -> dict[str, Any]:
@@ -158,6 +162,10 @@ def _refuse(given: dict[str, Any], needed: str) -> None:
     """InputError if an option is given without what it needs."""
     for name in given:
         raise InputError(f"--{name.replace('_', '-')} needs {needed}")
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def parse_size(option: str, text: str, example: str) -> int:

@@ -247,6 +247,13 @@ def test_numbers_of_methods_reach_the_engine(cli, engine):
     assert not {"gamma", "confidence"} & none.keys()
 
 
+@pytest.mark.parametrize("draft", ["magicdec", "magicdec-snapkv", "triforce", "window+copy"])
+def test_gamma_is_for_drafts_of_the_target_too(cli, engine, draft):
+    assert cli("run", "?", "--draft", draft, "--gamma", "2").exit_code == 0
+    [(_, given)] = engine.loaded
+    assert given["gamma"] == 2
+
+
 def test_compare_allows_for_a_verifier_that_changes_the_distribution(cli, engine):
     engine.promise, engine.plain_tokens = Promise.OTHER_DISTRIBUTION, [5, 6, 9, 8]
     done = cli("run", "How fast?", "--draft", "rapid", "--verifier", "rapid", "--compare")
@@ -263,7 +270,8 @@ def test_compare_allows_for_a_verifier_that_changes_the_distribution(cli, engine
         ("--draft rapid --eta 5", "--eta needs --verifier rapid or rapid-phat"),
         ("--draft rapid --tail target", "--tail needs --verifier rapid or rapid-phat"),
         ("--draft rapid --margin 1", "--margin needs --verifier rapid or rapid-phat"),
-        ("--draft copy --gamma 4", "--gamma needs --draft sd, rapid or rapid-up"),
+        ("--draft copy --gamma 4", "--gamma needs --draft sd, rapid, rapid-up, window, magicdec,"),
+        ("--draft magicdec --confidence 0.1", "--confidence needs --draft sd, rapid or rapid-up"),
         ("--draft copy --confidence 0.1", "--confidence needs --draft sd, rapid or rapid-up"),
         ("--rasd-top-k 3", "--rasd-top-k needs --draft rasd-pld or rasd-rest:FOLDER"),
         ("--no-rasd-requery", "--rasd-requery needs --draft rasd-pld or rasd-rest:FOLDER"),
