@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from graft import PoolOptions, Rasd, Shift
+from graft import Casd, PoolOptions, Rasd, Shift
 from graft.assemble.loading import load
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
@@ -25,7 +25,7 @@ SET_OTHERWISE = {
     "warm",
 }  # fmt: skip
 # Options of graft.load that are an object in JSON
-OBJECTS = {"rasd": Rasd, "shift": Shift, "pool": PoolOptions}
+OBJECTS = {"rasd": Rasd, "casd": Casd, "shift": Shift, "pool": PoolOptions}
 
 
 def option(default: Any, text: str) -> Any:  # noqa: ANN401

@@ -4,9 +4,10 @@ model, a head; and `auto`."""
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from graft.assemble.copies import COPIED, copy, lookups, rasd_copies, rasd_stored
+from graft.assemble.copies import casd_copies, copy, lookups, rasd_copies, rasd_stored
 from graft.assemble.resources import DraftResources, required
 from graft.draft.combined import (
+    Casd,
     Combined,
     Concurrently,
     Guide,
@@ -78,7 +79,7 @@ def window(resources: DraftResources) -> SelfDrafter:
 def triforce(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
     """TriForce: copies verified by the target over 4,096 tokens retrieved from its cache, 6 draft
     tokens (Sun et al. 2024)."""
-    fast = copy()
+    fast = casd_copies(Casd())
     return _triforce(resources, selection, fast, fast.propose_after)
 
 
@@ -95,7 +96,7 @@ def _triforce(
 ) -> Combined:
     """Drafts of `fast`, verified by the target over a part of its KV cache."""
     depth = resources.chains.gamma or TRIFORCE_GAMMA
-    growth = CheckedGrowth(depth, fast=fast, propose_after=propose_after, nodes=COPIED)
+    growth = CheckedGrowth(depth, fast=fast, propose_after=propose_after, nodes=Casd().nodes)
     return hierarchical(SelfDrafter(required(resources.target), growth, selection), fast)
 
 
@@ -191,12 +192,12 @@ longspec = _paper_head("longspec")  # 4, 16, 16, 16, 16 nodes (Yang et al. 2025)
 
 def casd(resources: DraftResources) -> Combined:
     """CASD: a head's or draft model's tree and its copier, nothing pruned."""
-    return _casd(resources, copy())
+    return _casd(resources, copy(resources))
 
 
 def casd_prompt(resources: DraftResources) -> Combined:
     """CASD_prompt: the same with copies from the prompt only."""
-    return _casd(resources, copy(output=False))
+    return _casd(resources, copy(resources, output=False))
 
 
 def _casd(resources: DraftResources, copies: LookupDrafter) -> Combined:

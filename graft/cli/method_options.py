@@ -10,11 +10,12 @@ from graft.errors import InputError
 
 GAMMA, CONFIDENCE, SHIFT = ("gamma",), ("confidence",), ("eta", "tail", "margin")
 RASD = ("rasd_top_k", "rasd_branches", "rasd_length", "rasd_requery")
+CASD = ("casd_matches", "casd_length")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions:
-    """Verifier, retrieval and the numbers of chains, RAPID and RASD."""
+    """Verifier, retrieval and the numbers of chains, RAPID, RASD and CASD."""
 
     retriever: Annotated[
         str,
@@ -107,6 +108,15 @@ class MethodOptions:
         ),
     ] = None
 
+    casd_matches: Annotated[
+        int | None,
+        typer.Option(min=1, max=16, help="casd*, copy: matches that are copied; 2 if not given."),
+    ] = None
+    casd_length: Annotated[
+        int | None,
+        typer.Option(min=1, max=32, help="casd*, copy: tokens of a copy; 10 if not given."),
+    ] = None
+
     def check_methods(self) -> None:
         """Raise InputError for a wrong value; imports neither torch nor numba."""
         from graft.retrieval.budget import check_budget
@@ -130,6 +140,8 @@ class MethodOptions:
             _refuse(self._given(CONFIDENCE), f"--draft {_one_of(SAMPLED_PRESETS)}")
         if not any(part.startswith("rasd-") for part in parts):
             _refuse(self._given(RASD), "--draft rasd-pld or rasd-rest:FOLDER")
+        if not {"casd", "casd-prompt", "copy"} & {*parts}:
+            _refuse(self._given(CASD), "--draft casd, casd-prompt or copy")
 
     def retrieved_tokens(self) -> int | str:
         """--retrieved as a number, or the name of a budget."""
@@ -144,12 +156,14 @@ class MethodOptions:
         import graft
 
         rasd = {name.removeprefix("rasd_"): value for name, value in self._given(RASD).items()}
+        casd = {name.removeprefix("casd_"): value for name, value in self._given(CASD).items()}
         return {
             "retriever": self.retriever,
             "retrieved": self.retrieved_tokens(),
             "verifier": self.verifier,
             "shift": graft.Shift(**self._given(SHIFT)),
             "rasd": graft.Rasd(**rasd),
+            "casd": graft.Casd(**casd),
             **self._given(GAMMA + CONFIDENCE),
         }
 

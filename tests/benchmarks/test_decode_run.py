@@ -214,14 +214,14 @@ def started(settings, tiny_folder):
     return start
 
 
-@pytest.mark.parametrize("length", [2, 4])
-def test_length_of_rasd_reaches_its_lookup(started, length):
-    [backend] = started(("rasd-pld",), rasd={"length": length})
-    [lookup, _] = backend.engine.drafters["rasd-pld"].drafters
+@pytest.mark.parametrize("draft", ["rasd-pld", "casd"])
+def test_length_of_branches_reaches_the_lookup(started, draft):
+    [backend] = started((draft,), **{draft.partition("-")[0]: {"length": 2}})
+    [lookup, _] = backend.engine.drafters[draft].drafters
     context = DraftContext(0, [*range(40, 60)], [(0, 20)], tokens=[40, 41, 42])
     lookup.start(context)
     [tree] = lookup.propose([context], Budget(64, np.ones(65)))
-    assert tree.tokens[1:].tolist() == [*range(43, 43 + length)]
+    assert tree.tokens[1:].tolist() == [43, 44]
 
 
 def test_eta_of_a_variant_replaces_that_of_the_load_options(started):

@@ -238,7 +238,10 @@ def test_numbers_of_methods_reach_the_engine(cli, engine):
     words = ["--draft", "rasd-pld", "--draft-model", "small", *rasd.split()]
     assert cli("run", "?", *words).exit_code == 0
     assert cli("run", "?").exit_code == 0
-    first, second, none = [given for _, given in engine.loaded]
+    copies = "--draft copy --casd-matches 3 --casd-length 4"
+    assert cli("run", "?", *copies.split()).exit_code == 0
+    first, second, none, third = [given for _, given in engine.loaded]
+    assert third["casd"] == graft.Casd(matches=3, length=4)
     assert (first["gamma"], first["confidence"], first["retrieved"]) == (10, 0.1, 4096)
     assert first["shift"] == graft.Shift(tail="target", margin=2)
     assert second["rasd"] == graft.Rasd(top_k=3, branches=2, length=5, requery=True)
@@ -274,6 +277,7 @@ def test_compare_allows_for_a_verifier_that_changes_the_distribution(cli, engine
         ("--draft magicdec --confidence 0.1", "--confidence needs --draft sd, rapid or rapid-up"),
         ("--draft copy --confidence 0.1", "--confidence needs --draft sd, rapid or rapid-up"),
         ("--rasd-top-k 3", "--rasd-top-k needs --draft rasd-pld or rasd-rest:FOLDER"),
+        ("--casd-length 4", "--casd-length needs --draft casd, casd-prompt or copy"),
         ("--no-rasd-requery", "--rasd-requery needs --draft rasd-pld or rasd-rest:FOLDER"),
         ("--draft rapid --retrieved 5", "retrieved must be a number of tokens from 64 on"),
         ("--draft rapid --retrieved all", "--retrieved is a size such as 4k, or one of capped,"),
