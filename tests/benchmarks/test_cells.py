@@ -36,6 +36,11 @@ def test_cells_have_a_row_for_each_preset_and_batch(call, prompts, tiny_folder, 
     alone = {(row["variant"], *row["prompts"]): row["output"] for row in rows[:12]}
     for number in {row["prompts"][0] for row in rows[:12]}:
         assert alone["plain", number] == alone["copy", number]
+    more = ["--max-tokens", 8, "--dtype", "fp32", "--cell", "spec_bench:pld"]
+    call(*given, *more)
+    assert (tmp_path / "rows.jsonl").read_text().count('"variant":"pld"') == 6
+    with pytest.raises(InputError, match="was measured with load_options {}, not"):
+        call(*given, *more, "--load-options", '{"gamma": 2}')
 
 
 def test_cells_have_the_variants_and_load_options_of_decode(call, prompts, tiny_folder, tmp_path):

@@ -89,6 +89,7 @@ def test_a_run_resumes_where_it_was_interrupted(settings, measure, fake_graft):
         ({"max_tokens": 9}, "max_tokens 8, not 9"),
         ({"threads": 2}, "threads 1, not 2"),
         ({"dtype": "bf16"}, "dtype fp32, not bf16"),
+        ({"load_options": {"gamma": 2}}, "load_options {}, not {'gamma': 2}"),
     ],
 )
 def test_settings_that_change_times_are_not_mixed(settings, measure, fake_graft, changes, message):
