@@ -43,12 +43,17 @@ def _parsed(name: str, hint: Any, text: str) -> Any:  # noqa: ANN401
             parts = (part.strip() for part in text.split(","))
             return tuple(dict.fromkeys(_scalar(get_args(hint)[0])(p) for p in parts if p))
         if origin is dict:
-            return dict(json.loads(text).items())
+            return json_object(text)
         return _scalar(hint)(text)
-    except (ValueError, AttributeError):
+    except (ValueError, TypeError):
         what = {"tuple": "a list such as 1,4k", "dict": "a JSON object"}.get(origin.__name__)
         option = name.replace("_", "-")
         raise InputError(f"--{option} takes {what or origin.__name__}, not {text!r}") from None
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object; ValueError or TypeError for anything else."""
+    return dict(json.loads(text))
 
 
 def _scalar(hint: type) -> Callable[[str], Any]:

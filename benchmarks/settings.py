@@ -6,10 +6,12 @@ result file, so that a figure can be measured again.
 
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+from graft import Casd, PoolOptions, Rasd, Shift
 from graft.assemble.loading import load
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL
@@ -22,6 +24,8 @@ SET_OTHERWISE = {
     "model", "draft_model", "head", "dtype", "device", "context_length", "draft", "verifier",
     "warm",
 }  # fmt: skip
+# Options of graft.load that are an object in JSON
+OBJECTS = {"rasd": Rasd, "casd": Casd, "shift": Shift, "pool": PoolOptions}
 
 
 def option(default: Any, text: str) -> Any:  # noqa: ANN401
@@ -46,7 +50,9 @@ class Settings:
     dtype: str = option("auto", "fp32, bf16, fp16, int8 or auto")
     device: str = option("auto", "cpu, cuda or auto")
     context_length: int | None = option(None, "of the models, such as 32k")
-    load_options: dict[str, Any] = option(dict, 'more of graft.load, such as {"gamma": 4}')
+    load_options: dict[str, Any] = option(
+        dict, 'more of graft.load, such as {"gamma": 4, "rasd": {"length": 2}}'
+    )
     threads: int | None = option(None, "all cores by default")
     limit: int | None = option(None, "prompts per category, evenly spread")
     split: str = option("report", "report (odd ids), tune (even ids) or all")
@@ -63,17 +69,33 @@ class Settings:
             raise InputError(f"unknown dtype {self.dtype!r}; choose from {', '.join(DTYPES)}")
         if self.split not in SPLITS:
             raise InputError(f"unknown split {self.split!r}; choose from {', '.join(SPLITS)}")
-        for name in self.load_options:
-            if name in SET_OTHERWISE or name not in inspect.signature(load).parameters:
-                raise InputError(
-                    f"--load-options has {name!r}, which graft.load does not take here"
-                )
+        load_arguments(self.load_options)
 
     def as_json(self) -> dict[str, Any]:
         """For the header of a result file: everything that differs from the defaults."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         known = {name: value for name, value in found.items() if value not in (None, (), {}, "")}
         return json.loads(json.dumps(known, default=_text))
+
+
+def load_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of graft.load that --load-options gives; InputError for wrong ones."""
+    for name in options:
+        if name in SET_OTHERWISE or name not in inspect.signature(load).parameters:
+            raise InputError(f"--load-options has {name!r}, which graft.load does not take here")
+    return {name: _argument(name, value) for name, value in options.items()}
+
+
+def _argument(name: str, value: Any) -> Any:  # noqa: ANN401
+    if name not in OBJECTS or (name == "pool" and not isinstance(value, dict)):
+        return value  # a pool may also be true or a folder
+    try:
+        return OBJECTS[name](**value)
+    except TypeError:  # no object, an unknown key, or a text where a number belongs
+        known = ", ".join(each.name for each in fields(OBJECTS[name]))
+        raise InputError(
+            f"--load-options: {name!r} takes an object of {known}, not {json.dumps(value)}"
+        ) from None
 
 
 def _text(value: Any) -> str:  # noqa: ANN401

@@ -27,7 +27,7 @@ SECTIONS = {
         "Excerpt",
         "document_messages",
     ),
-    "Other": ("generate", "Rasd", "PoolOptions", "Shift"),
+    "Other": ("generate", "Rasd", "Casd", "PoolOptions", "Shift"),
     "Errors": (
         "GraftError",
         "InputError",

@@ -17,7 +17,8 @@ from tiny import tiny_draft_model, tiny_network
 from tiny_heads import tiny_head
 from tiny_int8 import quantised
 
-from graft.assemble.networks import triforce, triforce_head
+from graft.assemble.networks import triforce, triforce_head, window
+from graft.draft.models.chains import Chains
 from graft.draft.models.growth import ChainGrowth, TreeGrowth
 from graft.draft.short_context.kv_selection import Chunks, SnapKV, Window
 from graft.draft.short_context.streaming import SelfDrafter
@@ -99,6 +100,16 @@ def test_presets_with_a_long_prompt(bench, option, draft):
     if "window" not in draft:  # adaptive: nothing at these costs
         assert accepted([result]) >= 5
         assert {"window", "SnapKV", "both"} & result.stats.accepted_by_source.keys()
+
+
+@pytest.mark.parametrize("gamma", daily([2, 4, 10], 2, 10))
+def test_gamma_is_the_length_of_drafts(gamma):
+    bench = bench_of(head="eagle3", chains=Chains(gamma))
+    bench.engine.drafters["wide window"] = window(bench.engine.drafters.resources)
+    params = replace(OPTIONS["greedy"], max_tokens=24, ignore_eos=True)
+    for draft in ("magicdec", "magicdec-snapkv", "triforce", "triforce-head", "wide window"):
+        result = bench.check(random_prompt(1100 if "wide" in draft else 300), params, draft)
+        assert max(result.stats.per_step_drafted) == gamma
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,9 @@ class Workload:
 
 def encode(folder: Path, prompts: list[Prompt], settings: DecodeSettings) -> Workload:
     """Select at most `--limit` prompts and tokenize them with the chat template."""
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(folder)
-    longest = settings.context_length or longest_context(config)
+    longest = settings.context_length or longest_context(AutoConfig.from_pretrained(folder))
     cutter = _cutter(folder)
     if settings.contexts == (WHOLE,):
         encoded, notes = _whole(
@@ -62,14 +61,21 @@ def encode(folder: Path, prompts: list[Prompt], settings: DecodeSettings) -> Wor
         )
     else:
         encoded, notes = _at_contexts(cutter, prompts, settings, longest)
+    lengths = [len(each.token_ids) for cell in encoded.values() for each in cell]
+    needed = min(max(max(lengths) + settings.output_tokens, MIN_MODEL_LEN), longest)
+    return Workload(encoded, end_tokens_of(folder), needed, notes, cutter)
+
+
+def end_tokens_of(folder: Path) -> list[int]:
+    """The ids that end a model's outputs."""
+    from transformers import AutoConfig, GenerationConfig
+
     try:
         generation = GenerationConfig.from_pretrained(folder).eos_token_id
     except OSError:  # many folders have none
         generation = None
-    ends = end_tokens(generation, config.get_text_config().eos_token_id, cutter.eos)
-    lengths = [len(each.token_ids) for cell in encoded.values() for each in cell]
-    needed = min(max(max(lengths) + settings.output_tokens, MIN_MODEL_LEN), longest)
-    return Workload(encoded, sorted(ends), needed, notes, cutter)
+    own = AutoConfig.from_pretrained(folder).get_text_config().eos_token_id
+    return sorted(end_tokens(generation, own, _cutter(folder).eos))
 
 
 @lru_cache(1)

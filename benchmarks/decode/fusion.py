@@ -1,12 +1,16 @@
 """Gains of fusing drafters, of pruning and of each source: the ablations of RASD and CASD.
 
-    python -m benchmarks.decode.fusion MODEL --draft-model SMALLER --store FOLDER \\
-        --suite humaneval --data FOLDER --out results/fusion.jsonl
+    python -m benchmarks.decode.fusion MODEL --head HEAD --store FOLDER \\
+        --suite humaneval --data FOLDER --load-options '{"rasd": {"length": 4}}' --out fusion.jsonl
 
 *Replayed*: a fused preset answers, and the draft trees of its parts are kept at every step. The
 output then shows how many tokens of each tree would have been accepted, without a budget.
 *Timed*: the variants answer the same prompts in turn; the first repeat warms up. `--report FILE`
 prints the tables of a file.
+
+Variants are the network's `tree` alone, the fused presets, and of these
+- `-unpruned` (RASD): all retrieved branches, also those that the network does not confirm;
+- `-apart`: no fusion. A node that retrieval and network both have is computed twice (`apart.py`).
 """
 
 import argparse
@@ -19,22 +23,23 @@ from statistics import fmean, median
 from typing import Any
 
 import graft
+from benchmarks.decode.apart import Apart
+from benchmarks.options import json_object
 from benchmarks.rows import rows_file
+from benchmarks.settings import load_arguments
 from benchmarks.suites.task import read_suite, select
 from graft import SamplingParams
 from graft.assemble.drafters import make_drafter
-from graft.assemble.networks import EAGLE_TREE
 from graft.bench.result_file import read_results
 from graft.bench.statistics import ratio
 from graft.draft.combined import Combined, Concurrently, Prune, all_nodes
 from graft.draft.drafter import Budget, DraftContext, Drafter
-from graft.draft.heads.head import EAGLE_NODES
-from graft.draft.models.model import ModelDrafter
+from graft.models.heads.installed import AUTO_HEAD, named_head
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
 
 FUSED = ("casd", "casd-prompt", "rasd-pld", "rasd-rest")
-WITHOUT = "-unpruned"
+UNPRUNED, APART = "-unpruned", "-apart"
 
 
 @dataclass
@@ -91,8 +96,9 @@ class Runs:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.engine = graft.load(
-            options.model, draft_model=options.draft_model, dtype=options.dtype,
-            device=options.device, prefix_cache=0,
+            options.model, draft_model=options.draft_model, head=named_head(options.head),
+            dtype=options.dtype, device=options.device,
+            **{"prefix_cache": 0, **load_arguments(options.load_options)},
         )  # fmt: skip
         self.names = {name: f"{name}:{options.store}" if "rest" in name else name for name in FUSED}
         if not options.store:
@@ -106,20 +112,18 @@ class Runs:
         drafters = self.engine.drafters
         return make_drafter(self.names[name], drafters.resources, drafters.store)
 
-    def tree(self) -> ModelDrafter:
-        """EAGLE-2's tree of the draft model, nothing else."""
-        helper = self.engine.drafters.resources.model
-        return ModelDrafter(helper, EAGLE_TREE, nodes=EAGLE_NODES, adaptive=False)
-
     def variants(self) -> dict[str, Drafter]:
         """By name; every one can be the draft of a request."""
-        found: dict[str, Drafter] = {"tree": self.tree()}
+        found: dict[str, Drafter] = {"tree": self.fused("casd").drafters[-1]}
         for name in self.names:
             found[name] = self.fused(name)
             if name.startswith("rasd"):
-                found[name + WITHOUT] = Combined(
+                found[name + UNPRUNED] = Combined(
                     self.fused(name).drafters, prune=all_nodes, schedule=Concurrently()
                 )
+            other = self.fused(name)
+            apart = Apart(other.prune, self.engine.model.vocabulary)
+            found[name + APART] = Combined(other.drafters, prune=apart, schedule=other.schedule)
         return found
 
     def replay(self, tokens: list[int], name: str) -> dict[str, Any]:
@@ -239,6 +243,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?")
     parser.add_argument("--draft-model")
+    parser.add_argument("--head", default=AUTO_HEAD, help="a draft head, auto or none")
+    parser.add_argument("--load-options", type=json_object, default={}, help="of graft.load")
     parser.add_argument("--store", help="for rasd-rest")
     parser.add_argument("--suite", default="humaneval")
     parser.add_argument("--data", type=Path)

@@ -19,7 +19,6 @@ from graft.bench.graft_engine import GraftEngine
 from graft.bench.variants import GRAFT, Variant, preset
 from graft.decode.engine import Engine
 from graft.draft.short_context.retrieved import Retrieval
-from graft.draft.short_context.short_prompt import Shorten
 from graft.errors import InputError
 
 RAG = "rag"
@@ -61,17 +60,24 @@ def preset_of(method: str) -> str:
 class SuiteEngine(GraftEngine):
     """Graft's engine that also takes `rag` methods; retrieval counts as prefill.
 
-    A `gold` field of a request asks for likelihoods. With `prefill_first` and a prefix cache the
-    prompts are prefilled before they are timed, so that decoding alone is measured.
+    `retrieval` shortens their prompts. A `gold` field of a request asks for likelihoods. With
+    `prefill_first` and a prefix cache the prompts are prefilled before they are timed, so that
+    decoding alone is measured.
     """
 
     def __init__(
-        self, engine: Engine, settings: dict[str, Any] | None = None, *, prefill_first: bool = False
+        self,
+        engine: Engine,
+        settings: dict[str, Any] | None = None,
+        *,
+        retrieval: Retrieval | None = None,
+        prefill_first: bool = False,
     ) -> None:
         super().__init__(engine)
         self.about["settings"] |= settings or {}
         self._prefill_first = prefill_first
-        self._shorten: Shorten | None = None
+        # Not the drafters' own, which keeps short prompts: retrieval is timed here
+        self._shorten = (retrieval or Retrieval()).with_tokenizer(engine.loaded.tokenizer)
         self._answers: dict[AnswerKey, list[int]] = {}  # of plain decoding
         self._max_tokens: dict[AnswerKey, int] = {}
 
@@ -125,8 +131,6 @@ class SuiteEngine(GraftEngine):
 
     def _short(self, prompt: Sequence[int]) -> list[int]:
         """The shortened prompt; a short prompt stays as it is."""
-        if self._shorten is None:
-            self._shorten = Retrieval().with_tokenizer(self.engine.loaded.tokenizer)
         if self._shorten is None:
             raise InputError("rag needs a model with a fast tokenizer")
         found = self._shorten(prompt, [(0, len(prompt))])

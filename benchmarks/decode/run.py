@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
@@ -12,6 +12,7 @@ from benchmarks.decode.encode import Workload, encode
 from benchmarks.decode.gold import Likelihoods
 from benchmarks.decode.graft_variants import SuiteEngine
 from benchmarks.decode.settings import DecodeSettings
+from benchmarks.settings import load_arguments
 from benchmarks.suites.task import Prompt, chat, read_suite, select
 from graft.bench.measure import Loop, Measurement, Progress, batched, interleave
 from graft.bench.result_file import GOLD, PROMPT, ResultFile, Row, new_header, pack_tokens
@@ -24,6 +25,7 @@ from graft.bench.worker import (
     computes_in,
     start_worker,
 )
+from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
 from graft.errors import InputError
 from graft.models.checkpoints.pretrained import Checkpoint, locate, widened
 from graft.models.load import find_device
@@ -42,7 +44,7 @@ def run(settings: DecodeSettings, file: ResultFile, progress: Progress) -> bool:
     workload = encode(checkpoint.folder, chosen, settings)
     for note in workload.notes:
         progress.say(note)
-    with backends(settings, checkpoint, workload) as running:
+    with backends(settings, checkpoint, workload.max_model_len) as running:
         measurements = list(_measurements(settings, running, workload, progress))
         loop = Loop(
             file,
@@ -150,7 +152,7 @@ class Backends:
 
     settings: DecodeSettings
     checkpoint: Checkpoint
-    max_model_len: int
+    max_model_len: int  # of other engines
     device: str
     dtype: str
     running: dict[str, Backend] = field(default_factory=dict)
@@ -176,7 +178,11 @@ class Backends:
         torch.set_num_threads(settings.cores)
         use_threads()
         verifier, _, eta = (variant.engine.partition("@")[2] or "walk").partition(":")
-        options = {"max_batch": max(settings.batches), "prefix_cache": 0, **settings.load_options}
+        options = {"max_batch": max(settings.batches), "prefix_cache": 0, "shift": graft.Shift()}
+        options |= {"retriever": DEFAULT_RETRIEVER, "retrieved": DEFAULT_BUDGET}
+        options |= load_arguments(settings.load_options)
+        if eta:
+            options["shift"] = replace(options["shift"], eta=float(eta))
         engine = graft.load(
             str(self.checkpoint.folder) if Path(settings.model).is_dir() else settings.model,
             draft_model=settings.draft_model,
@@ -186,13 +192,14 @@ class Backends:
             context_length=settings.context_length,
             draft="auto" if verifier == "walk" else variant.method,
             verifier=verifier,
-            shift=graft.Shift(eta=float(eta)) if eta else None,
             **options,
         )
         self.dtype = engine.dtype
         about = {"threads": settings.cores, "verifier": verifier, "eta": eta}
         about |= {"draft_model": settings.draft_model, "prefix_cache": options["prefix_cache"]}
-        return SuiteEngine(engine, about, prefill_first=bool(options["prefix_cache"]))
+        retrieval = Retrieval(options["retriever"], options["retrieved"])
+        first = bool(options["prefix_cache"])
+        return SuiteEngine(engine, about, retrieval=retrieval, prefill_first=first)
 
     def _options(self) -> WorkerOptions:
         settings = self.settings
@@ -214,11 +221,11 @@ class Backends:
 
 @contextmanager
 def backends(
-    settings: DecodeSettings, checkpoint: Checkpoint, workload: Workload
+    settings: DecodeSettings, checkpoint: Checkpoint, max_model_len: int = 0
 ) -> Iterator[Backends]:
     """Engines that end with the block; `dtype` auto is what Graft chooses."""
     device = settings.device if settings.device != "auto" else find_device("auto").type
-    found = Backends(settings, checkpoint, workload.max_model_len, device, settings.dtype)
+    found = Backends(settings, checkpoint, max_model_len, device, settings.dtype)
     if settings.dtype == "auto":
         found.get(next(each for each in settings.variants() if each.name in settings.drafts))
     if settings.engines and found.dtype not in DTYPES and not settings.drafts:

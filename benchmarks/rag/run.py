@@ -14,6 +14,7 @@ from typing import Any
 from benchmarks.rag.scores import predicted, score
 from benchmarks.rag.sets import Question, QuestionSet, choose, find_sets
 from benchmarks.rag.settings import RagSettings, RagVariant, as_variant
+from benchmarks.settings import load_arguments
 from graft.bench.measure import Progress
 from graft.bench.result_file import ResultFile, Row, new_header, now, output_hash
 from graft.decode.engine import Engine
@@ -94,7 +95,7 @@ def _load(settings: RagSettings) -> Engine:
         dtype=settings.dtype,
         device=settings.device,
         context_length=settings.context_length,
-        **{"max_batch": 1, **settings.load_options},
+        **{"max_batch": 1, **load_arguments(settings.load_options)},
     )
 
 

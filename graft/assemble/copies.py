@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from graft.assemble.resources import DraftResources, required
-from graft.draft.combined import Rasd
+from graft.draft.combined import Casd, Rasd
 from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.copies.pooled import CopiesAndPool, pool_lookups
@@ -20,7 +20,6 @@ from graft.match.suffix_automaton import SuffixAutomaton
 
 INDEXES = (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts, PoolIndex)
 MAX_NODES = 48  # maximum where the step cost limits the nodes
-COPIED = 20  # nodes of CASD's copier: two branches of ten
 
 
 def plain(_: DraftResources) -> NoDraft:
@@ -33,11 +32,18 @@ def pld(_: DraftResources) -> LookupDrafter:
     return _all_of(lambda _: NgramIndex(), 10)
 
 
-def copy(_: DraftResources | None = None, *, output: bool = True) -> LookupDrafter:
+def copy(resources: DraftResources, *, output: bool = True) -> LookupDrafter:
     """CASD's copier: the two longest matches up to 10 tokens, 10 tokens each; without `output` it
     copies from prompt and documents only."""
-    spans = text_spans if output else given_spans
-    return _all_of(lambda _: CopyIndex(), COPIED, spans=spans)
+    return casd_copies(resources.casd, text_spans if output else given_spans)
+
+
+def casd_copies(
+    casd: Casd, spans: Callable[[DraftContext], list[TextSpan]] = text_spans
+) -> LookupDrafter:
+    """The same with these numbers."""
+    sizes = {"branches": casd.matches, "length": casd.length}
+    return _all_of(lambda _: CopyIndex(**sizes), casd.nodes, spans=spans)
 
 
 def igpg(_: DraftResources) -> LookupDrafter:

@@ -12,7 +12,7 @@ from graft.assemble.heads import Heads, machine_clock
 from graft.assemble.presets import check_draft, check_verifier, retrieves
 from graft.assemble.resources import DraftResources
 from graft.decode.engine import Engine
-from graft.draft.combined import Rasd
+from graft.draft.combined import Casd, Rasd
 from graft.draft.copies import build_tree
 from graft.draft.copies.calibration import Calibration
 from graft.draft.models.chains import RAPID_GAMMA, Chains
@@ -54,6 +54,7 @@ def load(  # noqa: PLR0913  every option by its name
     verifier: str = "walk",
     shift: Shift | None = None,
     rasd: Rasd | None = None,
+    casd: Casd | None = None,
     invariant: bool = False,
     max_batch: int = 16,
     kv_cache: int | None = None,
@@ -76,13 +77,14 @@ def load(  # noqa: PLR0913  every option by its name
     Drafting: `draft` is the default preset, or several joined by "+". `draft_model` is a model with
     the same tokenizer, on `draft_device` or the model's own; its chains have `gamma` tokens (None:
     chosen by the cost model) and end at the first token with a probability below `confidence`.
+    `gamma` holds for the presets `window`, `magicdec*` and `triforce*` too (None: their own).
     `head` is a trained draft head: a folder, an installed one's name or a hub id; "auto" for those
     installed for the model, None for no head.
     `retriever` (bm25, static, dense, hybrid) selects `retrieved` tokens of a long prompt for the
     presets `rapid*`: a number, "rapid" for the paper's max(4096, L/24), or "capped" for at most a
     quarter of the prompt. `verifier` (walk, rejection, rapid, rapid-phat) accepts draft tokens; the
     rapid ones `shift` the model's distribution, so their results are not lossless. `rasd` has the
-    numbers of the presets `rasd-*`.
+    numbers of the presets `rasd-*`, `casd` those of `casd`, `casd-prompt` and `copy`.
 
     Memory and batching: up to `max_batch` sequences run at once. `kv_cache` limits the KV cache in
     bytes: a GPU allocates it at once, by default for `max_batch` + 1 whole contexts and the
@@ -134,6 +136,7 @@ def load(  # noqa: PLR0913  every option by its name
         chains=chains,
         clock=machine_clock(),
         rasd=rasd or Rasd(),
+        casd=casd or Casd(),
         pools=pools,
     )
     verify = make_verifier(verifier, shift or Shift())

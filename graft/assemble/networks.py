@@ -4,9 +4,10 @@ model, a head; and `auto`."""
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from graft.assemble.copies import COPIED, copy, lookups, rasd_copies, rasd_stored
+from graft.assemble.copies import casd_copies, copy, lookups, rasd_copies, rasd_stored
 from graft.assemble.resources import DraftResources, required
 from graft.draft.combined import (
+    Casd,
     Combined,
     Concurrently,
     Guide,
@@ -47,14 +48,17 @@ from graft.draft.short_context.short_prompt import SOURCE as SHORT_CONTEXT
 from graft.draft.short_context.streaming import SelfDrafter
 from graft.match.suffix_array import Store
 
-MAGICDEC_CHAIN = ChainGrowth(depth=3)
-TRIFORCE_DEPTH = 6
+MAGICDEC_GAMMA, TRIFORCE_GAMMA = 3, 6  # of the papers
 REQUERY_LEVELS = 2  # of the draft model's tree that RASD repeats retrieval after
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 
 def _magicdec(selection: KVSelection) -> Callable[[DraftResources], SelfDrafter]:
-    return lambda resources: SelfDrafter(required(resources.target), MAGICDEC_CHAIN, selection)
+    def make(resources: DraftResources) -> SelfDrafter:
+        growth = ChainGrowth(resources.chains.gamma or MAGICDEC_GAMMA)
+        return SelfDrafter(required(resources.target), growth, selection)
+
+    return make
 
 
 # MagicDec (Chen et al. 2024): 3 draft tokens of the target over a part of its cache, which has
@@ -66,23 +70,24 @@ magicdec_snapkv = _magicdec(MAGICDEC_SNAPKV)  # 32 last of the prompt, 225 that 
 
 def window(resources: DraftResources) -> SelfDrafter:
     """The target over 32 first and 1,024 latest tokens of its own cache, its depth limited by the
-    step cost."""
-    return SelfDrafter(
-        required(resources.target), ChainGrowth(MAX_DEPTH), LONGSPEC_WINDOW, adaptive=True
-    )
+    step cost unless gamma is given."""
+    gamma = resources.chains.gamma
+    growth = ChainGrowth(gamma or MAX_DEPTH)
+    return SelfDrafter(required(resources.target), growth, LONGSPEC_WINDOW, adaptive=gamma is None)
 
 
 def triforce(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
     """TriForce: copies verified by the target over 4,096 tokens retrieved from its cache, 6 draft
     tokens (Sun et al. 2024)."""
-    fast = copy()
+    fast = casd_copies(Casd())
     return _triforce(resources, selection, fast, fast.propose_after)
 
 
 def triforce_head(resources: DraftResources, selection: KVSelection = TRIFORCE) -> Combined:
     """TriForce with a draft head's chain as the lowest level."""
-    beam = Beam((1,) * TRIFORCE_DEPTH, 1, keeps_all=True)
-    fast = HeadDrafter(required(resources.head), beam, nodes=TRIFORCE_DEPTH)
+    depth = resources.chains.gamma or TRIFORCE_GAMMA
+    beam = Beam((1,) * depth, 1, keeps_all=True)
+    fast = HeadDrafter(required(resources.head), beam, nodes=depth)
     return _triforce(resources, selection, fast, no_proposal)
 
 
@@ -90,7 +95,8 @@ def _triforce(
     resources: DraftResources, selection: KVSelection, fast: Drafter, propose_after: ProposeAfter
 ) -> Combined:
     """Drafts of `fast`, verified by the target over a part of its KV cache."""
-    growth = CheckedGrowth(TRIFORCE_DEPTH, fast=fast, propose_after=propose_after, nodes=COPIED)
+    depth = resources.chains.gamma or TRIFORCE_GAMMA
+    growth = CheckedGrowth(depth, fast=fast, propose_after=propose_after, nodes=Casd().nodes)
     return hierarchical(SelfDrafter(required(resources.target), growth, selection), fast)
 
 
@@ -186,12 +192,12 @@ longspec = _paper_head("longspec")  # 4, 16, 16, 16, 16 nodes (Yang et al. 2025)
 
 def casd(resources: DraftResources) -> Combined:
     """CASD: a head's or draft model's tree and its copier, nothing pruned."""
-    return _casd(resources, copy())
+    return _casd(resources, copy(resources))
 
 
 def casd_prompt(resources: DraftResources) -> Combined:
     """CASD_prompt: the same with copies from the prompt only."""
-    return _casd(resources, copy(output=False))
+    return _casd(resources, copy(resources, output=False))
 
 
 def _casd(resources: DraftResources, copies: LookupDrafter) -> Combined:

@@ -76,6 +76,8 @@ PRESETS: dict[str, Preset] = {
     "rasd-rest": Preset(f"{NETWORKS}:rasd_rest", (STORE, NETWORK)),
 }
 SAMPLED_PRESETS = ("sd", "rapid", "rapid-up")  # chains with the drafter's q at every node
+SELF_PRESETS = tuple(name for name, preset in PRESETS.items() if TARGET in preset.needs)
+CHAIN_PRESETS = SAMPLED_PRESETS + SELF_PRESETS  # with gamma
 VERIFIERS = ("walk", "rejection", "rapid", "rapid-phat")  # see graft/verify
 
 

@@ -14,7 +14,7 @@ from graft.assemble.presets import (
     TOKENIZER,
     check_needs,
 )
-from graft.draft.combined import Guide, Rasd
+from graft.draft.combined import Casd, Guide, Rasd
 from graft.draft.heads.head import DraftHead
 from graft.draft.models.chains import Chains
 from graft.draft.models.model import DraftModel
@@ -35,10 +35,9 @@ def required(resource: Resource | None) -> Resource:
 @dataclass(frozen=True, slots=True)
 class DraftResources:
     """What presets are made of: a draft model, heads by kind (the first is the default), the
-    target, a function that shortens prompts, the options of chains and of RASD, and the pools of
-    earlier answers. `clock` times
-    steps; None where counts must not depend on the machine. `ready` are finished drafters by
-    preset."""
+    target, a function that shortens prompts, the options of chains, RASD and CASD, and the pools of
+    earlier answers. `clock` times steps; None where counts must not depend on the machine. `ready`
+    are finished drafters by preset."""
 
     model: DraftModel | None = None
     heads: Mapping[str, DraftHead] = field(default_factory=dict)
@@ -48,6 +47,7 @@ class DraftResources:
     clock: Callable[[], float] | None = None
     ready: Mapping[str, Guide] = field(default_factory=dict)
     rasd: Rasd = Rasd()
+    casd: Casd = Casd()
     pools: Pools | None = None
 
     @property

@@ -42,9 +42,9 @@ LIKELIHOOD, ENGINE = "likelihood", "engine"
 RECORDS = (HEADER, ROW, PROMPT, GOLD, LIKELIHOOD, ENGINE)
 # Settings that may differ between two runs that write to one file: they select what is measured.
 SELECTING = frozenset(
-    ("batches", "categories", "command", "concurrency", "contexts", "data", "drafts", "engines",
-     "groups", "limit", "nodes", "out", "parts", "policies", "prompts", "repeats", "sets", "split",
-     "temperatures", "variants")
+    ("batches", "categories", "cell", "command", "concurrency", "contexts", "data", "drafts",
+     "engines", "groups", "limit", "nodes", "out", "parts", "policies", "prompts", "repeats",
+     "sets", "split", "temperatures", "variants")
 )  # fmt: skip
 # Fields that identify a row, by kind; other kinds have none: no row replaces another.
 KEYS = {
@@ -229,6 +229,7 @@ def refuse_mixing(path: Path, before: Header, after: Header) -> None:
 
 def _fixed(header: Header) -> dict[str, Any]:
     settings = {name: v for name, v in header.settings.items() if name not in SELECTING}
+    settings.setdefault("load_options", {})  # a header has no empty ones
     machine = {name: header.hardware.get(name) for name in ("cpu", "cores", "gpus")}
     return json.loads(json.dumps({**settings, **machine, **header.versions}))
 

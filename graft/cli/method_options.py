@@ -8,13 +8,14 @@ import typer
 
 from graft.errors import InputError
 
-CHAINS, SHIFT = ("gamma", "confidence"), ("eta", "tail", "margin")
+GAMMA, CONFIDENCE, SHIFT = ("gamma",), ("confidence",), ("eta", "tail", "margin")
 RASD = ("rasd_top_k", "rasd_branches", "rasd_length", "rasd_requery")
+CASD = ("casd_matches", "casd_length")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodOptions:
-    """Verifier, retrieval and the numbers of chains, RAPID and RASD."""
+    """Verifier, retrieval and the numbers of chains, RAPID, RASD and CASD."""
 
     retriever: Annotated[
         str,
@@ -36,8 +37,9 @@ class MethodOptions:
         typer.Option(
             min=1,
             max=64,
-            help="Tokens of a draft model's chain (sd, rapid, rapid-up); by default limited by the "
-            "step cost, 10 for rapid-up and with --verifier rapid or rapid-phat.",
+            help="Tokens of a chain (sd, rapid*, window, magicdec*, triforce*); by default limited "
+            "by the step cost, 3 for magicdec*, 6 for triforce*, 10 for rapid-up and with "
+            "--verifier rapid or rapid-phat.",
         ),
     ] = None
     confidence: Annotated[
@@ -45,7 +47,8 @@ class MethodOptions:
         typer.Option(
             min=0,
             max=1,
-            help="End such a chain at the first token below this probability; 0 if not given.",
+            help="sd, rapid, rapid-up: end a chain at the first token below this probability; 0 if "
+            "not given.",
         ),
     ] = None
     verifier: Annotated[
@@ -105,6 +108,15 @@ class MethodOptions:
         ),
     ] = None
 
+    casd_matches: Annotated[
+        int | None,
+        typer.Option(min=1, max=16, help="casd*, copy: matches that are copied; 2 if not given."),
+    ] = None
+    casd_length: Annotated[
+        int | None,
+        typer.Option(min=1, max=32, help="casd*, copy: tokens of a copy; 10 if not given."),
+    ] = None
+
     def check_methods(self) -> None:
         """Raise InputError for a wrong value; imports neither torch nor numba."""
         from graft.retrieval.budget import check_budget
@@ -119,13 +131,17 @@ class MethodOptions:
 
     def check_used_by(self, draft: str) -> None:
         """Raise InputError for a number that is given and that this draft does not use."""
-        from graft.assemble.presets import SAMPLED_PRESETS
+        from graft.assemble.presets import CHAIN_PRESETS, SAMPLED_PRESETS
 
         parts = draft.split("+")
+        if not set(parts) & set(CHAIN_PRESETS):
+            _refuse(self._given(GAMMA), f"--draft {_one_of(CHAIN_PRESETS)}")
         if not set(parts) & set(SAMPLED_PRESETS):
-            _refuse(self._given(CHAINS), "--draft sd, rapid or rapid-up")
+            _refuse(self._given(CONFIDENCE), f"--draft {_one_of(SAMPLED_PRESETS)}")
         if not any(part.startswith("rasd-") for part in parts):
             _refuse(self._given(RASD), "--draft rasd-pld or rasd-rest:FOLDER")
+        if not {"casd", "casd-prompt", "copy"} & {*parts}:
+            _refuse(self._given(CASD), "--draft casd, casd-prompt or copy")
 
     def retrieved_tokens(self) -> int | str:
         """--retrieved as a number, or the name of a budget."""
@@ -140,13 +156,15 @@ class MethodOptions:
         import graft
 
         rasd = {name.removeprefix("rasd_"): value for name, value in self._given(RASD).items()}
+        casd = {name.removeprefix("casd_"): value for name, value in self._given(CASD).items()}
         return {
             "retriever": self.retriever,
             "retrieved": self.retrieved_tokens(),
             "verifier": self.verifier,
             "shift": graft.Shift(**self._given(SHIFT)),
             "rasd": graft.Rasd(**rasd),
-            **self._given(CHAINS),
+            "casd": graft.Casd(**casd),
+            **self._given(GAMMA + CONFIDENCE),
         }
 
     def _given(self, names: tuple[str, ...]) -> dict[str, Any]:
@@ -158,6 +176,10 @@ def _refuse(given: dict[str, Any], needed: str) -> None:
     """InputError if an option is given without what it needs."""
     for name in given:
         raise InputError(f"--{name.replace('_', '-')} needs {needed}")
+
+
+def _one_of(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def parse_size(option: str, text: str, example: str) -> int:

@@ -10,7 +10,7 @@ that start with one of the draft model's best tokens, and presets joined by + th
 cost.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
@@ -152,16 +152,36 @@ class Rasd:
 
     def __post_init__(self) -> None:
         limits = {"top_k": MAX_TOP_K, "branches": MAX_BRANCHES, "length": MAX_LENGTH}
-        for name, limit in limits.items():
-            if not 1 <= getattr(self, name) <= limit:
-                raise InputError(
-                    f"RASD's {name} must be between 1 and {limit}, not {getattr(self, name)}"
-                )
+        _check_numbers("RASD", self, limits)
 
     @property
     def nodes(self) -> int:
         """Maximum of retrieved nodes."""
         return self.branches * self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Casd:
+    """CASD's numbers, by default the paper's: the longest `matches` of the last tokens are copied,
+    `length` tokens each. Raises InputError for values out of range."""
+
+    matches: int = 2
+    length: int = 10
+
+    def __post_init__(self) -> None:
+        _check_numbers("CASD", self, {"matches": MAX_BRANCHES, "length": MAX_LENGTH})
+
+    @property
+    def nodes(self) -> int:
+        """Maximum of copied nodes."""
+        return self.matches * self.length
+
+
+def _check_numbers(method: str, numbers: Rasd | Casd, limits: Mapping[str, int]) -> None:
+    for name, limit in limits.items():
+        value = getattr(numbers, name)
+        if value not in range(1, limit + 1):
+            raise InputError(f"{method}'s {name} must be between 1 and {limit}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from benchmarks.decode import cells
+from graft.errors import InputError
 
 
 @pytest.fixture
@@ -35,6 +36,31 @@ def test_cells_have_a_row_for_each_preset_and_batch(call, prompts, tiny_folder, 
     alone = {(row["variant"], *row["prompts"]): row["output"] for row in rows[:12]}
     for number in {row["prompts"][0] for row in rows[:12]}:
         assert alone["plain", number] == alone["copy", number]
+    more = ["--max-tokens", 8, "--dtype", "fp32", "--cell", "spec_bench:pld"]
+    call(*given, *more)
+    assert (tmp_path / "rows.jsonl").read_text().count('"variant":"pld"') == 6
+    with pytest.raises(InputError, match="was measured with load_options {}, not"):
+        call(*given, *more, "--load-options", '{"gamma": 2}')
+
+
+def test_cells_have_the_variants_and_load_options_of_decode(call, prompts, tiny_folder, tmp_path):
+    out, names = tmp_path / "rows.jsonl", ["plain", "sd@0.8", "sd@rejection", "rag+copy", "sd"]
+    call(
+        "run", "--model", tiny_folder, "--draft-model", tiny_folder, "--prompts", prompts,
+        "--cell", "spec_bench", ",".join(names), "--load-options", '{"gamma": 2}',
+        "--max-tokens", 12, "--dtype", "fp32", "--out", out,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    rows = [line for line in lines if line["record"] == "row"]
+    assert {row["variant"] for row in rows} == {*names}
+    outputs = {(row["variant"], *row["prompts"]): row["output"] for row in rows}
+    for (name, number), output in outputs.items():
+        assert name == "rag+copy" or output == outputs["plain", number]
+    drafted = [row for row in rows if row["variant"] in ("sd", "sd@0.8")]
+    assert all(row["drafted"] <= 2 * row["steps"] for row in drafted)
+    assert all("error" not in row for row in rows)
+    loads = [line["process"] for line in lines if line["record"] == "engine"]
+    assert sorted(loads) == ["graft", "graft@rejection"]
 
 
 @pytest.mark.parametrize(
@@ -45,5 +71,13 @@ def test_cells_have_a_row_for_each_preset_and_batch(call, prompts, tiny_folder, 
         ("squad:auto:2:0.7", cells.Cell("squad", 0, ("auto",), 2, 0.7)),
     ],
 )
-def test_cells_are_read_from_one_word(text, cell):
-    assert cells.Cell.read(text) == cell
+def test_cells_are_read_from_one_word_or_several(text, cell):
+    assert cells.Cell.read(text) == cells.Cell.read(*text.split(":")) == cell
+
+
+def test_presets_with_colons_need_several_words():
+    cell = cells.Cell.read("medqa", "plain,rasd-rest:FOLDER", "2")
+    assert (cell.presets, cell.batch) == (("plain", "rasd-rest:FOLDER"), 2)
+    for wrong in ("medqa", "medqa:rest:FOLDER", "medqa:plain:1:0:7"):
+        with pytest.raises(InputError, match="--cell takes SUITE.@CONTEXT. PRESETS"):
+            cells.Cell.read(wrong)

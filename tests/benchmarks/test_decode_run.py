@@ -3,11 +3,16 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from benchmarks.decode.run import backends
 from benchmarks.report import report
+from graft import Shift
 from graft.bench.result_file import ENGINE, PROMPT, read_results
+from graft.draft.drafter import Budget, DraftContext
 from graft.errors import InputError
+from graft.models.checkpoints.pretrained import locate
 
 
 def test_every_variant_gets_every_prompt_after_a_warm_up(
@@ -84,6 +89,7 @@ def test_a_run_resumes_where_it_was_interrupted(settings, measure, fake_graft):
         ({"max_tokens": 9}, "max_tokens 8, not 9"),
         ({"threads": 2}, "threads 1, not 2"),
         ({"dtype": "bf16"}, "dtype fp32, not bf16"),
+        ({"load_options": {"gamma": 2}}, "load_options {}, not {'gamma': 2}"),
     ],
 )
 def test_settings_that_change_times_are_not_mixed(settings, measure, fake_graft, changes, message):
@@ -180,6 +186,10 @@ def test_variants_without_batches_are_left_out_of_them(settings, measure, fake_g
         ({"engine_options": {"vllm": ""}}, "'vllm', which is not in --engines"),
         ({"load_options": {"gama": 3}}, "'gama', which graft.load does not take"),
         ({"load_options": {"dtype": "bf16"}}, "'dtype', which graft.load does not take"),
+        ({"load_options": {"rasd": {"l": 2}}}, "'rasd' takes an object of top_k, .* not .\"l\": 2"),
+        ({"load_options": {"rasd": 2}}, "'rasd' takes an object of top_k, branches, .* not 2"),
+        ({"load_options": {"rasd": {"length": 2.5}}}, "RASD's length must be between 1 and 32"),
+        ({"load_options": {"shift": {"eta": "5"}}}, "'shift' takes an object of eta, tail, margin"),
         ({"quality": "good"}, "--quality is one of answers, likelihood"),
         ({"contexts": (0, 512)}, "--contexts takes numbers"),
         ({"batches": (0,)}, "--batches takes whole numbers"),
@@ -191,3 +201,38 @@ def test_variants_without_batches_are_left_out_of_them(settings, measure, fake_g
 def test_wrong_settings_are_refused(settings, changes, message):
     with pytest.raises(InputError, match=message):
         settings(**changes)
+
+
+@pytest.fixture
+def started(settings, tiny_folder):
+    """The engines of variants with a draft model, loaded with these options."""
+
+    def start(drafts, **options):
+        chosen = settings(drafts=drafts, draft_model=str(tiny_folder), load_options=options)
+        with backends(chosen, locate(chosen.model)) as running:
+            return [running.get(variant) for variant in chosen.variants()]
+
+    return start
+
+
+@pytest.mark.parametrize("draft", ["rasd-pld", "casd"])
+def test_length_of_branches_reaches_the_lookup(started, draft):
+    [backend] = started((draft,), **{draft.partition("-")[0]: {"length": 2}})
+    [lookup, _] = backend.engine.drafters[draft].drafters
+    context = DraftContext(0, [*range(40, 60)], [(0, 20)], tokens=[40, 41, 42])
+    lookup.start(context)
+    [tree] = lookup.propose([context], Budget(64, np.ones(65)))
+    assert tree.tokens[1:].tolist() == [43, 44]
+
+
+def test_eta_of_a_variant_replaces_that_of_the_load_options(started):
+    found = started(("sd@rapid", "sd@rapid:20"), shift={"eta": 5, "margin": 1}, gamma=2)
+    shifts = [backend.engine.loop._verify.shift for backend in found]
+    assert shifts == [Shift(eta=5, margin=1), Shift(eta=20, margin=1)]
+
+
+def test_rag_retrieves_as_many_tokens_as_the_load_options_say(started):
+    [backend] = started(("rag",), retrieved=100)
+    text = "The end and the answer came after the rain. " * 200 + "Who won?"
+    prompt = backend.engine.loaded.tokenizer.encode(text)
+    assert len(backend._short(prompt)) < 200 < len(prompt) / 4

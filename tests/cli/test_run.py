@@ -238,13 +238,23 @@ def test_numbers_of_methods_reach_the_engine(cli, engine):
     words = ["--draft", "rasd-pld", "--draft-model", "small", *rasd.split()]
     assert cli("run", "?", *words).exit_code == 0
     assert cli("run", "?").exit_code == 0
-    first, second, none = [given for _, given in engine.loaded]
+    copies = "--draft copy --casd-matches 3 --casd-length 4"
+    assert cli("run", "?", *copies.split()).exit_code == 0
+    first, second, none, third = [given for _, given in engine.loaded]
+    assert third["casd"] == graft.Casd(matches=3, length=4)
     assert (first["gamma"], first["confidence"], first["retrieved"]) == (10, 0.1, 4096)
     assert first["shift"] == graft.Shift(tail="target", margin=2)
     assert second["rasd"] == graft.Rasd(top_k=3, branches=2, length=5, requery=True)
     assert (none["shift"], none["rasd"]) == (graft.Shift(), graft.Rasd())
     assert none["retrieved"] == "capped"
     assert not {"gamma", "confidence"} & none.keys()
+
+
+@pytest.mark.parametrize("draft", ["magicdec", "magicdec-snapkv", "triforce", "window+copy"])
+def test_gamma_is_for_drafts_of_the_target_too(cli, engine, draft):
+    assert cli("run", "?", "--draft", draft, "--gamma", "2").exit_code == 0
+    [(_, given)] = engine.loaded
+    assert given["gamma"] == 2
 
 
 def test_compare_allows_for_a_verifier_that_changes_the_distribution(cli, engine):
@@ -263,9 +273,11 @@ def test_compare_allows_for_a_verifier_that_changes_the_distribution(cli, engine
         ("--draft rapid --eta 5", "--eta needs --verifier rapid or rapid-phat"),
         ("--draft rapid --tail target", "--tail needs --verifier rapid or rapid-phat"),
         ("--draft rapid --margin 1", "--margin needs --verifier rapid or rapid-phat"),
-        ("--draft copy --gamma 4", "--gamma needs --draft sd, rapid or rapid-up"),
+        ("--draft copy --gamma 4", "--gamma needs --draft sd, rapid, rapid-up, window, magicdec,"),
+        ("--draft magicdec --confidence 0.1", "--confidence needs --draft sd, rapid or rapid-up"),
         ("--draft copy --confidence 0.1", "--confidence needs --draft sd, rapid or rapid-up"),
         ("--rasd-top-k 3", "--rasd-top-k needs --draft rasd-pld or rasd-rest:FOLDER"),
+        ("--casd-length 4", "--casd-length needs --draft casd, casd-prompt or copy"),
         ("--no-rasd-requery", "--rasd-requery needs --draft rasd-pld or rasd-rest:FOLDER"),
         ("--draft rapid --retrieved 5", "retrieved must be a number of tokens from 64 on"),
         ("--draft rapid --retrieved all", "--retrieved is a size such as 4k, or one of capped,"),

@@ -12,6 +12,7 @@ from tiny import tiny_draft_model, tiny_engine
 from graft.assemble.drafters import make_drafter
 from graft.assemble.resources import DraftResources
 from graft.draft.combined import (
+    Casd,
     Combined,
     Concurrently,
     GuidedByModel,
@@ -288,6 +289,24 @@ def test_first_token_must_be_among_the_models_top_k(top_k, kept):
 def test_numbers_of_rasd_out_of_range_are_refused(wrong):
     with pytest.raises(InputError, match=f"RASD's {next(iter(wrong))} must be between 1 and"):
         Rasd(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"matches": 0}, {"matches": 17}, {"length": 33}])
+def test_numbers_of_casd_out_of_range_are_refused(wrong):
+    with pytest.raises(InputError, match=f"CASD's {next(iter(wrong))} must be between 1 and"):
+        Casd(**wrong)
+
+
+@pytest.mark.parametrize("draft", ["casd", "casd-prompt"])
+def test_casd_copies_as_many_and_as_long_branches_as_it_says(draft_model, draft):
+    prompt = [t for n in range(6) for t in (60, 61, 70 + n, *range(80, 90))]
+    context, found = DraftContext(0, prompt, [(0, len(prompt))], tokens=[60, 61]), []
+    for casd in (Casd(), Casd(matches=4, length=3)):
+        drafter = make_drafter(draft, DraftResources(draft_model, casd=casd))
+        drafter.start(context)
+        tree = drafter.drafters[0].propose([context], BUDGET)[0]
+        found.append((int((tree.parents == 0).sum()), int(tree.depths.max())))
+    assert found == [(2, 10), (4, 3)]
 
 
 def test_rasd_retrieves_as_many_and_as_long_branches_as_it_says(draft_model, monkeypatch):
