@@ -23,7 +23,7 @@ from graft.errors import InputError
 NAME = "graft"
 KEYS = ("documents", "prediction", "tenant")
 ROUTES = ("/completions", "/responses")
-MAX_TOKENS = 1 << 18  # of a request's documents and prediction: 0.1 s to index, 30 MB
+MAX_TOKENS = 1 << 18  # of a request's documents and prediction: 0.2 s to index, 30 MB
 CHARACTERS = 4  # of a token, before a text is tokenized
 
 Given = str | list[int]
