@@ -135,7 +135,7 @@ def _checked(body: bytes) -> bytes:
     if not isinstance(extra, dict):
         return body
     if misplaced := next((key for key in KEYS[:2] if key in extra), None):
-        raise InputError(f"{misplaced} belongs into {NAME}: {{{misplaced!r}: ...}}")
+        raise InputError(f'{misplaced} is no field here; send {NAME}: {{"{misplaced}": ...}}')
     fields = read_fields(extra.get(NAME))
     if NAME not in extra and not isinstance(salt, str):
         return body

@@ -70,7 +70,7 @@ def test_a_cache_salt_separates_tenants_whatever_else_is_sent():
     [
         ({"graft": {"documents": "a"}}, "vllm_xargs: graft.documents must be a list"),
         ({"graft": "{"}, "vllm_xargs: graft is not JSON"),
-        ({"documents": ["a"]}, "vllm_xargs: documents belongs into graft"),
+        ({"documents": ["a"]}, "vllm_xargs: documents is no field here; send graft"),
     ],
 )
 def test_a_bad_field_gets_status_400(extra, message):
