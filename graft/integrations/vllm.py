@@ -1,21 +1,24 @@
-"""Graft as a drafter inside vLLM: copies from prompt, answer and datastores.
+"""Graft as a drafter inside vLLM: copies from prompt, answer, documents and datastores.
 
 vllm serve MODEL --speculative-config '{"method": "custom_class",
     "model": "graft.integrations.vllm.Proposer", "num_speculative_tokens": 16}'
 
-vLLM verifies one chain per request and passes the rows of its batch without request ids. So a row
-is matched to a request by its text, without the tokens just sampled. Rows may move, leave and come
-back (preemption); a text without a row for REMEMBERED steps is dropped. vLLM rejects unknown keys
-in its speculative config, so datastores and a pool of earlier answers are named in
---additional-config '{"graft": {"stores": ["FOLDER"], "pool": "memory", "pool_tokens": 4000000}}'.
-`pool` may be a folder that keeps the answers. vLLM passes no API key or cache salt to a proposer,
-so all requests share the pool: use it where they may.
+vLLM verifies one chain per request and passes the rows of its batch without request ids. So the
+proposer wraps one method of the model runner, `propose_draft_token_ids`, and reads there which
+request each row belongs to, and its documents, prediction and tenant (`vllm_fields.py`). They are
+indexed when the request arrives and dropped when it ends.
+
+vLLM rejects unknown keys in its speculative config, so datastores and a pool of earlier answers are
+named in --additional-config '{"graft": {"stores": ["FOLDER"], "pool": "memory"}}'; also
+"pool_tokens": 4000000. `pool` may be a folder that keeps the answers. Each tenant has a pool of its
+own; requests without a tenant share one.
 """
 
-import itertools
-import json
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,22 +28,26 @@ from graft.draft.copies.calibration import STORE_PRIOR, Calibration
 from graft.draft.copies.chain_lookup import ChainLookup
 from graft.draft.copies.texts import POOL_CONTEXT
 from graft.errors import InputError
+from graft.integrations.draft_counters import DraftCounters
 from graft.integrations.row_price import RowPrice
+from graft.integrations.versions import VLLM_HOST
+from graft.integrations.vllm_fields import NAME, Encode, read_fields
 from graft.match.matches import Matches
 from graft.match.pool import DEFAULT_TOKENS, PoolIndex, PoolOptions, Pools
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store, StoreIndex, open_store
 
-REMEMBERED = 64  # steps until a text without a row is dropped
 CONFIDENT = 0.8  # with a first draft token this probable no datastore is searched
 OPTIONS = ("stores", "pool", "pool_tokens")
-EVERYONE = ""  # the key of all requests
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _StoreLookup:
     """Lookups of one request in a datastore or pool, with their own calibration."""
 
+    source: str
     index: StoreIndex | PoolIndex
     calibration: Calibration
     matches: Matches | None = None
@@ -58,31 +65,37 @@ class _StoreLookup:
 
 @dataclass(slots=True)
 class _Text:
-    """One request: its text, the last step with a row of it, and its draft."""
+    """One request: what it drafts from, the last step with a row of it, and its draft."""
 
+    request: Any  # vLLM's state of it
     copies: ChainLookup
+    places: list[int]  # where each text of `copies` ends, up to the prompt
+    sources: list[str]  # of these texts, and of the answer
     lookups: list[_StoreLookup]
-    learned: int  # first tokens that the pool need not keep: at first the prompt
+    tenant: str | None  # None has no pool
     seen: int = -1  # the last step
     drafted: int = 0
-    from_store: list[int] | None = None
+    source: str = ""  # of the draft
+    found: list[int] | None = None  # the chain of a lookup, if it is better than the copies
 
     def extend(self, new: np.ndarray, max_tokens: int) -> np.ndarray:
         """Add new tokens and draft; the probabilities of the draft tokens."""
         scores = self.copies.extend(new)[: max(max_tokens, 0)]
-        self.from_store = None
+        self.found = None
         for lookup in self.lookups:
             lookup.extend(new)
             if max_tokens > 0 and (not len(scores) or scores[0] < CONFIDENT):
                 tokens, found = lookup.chain(max_tokens)
                 if found.sum() > scores.sum():
-                    self.from_store, scores = tokens, found
+                    self.found, self.source, scores = tokens, lookup.source, found
         return scores
 
     def draft(self, count: int) -> list[int]:
         self.drafted = count
-        if self.from_store is not None:
-            return self.from_store[:count]
+        if self.found is not None:
+            return self.found[:count]
+        if count:
+            self.source = self.sources[bisect_right(self.places, self.copies.place())]
         return self.copies.tokens(count)
 
 
@@ -94,18 +107,41 @@ class Proposer:
         vllm_config: Any,  # noqa: ANN401
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        _follow_runners()
+        model, parallel = vllm_config.model_config, vllm_config.parallel_config
         self._max_draft = int(vllm_config.speculative_config.num_speculative_tokens)
-        self._max_length = int(vllm_config.model_config.max_model_len)
+        self._max_length = int(model.max_model_len)
+        self._vocabulary = int(model.get_vocab_size())
         self._stores, self._pools = _open_stores(vllm_config)
-        self._texts: list[_Text] = []
-        self._places: dict[int, _Text] = {}  # of the last step, by row
+        self._load_tokenizer = lambda: _tokenizer(vllm_config)
+        self._encode: Encode | None = None
+        first_rank = parallel.rank % parallel.tensor_parallel_size == 0  # all make the same drafts
+        self._counters = DraftCounters() if first_rank else None
+        self._texts: dict[str, _Text] = {}
+        self._names: Sequence[str] = ()
         self._costs = RowPrice()
         self._clock, self._returned = clock, 0.0
         self._step = 0
         ChainLookup.warm_up()
 
     def load_model(self, *_: Any) -> None:  # noqa: ANN401
-        """Does nothing; vLLM calls it."""
+        """Load the tokenizer, for documents that are texts; vLLM calls it before any request."""
+        try:
+            tokenizer = self._load_tokenizer()
+        except (OSError, ValueError) as error:
+            logger.warning("graft: no tokenizer, documents must be token ids: %s", error)
+            return
+        self._encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+    def follow(self, names: Sequence[str], requests: Mapping[str, Any]) -> None:
+        """Start with new requests and drop those that ended; the next draft has these rows."""
+        for name in [*self._texts]:
+            if requests.get(name) is not self._texts[name].request:
+                self._finish(self._texts.pop(name))
+        for name in names:
+            if name not in self._texts:
+                self._texts[name] = self._start(name, requests[name])
+        self._names = names
 
     def propose(
         self,
@@ -118,61 +154,88 @@ class Proposer:
         seconds = self._clock() - self._returned
         self._step += 1
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
-        decoding = [row for row, sampled in enumerate(sampled_token_ids) if sampled]
-        lengths = {row: int(num_tokens_no_spec[row]) for row in decoding}
-        texts = [
-            self._text_of(row, token_ids_cpu[row, : lengths[row]], len(sampled_token_ids[row]))
-            for row in decoding
-        ]
-        if all(text.seen == self._step - 1 for text in texts) and len(decoding) == len(drafts):
-            rows = sum(1 + text.drafted for text in texts)
-            self._costs.observe(rows, sum(map(len, sampled_token_ids)), seconds)
-        price = self._costs.price(len(decoding))
-        for row, text in zip(decoding, texts, strict=True):
-            scores = self._draft_scores(text, token_ids_cpu[row, : lengths[row]])
+        rows = {
+            row: token_ids_cpu[row, : int(num_tokens_no_spec[row])]
+            for row, sampled in enumerate(sampled_token_ids)
+            if sampled
+        }
+        texts = [self._text_of(self._names[row], tokens) for row, tokens in rows.items()]
+        if all(text.seen == self._step - 1 for text in texts) and len(rows) == len(drafts):
+            verified = sum(1 + text.drafted for text in texts)
+            self._costs.observe(verified, sum(map(len, sampled_token_ids)), seconds)
+        price = self._costs.price(len(rows))
+        drafted, accepted = Counter[str](), Counter[str]()
+        for (row, tokens), text in zip(rows.items(), texts, strict=True):
+            if text.drafted:
+                accepted[text.source] += min(len(sampled_token_ids[row]) - 1, text.drafted)
+            scores = self._draft_scores(text, tokens)
             drafts[row] = text.draft(int(np.count_nonzero(scores > price)))
-        self._places = dict(zip(decoding, texts, strict=True))
-        self._learn()
-        self._texts = [text for text in self._texts if self._step - text.seen < REMEMBERED]
+            if text.drafted:
+                drafted[text.source] += text.drafted
+        if self._counters:
+            self._counters.add(drafted, accepted)
         self._returned = self._clock()
         return drafts
 
-    def _text_of(self, row: int, tokens: np.ndarray, sampled: int) -> _Text:
-        """The text that this row continues, or a new one."""
-        before = tokens[: len(tokens) - sampled]
-        for text in itertools.chain([self._places.get(row)], self._texts):
-            if (
-                text is not None
-                and len(text.copies) == len(before)
-                and text.seen < self._step
-                and text.copies.is_prefix_of(before)
-            ):
-                return text
-        lookups = [_StoreLookup(each.index(), Calibration(STORE_PRIOR)) for each in self._stores]
-        if self._pools:
-            pool = self._pools.of(EVERYONE)
-            lookups.append(_StoreLookup(pool.index(), Calibration()))
-        text = _Text(ChainLookup(self._max_draft), lookups, learned=len(before))
-        text.copies.reserve(len(tokens) + 256)
-        self._texts.append(text)
+    def _start(self, name: str, request: Any) -> _Text:  # noqa: ANN401
+        """A new request; with a field that is no good it drafts from its own text alone."""
+        tenant: str | None = None
+        given: list[tuple[str, np.ndarray]] = []
+        try:
+            extra = getattr(request.sampling_params, "extra_args", None) or {}
+            fields = read_fields(extra.get(NAME))
+            given, tenant = fields.texts(self._encode, self._vocabulary), fields.tenant
+        except InputError as error:
+            logger.warning("request %s: %s; drafting from its prompt and answer", name, error)
+        lookups = [
+            _StoreLookup("store", each.index(), Calibration(STORE_PRIOR)) for each in self._stores
+        ]
+        if self._pools and tenant is not None:
+            lookups.append(_StoreLookup("pool", self._pools.of(tenant).index(), Calibration()))
+        copies = ChainLookup(self._max_draft)
+        copies.reserve(request.num_prompt_tokens + sum(len(each) + 1 for _, each in given) + 256)
+        places = [copies.add(tokens) for _, tokens in given]
+        prompt_end = (places[-1] if places else 0) + request.num_prompt_tokens
+        sources = [*(source for source, _ in given), "prompt", "output"]
+        return _Text(request, copies, [*places, prompt_end], sources, lookups, tenant)
+
+    def _text_of(self, name: str, tokens: np.ndarray) -> _Text:
+        """The text of a request; another one if its prompt was replaced."""
+        text = self._texts[name]
+        if not text.copies.is_prefix_of(tokens):
+            text = self._texts[name] = self._start(name, text.request)
         return text
 
-    def _learn(self) -> None:
-        """Add the answers of texts that have no row any more to the pool; of one that comes back
-        later what is new."""
-        if self._pools is None:
-            return
-        for text in self._texts:
-            tokens = text.copies.text
-            if text.seen == self._step - 1 and len(tokens) > text.learned:
-                self._pools.add(EVERYONE, tokens[max(0, text.learned - POOL_CONTEXT) :])
-                text.learned = len(tokens)
+    def _finish(self, text: _Text) -> None:
+        """Add the answer of a request that ended to its tenant's pool."""
+        tokens, prompt = text.copies.text, text.request.num_prompt_tokens
+        if self._pools and text.tenant is not None and len(tokens) > prompt:
+            self._pools.add(text.tenant, tokens[max(0, prompt - POOL_CONTEXT) :])
 
     def _draft_scores(self, text: _Text, tokens: np.ndarray) -> np.ndarray:
         new = tokens[len(text.copies) :]
         text.seen = self._step
         # vLLM reserves the last position for the token that it samples after the draft.
         return text.extend(new, min(self._max_draft, self._max_length - len(tokens) - 1))
+
+
+def _follow_runners() -> None:
+    """Let vLLM's model runners tell our proposer which request each row belongs to."""
+    import vllm
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # of GPUs and, derived, of CPUs
+
+    VLLM_HOST.check(vllm.__version__)
+    propose = GPUModelRunner.propose_draft_token_ids
+    if getattr(propose, "follows_requests", False):
+        return
+
+    def propose_draft_token_ids(runner: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        if isinstance(runner.drafter, Proposer):
+            runner.drafter.follow(runner.input_batch.req_ids, runner.requests)
+        return propose(runner, *args, **kwargs)
+
+    propose_draft_token_ids.follows_requests = True  # type: ignore[attr-defined]
+    GPUModelRunner.propose_draft_token_ids = propose_draft_token_ids
 
 
 def _open_stores(vllm_config: Any) -> tuple[list[Store], Pools | None]:  # noqa: ANN401
@@ -196,12 +259,15 @@ def _open_stores(vllm_config: Any) -> tuple[list[Store], Pools | None]:  # noqa:
 
 
 def _fingerprint(vllm_config: Any) -> str:  # noqa: ANN401
-    from transformers import AutoTokenizer
-
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
-    tokenizer = AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
-    return tokenizer_fingerprint(tokenizer)
+    return tokenizer_fingerprint(_tokenizer(vllm_config))
+
+
+def _tokenizer(vllm_config: Any) -> Any:  # noqa: ANN401
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(vllm_config.model_config.tokenizer)
 
 
 def _likeliest(matches: Matches, max_tokens: int) -> tuple[list[int], np.ndarray]:
@@ -214,54 +280,3 @@ def _likeliest(matches: Matches, max_tokens: int) -> tuple[list[int], np.ndarray
             path.append(at)
             node = at
     return matches.tokens[path].tolist(), matches.scores[path].astype(np.float64)
-
-
-class RefuseDocuments:
-    """For `vllm serve --middleware graft.integrations.vllm.RefuseDocuments`.
-
-    vLLM accepts `vllm_xargs: {"documents": ...}` but passes it to no proposer. This middleware
-    answers such requests with status 400.
-    """
-
-    MESSAGE = (
-        "vllm_xargs.documents is not supported: vLLM passes no request fields to drafters. Put the "
-        "documents into the prompt, or configure a datastore"
-    )
-
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
-        self._app = app
-
-    async def __call__(
-        self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict]], send: Callable
-    ) -> None:
-        """See ASGI."""
-        if scope["type"] != "http" or scope["method"] != "POST":
-            return await self._app(scope, receive, send)
-        messages = [await receive()]
-        while messages[-1].get("more_body"):
-            messages.append(await receive())
-        if _names_documents(b"".join(message.get("body", b"") for message in messages)):
-            return await _bad_request(send, self.MESSAGE)
-
-        async def replay() -> dict:
-            return messages.pop(0) if messages else await receive()
-
-        return await self._app(scope, replay, send)
-
-
-def _names_documents(body: bytes) -> bool:
-    if b"vllm_xargs" not in body:
-        return False
-    try:
-        content = json.loads(body)
-    except ValueError:
-        return False  # vLLM reports the error
-    extra = content.get("vllm_xargs") if isinstance(content, dict) else None
-    return isinstance(extra, dict) and "documents" in extra
-
-
-async def _bad_request(send: Callable, message: str) -> None:
-    error = {"message": message, "type": "BadRequestError", "param": "vllm_xargs", "code": 400}
-    headers = [(b"content-type", b"application/json")]
-    await send({"type": "http.response.start", "status": 400, "headers": headers})
-    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})

@@ -16,17 +16,23 @@ every request has all of them replays no CUDA graph of the whole model. `registe
 - the rounding of graph sizes to multiples of 1 + num_speculative_tokens with cudagraph_mode FULL,
   which needs none: so a plain step replays the graph that vLLM without speculation replays.
 
-vLLM finds `register` by its plug-in entry point; without GRAFT_VLLM=1 nothing is replaced.
+vLLM finds `register` by its plug-in entry point; without GRAFT_VLLM=1 nothing is replaced. Rows
+hold prompt and answer alone: a request with documents is logged and drafts without them.
 """
 
+import logging
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from graft.errors import InputError
+from graft.integrations.draft_counters import DraftCounters
 from graft.integrations.draft_width import DraftWidth
+from graft.integrations.versions import VLLM_DEVICE
+from graft.integrations.vllm_fields import NAME
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +45,9 @@ DECAY = 0.999  # per step with drafts, of what was observed
 PLAIN_DECAY = 0.98  # per search without a draft, so that drafts are tried again
 SEARCHED = 2  # plain steps per search
 WIDEST_GAP = 0.25  # seconds between two outputs that belong to one run of steps
+SOURCE = "text"  # of all drafts: the request's prompt or answer
+
+logger = logging.getLogger(__name__)
 
 
 class DeviceDrafts:
@@ -173,6 +182,12 @@ def follow_rows(
     **__: object,
 ) -> None:
     """Takes the place of vLLM's update of texts and lengths on the device."""
+    for request in new_reqs:
+        if NAME in (getattr(request.sampling_params, "extra_args", None) or {}):
+            logger.warning(
+                "request %s: %s is ignored with %s; use graft.integrations.vllm.Proposer",
+                *(request.req_id, NAME, METHOD),
+            )
     Shared.proposer.follow(
         input_batch.req_id_to_index,
         {request.req_id for request in new_reqs},
@@ -262,6 +277,7 @@ def scheduler_of(base: type[Any]) -> type[Any]:
             config = getattr(self.vllm_config, "speculative_config", None)
             drafting = config is not None and config.method == METHOD
             self._draft_width = DraftWidth(self.num_spec_tokens) if drafting else None
+            self._counters = DraftCounters() if drafting else None
             self._last_output = 0.0
 
         def _update_after_schedule(self, scheduler_output: Any) -> None:  # noqa: ANN401
@@ -272,10 +288,13 @@ def scheduler_of(base: type[Any]) -> type[Any]:
             super()._update_after_schedule(scheduler_output)
 
         def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:  # noqa: ANN401
-            if self._draft_width is not None:
-                self._observe(
-                    self._draft_width, scheduler_output, model_runner_output.sampled_token_ids
-                )
+            if self._draft_width is not None and self._counters is not None:
+                sampled = model_runner_output.sampled_token_ids
+                self._observe(self._draft_width, scheduler_output, sampled)
+                drafts = scheduler_output.scheduled_spec_decode_tokens.values()
+                if drafted := sum(map(len, drafts)):
+                    accepted = sum(len(each) - 1 for each in sampled if each)
+                    self._counters.add(Counter({SOURCE: drafted}), Counter({SOURCE: accepted}))
             return super().update_from_output(scheduler_output, model_runner_output)
 
         def _observe(
@@ -315,6 +334,9 @@ def register() -> None:
     """vLLM's plug-in: replace search, trimming and graph sizes of `ngram_gpu` if GRAFT_VLLM=1."""
     if os.environ.get(SWITCH) != "1":
         return
+    import vllm
+
+    VLLM_DEVICE.check(vllm.__version__)
     try:
         from vllm.config.compilation import CompilationConfig
         from vllm.v1.core.sched import async_scheduler

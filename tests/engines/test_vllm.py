@@ -57,8 +57,8 @@ def prompts(model):
 def answered(model, prompts):
     """What each way of drafting came to on the same prompts, four requests at a time."""
 
-    def run(speculation, **options):
-        asked = json.dumps([str(model), speculation, options, prompts, 48])
+    def run(speculation, fields=None, **options):
+        asked = json.dumps([str(model), speculation, options, prompts, 48, fields])
         done = subprocess.run(
             [sys.executable, HERE / "vllm_once.py"],
             input=asked,
@@ -128,6 +128,26 @@ def test_drafts_come_from_a_configured_datastore(answered, plain, ours, model, t
     )
     assert stored["tokens"] == plain["tokens"]
     assert stored["accepted"] > ours["accepted"]
+
+
+def test_drafts_come_from_documents_and_predictions_of_requests(answered, plain, ours, model):
+    """The very answers, as token ids, as text, and for two requests none that can be read."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    _, second, third, _ = plain["tokens"]
+    fields = [
+        {"documents": "not a list"},
+        {"documents": [second], "tenant": "a"},
+        json.dumps({"prediction": tokenizer.decode(third)}),
+        {"documents": [[10**9]]},
+    ]
+    helped = answered({**OURS, "num_speculative_tokens": LENGTH}, fields)
+    assert helped["tokens"] == plain["tokens"]
+    assert helped["accepted"] > ours["accepted"]
+    assert helped["sources"]["document"] > 0 < helped["sources"]["prediction"]
+    assert ours["sources"]["document"] == 0 < ours["sources"]["prompt"]
+    assert sum(helped["sources"].values()) == helped["accepted"]
 
 
 def test_an_unknown_option_stops_vllm_with_one_line(answered):

@@ -14,12 +14,13 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tokens of each prompt, and what was drafted and accepted for all of them."""
+    """Tokens of each prompt, and what was drafted and accepted for all of them, by source too."""
 
     tokens: list[list[int]]
     drafted: int
     accepted: int
     steps: int
+    sources: dict[str, float]
 
 
 def make_engine(model: Path, speculation: dict | None, **options: object) -> object:
@@ -42,17 +43,28 @@ def make_engine(model: Path, speculation: dict | None, **options: object) -> obj
     )
 
 
-def generate(llm: object, prompts: list[list[int]], max_tokens: int) -> Run:
+def generate(
+    llm: object, prompts: list[list[int]], max_tokens: int, fields: list | None = None
+) -> Run:
+    """Answer prompts, each with its own field `graft` if there are fields."""
     from vllm import SamplingParams
 
     before = counted(llm)
-    parameters = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+    parameters = [
+        SamplingParams(
+            temperature=0.0,
+            max_tokens=max_tokens,
+            extra_args={"graft": fields[at]} if fields else None,
+        )
+        for at in range(len(prompts))
+    ]
     outputs = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in prompts], parameters, use_tqdm=False
     )
     after = counted(llm)
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
-    return Run(tokens, *(after[name] - before[name] for name in ("draft", "accepted", "steps")))
+    numbers = (after[name] - before[name] for name in ("draft", "accepted", "steps"))
+    return Run(tokens, *numbers, accepted_by_source())
 
 
 def counted(llm: object) -> dict[str, int]:
@@ -67,3 +79,15 @@ def counted(llm: object) -> dict[str, int]:
         if metric.name in names:
             found[names[metric.name]] += metric.value
     return found
+
+
+def accepted_by_source() -> dict[str, float]:
+    """Graft's counters among vLLM's metrics, of this process."""
+    from vllm.v1.metrics.prometheus import get_prometheus_registry
+
+    return {
+        sample.labels["source"]: sample.value
+        for metric in get_prometheus_registry().collect()
+        for sample in metric.samples
+        if sample.name == "graft:accepted_tokens_total"
+    }

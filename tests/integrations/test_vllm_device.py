@@ -6,6 +6,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from prometheus_client import REGISTRY
 
 pytest.importorskip("triton", reason="triton is not installed")
 
@@ -198,7 +199,7 @@ class OwnCompilation:
 def vllm(monkeypatch):
     """vLLM's modules with the names that the plug-in replaces."""
     contents = {
-        "vllm": {}, "vllm.v1": {}, "vllm.v1.core": {}, "vllm.config": {},
+        "vllm": {"__version__": "0.24.0"}, "vllm.v1": {}, "vllm.v1.core": {}, "vllm.config": {},
         "vllm.config.compilation": {"CompilationConfig": OwnCompilation},
         "vllm.v1.core.sched": {}, "vllm.v1.spec_decode": {},
         "vllm.v1.core.sched.async_scheduler": {"AsyncScheduler": OwnScheduler},
@@ -228,6 +229,10 @@ CONFIG = SimpleNamespace(
     model_config=SimpleNamespace(max_model_len=64),
     scheduler_config=SimpleNamespace(max_num_seqs=2),
 )
+
+
+def new_request(name: str, **extra: object) -> SimpleNamespace:
+    return SimpleNamespace(req_id=name, sampling_params=SimpleNamespace(extra_args=extra))
 
 
 def test_the_plug_in_replaces_vllms_search_once_and_only_if_asked(vllm, monkeypatch):
@@ -262,7 +267,7 @@ def test_the_proposer_keeps_vllms_contract(vllm):
     )
     text = torch.zeros(2, 64, dtype=torch.int32, device=DEVICE)
     kept = torch.zeros(2, dtype=torch.bool, device=DEVICE)
-    follow_rows(batch, text, None, [SimpleNamespace(req_id="a")], DEVICE, _pinned_idx_buf=None)
+    follow_rows(batch, text, None, [new_request("a")], DEVICE, _pinned_idx_buf=None)
     assert not runner.num_tokens_no_spec_gpu.is_cuda
     sampled = torch.tensor([[7]], dtype=torch.int32, device=DEVICE)
     last, counts, valid = proposer.update_token_ids_ngram(sampled, batch, text, None, kept)
@@ -278,6 +283,15 @@ def test_the_proposer_keeps_vllms_contract(vllm):
     runner._copy_valid_sampled_token_count(last, counts)
     assert runner.copied == 1
     assert proposer.propose(0, None, text, valid, counts)[0].shape == (1, 0)
+
+
+def test_a_request_with_documents_is_logged_and_drafts_without_them(vllm, monkeypatch, caplog):
+    monkeypatch.setattr(Shared, "proposer", SimpleNamespace(follow=lambda *_: None))
+    batch = SimpleNamespace(req_id_to_index={}, token_ids_cpu_tensor=None, num_tokens_no_spec=[])
+    follow_rows(batch, None, None, [new_request("a"), new_request("b", graft={"tenant": "t"})])
+    assert [record.getMessage() for record in caplog.records] == [
+        "request b: graft is ignored with ngram_gpu; use graft.integrations.vllm.Proposer"
+    ]
 
 
 def test_drafts_on_the_host_are_refused(vllm):
@@ -297,6 +311,14 @@ def scheduled(rows: dict[str, int], drafts: dict[str, list[int]], *, new: bool) 
     )
 
 
+def counted() -> list[float]:
+    """vLLM's metrics: draft tokens and how many of them were accepted."""
+    return [
+        REGISTRY.get_sample_value(f"graft:{kind}_tokens_total", {"source": "text"}) or 0
+        for kind in ("draft", "accepted")
+    ]
+
+
 def test_the_scheduler_gives_likely_drafts_and_no_others(vllm):
     register()
     scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(CONFIG)
@@ -308,7 +330,44 @@ def test_the_scheduler_gives_likely_drafts_and_no_others(vllm):
     assert scheduler.scheduled[1] == 3
     assert scheduler.scheduled[2] > 0
     sampled = SimpleNamespace(sampled_token_ids=[[1, 2], [3]])
+    before = counted()
     assert scheduler.update_from_output(step, sampled) == "outputs"
+    assert [now - then for now, then in zip(counted(), before, strict=True)] == [6, 1]
+
+
+@pytest.mark.parametrize("shown", [True, False], ids=["one process", "several"])
+def test_ranks_of_tensor_parallel_make_the_same_drafts(vllm, monkeypatch, shown):
+    """One scheduler chooses the widths; each rank finds drafts in its own copy of the text. With
+    several processes the scheduler gets no rates of the ranks."""
+    register()
+    monkeypatch.setattr(vllm_device.time, "perf_counter", iter(np.arange(0, 9, 0.01)).__next__)
+    scheduler = vllm["vllm.v1.core.sched.async_scheduler"].AsyncScheduler(CONFIG)
+    source = random_tokens(12, 3)
+    text = source + source + random_tokens(3, 4) + source
+    ranks = [started(text[:12]) for _ in range(2)]
+    length, width, widths = 12, 0, []
+    draft: list[int] = []
+    while length < 30:
+        same = next((i for i, x in enumerate(draft) if x != text[length + i]), len(draft))
+        new = text[length : length + same + 1]
+        length += len(new)
+        padded = torch.tensor([[*new, *[-1] * (width + 1 - len(new))]], dtype=torch.int32)
+        step = scheduled({"a": width + 1}, {"a": [-1] * width} if width else {}, new=False)
+        scheduler.update_from_output(step, SimpleNamespace(sampled_token_ids=[new]))
+        scheduler._update_after_schedule(step)
+        width = step.num_spec_tokens_to_schedule
+        found = []
+        for drafts, on_device in ranks:
+            kept = torch.zeros(1, dtype=torch.bool, device=DEVICE)
+            _, counts, _ = drafts.append(padded.to(DEVICE), kept, on_device, 1000)
+            tokens, rates = drafts.propose(width, on_device, counts)
+            found.append((tokens.tolist(), None if rates is None else rates.tolist()))
+        assert found[0] == found[1]
+        [draft] = found[0][0]
+        if shown and rates is not None:
+            read_rates(None, rates, None, {"a": 0})
+        widths.append(width)
+    assert max(widths) > 0
 
 
 def test_other_speculation_is_left_alone(vllm):
@@ -348,6 +407,21 @@ def test_graphs_of_whole_steps_keep_all_sizes(vllm, mode, sizes):
     assert config.resolve_cudagraph_mode_and_sizes(4).name == mode
     assert config.cudagraph_capture_sizes == sizes
     assert config.max_cudagraph_capture_size == sizes[-1]
+
+
+@pytest.mark.parametrize("version", ["0.32.0", "0.25.1+cu130", "0.2.4"])
+def test_another_version_of_vllm_is_refused_and_left_alone(vllm, version):
+    vllm["vllm"].__version__ = version
+    with pytest.raises(InputError, match="GRAFT_VLLM=1 is tested with vLLM 0.24.x, this is"):
+        register()
+    assert vllm["vllm.v1.spec_decode.ngram_proposer_gpu"].NgramProposerGPU is OwnProposer
+
+
+def test_an_untested_version_can_be_tried(vllm, monkeypatch):
+    vllm["vllm"].__version__ = "0.25.1"
+    monkeypatch.setenv("GRAFT_UNTESTED", "1")
+    register()
+    assert vllm["vllm.v1.spec_decode.ngram_proposer_gpu"].NgramProposerGPU is not OwnProposer
 
 
 def test_a_vllm_without_the_method_is_refused(vllm, monkeypatch):

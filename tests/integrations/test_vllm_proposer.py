@@ -1,24 +1,11 @@
-"""The proposer on a batch shaped like vLLM's: rows of tokens, lengths, what was just sampled."""
+"""The proposer in a model runner shaped like vLLM's: rows of tokens, lengths, requests by name."""
 
-import asyncio
-import json
-from types import SimpleNamespace
-
-import numpy as np
+import fake_vllm
 import pytest
+from fake_vllm import Engine, config
 
 from graft.errors import InputError
-from graft.integrations.vllm import REMEMBERED, Proposer, RefuseDocuments
-
-WIDTH = 256
-
-
-def config(tokens=8, max_model_len=WIDTH, **additional):
-    return SimpleNamespace(
-        speculative_config=SimpleNamespace(num_speculative_tokens=tokens),
-        model_config=SimpleNamespace(max_model_len=max_model_len, tokenizer="none"),
-        additional_config=additional,
-    )
+from graft.integrations.vllm import Proposer
 
 
 class Clock:
@@ -30,95 +17,110 @@ class Clock:
         return self.now
 
 
-class Batch:
-    """vLLM's side: rows that grow by what was sampled."""
-
-    def __init__(self, *texts):
-        self.texts = [list(text) for text in texts]
-
-    def ask(self, proposer, *sampled):
-        for text, new in zip(self.texts, sampled, strict=True):
-            text += new
-        ids = np.zeros((len(self.texts) + 2, WIDTH), dtype=np.int32)
-        for row, text in enumerate(self.texts):
-            ids[row, : len(text)] = text
-        lengths = np.array([*map(len, self.texts), 0, 0], dtype=np.int32)
-        return proposer.propose([list(new) for new in sampled], lengths, ids, slot_mappings=None)
-
-
 DOCUMENT = list(range(10, 60))
 
 
+@pytest.fixture(autouse=True)
+def runner_class(monkeypatch):
+    return fake_vllm.install(monkeypatch)
+
+
 @pytest.fixture
-def proposer():
-    return Proposer(config(), Clock())
+def started(runner_class):
+    """An engine with requests of these prompts."""
+
+    def start(settings=None, **prompts):
+        engine = Engine(runner_class, Proposer(settings or config(), Clock()))
+        for name, prompt in prompts.items():
+            engine.start(name, prompt)
+        return engine
+
+    return start
 
 
-def test_a_copy_is_drafted_and_a_new_text_is_not(proposer):
-    drafts = Batch([*DOCUMENT, 1, 10, 11], range(100, 150)).ask(proposer, [12], [7])
-    assert drafts[0][:4] == [13, 14, 15, 16]
-    assert drafts[1] == []
+def texts_of(engine):
+    return engine.runner.drafter._texts
 
 
-def test_a_prefilling_row_gets_no_draft(proposer):
-    assert Batch([*DOCUMENT, 10, 11]).ask(proposer, []) == [[]]
+def test_a_copy_is_drafted_and_a_new_text_is_not(started):
+    drafts = started(a=[*DOCUMENT, 1, 10, 11], b=range(100, 150)).step(a=[12], b=[7])
+    assert drafts["a"][:4] == [13, 14, 15, 16]
+    assert drafts["b"] == []
 
 
-def test_probable_copies_get_long_drafts_and_improbable_ones_short(proposer):
-    batch = Batch([*DOCUMENT, 1, 10])
-    first = batch.ask(proposer, [11])
+def test_a_prefilling_row_gets_no_draft(started):
+    assert started(a=[*DOCUMENT, 10, 11]).step(a=[]) == {"a": []}
+
+
+def test_probable_copies_get_long_drafts_and_improbable_ones_short(started):
+    engine = started(a=[*DOCUMENT, 1, 10])
+    first = engine.step(a=[11])
     for token in range(12, 30):
-        later = batch.ask(proposer, [token])
-    assert len(later[0]) == 8 >= len(first[0])
+        later = engine.step(a=[token])
+    assert len(later["a"]) == 8 >= len(first["a"])
 
 
-def test_no_draft_exceeds_the_context():
-    proposer = Proposer(config(max_model_len=56), Clock())
-    drafts = Batch([*DOCUMENT, 1, 10, 11]).ask(proposer, [12])
-    assert drafts == [[13]]  # 54 tokens, one drafted, one sampled behind it
+def test_no_draft_exceeds_the_context(started):
+    engine = started(config(max_model_len=56), a=[*DOCUMENT, 1, 10, 11])
+    assert engine.step(a=[12]) == {"a": [13]}  # 54 tokens, one drafted, one sampled behind it
 
 
-def test_rows_may_move_in_the_batch(proposer):
-    batch = Batch([*DOCUMENT, 1, 10], [*DOCUMENT[::-1], 1, 59])
-    batch.ask(proposer, [11], [58])
-    batch.texts.reverse()
-    drafts = batch.ask(proposer, [57], [12])
-    assert (drafts[0][:2], drafts[1][:2]) == ([56, 55], [13, 14])
-    assert len(proposer._texts) == 2
+def test_rows_may_move_in_the_batch(started):
+    engine = started(a=[*DOCUMENT, 1, 10], b=[*DOCUMENT[::-1], 1, 59])
+    engine.step(a=[11], b=[58])
+    drafts = engine.step(b=[57], a=[12])
+    assert (drafts["b"][:2], drafts["a"][:2]) == ([56, 55], [13, 14])
 
 
-def test_a_preempted_request_continues(proposer):
-    batch, other = Batch([*DOCUMENT, 1, 10]), Batch(range(100, 150))
-    batch.ask(proposer, [11])
-    for _ in range(5):
-        other.ask(proposer, [7])
-    assert batch.ask(proposer, [12])[0][:2] == [13, 14]
-    assert len(proposer._texts) == 2
+def test_a_preempted_request_is_not_indexed_again(started):
+    engine = started(a=[*DOCUMENT, 1, 10], b=range(100, 150))
+    engine.step(a=[11])
+    text = texts_of(engine)["a"]
+    for _ in range(100):
+        engine.step(b=[7])
+    assert engine.step(a=[12])["a"][:2] == [13, 14]
+    assert texts_of(engine)["a"] is text
 
 
-def test_finished_requests_are_dropped(proposer):
-    Batch([*DOCUMENT, 1, 10]).ask(proposer, [11])
-    other = Batch(range(100, 150))
-    for _ in range(REMEMBERED + 1):
-        other.ask(proposer, [7])
-    assert len(proposer._texts) == 1
+def test_finished_requests_are_dropped(started):
+    engine = started(a=[*DOCUMENT, 1, 10], b=range(100, 150))
+    engine.step(a=[11], b=[7])
+    engine.end("a")
+    engine.step(b=[7])
+    assert [*texts_of(engine)] == ["b"]
 
 
-def test_equal_requests_each_get_a_draft(proposer):
-    batch = Batch([*DOCUMENT, 1, 10], [*DOCUMENT, 1, 10])
-    batch.ask(proposer, [11], [11])
-    drafts = batch.ask(proposer, [12], [30])
-    assert (drafts[0][:2], drafts[1][:1]) == ([13, 14], [31])
+def test_a_name_that_is_used_again_is_another_request(started):
+    engine = started(a=[*DOCUMENT, 1, 10])
+    engine.step(a=[11])
+    engine.end("a")
+    engine.start("a", [*DOCUMENT[::-1], 1, 59])
+    assert engine.step(a=[58])["a"][:2] == [57, 56]
 
 
-def test_expensive_rows_shorten_drafts():
+def test_a_prompt_that_is_replaced_is_indexed_again(started):
+    """As in vLLM's streaming sessions: the state of the request stays."""
+    engine = started(a=[*DOCUMENT, 1, 10])
+    engine.step(a=[11])
+    engine.texts["a"] = [*DOCUMENT[::-1], 1, 59]
+    assert engine.step(a=[58])["a"][:2] == [57, 56]
+
+
+def test_equal_requests_each_get_a_draft(started):
+    engine = started(a=[*DOCUMENT, 1, 10], b=[*DOCUMENT, 1, 10])
+    engine.step(a=[11], b=[11])
+    drafts = engine.step(a=[12], b=[30])
+    assert (drafts["a"][:2], drafts["b"][:1]) == ([13, 14], [31])
+
+
+def test_expensive_rows_shorten_drafts(runner_class):
     def drafted(row_seconds):
         clock = Clock()
-        proposer, rows = Proposer(config(), clock), 1
-        batch, total = Batch([*DOCUMENT, 1, *DOCUMENT[::2], 10]), 0
+        engine, rows, total = Engine(runner_class, Proposer(config(), clock)), 1, 0
+        engine.start("a", [*DOCUMENT, 1, *DOCUMENT[::2], 10])
         for token in [11, 12, 40, 41, 20, 21, 30, 31, 50, 51, 15, 16, 45, 46] * 3:
             clock.now += 1.0 + row_seconds * rows
-            [draft] = batch.ask(proposer, [token])
+            draft = engine.step(a=[token])["a"]
             rows, total = 1 + len(draft), total + len(draft)
         return total
 
@@ -139,68 +141,51 @@ def test_a_folder_that_is_not_a_datastore_is_an_error(tmp_path, monkeypatch):
         Proposer(config(graft={"stores": str(tmp_path)}))
 
 
-def answer_of(body, *, pieces=1):
-    """What a client of the middleware sees: its refusal, or the body that the server read."""
-    size = max(1, -(-len(body) // pieces))
-    parts = [body[at : at + size] for at in range(0, len(body), size)] or [b""]
-    waiting = [
-        {"type": "http.request", "body": part, "more_body": part is not parts[-1]} for part in parts
+def test_an_untested_vllm_is_refused_with_one_line(monkeypatch):
+    fake_vllm.install(monkeypatch, "0.28.1")
+    with pytest.raises(InputError, match="tested with vLLM 0.24.x and 0.32.x, this is 0.28.1"):
+        Proposer(config())
+
+
+def test_the_runner_is_wrapped_once(runner_class, started):
+    started()
+    wrapped = runner_class.propose_draft_token_ids
+    started()
+    assert runner_class.propose_draft_token_ids is wrapped
+
+
+def test_a_runner_with_another_proposer_works_as_before(runner_class, started):
+    class Other:
+        def propose(self, sampled, *_, **__):
+            return [[1] for _ in sampled]
+
+    started()
+    engine = Engine(runner_class, Other())
+    engine.start("a", [1, 2])
+    assert engine.step(a=[3]) == {"a": [1]}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_all_ranks_of_tensor_parallel_make_the_same_drafts(started, ranks):
+    """They get the same tokens, and here the same step times."""
+    engines = [
+        started(config(rank=rank, ranks=ranks), a=[*DOCUMENT, 1, 10], b=[*DOCUMENT[::-1], 59])
+        for rank in range(ranks)
     ]
-    sent = []
-
-    async def receive():
-        return waiting.pop(0)
-
-    async def send(message):
-        sent.append(message)
-
-    async def server(scope, receive, send):
-        read = b""
-        while True:
-            message = await receive()
-            read += message["body"]
-            if not message["more_body"]:
-                break
-        sent.append(read)
-
-    scope = {"type": "http", "method": "POST"}
-    asyncio.run(RefuseDocuments(server)(scope, receive, send))
-    return sent
+    for a, b in zip(range(11, 31), range(58, 38, -1), strict=True):
+        drafts = [engine.step(a=[a], b=[b]) for engine in engines]
+        assert all(each == drafts[0] for each in drafts)
+    assert any(drafts[0].values())
 
 
-def test_documents_in_vllm_xargs_are_an_error():
-    start, body = answer_of(json.dumps({"vllm_xargs": {"documents": ["a"]}}).encode(), pieces=3)
-    assert start["status"] == 400
-    assert "vllm_xargs.documents" in json.loads(body["body"])["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    "body", [b'{"vllm_xargs": {"other": 1}}', b'{"documents": [{"text": "a"}]}', b"vllm_xargs", b""]
-)
-def test_other_requests_reach_the_server_unchanged(body):
-    assert answer_of(body, pieces=2) == [body]
-
-
-def test_a_pool_drafts_from_answers_without_a_row():
-    proposer = Proposer(config(graft={"pool": "memory"}), Clock())
-    answered = Batch([1, 2, 3])
-    for token in DOCUMENT:
-        answered.ask(proposer, [token])
-    later = Batch([5, 6, 7, 11, 12])
-    assert later.ask(proposer, [13]) == [[]]  # its row left in this step
-    assert later.ask(proposer, [14])[0][:3] == [15, 16, 17]
-    off = Proposer(config(), Clock())
-    assert off._pools is None
-
-
-def test_a_text_that_comes_back_adds_only_what_is_new():
-    proposer = Proposer(config(graft={"pool": "memory"}), Clock())
-    answered, other = Batch([1, 2, 3]), Batch([9, 9])
-    for token in range(30, 40):
-        answered.ask(proposer, [token])
-    other.ask(proposer, [8])
-    answered.ask(proposer, [40])
-    answered.ask(proposer, [41])
-    other.ask(proposer, [8])
-    texts = [text.tolist() for text in proposer._pools.of("").texts()]
-    assert [text[-3:] for text in texts] == [[37, 38, 39], [9, 9, 8], [39, 40, 41]]
+def test_ranks_with_other_step_times_draft_a_part_of_the_same_chain(runner_class):
+    """vLLM verifies one rank's drafts on all; the others may be shorter or longer."""
+    clocks = [Clock(), Clock()]
+    engines = [Engine(runner_class, Proposer(config(), clock)) for clock in clocks]
+    for engine in engines:
+        engine.start("a", [*DOCUMENT, 1, *DOCUMENT[::2], 10])
+    for token in [11, 12, 40, 41, 20, 21, 30, 31, 50, 51, 15, 16, 45, 46]:
+        short, long = sorted((engine.step(a=[token])["a"] for engine in engines), key=len)
+        assert long[: len(short)] == short
+        clocks[0].now += 1.0
+        clocks[1].now += 1.0 + 2.0 * len(long)

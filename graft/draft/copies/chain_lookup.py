@@ -14,6 +14,7 @@ from graft.match.suffix_automaton import LISTED_EDGES, UNSEEN, SuffixAutomaton
 from graft.match.suffix_states import (
     BY,
     COUNT,
+    LATEST,
     LENGTH,
     LINK,
     MORE,
@@ -29,7 +30,7 @@ from graft.match.suffix_states import (
 
 MAX_BACKOFF = 4
 MIN_SCORE = 0.02  # a less probable draft token saves no time on any machine
-_NODE_TOKEN, _MATCH = range(2)
+_NODE_TOKEN, _MATCH, _PLACE = range(3)
 
 
 @compiled
@@ -90,6 +91,7 @@ def _walk(automaton: Automaton, counts: np.ndarray, prior: np.ndarray, draft: tu
         if score < MIN_SCORE:
             return at
         chain[_NODE_TOKEN, at], chain[_MATCH, at] = token, length
+        chain[_PLACE, at] = states[target, LATEST]
         shares[at], scores[at] = voted, score
         state, matched = target, length + 1
     return len(scores)
@@ -114,28 +116,37 @@ def _begins_with(tokens: np.ndarray, beginning: np.ndarray) -> bool:
 
 
 class ChainLookup:
-    """One growing text, and chains of at most `max_length` tokens that followed its end before."""
+    """One growing text, and chains of at most `max_length` tokens that followed its end before, in
+    the text itself or in others."""
 
     def __init__(self, max_length: int, prior: np.ndarray = PRIOR) -> None:
         self._index = SuffixAutomaton()
         self._counts = np.zeros((2, LONGEST + 1))
         self._prior = np.array(prior, dtype=np.float64)
-        self._chain = np.empty((2, max_length), dtype=np.int32)
+        self._chain = np.empty((3, max_length), dtype=np.int32)
         self._shares, self._scores = np.empty(max_length), np.empty(max_length)
-        self._size = 0
+        self._size = self._begin = 0
 
     def __len__(self) -> int:
-        """Tokens of the text."""
-        return len(self._index)
+        """Tokens of the growing text."""
+        return len(self._index) - self._begin
 
     @property
     def text(self) -> np.ndarray:
-        """The text, int32."""
-        return self._index.tokens
+        """The growing text, int32."""
+        return self._index.tokens[self._begin :]
 
     def is_prefix_of(self, tokens: np.ndarray) -> bool:
-        """Whether these tokens (int32) start with the whole text."""
-        return len(tokens) >= len(self) and _begins_with(tokens, self._index.tokens)
+        """Whether these tokens (int32) start with the whole growing text."""
+        return len(tokens) >= len(self) and _begins_with(tokens, self.text)
+
+    def add(self, other: np.ndarray) -> int:
+        """Let chains follow another text (int32) too, before the growing one has tokens; the place
+        after its end."""
+        self._index.extend(other)
+        self._index.border()
+        self._begin = len(self._index)
+        return self._begin
 
     def reserve(self, length: int) -> None:
         """Allocate memory for a text of this length."""
@@ -157,6 +168,11 @@ class ChainLookup:
     def tokens(self, count: int) -> list[int]:
         """The first tokens of the last chain."""
         return self._chain[_NODE_TOKEN, : min(count, self._size)].tolist()
+
+    def place(self) -> int:
+        """Where the first token of the last chain was copied from: other texts, each with a border
+        behind it, then the growing one."""
+        return int(self._chain[_PLACE, 0])
 
     @classmethod
     def warm_up(cls) -> None:

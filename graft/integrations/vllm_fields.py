@@ -1,0 +1,153 @@
+"""What a request to vLLM says about its drafts: documents, a prediction, a tenant.
+
+`SamplingParams(extra_args={"graft": {"documents": [...], "prediction": ..., "tenant": "..."}})`;
+each document, and the prediction, is a text or a list of token ids. They are drafted from and are
+no part of the prompt. vLLM's server passes `vllm_xargs` on as extra_args, but takes no objects in
+it: over HTTP the field is the object's JSON text, `{"graft": json.dumps({"documents": ...})}`.
+
+    vllm serve MODEL ... --middleware graft.integrations.vllm_fields.Middleware
+
+checks the field where vLLM still can refuse the request, takes an object too, and adds the
+request's `cache_salt`, which vLLM keeps from its workers, to the tenant.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from graft.errors import InputError
+
+NAME = "graft"
+KEYS = ("documents", "prediction", "tenant")
+ROUTES = ("/completions", "/responses")
+MAX_TOKENS = 1 << 18  # of a request's documents and prediction: 0.2 s to index, 30 MB
+CHARACTERS = 4  # of a token, before a text is tokenized
+
+Given = str | list[int]
+Encode = Callable[[str], list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The field of a request; texts are not tokenized yet."""
+
+    documents: tuple[Given, ...] = ()
+    prediction: Given = ""
+    tenant: str = ""
+
+    def texts(self, encode: Encode | None, vocabulary: int) -> list[tuple[str, np.ndarray]]:
+        """Source and token ids (int32) of each text; InputError for ids of no token."""
+        named = [*(("document", each) for each in self.documents), ("prediction", self.prediction)]
+        return [(source, _token_ids(each, encode, vocabulary)) for source, each in named if each]
+
+
+def read_fields(value: object) -> Fields:
+    """The field's content, an object or its JSON text; InputError for anything else."""
+    if value is None:
+        return Fields()
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{NAME} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f'{NAME} must be an object such as {{"documents": ["text"]}}')
+    if unknown := sorted(set(value) - set(KEYS), key=str):
+        raise InputError(f"unknown field {NAME}.{unknown[0]}; fields: {', '.join(KEYS)}")
+    documents, prediction = value.get("documents", ()), value.get("prediction", "")
+    if not isinstance(documents, list | tuple) or not all(map(_is_text, documents)):
+        raise InputError(f"{NAME}.documents must be a list of texts or of lists of token ids")
+    if not _is_text(prediction):
+        raise InputError(f"{NAME}.prediction must be a text or a list of token ids")
+    tenant = value.get("tenant", "")
+    if not isinstance(tenant, str):
+        raise InputError(f"{NAME}.tenant must be a string")
+    tokens = sum(map(_about_tokens, [*documents, prediction]))
+    if tokens > MAX_TOKENS:
+        raise InputError(f"{NAME} has about {tokens:,} tokens of text; send at most {MAX_TOKENS:,}")
+    return Fields(tuple(documents), prediction, tenant)
+
+
+def _about_tokens(text: Given) -> int:
+    return len(text) // CHARACTERS if isinstance(text, str) else len(text)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and set(map(type, value)) <= {int})
+
+
+def _token_ids(text: Given, encode: Encode | None, vocabulary: int) -> np.ndarray:
+    if isinstance(text, str):
+        if encode is None:
+            raise InputError(f"{NAME} has a text, but vLLM has no tokenizer; send token ids")
+        text = encode(text.encode(errors="replace").decode())  # JSON may have half characters
+    if text and not 0 <= min(text) <= max(text) < vocabulary:
+        raise InputError(f"{NAME} has token ids outside of 0 to {vocabulary - 1}")
+    return np.array(text, dtype=np.int32)
+
+
+class Middleware:
+    """ASGI middleware for `vllm serve --middleware`: a bad field gets status 400."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+        self._app = app
+
+    async def __call__(
+        self, scope: dict[str, Any], receive: Callable[[], Awaitable[dict]], send: Callable
+    ) -> None:
+        """See ASGI."""
+        if scope["type"] != "http" or not scope["path"].endswith(ROUTES):
+            return await self._app(scope, receive, send)
+        messages = [await receive()]
+        while messages[-1].get("more_body"):
+            messages.append(await receive())
+        body = b"".join(message.get("body", b"") for message in messages)
+        try:
+            changed = _checked(body)
+        except InputError as error:
+            return await _bad_request(send, f"vllm_xargs: {error}")
+        if changed != body:
+            messages = [{"type": "http.request", "body": changed, "more_body": False}]
+            others = [pair for pair in scope.get("headers", ()) if pair[0] != b"content-length"]
+            length = (b"content-length", str(len(changed)).encode())
+            scope = {**scope, "headers": [*others, length]}
+
+        async def replay() -> dict:
+            return messages.pop(0) if messages else await receive()
+
+        return await self._app(scope, replay, send)
+
+
+def _checked(body: bytes) -> bytes:
+    """The body with its field as vLLM takes it; as it was if it has none and no cache salt."""
+    if b"vllm_xargs" not in body and b"cache_salt" not in body:
+        return body
+    try:
+        content = json.loads(body)
+    except ValueError:
+        return body  # vLLM reports the error
+    if not isinstance(content, dict):
+        return body
+    extra, salt = content.get("vllm_xargs") or {}, content.get("cache_salt")
+    if not isinstance(extra, dict):
+        return body
+    if misplaced := next((key for key in KEYS[:2] if key in extra), None):
+        raise InputError(f'{misplaced} is no field here; send {NAME}: {{"{misplaced}": ...}}')
+    fields = read_fields(extra.get(NAME))
+    if NAME not in extra and not isinstance(salt, str):
+        return body
+    # A client that may choose its tenant stays within the salt that a gateway chose for it.
+    tenant = json.dumps([salt, fields.tenant]) if isinstance(salt, str) else fields.tenant
+    given = {"documents": fields.documents, "prediction": fields.prediction, "tenant": tenant}
+    content["vllm_xargs"] = {**extra, NAME: json.dumps({k: v for k, v in given.items() if v})}
+    return json.dumps(content).encode()
+
+
+async def _bad_request(send: Callable, message: str) -> None:
+    error = {"message": message, "type": "BadRequestError", "param": "vllm_xargs", "code": 400}
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})
