@@ -5,122 +5,207 @@ sglang serve --model-path MODEL --speculative-algorithm GRAFT --speculative-num-
 SGLang finds `register` by its entry point `sglang.srt.plugins`. The worker is SGLang's own NGRAM
 worker with another source of trees, so verification, KV moves and CUDA graphs are SGLang's. NGRAM
 drafts from a pool of the last tokens of all requests; here every request has an index of its whole
-text, and of its `custom_params: {"documents": [[token ids], ...]}`. With GRAFT_POOL=memory, or a
-folder that keeps them, trees also have copies from earlier answers to requests with the same
-`extra_key` (cache salt).
+text, and of the texts in its `custom_params` (`sglang_fields.py`). All requests draft from SGLang's
+external corpora, or from those that they name, and from the datastores in GRAFT_STORES. With
+GRAFT_POOL=memory, or a folder that keeps them, trees also have copies from earlier answers to
+requests with the same `extra_key` (cache salt).
 """
 
-import itertools
+import inspect
 import logging
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from graft.draft.copies.calibration import Calibration
-from graft.draft.copies.lookup import LookupDrafter
-from graft.draft.copies.pooled import CopiesAndPool, pool_lookups
-from graft.draft.copies.texts import learn
-from graft.draft.drafter import Budget, DraftContext
-from graft.draft.pacing.budget import up_to_limit
-from graft.match.pool import PoolIndex, PoolOptions, Pools
-from graft.match.suffix_automaton import SuffixAutomaton
-from graft.models.language_model import TargetStep
-from graft.tree.draft_tree import DraftTree
-
-NAME = "GRAFT"
-FILLER = 0  # token of padding nodes: children of the root, verified like any draft token
+from graft.errors import InputError
+from graft.integrations.sglang_corpora import Corpora
+from graft.integrations.sglang_fields import NO_TEXTS, Reader, Texts, encoder
+from graft.integrations.sglang_frontend import NAME, add_hooks
+from graft.integrations.sglang_trees import Running, Trees
+from graft.match.pool import PoolOptions, Pools
+from graft.match.store_files import open_arrays
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A request of SGLang; `output` ends with the root."""
+def register() -> None:
+    """Register the algorithm and the hooks; SGLang calls this in each of its processes."""
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-    name: str
-    prompt: Sequence[int]
-    output: Sequence[int]
-    documents: Sequence[Sequence[int]] = ()
-    salt: str = ""
+    algorithm = algorithm_class()
+
+    @SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=algorithm)
+    def make_worker(_: Any) -> type:  # noqa: ANN401
+        return worker_class()
+
+    add_hooks()
 
 
-class Trees:
-    """Draft trees of exactly `nodes` nodes, the root included."""
+def algorithm_class() -> type:
+    """An algorithm of SGLang's registry that answers like NGRAM, but has its own worker.
 
-    def __init__(self, nodes: int, pools: Pools | None = None) -> None:
-        self._nodes, self._pools = nodes, pools
-        self._budget = Budget(nodes - 1, np.ones(nodes))
-        self._drafter: LookupDrafter | CopiesAndPool = LookupDrafter(
-            lambda _: SuffixAutomaton(), up_to_limit, nodes=nodes - 1, calibrated=True
+    SGLang's scheduler also calls methods that its class for plug-ins does not have.
+    """
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+    from sglang.srt.speculative.spec_registry import CustomSpecAlgo
+
+    def like_ngram(name: str) -> Any:  # noqa: ANN401
+        def answer(_: object, *arguments: Any, **options: Any) -> Any:  # noqa: ANN401
+            return getattr(SpeculativeAlgorithm.NGRAM, name)(*arguments, **options)
+
+        return answer
+
+    methods = [
+        name
+        for name, member in vars(SpeculativeAlgorithm).items()
+        if inspect.isfunction(member) and not name.startswith("_") and name != "create_worker"
+    ]
+    return type("GraftAlgorithm", (CustomSpecAlgo,), {name: like_ngram(name) for name in methods})
+
+
+def worker_class() -> type:
+    """SGLang's NGRAM worker with Graft's trees."""
+    from sglang.srt.speculative.ngram_worker import NGRAMWorker
+
+    class GraftWorker(WorkerDrafts, NGRAMWorker):
+        """Of NGRAMWorker everything but its corpora and drafts."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+            super().__init__(*arguments, **options)  # loads the corpus that the options name
+            self.start_drafts()
+
+        def clear_cache_pool(self) -> None:
+            """See NGRAMWorker; corpora stay, a pool in memory does not."""
+            super().clear_cache_pool()
+            self.reset_drafts()
+
+    return GraftWorker
+
+
+class WorkerDrafts:
+    """What is not NGRAM's in the worker: drafts from each request's own text, and from corpora and
+    datastores. The attributes are NGRAMWorker's."""
+
+    server_args: Any
+    target_worker: Any
+    model_runner: Any
+    ngram_corpus: Any
+    draft_token_num: int
+    enable_overlap: bool
+    _started = False
+
+    def start_drafts(self) -> None:
+        """Open datastores and pool, and compile, before the first request."""
+        _ = self.trees
+        self._started = True
+
+    def reset_drafts(self) -> None:
+        """Forget all requests."""
+        self.trees.close()
+        del self.trees
+
+    @cached_property
+    def corpora(self) -> Corpora:
+        """What requests share."""
+        return corpora_of(self.server_args, self.model_runner.model_config.vocab_size)
+
+    @cached_property
+    def trees(self) -> Trees:
+        """Of the running requests."""
+        return Trees(self.draft_token_num, pools_of(self.server_args), self.corpora)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """Of the requests' texts."""
+        tokenizer = getattr(self.target_worker, "tokenizer", None)
+        return Reader(encoder(tokenizer), self.model_runner.model_config.vocab_size)
+
+    def add_external_corpus(self, corpus_id: str, token_chunks: list[list[int]]) -> int:
+        """See NGRAMWorker; called in a thread."""
+        if self._started and self.server_args.tp_size > 1:
+            raise InputError(
+                "corpora cannot be added to a tensor-parallel server, whose ranks would have "
+                "them at different steps; name a file in --speculative-ngram-external-corpus-path"
+            )
+        limit = self.ngram_corpus.external_corpus_max_tokens
+        return self.corpora.build(corpus_id, token_chunks, limit)
+
+    def commit_corpus_load(self, corpus_id: str, loaded_token_count: int) -> None:  # noqa: ARG002
+        """See NGRAMWorker."""
+        self.corpora.commit(corpus_id)
+
+    def remove_external_corpus(self, corpus_id: str) -> None:
+        """See NGRAMWorker."""
+        self.corpora.remove(corpus_id)
+
+    def list_external_corpora(self) -> dict[str, int]:
+        """See NGRAMWorker."""
+        return self.corpora.counts()
+
+    def _prepare_draft_tokens(self, batch: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: ANN401
+        new = self._tokens_in_flight(batch)
+        return self.trees.draft(
+            [
+                Running(
+                    request.rid,
+                    request.origin_input_ids_unpadded,
+                    [*request.output_ids, *more],
+                    NO_TEXTS if request.rid in self.trees else self._texts(request),
+                    getattr(request, "extra_key", None) or "",
+                )
+                for request, more in zip(batch.reqs, new, strict=True)
+            ]
         )
-        if pools:
-            self._drafter = CopiesAndPool(self._drafter, pool_lookups(pools, nodes - 1))
-            PoolIndex.warm_up()
-        self._contexts: dict[str, DraftContext] = {}
-        self._numbers = itertools.count()
-        SuffixAutomaton.warm_up()
-        Calibration.warm_up()
 
-    def draft(self, requests: Sequence[Running]) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens [B * N] and the ancestor mask [B * N * N], flattened as SGLang takes them."""
-        contexts = [self._context(request) for request in requests]
-        trees = self._drafter.propose(contexts, self._budget)
-        padded = [_padded(tree, self._nodes) for tree in trees]
-        tokens = np.concatenate([tokens for tokens, _ in padded])
-        return tokens, np.concatenate([mask.ravel() for _, mask in padded])
+    def _texts(self, request: Any) -> Texts:  # noqa: ANN401
+        """Of a new request; what cannot be used is logged: only the front end can refuse it."""
+        texts = NO_TEXTS
+        try:
+            texts = self.reader.read(getattr(request.sampling_params, "custom_params", None))
+            self.corpora.check(texts.corpora or ())
+        except InputError as error:
+            logger.warning("request %s: %s", request.rid, error)
+        return texts
 
-    def keep(self, names: Iterable[str]) -> None:
-        """Drop all other requests; one that returns is indexed again."""
-        for name in self._contexts.keys() - set(names):
-            context = self._contexts.pop(name)
-            self._drafter.finish(context.sequence)
-            if self._pools:
-                learn(self._pools, context, context.tokens)
+    def _tokens_in_flight(self, batch: Any) -> list[list[int]]:  # noqa: ANN401
+        """With overlap scheduling the last step's tokens are not in output_ids yet."""
+        if not self.enable_overlap or batch.grammar_needs_sync():
+            return [[] for _ in batch.reqs]
+        tokens = batch.spec_info.accept_tokens.cpu().tolist()
+        counts = batch.spec_info.accept_lens.cpu().tolist()
+        width = self.draft_token_num
+        return [tokens[i * width : i * width + count] for i, count in enumerate(counts)]
 
-    def _context(self, request: Running) -> DraftContext:
-        context = self._contexts.get(request.name)
-        if context is not None:
-            new = list(request.output[len(context.tokens) :])
-            context.tokens += new
-            self._drafter.observe([TargetStep(context.sequence, new)])
-            return context
-        prompt = list(request.prompt)
-        context = DraftContext(
-            next(self._numbers),
-            prompt,
-            [(0, len(prompt))],
-            documents=[list(document) for document in request.documents],
-            tokens=list(request.output),
-            salt=request.salt,
-        )
-        self._contexts[request.name] = context
-        self._drafter.start(context)
-        return context
+    def _update_ngram_corpus(self, batch: Any) -> None:  # noqa: ANN401
+        """Called while the device verifies: drops requests that left the batch instead of
+        updating a pool."""
+        self.trees.keep(request.rid for request in batch.reqs)
+        self.trees.update_async()
+
+    def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:  # noqa: ARG002
+        """See BaseSpecWorker."""
+        self.trees.drop(rid)
+
+    def update_weights_from_disk(self, recv_req: Any) -> tuple[bool, str]:  # noqa: ANN401, ARG002
+        """Does nothing: there is no draft model."""
+        return True, "Succeeded to update model weights."
+
+    def update_weights_from_ipc(self, recv_req: Any) -> tuple[bool, str]:  # noqa: ANN401, ARG002
+        """Does nothing: there is no draft model."""
+        return True, "Succeeded to update model weights."
 
 
-def _padded(tree: DraftTree, nodes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [N] and ancestors [N, N] of a tree padded to `nodes` nodes."""
-    missing = nodes - len(tree)
-    tokens = np.concatenate([tree.tokens, np.full(missing, FILLER)]).astype(np.int64)
-    mask = np.eye(nodes, dtype=bool)
-    mask[:, 0] = True
-    mask[: len(tree), : len(tree)] = tree.ancestors().astype(bool)
-    return tokens, mask
-
-
-def documents_of(request: Any) -> list[list[int]]:  # noqa: ANN401
-    """The documents in a request's custom_params; invalid ones are logged and ignored."""
-    custom = getattr(request.sampling_params, "custom_params", None)
-    documents = custom.get("documents", []) if isinstance(custom, dict) else []
-    if all(isinstance(each, list) and all(type(i) is int for i in each) for each in documents):
-        return documents
-    logger.warning(
-        "request %s: custom_params.documents must be lists of token ids; ignored", request.rid
-    )
-    return []
+def corpora_of(server_args: Any, vocabulary: int) -> Corpora:  # noqa: ANN401
+    """No corpora yet, and the datastores in the folders that $GRAFT_STORES names."""
+    folders = [each for each in os.environ.get("GRAFT_STORES", "").split(os.pathsep) if each]
+    fingerprint = _fingerprint(server_args) if folders else ""
+    opened = [open_arrays(Path(each).expanduser(), fingerprint) for each in folders]
+    for manifest, _ in opened:
+        vocabulary = manifest.vocabulary  # of the tokenizer: the same for all
+    return Corpora(vocabulary, [shard for _, shards in opened for shard in shards])
 
 
 def pools_of(server_args: Any) -> Pools | None:  # noqa: ANN401
@@ -128,79 +213,15 @@ def pools_of(server_args: Any) -> Pools | None:  # noqa: ANN401
     chosen = os.environ.get("GRAFT_POOL", "off")
     if chosen in ("off", "memory"):
         return None if chosen == "off" else Pools()
+    if server_args.tp_size > 1:
+        raise InputError("ranks cannot share a pool's folder; set GRAFT_POOL=memory with --tp")
+    return Pools(PoolOptions(chosen), _fingerprint(server_args))
+
+
+def _fingerprint(server_args: Any) -> str:  # noqa: ANN401
     from transformers import AutoTokenizer
 
     from graft.models.checkpoints.tokenizer import tokenizer_fingerprint
 
     name = server_args.tokenizer_path or server_args.model_path
-    fingerprint = tokenizer_fingerprint(AutoTokenizer.from_pretrained(name))
-    return Pools(PoolOptions(chosen), fingerprint)
-
-
-def register() -> None:
-    """Register the algorithm; SGLang calls this in each of its processes."""
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-    from sglang.srt.speculative.spec_registry import CustomSpecAlgo
-
-    class GraftAlgorithm(CustomSpecAlgo):
-        """NGRAM with another worker."""
-
-        def is_ngram(self) -> bool:
-            return True
-
-        def has_draft_kv(self) -> bool:
-            return SpeculativeAlgorithm.NGRAM.has_draft_kv()
-
-        def handle_server_args(self, server_args: Any) -> None:  # noqa: ANN401
-            SpeculativeAlgorithm.NGRAM.handle_server_args(server_args)
-
-    @SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=GraftAlgorithm)
-    def make_worker(_: Any) -> type:  # noqa: ANN401
-        return worker_class()
-
-
-def worker_class() -> type:
-    """SGLang's NGRAM worker with Graft's trees."""
-    from sglang.srt.speculative.ngram_worker import NGRAMWorker
-
-    class GraftWorker(NGRAMWorker):
-        """Drafts from each request's own text."""
-
-        _trees: Trees | None = None
-
-        def _prepare_draft_tokens(self, batch: Any) -> tuple[np.ndarray, np.ndarray]:  # noqa: ANN401
-            if self._trees is None:
-                self._trees = Trees(self.draft_token_num, pools_of(self.server_args))
-            new = self._tokens_in_flight(batch)
-            return self._trees.draft(
-                [
-                    Running(
-                        request.rid,
-                        request.origin_input_ids_unpadded,
-                        [*request.output_ids, *more],
-                        documents_of(request),
-                        getattr(request, "extra_key", None) or "",
-                    )
-                    for request, more in zip(batch.reqs, new, strict=True)
-                ]
-            )
-
-        def _tokens_in_flight(self, batch: Any) -> list[list[int]]:  # noqa: ANN401
-            """With overlap scheduling the last step's tokens are not in output_ids yet."""
-            if not self.enable_overlap or batch.grammar_needs_sync():
-                return [[] for _ in batch.reqs]
-            tokens = batch.spec_info.accept_tokens.cpu().tolist()
-            counts = batch.spec_info.accept_lens.cpu().tolist()
-            width = self.draft_token_num
-            return [tokens[i * width : i * width + count] for i, count in enumerate(counts)]
-
-        def _update_ngram_corpus(self, batch: Any) -> None:  # noqa: ANN401
-            """Called after every step: drops finished requests instead of updating a pool."""
-            if self._trees is not None:
-                self._trees.keep(request.rid for request in batch.reqs)
-
-        def clear_cache_pool(self) -> None:
-            super().clear_cache_pool()
-            self._trees = None
-
-    return GraftWorker
+    return tokenizer_fingerprint(AutoTokenizer.from_pretrained(name))

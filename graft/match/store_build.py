@@ -7,7 +7,7 @@ search visits them all.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from graft.match.store_files import (
     DIGEST_BYTES,
     Manifest,
     Shard,
+    ShardArrays,
     check_tokenizer,
     delete_unnamed,
     is_store,
@@ -141,6 +142,18 @@ class StoreWriter:
         write_manifest(self.folder, manifest)
         self.manifest = manifest
         delete_unnamed(self.folder, manifest)
+
+
+def shard_in_memory(
+    manifest: Manifest, texts: Iterable[Sequence[int] | np.ndarray], *, threads: int | None = None
+) -> ShardArrays:
+    """A shard of these texts that is not written; at least one has tokens."""
+    parts = [np.append(text, manifest.vocabulary) for text in texts if len(text)]
+    text = np.concatenate(parts).astype(manifest.dtype)
+    suffixes = suffix_array(text, manifest.vocabulary, threads=threads)
+    for array in (text, suffixes):
+        array.flags.writeable = False  # as mapped files are
+    return ShardArrays(text, suffixes)
 
 
 def begin_store(folder: Path, manifest: Manifest) -> Manifest:

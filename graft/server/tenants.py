@@ -15,16 +15,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
-import numpy as np
-
 from graft.assemble.drafters import Drafters
 from graft.decode.engine import Engine
 from graft.documents import Document
 from graft.draft.drafter import Drafter
-from graft.match.store_files import Manifest, ShardArrays
+from graft.match.store_build import shard_in_memory
+from graft.match.store_files import Manifest
 from graft.match.store_warm_up import warm_up
 from graft.match.suffix_array import Store
-from graft.match.suffix_sort import suffix_array
 from graft.models.checkpoints.tokenizer import tokenizer_fingerprint, vocabulary_size
 from graft.retrieval.bm25 import Bm25Index
 from graft.retrieval.passage import split
@@ -226,9 +224,4 @@ class Corpora:
         tokenizer = self._engine.loaded.tokenizer
         manifest = Manifest(tokenizer_fingerprint(tokenizer), "", vocabulary_size(tokenizer))
         warm_up(manifest.vocabulary)
-        parts = [[*tokens, manifest.vocabulary] for tokens in encoded if tokens]
-        text = np.concatenate([np.array(part, manifest.dtype) for part in parts])
-        suffixes = suffix_array(text, manifest.vocabulary)
-        for array in (text, suffixes):
-            array.flags.writeable = False
-        return Store(manifest, [ShardArrays(text, suffixes)])
+        return Store(manifest, [shard_in_memory(manifest, encoded)])

@@ -5,6 +5,7 @@ trees are the same algorithms and run in Triton's interpreter; sgl_kernel itself
 empty names so that SGLang's modules can be imported. No server is started here.
 """
 
+import inspect
 import os
 import sys
 import types
@@ -69,6 +70,200 @@ def test_sglang_finds_the_algorithm_by_its_entry_point(algorithm):
     assert not algorithm.has_draft_kv()
 
 
+def test_the_algorithm_answers_all_that_sglang_asks_as_ngram_does(algorithm):
+    """SGLang's class for plug-ins lacks some methods that its scheduler calls."""
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    methods = {
+        name: member
+        for name, member in vars(SpeculativeAlgorithm).items()
+        if inspect.isfunction(member) and not name.startswith("_")
+    }
+    assert {"create_future_map", "carries_draft_hidden_states", "create_worker"} <= set(methods)
+    for name, member in methods.items():
+        assert callable(getattr(algorithm, name)), name
+        if len(inspect.signature(member).parameters) == 1 and name != "get_platform_worker_cls":
+            answer = getattr(SpeculativeAlgorithm.NGRAM, name)()
+            assert getattr(algorithm, name)() == answer, name
+
+
+def parameters(function):
+    """Names, kinds and defaults, without annotations."""
+    found = inspect.signature(function).parameters.values()
+    return [(each.name, each.kind, each.default) for each in found]
+
+
+def test_the_worker_overrides_what_sglang_has_with_the_same_parameters(algorithm):
+    from sglang.srt.speculative.base_spec_worker import BaseSpecWorker
+    from sglang.srt.speculative.ngram_worker import NGRAMWorker
+
+    from graft.integrations.sglang import WorkerDrafts
+
+    worker = algorithm.factory(None)
+    assert issubclass(worker, NGRAMWorker)
+    assert issubclass(worker, BaseSpecWorker)
+    assert not inspect.isabstract(worker)
+    ours = ("start_drafts", "reset_drafts", "corpora", "trees", "reader")
+    private = ("_texts", "_tokens_in_flight")
+    # SGLang 0.5.23 updates weights without the worker.
+    sometimes = ("update_weights_from_disk", "update_weights_from_ipc")
+    for name, member in vars(WorkerDrafts).items():
+        if name in ours + private or not inspect.isfunction(member):
+            continue
+        if name in sometimes and not hasattr(NGRAMWorker, name):
+            continue
+        assert parameters(member) == parameters(getattr(NGRAMWorker, name)), name
+
+
+def test_what_sglang_calls_on_the_worker_is_there(algorithm):
+    """The names that its scheduler and corpus manager use of an NGRAM worker."""
+    worker = algorithm.factory(None)
+    for name in (
+        "add_external_corpus",
+        "alloc_memory_pool",
+        "clear_cache_pool",
+        "commit_corpus_load",
+        "draft_worker",
+        "forward_batch_generation",
+        "graph_memory_usage",
+        "graph_time_usage",
+        "init_attention_backends",
+        "init_cuda_graphs",
+        "list_external_corpora",
+        "note_request_finished",
+        "on_verify_complete_cpu",
+        "remove_external_corpus",
+        "spec_v2_attn_backends",
+        "weight_load_time",
+    ):
+        assert hasattr(worker, name), name
+
+
+def test_what_the_worker_takes_from_sglangs_is_there():
+    """Attributes that NGRAMWorker sets, and those of requests and batches."""
+    from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+    from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
+    from sglang.srt.speculative.ngram_worker import NGRAMWorker
+
+    made = inspect.getsource(NGRAMWorker.__init__)
+    for name in ("server_args", "model_runner", "ngram_corpus", "draft_token_num"):
+        assert f"self.{name}" in made
+    assert "self.enable_overlap" in made
+    assert "self.external_corpus_max_tokens" in inspect.getsource(NgramCorpus.__init__)
+    request = inspect.getsource(Req.__init__)
+    for name in ("rid", "origin_input_ids_unpadded", "output_ids", "sampling_params", "extra_key"):
+        assert f"self.{name} = " in request
+    assert callable(ScheduleBatch.grammar_needs_sync)
+    step = inspect.getsource(NGRAMWorker.forward_batch_generation)
+    assert "self._update_ngram_corpus(batch)" in step
+
+
+def test_the_front_ends_methods_are_hooked_with_their_parameters(algorithm):  # noqa: ARG001
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    from graft.integrations import sglang_frontend as frontend
+
+    for name in ("add_external_corpus", "remove_external_corpus", "list_external_corpora"):
+        original = getattr(TokenizerManager, name).__wrapped__
+        given = len(parameters(getattr(frontend, name))) - 1  # the first is the original
+        assert given == len(parameters(original)), name
+    validate = TokenizerManager._validate_one_request.__wrapped__
+    assert [each[0] for each in parameters(validate)][:2] == ["self", "obj"]
+    assert {each for each in HookRegistry._patched if each.startswith(frontend.MANAGER)} == {
+        f"{frontend.MANAGER}.{name}"
+        for name in (
+            "_validate_one_request",
+            "add_external_corpus",
+            "remove_external_corpus",
+            "list_external_corpora",
+        )
+    }
+
+
+def test_texts_of_a_request_reach_the_scheduler(algorithm):  # noqa: ARG001
+    """Through SGLang's own encoder between processes, which refuses lists of lists."""
+    import msgspec
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    from graft.integrations.sglang_fields import Reader
+
+    def passed(custom):
+        sent = msgspec.msgpack.encode(SamplingParams(custom_params=custom))
+        return msgspec.msgpack.decode(sent, type=SamplingParams).custom_params
+
+    custom = {"documents": [[5, 6], [7]], "prediction": [8], "corpora": ["law"]}
+    with pytest.raises(msgspec.ValidationError):
+        passed(custom)
+    reader = Reader(None, 10)
+    texts = reader.read(custom)
+    assert reader.read(passed({**custom, **texts.fields()})) == texts
+
+
+class Workers:
+    """Two data-parallel workers behind SGLang's front end, each with its corpus manager."""
+
+    def __init__(self, make):
+        from sglang.srt.speculative.external_corpus_manager import ExternalCorpusManager
+
+        self.workers, self.sent = [make(), make()], []
+        self.managers = [
+            ExternalCorpusManager(each, lambda output, _: self.sent.append(output))
+            for each in self.workers
+        ]
+
+    def front_end(self):
+        from sglang.srt.managers.tokenizer_manager import TokenizerManager
+
+        manager = object.__new__(TokenizerManager)
+        manager.server_args = SimpleNamespace(speculative_algorithm="GRAFT")
+        manager.tokenizer = SimpleNamespace(encode=lambda text, **_: [ord(each) for each in text])
+        manager.auto_create_handle_loop = lambda: None
+        for name in ("add_external_corpus", "remove_external_corpus", "list_external_corpora"):
+            setattr(manager, f"{name}_communicator", self.called(name.split("_")[0]))
+        return manager
+
+    def called(self, name):
+        async def call(request):
+            answers = [getattr(each, name)(request) for each in self.managers]
+            if name == "add":
+                while len(self.sent) < len(self.managers):
+                    for each in self.managers:
+                        each.check_pending_load()
+                answers, self.sent = self.sent, []
+            return answers
+
+        return call
+
+
+def test_sglangs_corpus_routes_reach_grafts_trees(worker_factory):
+    import asyncio
+
+    from sglang.srt.managers.io_struct import AddExternalCorpusReqInput
+
+    workers = Workers(worker_factory)
+    manager = workers.front_end()
+
+    def add(**fields):
+        return asyncio.run(manager.add_external_corpus(AddExternalCorpusReqInput(**fields)))
+
+    done = add(corpus_id="letters", documents=["abcdefgh", "xyz"])
+    assert (done.success, done.loaded_token_count) == (True, 11)
+    assert done.message == "Loaded corpus 'letters' with 11 tokens."
+    for each in workers.workers:
+        tokens, _ = each._prepare_draft_tokens(SimpleNamespace(reqs=[request("a", [97, 98])]))
+        assert {99, 100, 101, 102, 103} <= set(tokens.tolist())
+    listed = asyncio.run(manager.list_external_corpora())
+    assert listed.corpus_token_counts == {"letters": 11}
+    refused = add(corpus_id="letters", documents=["abc"])
+    assert not refused.success
+    assert refused.message == "there is a corpus 'letters' already; remove it first"
+    assert not add(documents=["x" * 101]).success
+    assert asyncio.run(manager.remove_external_corpus("letters")).success
+    gone = asyncio.run(manager.remove_external_corpus("letters"))
+    assert (gone.success, gone.message) == (False, "no corpus 'letters'; there is none")
+
+
 def request(name, output, **custom):
     return SimpleNamespace(
         rid=name,
@@ -79,17 +274,32 @@ def request(name, output, **custom):
 
 
 @pytest.fixture
-def worker(algorithm):
+def worker_factory(algorithm):
     """SGLang's worker class without a model behind it."""
-    worker = object.__new__(algorithm.factory(None))
-    worker.draft_token_num, worker.enable_overlap = NODES, False
-    return worker
+
+    def make():
+        worker = object.__new__(algorithm.factory(None))
+        worker.draft_token_num, worker.enable_overlap = NODES, False
+        worker.server_args = SimpleNamespace(tp_size=1)
+        worker._target_worker = SimpleNamespace(tokenizer=None)
+        worker.model_runner = SimpleNamespace(model_config=SimpleNamespace(vocab_size=500))
+        worker.ngram_corpus = SimpleNamespace(external_corpus_max_tokens=100)
+        worker.start_drafts()
+        return worker
+
+    return make
+
+
+@pytest.fixture
+def worker(worker_factory):
+    return worker_factory()
 
 
 def verified(worker, requests, continues):
     """What SGLang's tree builder and greedy verifier accept if the target goes on as told."""
-    from sglang.kernels.ops.speculative.reconstruct_tree import (
-        reconstruct_indices_from_tree_mask_triton,
+    builder = pytest.importorskip(
+        "sglang.kernels.ops.speculative.reconstruct_tree",
+        reason="this version of SGLang builds trees in compiled kernels alone",
     )
     from sglang.kernels.ops.speculative.spec_tree import verify_tree_greedy_triton
 
@@ -98,7 +308,7 @@ def verified(worker, requests, continues):
     positions = torch.zeros(count * NODES, dtype=torch.int64)
     index, child, sibling = (torch.zeros(count, NODES, dtype=torch.int64) for _ in range(3))
     lengths = torch.tensor([50 + len(each.output_ids) for each in requests])
-    reconstruct_indices_from_tree_mask_triton(
+    builder.reconstruct_indices_from_tree_mask_triton(
         torch.from_numpy(mask), lengths, positions, index, child, sibling, count, NODES
     )
     depths = mask.reshape(count, NODES, NODES).sum(-1) - 1

@@ -36,7 +36,7 @@ class CopiesAndPool:
     `INTERVAL`-th step only: where the pool has nothing it costs next to nothing.
     """
 
-    def __init__(self, copies: LookupDrafter, pool: LookupDrafter) -> None:
+    def __init__(self, copies: "LookupDrafter | CopiesAndPool", pool: LookupDrafter) -> None:
         self._copies, self._pool = copies, pool
         self._fruitless: Counter[int] = Counter()  # by sequence: steps since the pool had a draft
 
