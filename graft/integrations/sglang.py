@@ -25,6 +25,7 @@ from graft.integrations.sglang_corpora import Corpora
 from graft.integrations.sglang_fields import NO_TEXTS, Reader, Texts, encoder
 from graft.integrations.sglang_frontend import NAME, add_hooks
 from graft.integrations.sglang_trees import Running, Trees
+from graft.integrations.versions import SGLANG
 from graft.match.pool import PoolOptions, Pools
 from graft.match.store_files import open_arrays
 
@@ -39,6 +40,9 @@ def register() -> None:
 
     @SpeculativeAlgorithm.register(NAME, supports_overlap=True, spec_class=algorithm)
     def make_worker(_: Any) -> type:  # noqa: ANN401
+        import sglang
+
+        SGLANG.check(sglang.__version__)
         return worker_class()
 
     add_hooks()

@@ -60,7 +60,8 @@ class Corpora:
 
     def counts(self) -> dict[str, int]:
         """The number of tokens of each corpus."""
-        return {name: len(shard.suffixes) for name, shard in self._named.items()}
+        named = dict(self._named)  # `build` calls this in another thread
+        return {name: len(shard.suffixes) for name, shard in named.items()}
 
     def check(self, names: Iterable[str]) -> None:
         """InputError for the first name that no corpus has."""

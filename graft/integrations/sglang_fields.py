@@ -12,8 +12,8 @@ from typing import Any
 
 from graft.errors import InputError
 
-MAX_TOKENS = 1 << 17  # of a request: they are indexed in the scheduler's thread
-MAX_CHARACTERS = 8 * MAX_TOKENS
+MAX_TOKENS = 1 << 18  # of a request: they are indexed in the scheduler's thread
+MAX_CHARACTERS = 4 * MAX_TOKENS
 
 Encode = Callable[[str], list[int]]
 
@@ -84,7 +84,12 @@ def encoder(tokenizer: Any) -> Encode | None:  # noqa: ANN401
     """Texts to token ids without special tokens; None without a tokenizer."""
     if tokenizer is None:
         return None
-    return lambda text: tokenizer.encode(text, add_special_tokens=False)
+
+    def encode(text: str) -> list[int]:
+        whole = text.encode(errors="replace").decode()  # JSON may have half characters
+        return tokenizer.encode(whole, add_special_tokens=False)
+
+    return encode
 
 
 def _separated(documents: object) -> list:

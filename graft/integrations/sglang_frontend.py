@@ -21,7 +21,7 @@ def add_hooks() -> None:
     """Register the hooks; SGLang applies them once all plug-ins are loaded."""
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(f"{MANAGER}._validate_one_request", read_fields, HookType.BEFORE)
+    HookRegistry.register(f"{MANAGER}._create_tokenized_object", read_fields, HookType.BEFORE)
     for hook in (add_external_corpus, remove_external_corpus, list_external_corpora):
         HookRegistry.register(f"{MANAGER}.{hook.__name__}", hook, HookType.AROUND)
 

@@ -168,12 +168,12 @@ def test_the_front_ends_methods_are_hooked_with_their_parameters(algorithm):  # 
         original = getattr(TokenizerManager, name).__wrapped__
         given = len(parameters(getattr(frontend, name))) - 1  # the first is the original
         assert given == len(parameters(original)), name
-    validate = TokenizerManager._validate_one_request.__wrapped__
-    assert [each[0] for each in parameters(validate)][:2] == ["self", "obj"]
+    create = TokenizerManager._create_tokenized_object.__wrapped__
+    assert [each[0] for each in parameters(create)][:2] == ["self", "obj"]
     assert {each for each in HookRegistry._patched if each.startswith(frontend.MANAGER)} == {
         f"{frontend.MANAGER}.{name}"
         for name in (
-            "_validate_one_request",
+            "_create_tokenized_object",
             "add_external_corpus",
             "remove_external_corpus",
             "list_external_corpora",
@@ -181,23 +181,54 @@ def test_the_front_ends_methods_are_hooked_with_their_parameters(algorithm):  # 
     }
 
 
-def test_texts_of_a_request_reach_the_scheduler(algorithm):  # noqa: ARG001
-    """Through SGLang's own encoder between processes, which refuses lists of lists."""
-    import msgspec
+class Made(Exception):  # noqa: N818
+    """Ends SGLang's front end where it has made the sampling parameters of a request."""
+
+
+def made(**options):
     from sglang.srt.sampling.sampling_params import SamplingParams
 
-    from graft.integrations.sglang_fields import Reader
+    raise Made(SamplingParams(**options))
 
-    def passed(custom):
-        sent = msgspec.msgpack.encode(SamplingParams(custom_params=custom))
+
+def test_texts_of_a_request_reach_the_scheduler(algorithm):  # noqa: ARG001
+    """Through SGLang's encoder between processes, which takes no lists of lists."""
+    import msgspec
+    from sglang.srt.managers.io_struct import GenerateReqInput
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from sglang.srt.sampling.sampling_params import SamplingParams
+
+    manager = object.__new__(TokenizerManager)
+    manager.__dict__.update(front_end_state(), preferred_sampling_params=None)
+    manager.sampling_params_class = made
+    manager.model_config = SimpleNamespace(vocab_size=200)
+
+    def received(**custom):
+        asked = GenerateReqInput(text="a", rid="r", sampling_params={"custom_params": custom})
+        with pytest.raises(Made) as ended:
+            manager._create_tokenized_object(asked, "a", [97])
+        sent = msgspec.msgpack.encode(ended.value.args[0])
         return msgspec.msgpack.decode(sent, type=SamplingParams).custom_params
 
-    custom = {"documents": [[5, 6], [7]], "prediction": [8], "corpora": ["law"]}
+    given = {"corpora": ["law"], "thinking_budget": 3}
+    assert received(documents=["ab", [7]], prediction="c", **given) == {
+        "documents": [97, 98, None, 7],
+        "prediction": [99],
+        **given,
+    }
     with pytest.raises(msgspec.ValidationError):
-        passed(custom)
-    reader = Reader(None, 10)
-    texts = reader.read(custom)
-    assert reader.read(passed({**custom, **texts.fields()})) == texts
+        received(another=[[7]])
+    with pytest.raises(ValueError, match="prediction: token ids must be from 0 to 199"):
+        received(prediction=[200])
+
+
+def front_end_state():
+    """Of SGLang's TokenizerManager, without a server."""
+    return {
+        "server_args": SimpleNamespace(speculative_algorithm="GRAFT"),
+        "tokenizer": SimpleNamespace(encode=lambda text, **_: [ord(each) for each in text]),
+        "auto_create_handle_loop": lambda: None,
+    }
 
 
 class Workers:
@@ -216,9 +247,7 @@ class Workers:
         from sglang.srt.managers.tokenizer_manager import TokenizerManager
 
         manager = object.__new__(TokenizerManager)
-        manager.server_args = SimpleNamespace(speculative_algorithm="GRAFT")
-        manager.tokenizer = SimpleNamespace(encode=lambda text, **_: [ord(each) for each in text])
-        manager.auto_create_handle_loop = lambda: None
+        manager.__dict__.update(front_end_state())
         for name in ("add_external_corpus", "remove_external_corpus", "list_external_corpora"):
             setattr(manager, f"{name}_communicator", self.called(name.split("_")[0]))
         return manager

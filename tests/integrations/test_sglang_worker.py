@@ -14,7 +14,14 @@ from graft.errors import InputError
 from graft.integrations import sglang_frontend as frontend
 from graft.integrations.sglang import WorkerDrafts, corpora_of, pools_of
 from graft.integrations.sglang_corpora import SEPARATOR, Corpora
-from graft.integrations.sglang_fields import MAX_CHARACTERS, MAX_TOKENS, NO_TEXTS, Reader, Texts
+from graft.integrations.sglang_fields import (
+    MAX_CHARACTERS,
+    MAX_TOKENS,
+    NO_TEXTS,
+    Reader,
+    Texts,
+    encoder,
+)
 from graft.integrations.sglang_trees import FILLER
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest
@@ -63,6 +70,13 @@ def test_fields_of_another_kind_are_refused_in_one_line(custom, message):
     with pytest.raises(InputError, match=f"^custom_params.*{message}") as raised:
         READER.read(custom)
     assert "\n" not in str(raised.value)
+
+
+def test_half_characters_of_json_are_replaced():
+    seen = []
+    encode = encoder(SimpleNamespace(encode=lambda text, **_: seen.append(text) or [5]))
+    assert Reader(encode, 200).read({"documents": ["a\ud800b"]}).documents == [[5]]
+    assert seen == ["a?b"]
 
 
 def test_texts_need_a_tokenizer_and_token_ids_do_not():
