@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from graft.documents.read import Document as Document
     from graft.documents.read import read_document as read_document
     from graft.documents.read import read_documents as read_documents
-    from graft.draft.combined import Casd as Casd
-    from graft.draft.combined import Rasd as Rasd
     from graft.draft.copies.texts import Origin as Origin
+    from graft.draft.options import Casd as Casd
+    from graft.draft.options import Rasd as Rasd
     from graft.errors import CheckpointError as CheckpointError
     from graft.errors import ContextLengthError as ContextLengthError
     from graft.errors import GraftError as GraftError
@@ -54,8 +54,8 @@ _PUBLIC = {
     "graft.decode.text": ("Message", "Prompt"),
     "graft.documents.prompt": ("document_messages",),
     "graft.documents.read": ("Document", "read_document", "read_documents"),
-    "graft.draft.combined": ("Casd", "Rasd"),
     "graft.draft.copies.texts": ("Origin",),
+    "graft.draft.options": ("Casd", "Rasd"),
     "graft.errors": (
         "CheckpointError",
         "ContextLengthError",

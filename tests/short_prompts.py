@@ -7,7 +7,7 @@ from typing import Any
 HEAD, TAIL = 20, 60  # tokens of each end
 
 
-def ends_only(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> list[int] | None:  # noqa: ARG001
+def ends_only(tokens: Sequence[int], *_: Any) -> list[int] | None:
     """The beginning and the end; None for prompts that are hardly longer."""
     if len(tokens) < 2 * (HEAD + TAIL):
         return None

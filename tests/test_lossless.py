@@ -26,8 +26,8 @@ from tiny_int8 import quantised
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from graft.assemble import presets
-from graft.draft.combined import Rasd
 from graft.draft.heads.head import HeadDrafter
+from graft.draft.options import Rasd
 from graft.match.pool import Pools
 from graft.match.store_build import StoreWriter, begin_store
 from graft.match.store_files import Manifest, writing

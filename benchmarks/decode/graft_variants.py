@@ -133,7 +133,7 @@ class SuiteEngine(GraftEngine):
         """The shortened prompt; a short prompt stays as it is."""
         if self._shorten is None:
             raise InputError("rag needs a model with a fast tokenizer")
-        found = self._shorten(prompt, [(0, len(prompt))])
+        found = self._shorten(prompt, [(0, len(prompt))], None)
         return list(prompt if found is None else found)
 
 

@@ -1,14 +1,15 @@
 """Makers of lookup drafters: continuations copied from the text at hand or from a datastore."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from graft.assemble.resources import DraftResources, required
-from graft.draft.combined import Casd, Rasd
 from graft.draft.copies.calibration import STORE_PRIOR
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.copies.pooled import CopiesAndPool, pool_lookups
 from graft.draft.copies.texts import TextSpan, given_spans, text_spans
 from graft.draft.drafter import DraftContext, NoDraft
+from graft.draft.options import MAX_COPIED, Casd, Rasd
 from graft.draft.pacing.budget import best_by_cost, up_to_limit
 from graft.match.copy_index import CopyIndex
 from graft.match.matches import TokenIndex
@@ -42,8 +43,7 @@ def casd_copies(
     casd: Casd, spans: Callable[[DraftContext], list[TextSpan]] = text_spans
 ) -> LookupDrafter:
     """The same with these numbers."""
-    sizes = {"branches": casd.matches, "length": casd.length}
-    return _all_of(lambda _: CopyIndex(**sizes), casd.nodes, spans=spans)
+    return _all_of(_CasdIndex(casd), MAX_COPIED, spans=spans)
 
 
 def igpg(_: DraftResources) -> LookupDrafter:
@@ -73,13 +73,12 @@ def lookups(resources: DraftResources) -> LookupDrafter | CopiesAndPool:
 
 def rasd_copies(rasd: Rasd) -> LookupDrafter:
     """RASD's prompt lookup, with matches of two to five tokens."""
-    sizes = {"branches": rasd.branches, "length": rasd.length}
-    return _all_of(lambda _: CopyIndex(max_match=5, min_match=2, **sizes), rasd.nodes)
+    return _all_of(_RasdIndex(rasd), MAX_COPIED)
 
 
 def rasd_stored(rasd: Rasd, store: Store) -> LookupDrafter:
     """RASD's retrieval from a datastore: REST's with another length."""
-    return _all_of(lambda _: RestIndex(store, length=rasd.length), rasd.nodes)
+    return _all_of(_RasdStoreIndex(rasd, store), MAX_COPIED)
 
 
 def stored(_: DraftResources, store: Store) -> LookupDrafter:
@@ -102,3 +101,40 @@ def _all_of(
 ) -> LookupDrafter:
     """All matches, up to the paper's number of nodes."""
     return LookupDrafter(index, up_to_limit, nodes=nodes, calibrated=False, spans=spans)
+
+
+@dataclass(frozen=True, slots=True)
+class _CasdIndex:
+    """Makes CASD's index; `default` are the numbers of requests that set none."""
+
+    default: Casd
+    options = frozenset({"casd"})
+
+    def __call__(self, context: DraftContext) -> CopyIndex:
+        casd = context.options.casd or self.default
+        return CopyIndex(branches=casd.matches, length=casd.length)
+
+
+@dataclass(frozen=True, slots=True)
+class _RasdIndex:
+    """The same for RASD's prompt lookup."""
+
+    default: Rasd
+    options = frozenset({"rasd"})
+
+    def __call__(self, context: DraftContext) -> CopyIndex:
+        rasd = context.options.rasd or self.default
+        return CopyIndex(max_match=5, min_match=2, branches=rasd.branches, length=rasd.length)
+
+
+@dataclass(frozen=True, slots=True)
+class _RasdStoreIndex:
+    """The same for RASD's retrieval from a datastore."""
+
+    default: Rasd
+    store: Store
+    options = frozenset({"rasd"})
+
+    def __call__(self, context: DraftContext) -> RestIndex:
+        rasd = context.options.rasd or self.default
+        return RestIndex(self.store, length=rasd.length, nodes=rasd.nodes)

@@ -12,12 +12,12 @@ from graft.assemble.heads import Heads, machine_clock
 from graft.assemble.presets import check_draft, check_verifier, retrieves
 from graft.assemble.resources import DraftResources
 from graft.decode.engine import Engine
-from graft.draft.combined import Casd, Rasd
 from graft.draft.copies import build_tree
 from graft.draft.copies.calibration import Calibration
 from graft.draft.models.chains import RAPID_GAMMA, Chains
 from graft.draft.models.model import DraftModel
 from graft.draft.models.overhead import with_overhead
+from graft.draft.options import Casd, Rasd
 from graft.draft.pacing import budget
 from graft.draft.short_context.retrieved import DEFAULT_BUDGET, DEFAULT_RETRIEVER, Retrieval
 from graft.errors import InputError
@@ -84,7 +84,8 @@ def load(  # noqa: PLR0913  every option by its name
     presets `rapid*`: a number, "rapid" for the paper's max(4096, L/24), or "capped" for at most a
     quarter of the prompt. `verifier` (walk, rejection, rapid, rapid-phat) accepts draft tokens; the
     rapid ones `shift` the model's distribution, so their results are not lossless. `rasd` has the
-    numbers of the presets `rasd-*`, `casd` those of `casd`, `casd-prompt` and `copy`.
+    numbers of the presets `rasd-*`, `casd` those of `casd`, `casd-prompt` and `copy`. A `Request`
+    may have its own.
 
     Memory and batching: up to `max_batch` sequences run at once. `kv_cache` limits the KV cache in
     bytes: a GPU allocates it at once, by default for `max_batch` + 1 whole contexts and the

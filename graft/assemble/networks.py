@@ -7,7 +7,7 @@ from dataclasses import replace
 from graft.assemble.copies import casd_copies, copy, lookups, rasd_copies, rasd_stored
 from graft.assemble.resources import DraftResources, required
 from graft.draft.combined import (
-    Casd,
+    REQUERY_LEVELS,
     Combined,
     Concurrently,
     Guide,
@@ -22,6 +22,7 @@ from graft.draft.heads.head import BEAMS, EAGLE_NODES, DraftHead, HeadDrafter
 from graft.draft.models.chains import MAX_DEPTH, RAPID_GAMMA, Chains
 from graft.draft.models.growth import ChainGrowth, TreeGrowth
 from graft.draft.models.model import UNCERTAIN_GAIN, DraftModel, ModelDrafter
+from graft.draft.options import Casd
 from graft.draft.pacing.controller import Controller
 from graft.draft.short_context.hierarchical import (
     CheckedGrowth,
@@ -49,7 +50,6 @@ from graft.draft.short_context.streaming import SelfDrafter
 from graft.match.suffix_array import Store
 
 MAGICDEC_GAMMA, TRIFORCE_GAMMA = 3, 6  # of the papers
-REQUERY_LEVELS = 2  # of the draft model's tree that RASD repeats retrieval after
 EAGLE_TREE = TreeGrowth(depth=6, width=10)  # EAGLE-2's numbers, with EAGLE_NODES
 
 

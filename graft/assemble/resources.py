@@ -14,10 +14,11 @@ from graft.assemble.presets import (
     TOKENIZER,
     check_needs,
 )
-from graft.draft.combined import Casd, Guide, Rasd
+from graft.draft.combined import Guide
 from graft.draft.heads.head import DraftHead
 from graft.draft.models.chains import Chains
 from graft.draft.models.model import DraftModel
+from graft.draft.options import Casd, Rasd
 from graft.draft.short_context.short_prompt import Shorten
 from graft.errors import InputError
 from graft.match.pool import Pools

@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from graft.decode.prepared_request import Constraint, PreparedRequest
+from graft.decode.request import Request
 from graft.decode.sequence import Sequence
 from graft.decode.stats import Stats
 from graft.decode.text import Detokenizer, EncodedPrompt, Encoder
-from graft.draft.drafter import DraftContext, Drafter
+from graft.draft.drafter import DraftContext, Drafter, options_of
+from graft.draft.options import DraftOptions
 from graft.errors import ContextLengthError, InputError
 from graft.models.load import LoadedModel
 from graft.sampling import Process, Sampler, choose_seed
@@ -30,6 +32,8 @@ class SequenceBuilder:
         if rows and rows.tokens != encoded.tokens:
             raise InputError("the prepared rows are of another prompt; pass its token ids")
         self._check_length(encoded)
+        options = _draft_options(request)
+        options.check_used(options_of(drafter))
         seed = choose_seed() if request.params.seed is None else request.params.seed
         prepared = replace(
             prepared, request=replace(request, params=replace(request.params, seed=seed))
@@ -38,7 +42,7 @@ class SequenceBuilder:
         for _ in range(request.params.n):
             context = DraftContext(next(self.numbers), encoded.tokens, list(encoded.quotable))
             context.documents, context.prediction = documents, prediction
-            context.salt = request.cache_salt
+            context.salt, context.options = request.cache_salt, options
             sequences.append(self._sequence(prepared, context, drafter, sequences))
         return sequences
 
@@ -84,9 +88,14 @@ class SequenceBuilder:
             stop_when=request.stop_when,
             max_cached=prepared.max_cached,
             constraint=constraint,
-            draft_tokens=request.draft_tokens,
             leader=earlier[0] if earlier else None,
         )
+
+
+def _draft_options(request: Request) -> DraftOptions:
+    return DraftOptions(
+        request.draft_tokens, request.confidence, request.retrieved, request.rasd, request.casd
+    )
 
 
 def _combined(process: Process | None, constraint: Constraint | None) -> Process | None:

@@ -136,6 +136,11 @@ class Engine:
             raise InputError("a shift needs an engine with the verifier rapid or rapid-phat")
         return self._verify.with_shift(shift)
 
+    @property
+    def shift(self) -> Shift | None:
+        """The shift of requests that have none; None for a verifier that does not shift."""
+        return self._verify.shift if isinstance(self._verify, Shifting) else None
+
     def _drafter(self, prepared: PreparedRequest) -> Drafter:
         name = prepared.request.draft or self.default_draft
         drafters = self.drafters if prepared.drafters is None else prepared.drafters

@@ -85,9 +85,11 @@ class DecodeLoop:
             seconds = seconds_by_nodes(
                 self.costs, decoding, rows=rows, prefill=prefill, nodes=most * len(mine)
             )
-            budget = Budget(most, seconds, base_tokens=len(decoding), prefills=prefill > 0)
+            contexts = [decoding[i].context for i in mine]
+            nodes = max(context.max_tokens(most) for context in contexts)
+            budget = Budget(nodes, seconds, base_tokens=len(decoding), prefills=prefill > 0)
             try:
-                proposed = drafter.propose([decoding[i].context for i in mine], budget)
+                proposed = drafter.propose(contexts, budget)
             except Exception as error:  # fails its own sequences, not those of other drafters
                 _fail(error, [decoding[i] for i in mine])
                 continue

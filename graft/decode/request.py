@@ -7,6 +7,7 @@ from typing import TypedDict
 from torch import Tensor
 
 from graft.decode.text import Prompt
+from graft.draft.options import Casd, Rasd
 from graft.sampling import Process, SamplingParams
 from graft.verify.rapid import Shift
 
@@ -20,9 +21,12 @@ class Request:
 
     `draft` names a preset; None is the engine's default. `documents` and `prediction` are texts, or
     their token ids, that the answer may repeat: drafters copy from them, the model does not see
-    them. `draft_tokens` is the maximum of draft tokens per step; None leaves it to the preset.
-    `shift` replaces that of an engine with the verifier `rapid` or `rapid-phat`.
-    Requests with the same `cache_salt` share cached prompt prefixes; others do not.
+    them. Requests with the same `cache_salt` share cached prompt prefixes; others do not.
+
+    `draft_tokens` is the maximum of draft tokens per step; no more are drafted. `confidence`,
+    `retrieved`, `rasd` and `casd` are those of `graft.load` for this request alone, `shift` that of
+    an engine with the verifier `rapid` or `rapid-phat`. None leaves them as they are. A number that
+    the draft does not use is an InputError.
 
     `process(tokens, logits)` returns the logits [V] to sample from, before penalties and filters.
     `stop_when(tokens, logits)` is called after every token and ends the answer when it returns
@@ -40,6 +44,10 @@ class Request:
     draft_tokens: int | None = None
     shift: Shift | None = None
     cache_salt: str = ""
+    confidence: float | None = None
+    retrieved: int | str | None = None
+    rasd: Rasd | None = None
+    casd: Casd | None = None
 
 
 class Options(TypedDict, total=False):

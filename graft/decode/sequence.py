@@ -46,7 +46,6 @@ class Sequence:
     stop_when: StopWhen | None = None
     rows: PreparedRows | None = None
     constraint: Constraint | None = None
-    draft_tokens: int | None = None  # maximum per step
     verify: Verifier | None = None  # None: the engine's
     leader: "Sequence | None" = None
     max_cached: int | None = None  # first tokens to share through the prefix cache; None: all
@@ -136,11 +135,10 @@ class Sequence:
 
     def limit(self, tree: DraftTree) -> DraftTree:
         """The part of a draft tree to score: no deeper than the tokens left (and so within the
-        model's context), no larger than `draft_tokens`, nothing that the constraint forbids. A
-        chain sampled from q keeps forbidden tokens: `verify/chain.py` needs them."""
+        model's context), no larger than the request's maximum, nothing that the constraint
+        forbids. A chain sampled from q keeps forbidden tokens: `verify/chain.py` needs them."""
         tree = shallow(tree, self.tokens_left - 1)
-        if self.draft_tokens is not None:
-            tree = cut(tree, self.draft_tokens)
+        tree = cut(tree, self.context.max_tokens(len(tree)))
         if self.constraint and len(tree) > 1 and tree.probs is None:
             with self.guard():
                 tree = without(tree, self.end_tokens)  # no constraint allows a token after these

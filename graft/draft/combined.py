@@ -10,16 +10,16 @@ that start with one of the draft model's best tokens, and presets joined by + th
 cost.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol, runtime_checkable
 
 from graft.draft.copies.lookup import LookupDrafter
-from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter
+from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, options_of
+from graft.draft.options import MAX_TOP_K
 from graft.draft.pacing.budget import best_by_cost, best_of
-from graft.errors import InputError
 from graft.models.language_model import TargetStep
 from graft.tree.draft_tree import DraftTree
 from graft.tree.fuse import union
@@ -73,6 +73,11 @@ class Combined:
         self, drafters: Sequence[Drafter], *, prune: Prune, schedule: Schedule = one_by_one
     ) -> None:
         self.drafters, self.prune, self.schedule = drafters, prune, schedule
+
+    @property
+    def options(self) -> frozenset[str]:
+        """See TakesOptions."""
+        return options_of(*self.drafters)
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
@@ -130,58 +135,7 @@ class Guide(Drafter, Protocol):
         before any node is cut; as many as the draft gives the root children."""
 
 
-MAX_TOP_K = 10  # the root's children in EAGLE-2's tree
-MAX_BRANCHES, MAX_LENGTH = 16, 32
-
-
-@dataclass(frozen=True, slots=True)
-class Rasd:
-    """RASD's numbers. The paper gives the `length` of a branch only; the others are ours.
-
-    A retrieved branch stays if its first token is among the draft model's `top_k`; above
-    temperature 0 these are ranked with the sampling noise, like the draft model's tree. Prompt
-    lookup retrieves up to `branches`, REST as many nodes as these have. With `requery`, retrieval
-    that finds nothing is repeated after the draft model's best nodes; None: in the prompt, but not
-    in a datastore, as in the paper. Raises InputError for values out of range.
-    """
-
-    top_k: int = MAX_TOP_K
-    branches: int = 4
-    length: int = 8
-    requery: bool | None = None
-
-    def __post_init__(self) -> None:
-        limits = {"top_k": MAX_TOP_K, "branches": MAX_BRANCHES, "length": MAX_LENGTH}
-        _check_numbers("RASD", self, limits)
-
-    @property
-    def nodes(self) -> int:
-        """Maximum of retrieved nodes."""
-        return self.branches * self.length
-
-
-@dataclass(frozen=True, slots=True)
-class Casd:
-    """CASD's numbers, by default the paper's: the longest `matches` of the last tokens are copied,
-    `length` tokens each. Raises InputError for values out of range."""
-
-    matches: int = 2
-    length: int = 10
-
-    def __post_init__(self) -> None:
-        _check_numbers("CASD", self, {"matches": MAX_BRANCHES, "length": MAX_LENGTH})
-
-    @property
-    def nodes(self) -> int:
-        """Maximum of copied nodes."""
-        return self.matches * self.length
-
-
-def _check_numbers(method: str, numbers: Rasd | Casd, limits: Mapping[str, int]) -> None:
-    for name, limit in limits.items():
-        value = getattr(numbers, name)
-        if value not in range(1, limit + 1):
-            raise InputError(f"{method}'s {name} must be between 1 and {limit}, not {value!r}")
+REQUERY_LEVELS = 2  # of the draft model's tree that RASD repeats retrieval after
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +143,14 @@ class GuidedByModel:
     """RASD: keeps the retrieved branches whose first token is among the draft model's `top_k`.
 
     Where retrieval finds nothing, it looks up continuations of the draft model's best nodes: the
-    `width` best of each of the first `levels`. The proposed trees are those of `retrieval` and
-    `model`, in this order.
+    `width` best of each of the first `levels`. A request may have numbers of its own. The proposed
+    trees are those of `retrieval` and `model`, in this order.
     """
 
     retrieval: LookupDrafter
     model: Guide
     top_k: int = MAX_TOP_K
-    levels: int = 2
+    levels: int = REQUERY_LEVELS
     width: int = 3
 
     def __call__(
@@ -208,7 +162,9 @@ class GuidedByModel:
 
     def _fused(self, context: DraftContext, trees: list[DraftTree], nodes: int) -> DraftTree:
         found, drafted = trees
-        likely = self.model.first_tokens(context.sequence)[: self.top_k]
+        own = context.options.rasd
+        top_k = own.top_k if own else self.top_k
+        likely = self.model.first_tokens(context.sequence)[:top_k]
         if not likely:
             return union(found, drafted)
         if len(found) == 1:
@@ -217,8 +173,10 @@ class GuidedByModel:
 
     def _continued(self, context: DraftContext, tree: DraftTree, nodes: int) -> DraftTree:
         """The tree with retrieved continuations of its nodes, of the first level that has any."""
-        paths, whole = tree.paths(), tree
-        for level in range(1, self.levels + 1):
+        paths, whole, levels = tree.paths(), tree, self.levels
+        if (own := context.options.rasd) and own.requery is not None:
+            levels = REQUERY_LEVELS if own.requery else 0
+        for level in range(1, levels + 1):
             in_level = [node for node in range(len(tree)) if len(paths[node]) == level]
             best = sorted(in_level, key=lambda node: -tree.scores[node])[: self.width]
             for node in best:  # their numbers stay: new nodes come after this level

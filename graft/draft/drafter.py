@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
+from graft.draft.options import DraftOptions
 from graft.models.language_model import TargetStep
 from graft.sampling import Sampler
 from graft.tree.draft_tree import DraftTree, root_only
@@ -26,6 +27,7 @@ class DraftContext:
     tokens: list[int] = field(default_factory=list)
     sampler: Sampler | None = None  # samples the target's tokens
     salt: str = ""  # prefixes are shared only with prompts of the same salt
+    options: DraftOptions = DraftOptions()
     unseen: int = 0  # first tokens without features: they came from the prefix cache
     # By source: tokens that a hierarchical drafter verified itself, and those it accepted
     inner_drafted: Counter[str] = field(default_factory=Counter)
@@ -40,6 +42,11 @@ class DraftContext:
     def greedy(self) -> bool:
         """Whether tokens are the most likely ones, not sampled."""
         return self.sampler is None or self.sampler.params.greedy
+
+    def max_tokens(self, limit: int) -> int:
+        """Draft tokens of a step: the request's own maximum, at most `limit`."""
+        own = self.options.max_tokens
+        return limit if own is None else min(limit, own)
 
 
 @dataclass(slots=True)
@@ -124,6 +131,21 @@ class Detachable(Protocol):
 
     def detach(self, sequence: int) -> None:
         """Forget the sequence; a combination keeps its first drafter."""
+
+
+@runtime_checkable
+class TakesOptions(Protocol):
+    """A drafter that uses numbers of a request besides `max_tokens`."""
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The fields of DraftOptions that it uses."""
+
+
+def options_of(*drafters: object) -> frozenset[str]:
+    """The fields of DraftOptions that any of these uses."""
+    found = (each.options for each in drafters if isinstance(each, TakesOptions))
+    return frozenset().union(*found)
 
 
 class DraftersByName(Protocol):

@@ -21,8 +21,9 @@ CHOICES = 64
 class RestIndex(StoreLookup):
     """A TokenIndex over a store; a score is the share of the places with that continuation."""
 
-    def __init__(self, store: Store, *, length: int = LENGTH) -> None:
+    def __init__(self, store: Store, *, length: int = LENGTH, nodes: int = CHOICES) -> None:
         super().__init__(store)
+        self._nodes = min(nodes, CHOICES)
         self._trie = Continuations(PLACES * max(1, len(store.manifest.shards)), length)
         self._work = (np.empty(CHOICES, dtype=np.int32), np.empty(CHOICES, dtype=np.int32))
 
@@ -30,8 +31,8 @@ class RestIndex(StoreLookup):
         """REST's choices, most frequent first; `confidence` is not used."""
         hits = self._store.search(end)
         self._store.count_first(hits, self._trie, max_places=PLACES)
-        fields = np.empty((6, min(limit, CHOICES)), dtype=np.int32)
-        scores = np.empty(min(limit, CHOICES), dtype=np.float32)
+        limit = min(limit, self._nodes)
+        fields, scores = np.empty((6, limit), np.int32), np.empty(limit, np.float32)
         size = _choose(self._trie.arrays, hits.length, self._work, fields, scores)
         return Matches(fields, scores[:size])
 

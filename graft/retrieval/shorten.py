@@ -58,13 +58,15 @@ class Shortener:
         self._joints = Joints.of(tokenizer)
         token_text(tokenizer, ())  # fills the cache of token bytes
 
-    def shorten(self, tokens: Sequence[int], quotable: Sequence[Span]) -> Shortened | None:
+    def shorten(
+        self, tokens: Sequence[int], quotable: Sequence[Span], budget: int | None = None
+    ) -> Shortened | None:
         """The short prompt; None if it cannot be made or would save too little.
 
         `quotable` are the spans of content, the rest is chat template. The query is the prompt's
-        own question.
+        own question. A `budget` of tokens replaces the shortener's.
         """
-        budget = self._budget(len(tokens))
+        budget = self._budget(len(tokens)) if budget is None else budget
         if budget > MAX_SHARE * len(tokens):
             return None
         tokens = list(tokens)

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from graft.draft.options import USED_BY
 from graft.errors import CheckpointError, ContextLengthError, GraftError, InputError
 from graft.models.arena import OutOfRowsError
 from graft.sampling import SamplingParams
@@ -21,7 +22,9 @@ INVALID, DENIED, BUSY, SERVER_ERROR = (
     "rate_limit_error",
     "server_error",
 )
-PARAMETERS = {each.name for each in fields(SamplingParams)}  # messages begin with their names
+# Fields by the names that messages begin with
+PARAMETERS = {each.name: each.name for each in fields(SamplingParams)}
+PARAMETERS |= dict.fromkeys(USED_BY, "speculative")
 SHOWN = 200  # characters of a client's text that an error message repeats
 
 
@@ -56,7 +59,7 @@ def as_api_error(error: BaseException) -> ApiError:
         return ApiError(f"not enough memory for this request: {line}", code="too_large")
     if isinstance(error, InputError):
         first = line.partition(" ")[0]
-        return ApiError(line, param=first if first in PARAMETERS else None)
+        return ApiError(line, param=PARAMETERS.get(first))
     if isinstance(error, CheckpointError):  # the disk is full or cannot be written
         log.error("%s", line)
         return ApiError("the server cannot keep this on disk; see its log", 507, SERVER_ERROR)

@@ -20,6 +20,7 @@ from graft.server.grammar import (
     regex_grammar,
 )
 from graft.server.messages import PreparedChat
+from graft.server.method_numbers import method_numbers
 from graft.server.passages import Passages
 from graft.server.schema import (
     ChatRequest,
@@ -160,8 +161,9 @@ class RequestBuilder:
         grammar = json_grammar(schema) if schema else _grammar(body)
         if grammar and body.ignore_eos:
             raise InputError("ignore_eos cannot be combined with a structured output")
-        method, draft_tokens = self._method(body.speculative)
-        chosen = self.corpora.drafter(tenant, method)
+        speculative = body.speculative or Speculative()
+        chosen = self.corpora.drafter(tenant, self._method(speculative))
+        resources = self.corpora.tenants.drafters(tenant).resources
         texts, prediction = self._texts(body)
         request = Request(
             prompt,
@@ -169,8 +171,8 @@ class RequestBuilder:
             chosen.name,
             texts,
             prediction or None,
-            draft_tokens=draft_tokens,
             cache_salt="\0".join([tenant, body.cache_salt or ""]).strip("\0"),
+            **method_numbers(speculative, chosen.name, resources, self.engine.shift),
         )
         return PreparedRequest(
             request,
@@ -178,19 +180,19 @@ class RequestBuilder:
             drafters=chosen,
         )
 
-    def _method(self, chosen: Speculative | None) -> tuple[str, int | None]:
-        """The preset and the maximum of draft tokens per step. Clients choose among the server's
-        presets only: the name of a datastore is the path of a file."""
-        chosen, default = chosen or Speculative(), self.engine.default_draft
-        if not chosen.enabled or chosen.num_tokens == 0:
-            return "plain", None
+    def _method(self, chosen: Speculative) -> str:
+        """The preset. Clients choose among the server's presets only: the name of a datastore is
+        the path of a file."""
+        if chosen.disabled:
+            return "plain"
+        default = self.engine.default_draft
         method = chosen.method or default
         if method not in (*self.methods, default):
             raise ApiError(
                 f"unknown speculative method {method!r}; choose one of {', '.join(self.methods)}",
                 param="speculative.method",
             )
-        return method, chosen.num_tokens
+        return method
 
     def _texts(self, body: Sampled) -> tuple[list[str], str]:
         texts, prediction = body.texts_to_copy()

@@ -21,6 +21,12 @@ MAX_PAGES = 100_000
 MAX_CORPORA = 64  # named in a request
 MAX_TOKENS = 1 << 20  # of a prompt; the context length is checked later
 Tokens = Annotated[list[int], Field(max_length=MAX_TOKENS)]
+# Numbers of methods that a request cannot set, and what it may send instead
+SERVER_FLAGS = {
+    "gamma": "; send num_tokens, the maximum of draft tokens per step",
+    "verifier": "; send eta, tail or margin",
+    "retriever": "; send retrieved, the tokens that it selects",
+}
 
 
 class Strict(BaseModel):
@@ -58,7 +64,8 @@ class StreamOptions(Strict):
 
 
 class Speculative(Strict):
-    """The drafter: a preset of the server, the maximum of draft tokens per step, or none.
+    """The drafter: a preset of the server, the maximum of draft tokens per step, or none; and the
+    request's own numbers of the method (`server/method_numbers.py`).
 
     With `trace` every choice and chunk has a `trace` (`server/trace.py`), and the metrics have the
     drafted and accepted tokens of every step.
@@ -68,6 +75,33 @@ class Speculative(Strict):
     method: str | None = None
     num_tokens: int | None = Field(default=None, ge=0, le=1024)
     trace: bool = False
+    confidence: float | None = Field(default=None, ge=0, le=1)
+    retrieved: int | str | None = None
+    eta: float | None = Field(default=None, ge=0, le=1000)
+    tail: Literal["drafter", "target"] | None = None
+    margin: float | None = Field(default=None, ge=0, le=1000)
+    rasd_top_k: int | None = Field(default=None, ge=1, le=10)
+    rasd_branches: int | None = Field(default=None, ge=1, le=16)
+    rasd_length: int | None = Field(default=None, ge=1, le=32)
+    rasd_requery: bool | None = None
+    casd_matches: int | None = Field(default=None, ge=1, le=16)
+    casd_length: int | None = Field(default=None, ge=1, le=32)
+
+    @property
+    def disabled(self) -> bool:
+        """Whether nothing is drafted."""
+        return not self.enabled or self.num_tokens == 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_flags(cls, fields: Any) -> Any:  # noqa: ANN401 (any JSON)
+        for name, instead in SERVER_FLAGS.items():
+            if isinstance(fields, dict) and fields.get(name) is not None:
+                raise ApiError(
+                    f"{name} is the same for all requests of a server (--{name}){instead}",
+                    param=f"speculative.{name}",
+                )
+        return fields
 
 
 class Prediction(Strict):

@@ -94,6 +94,10 @@ class Shift:
 class Shifting(Protocol):
     """A verifier that shifts the target's distribution."""
 
+    @property
+    def shift(self) -> Shift:
+        """How far."""
+
     def with_shift(self, shift: Shift) -> Verifier:
         """The same verifier with another shift."""
 

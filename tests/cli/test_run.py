@@ -246,6 +246,7 @@ def test_numbers_of_methods_reach_the_engine(cli, engine):
     assert first["shift"] == graft.Shift(tail="target", margin=2)
     assert second["rasd"] == graft.Rasd(top_k=3, branches=2, length=5, requery=True)
     assert (none["shift"], none["rasd"]) == (graft.Shift(), graft.Rasd())
+    assert none["casd"] == graft.Casd()
     assert none["retrieved"] == "capped"
     assert not {"gamma", "confidence"} & none.keys()
 

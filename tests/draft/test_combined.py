@@ -12,11 +12,9 @@ from tiny import tiny_draft_model, tiny_engine
 from graft.assemble.drafters import make_drafter
 from graft.assemble.resources import DraftResources
 from graft.draft.combined import (
-    Casd,
     Combined,
     Concurrently,
     GuidedByModel,
-    Rasd,
     all_nodes,
     one_by_one,
     within_cost,
@@ -25,6 +23,7 @@ from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
 from graft.draft.models.growth import TreeGrowth
 from graft.draft.models.model import ModelDrafter
+from graft.draft.options import Casd, Rasd
 from graft.draft.pacing.budget import up_to_limit
 from graft.errors import InputError
 from graft.match.copy_index import CopyIndex

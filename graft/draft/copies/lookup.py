@@ -12,7 +12,7 @@ import numpy as np
 from graft.draft.copies.build_tree import tree_of
 from graft.draft.copies.calibration import PRIOR, Calibration
 from graft.draft.copies.texts import SOURCES, Layout, TextSpan, text_spans
-from graft.draft.drafter import Budget, DraftContext
+from graft.draft.drafter import Budget, DraftContext, options_of
 from graft.draft.pacing.budget import Choose
 from graft.match.matches import Matches, TokenIndex
 from graft.models.language_model import TargetStep
@@ -61,7 +61,8 @@ class LookupDrafter:
 
     Acceptance is estimated by `prior` at first and, if `calibrated`, updated by the proposals up to
     the last but one: the last is counted while the next step runs (`update_async`). `spans`
-    are the texts to index; nothing is copied from the output if it is not one of them.
+    are the texts to index; nothing is copied from the output if it is not one of them. A
+    `make_index` that uses numbers of the request names them (see TakesOptions).
     """
 
     def __init__(
@@ -77,6 +78,11 @@ class LookupDrafter:
         self._make_index, self._choose, self._spans = make_index, choose, spans
         self._nodes, self._calibrated, self._prior = nodes, calibrated, prior
         self._texts: dict[int, _Text] = {}
+
+    @property
+    def options(self) -> frozenset[str]:
+        """See TakesOptions."""
+        return options_of(self._make_index)
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""

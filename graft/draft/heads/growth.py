@@ -6,7 +6,7 @@ drops them. The host gets the tokens after the last level only, so the device ne
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -38,6 +38,10 @@ class Beam:
     def depth(self) -> int:
         """Levels, which is also the number of the head's forwards."""
         return len(self.sizes)
+
+    def limited(self, depth: int) -> "Beam":
+        """Its first levels, at most `depth`."""
+        return self if depth >= self.depth else replace(self, sizes=self.sizes[:depth])
 
     @property
     def rows(self) -> list[int]:

@@ -111,8 +111,8 @@ class HeadDrafter:
         self._calibrated = beam is None
         self._states: dict[int, _SequenceState] = {}
         self._experience, self._ranks = Experience(), Ranks()
-        # By sequences and base tokens: the draft, if it saves time, and the trial
-        self._planned: dict[tuple[int, int], tuple[Beam | None, Trial]] = {}
+        # By sequences, nodes and base tokens: the draft, if it saves time, and the trial
+        self._planned: dict[tuple[int, int, int], tuple[Beam | None, Trial]] = {}
         self._started, self._too_slow = 0, False
         self._verified: list[tuple[_SequenceState, DraftTree, list[float], list[int]]] = []
         self._drafts = 0
@@ -133,7 +133,7 @@ class HeadDrafter:
         ready = [each for each in states if each.extent is not None] if budget.nodes else []
         beam = self._beam or self._next_beam(ready, budget) if ready else None
         if beam:
-            self._draft(ready, beam, budget)
+            self._draft(ready, beam.limited(budget.nodes), budget)
         whole = [each.tree or root_only(each.context.root) for each in states]
         return best_of(whole, self._choose, budget)
 
@@ -269,6 +269,6 @@ class HeadDrafter:
         return Text(memory, each.text(first, first + taken), features[:taken])
 
 
-def _plan_key(ready: list[_SequenceState], budget: Budget) -> tuple[int, int]:
-    """Sequences, and the step's tokens without the head's draft, in halves."""
-    return len(ready), round(2 * budget.base_tokens)
+def _plan_key(ready: list[_SequenceState], budget: Budget) -> tuple[int, int, int]:
+    """Sequences, nodes of a tree, and the step's tokens without the head's draft, in halves."""
+    return len(ready), budget.nodes, round(2 * budget.base_tokens)

@@ -97,6 +97,8 @@ class ShapeChooser:
             nodes = -np.sort(-np.concatenate([nodes, probabilities]))
             if level + 1 not in DEPTHS:
                 continue
+            if level + 1 > budget.nodes:  # a tree of n nodes has at most n levels
+                break
             expected = self._expected(nodes, drafting, sequences, budget)
             if expected.rate <= best[1].rate:
                 break

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from graft.draft.models.growth import ChainGrowth
 from graft.draft.models.model import DraftModel, ModelDrafter
+from graft.draft.options import check_confidence
 from graft.errors import InputError
 
 MAX_DEPTH = 8  # of a chain whose depth the cost model chooses
@@ -24,8 +25,7 @@ class Chains:
     def __post_init__(self) -> None:
         if self.gamma is not None and not 1 <= self.gamma <= MAX_GAMMA:
             raise InputError(f"gamma must be between 1 and {MAX_GAMMA}, not {self.gamma}")
-        if not 0 <= self.confidence <= 1:
-            raise InputError(f"confidence must be between 0 and 1, not {self.confidence}")
+        check_confidence(self.confidence)
 
     def drafter(self, draft_model: DraftModel, *, min_gain: float = 0.0) -> ModelDrafter:
         """A drafter with such chains; see ModelDrafter for `min_gain`."""

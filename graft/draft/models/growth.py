@@ -26,7 +26,8 @@ ScoreOnDevice = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class ChainGrowth:
-    """One token after another, at most `depth`; ends at the first below `confidence`.
+    """One token after another, at most `depth`; ends at the first below `confidence`. A request may
+    have its own numbers for both.
 
     The chain's rows stay in the cache, so accepted tokens are not computed again. `sampled` chains
     carry q, and so must not be pruned by their tokens.
@@ -36,15 +37,24 @@ class ChainGrowth:
     confidence: float = 0.0
     sampled: bool = False
     keeps_root = True  # whether the root's row stays in the cache from level to level
+    options = frozenset({"confidence"})  # see TakesOptions
 
     @property
     def scratch(self) -> int:
         """Rows that the draft tokens of a sequence need at most."""
         return self.depth
 
+    def levels_left(self, draft: PartialDraft) -> int:
+        """Levels that the draft may get at most."""
+        return draft.cache.context.max_tokens(self.depth) - draft.depth
+
     def can_grow(self, draft: PartialDraft) -> bool:
         """Whether the draft may get another level."""
-        return draft.depth < self.depth and draft.token_probs[-1] >= self.confidence
+        return self.levels_left(draft) > 0 and draft.token_probs[-1] >= self._confidence(draft)
+
+    def _confidence(self, draft: PartialDraft) -> float:
+        own = draft.cache.context.options.confidence
+        return self.confidence if own is None else own
 
     def rows(self, draft: PartialDraft) -> int:
         """Rows of the next level's forward."""
@@ -63,7 +73,8 @@ class ChainGrowth:
     def grows_ahead(self, drafts: Sequence[PartialDraft]) -> bool:
         """Whether `extend` can add several levels at once to these drafts."""
         samplers = [draft.cache.context.sampler for draft in drafts]
-        return not self.confidence and all(each is None or each.stateless for each in samplers)
+        certain = not any(map(self._confidence, drafts))
+        return certain and all(each is None or each.stateless for each in samplers)
 
     def extend(
         self, drafts: Sequence[PartialDraft], logits: Tensor, levels: int, score: ScoreOnDevice
@@ -107,15 +118,20 @@ class TreeGrowth:
     width: int
     keeps_root = False
     sampled = False
+    options = frozenset[str]()
 
     @property
     def scratch(self) -> int:
         """See ChainGrowth."""
         return 1 + self.width * self.depth
 
+    def levels_left(self, draft: PartialDraft) -> int:
+        """See ChainGrowth. A tree of n nodes has at most n levels."""
+        return draft.cache.context.max_tokens(self.depth) - draft.depth
+
     def can_grow(self, draft: PartialDraft) -> bool:
         """See ChainGrowth."""
-        return draft.depth < self.depth
+        return self.levels_left(draft) > 0
 
     def rows(self, draft: PartialDraft) -> int:
         """See ChainGrowth."""

@@ -90,6 +90,11 @@ class ModelDrafter:
         self._experience = Experience()
         self._prefill_credit = 0.0  # seconds that the prefill of a trial may cost
 
+    @property
+    def options(self) -> frozenset[str]:
+        """See TakesOptions."""
+        return self._growth.options
+
     def start(self, context: DraftContext) -> None:
         """See Drafter. Nothing is drafted before the prompt is prefilled."""
         trust = Trust(self._experience)
@@ -181,7 +186,7 @@ class ModelDrafter:
     def _levels_ahead(self, growing: list[PartialDraft], costs: Costs) -> int:
         """Levels to grow before the host looks at the tokens: more than one where the device works
         asynchronously."""
-        left = self._growth.depth - max(draft.depth for draft in growing)
+        left = min(self._growth.levels_left(draft) for draft in growing)
         if left < 2 or not (self._model.asynchronous and self._growth.grows_ahead(growing)):
             return 1
         acceptance = sum(draft.trust.expected_rate for draft in growing) / len(growing)

@@ -18,7 +18,15 @@ from typing import Protocol
 
 import numpy as np
 
-from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, UpdatesAsync, by_drafter
+from graft.draft.drafter import (
+    Budget,
+    Detachable,
+    DraftContext,
+    Drafter,
+    UpdatesAsync,
+    by_drafter,
+    options_of,
+)
 from graft.draft.pacing.estimator import MIN_STEPS, Arm, Estimator, Measured
 from graft.draft.pacing.step_timer import StepSample, StepTimer
 from graft.models.language_model import TargetStep
@@ -81,6 +89,11 @@ class Controller:
         # lookups have not started: where they cannot be afforded, texts are not indexed
         self._unseen: dict[int, list[TargetStep]] = {}
         self._waiting: dict[int, DraftContext] = {}
+
+    @property
+    def options(self) -> frozenset[str]:
+        """See TakesOptions."""
+        return options_of(self._lookup, self._model)
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""

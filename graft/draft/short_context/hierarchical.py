@@ -54,7 +54,7 @@ class CheckedGrowth(ChainGrowth):
 
     def rows(self, draft: PartialDraft) -> int:
         """See ChainGrowth. An upper bound: the fast drafter's tree is not known yet."""
-        return 1 + min(self.nodes, self.depth - draft.depth - 1)
+        return 1 + min(self.nodes, self.levels_left(draft) - 1)
 
     def score(self, model: LanguageModel, drafts: Sequence[PartialDraft]) -> Tensor:
         """See ChainGrowth."""
@@ -84,7 +84,7 @@ class CheckedGrowth(ChainGrowth):
         for draft in drafts:
             path, context = chains[id(draft)], draft.cache.context
             found = self.propose_after(context, path, self.nodes) if path else next(first)
-            trees.append(shallow(found, self.depth - draft.depth - 1))
+            trees.append(shallow(found, self.levels_left(draft) - 1))
         return trees
 
 

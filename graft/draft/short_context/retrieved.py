@@ -41,11 +41,10 @@ class Retrieval:
 
         return retriever(self._name)
 
-    def budget(self, length: int) -> int:
-        """Tokens of the short version of a prompt of this length."""
-        if isinstance(self._budget, str):
-            return BUDGETS[self._budget](length)
-        return self._budget
+    def budget(self, length: int, own: int | str | None = None) -> int:
+        """Tokens of the short version of a prompt of this length; `own` is the request's budget."""
+        budget = self._budget if own is None else own
+        return BUDGETS[budget](length) if isinstance(budget, str) else budget
 
     def with_tokenizer(self, tokenizer: Any) -> Shorten | None:  # noqa: ANN401
         """Shortens a model's prompts; None for a tokenizer without offsets."""
@@ -60,13 +59,17 @@ class _Shortening:
         self._kept: OrderedDict[bytes, list[int] | None] = OrderedDict()
 
     def __call__(
-        self, tokens: Sequence[int], quotable: Sequence[tuple[int, int]]
+        self,
+        tokens: Sequence[int],
+        quotable: Sequence[tuple[int, int]],
+        own: int | str | None = None,
     ) -> list[int] | None:
-        key = _key(tokens, quotable)
+        budget = min(self._retrieval.budget(len(tokens), own), len(tokens))
+        key = _key([budget, *tokens], quotable)
         try:
             short = self._kept.pop(key)  # drafters of other presets may run at the same time
         except KeyError:
-            shortened = self._shortener.shorten(tokens, quotable)
+            shortened = self._shortener.shorten(tokens, quotable, budget)
             short = shortened.tokens if shortened else None
         self._kept[key] = short
         if len(self._kept) > MAX_KEPT:
@@ -77,7 +80,7 @@ class _Shortening:
     def _shortener(self) -> "Shortener":
         from graft.retrieval.shorten import Shortener
 
-        return Shortener(self._tokenizer, self._retrieval.retriever, self._retrieval.budget)
+        return Shortener(self._tokenizer, self._retrieval.retriever)
 
 
 def _key(tokens: Sequence[int], quotable: Sequence[tuple[int, int]]) -> bytes:

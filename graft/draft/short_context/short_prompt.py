@@ -15,7 +15,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, by_drafter
+from graft.draft.drafter import (
+    Budget,
+    Detachable,
+    DraftContext,
+    Drafter,
+    by_drafter,
+    options_of,
+)
 from graft.draft.models.cost_model import CostModel
 from graft.draft.models.model import DraftModel, ModelDrafter
 from graft.draft.pacing.trust import FIRST_RATE
@@ -30,9 +37,10 @@ MIN_PROMPT = 1024  # tokens: to shorten a shorter prompt takes as long as its pr
 SHORT_RATIO = 4  # a long prompt has at least about this many times the tokens of its short version
 
 
-# (long prompt, its spans of content) -> a short prompt with the same last tokens. None: the prompt
-# is not worth shortening, such as one without tokens. Called on a thread of its own.
-Shorten = Callable[[Sequence[int], Sequence[tuple[int, int]]], list[int] | None]
+# (long prompt, its spans of content, the request's own budget if any) -> a short prompt with the
+# same last tokens. None: the prompt is not worth shortening, such as one without tokens. Called on
+# a thread of its own.
+Shorten = Callable[[Sequence[int], Sequence[tuple[int, int]], int | str | None], list[int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +66,21 @@ class ShortContextDrafter:
 
     def preload(self) -> "ShortContextDrafter":
         """Load what shortening needs, before the first prompt."""
-        self._executor.submit(self._prompts.shorten, (), ())
+        self._executor.submit(self._prompts.shorten, (), (), None)
         return self
+
+    @property
+    def options(self) -> frozenset[str]:
+        """See TakesOptions."""
+        return self._drafter.options | {"retrieved"}
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
         if len(context.prompt) < self._prompts.min_tokens:
             self._start_whole(context)
         else:
-            future = self._executor.submit(self._prompts.shorten, context.prompt, context.quotable)
-            self._pending[context.sequence] = future
+            given = context.prompt, context.quotable, context.options.retrieved
+            self._pending[context.sequence] = self._executor.submit(self._prompts.shorten, *given)
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
@@ -131,6 +144,11 @@ class ByPromptLength:
     def __init__(self, long: Drafter, short: Drafter, *, min_tokens: int) -> None:
         self._long, self._short, self._min_tokens = long, short, min_tokens
         self._chosen: dict[int, Drafter] = {}
+
+    @property
+    def options(self) -> frozenset[str]:
+        """See TakesOptions."""
+        return options_of(self._long, self._short)
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""

@@ -7,9 +7,10 @@ from tiny import VOCABULARY, tiny_draft_model, tiny_engine
 from graft import SamplingParams
 from graft.assemble.drafters import make_drafter
 from graft.assemble.resources import DraftResources
-from graft.draft.combined import Combined, Concurrently, GuidedByModel, Rasd
+from graft.draft.combined import Combined, Concurrently, GuidedByModel
 from graft.draft.copies.lookup import LookupDrafter
 from graft.draft.drafter import Budget, DraftContext, NoDraft
+from graft.draft.options import Rasd
 from graft.draft.pacing.budget import best_by_cost, up_to_limit
 from graft.match.rest import RestIndex
 from graft.match.store_build import StoreWriter, begin_store

@@ -13,9 +13,9 @@ def shortened(monkeypatch):
     """The prompts that were shortened."""
     seen, shorten = [], Shortener.shorten
 
-    def watched(shortener, tokens, quotable):
+    def watched(shortener, tokens, *more):
         seen.append(list(tokens))
-        return shorten(shortener, tokens, quotable)
+        return shorten(shortener, tokens, *more)
 
     monkeypatch.setattr(Shortener, "shorten", watched)
     return seen

@@ -98,9 +98,9 @@ def real_threads(monkeypatch):
 def test_steps_do_not_wait_for_the_short_prompt(draft_model):
     go = threading.Event()
 
-    def slowly(tokens, quotable):
+    def slowly(tokens, *_):
         assert go.wait(60)
-        return ends_only(tokens, quotable)
+        return ends_only(tokens)
 
     drafter = ShortContextDrafter(inner(draft_model), Prompts(slowly))
     first, second = context_of(), context_of(sequence=1)
@@ -132,7 +132,7 @@ def test_prompts_that_are_not_shortened(draft_model, why, whole):
     """Another model drafts with the whole prompt, the target not at all."""
     calls = []
 
-    def never(tokens, quotable):
+    def never(tokens, *_):
         calls.append(tokens)
 
     drafter = ShortContextDrafter(
@@ -148,7 +148,7 @@ def test_prompts_that_are_not_shortened(draft_model, why, whole):
 
 
 def test_failing_retriever_is_logged_and_nothing_is_drafted(caplog):
-    def broken(tokens, quotable):
+    def broken(tokens, *_):
         raise OSError("no index")
 
     engine = tiny_engine(shorten=broken)
@@ -223,7 +223,7 @@ def test_requests_do_not_wait_for_a_drafters_prefill():
     """The second prompt begins like the first one's short prompt, and is prefilled itself."""
     prompt = [5 + i % 90 for i in range(1500)]
 
-    def cut(tokens, quotable):
+    def cut(tokens, *_):
         return [*tokens[:600], *range(60, 100)]
 
     engine = tiny_engine(shorten=cut, own_costs=StepCosts((128,), (1, 64), ((9.0, 9.9),)))
@@ -259,7 +259,7 @@ def test_next_chat_turn_finds_the_short_prompt_cached():
     """The same passages, then the answer and the next question: only these are new."""
     passages = LONG[:700]
 
-    def same_passages(tokens, quotable):
+    def same_passages(tokens, *_):
         return [*passages, *tokens[1100:]]
 
     engine = tiny_engine(shorten=same_passages, chains=Chains(gamma=4))
@@ -474,7 +474,7 @@ def test_drafters_prefix_cache_uses_the_salt(draft):
     draft_model = tiny_draft_model()
     engine = tiny_engine(
         draft_model=draft_model if draft == "sd" else None,
-        shorten=lambda tokens, _: tokens[-600:],
+        shorten=lambda tokens, *_: tokens[-600:],
     )
     reads = draft_model.model if draft == "sd" else engine.model
     reads.prefixes.use(max_rows=1 << 14)
@@ -537,7 +537,7 @@ def check_second_and_third_token(draft, chains, constraint=None, temperature=1.5
     engine = tiny_engine(
         tiny_network(vocab=vocabulary),
         draft_model=draft_model,
-        shorten=lambda tokens, _: tokens[-12:],
+        shorten=lambda tokens, *_: tokens[-12:],
         chains=chains,
         verify=make_verifier("rejection", Shift()),
         own_costs=costs_of(0.0005),  # below the draft model's, so the target drafts for itself
