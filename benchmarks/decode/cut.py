@@ -47,7 +47,7 @@ class Cutter:
 
     def bounds(self, prompt: Prompt) -> tuple[int, int]:
         """Its tokens with nothing and with all of its document, give or take one at the seams."""
-        shortest = len(self.tokens(_with_document(prompt, GAP)))
+        shortest = len(self.tokens(with_document(prompt, GAP)))
         if not prompt.document:
             return shortest, shortest
         return shortest, shortest + len(self._spans(prompt.document)) - len(self._spans(GAP))
@@ -56,7 +56,7 @@ class Cutter:
         """Its token ids, at most `max_tokens`; None if it cannot be so short."""
         shortest, whole = self.bounds(prompt)
         if whole <= max_tokens:
-            tokens = self.tokens(_with_document(prompt, prompt.document))
+            tokens = self.tokens(with_document(prompt, prompt.document))
             if len(tokens) <= max_tokens:
                 return tokens
         kept = min(max_tokens - shortest, len(self._spans(prompt.document)) - 1)
@@ -73,7 +73,7 @@ class Cutter:
         first, last = (kept + 1) // 2, kept // 2
         head = document[: spans[first - 1][1]]
         tail = document[spans[-last][0] :] if last else ""
-        return _with_document(prompt, f"{head.rstrip()}{GAP}{tail.lstrip()}")
+        return with_document(prompt, f"{head.rstrip()}{GAP}{tail.lstrip()}")
 
     def _spans(self, text: str) -> np.ndarray:
         """[tokens, 2] where in the text each of its tokens begins and ends."""
@@ -101,7 +101,7 @@ def planted(document: str, plants: tuple[Planted, ...]) -> str:
     return BETWEEN.join(parts)
 
 
-def _with_document(prompt: Prompt, document: str) -> Content:
+def with_document(prompt: Prompt, document: str) -> Content:
     """A prompt's content with another text in its document's place, and what is planted there."""
     if not prompt.document:
         return prompt.content

@@ -1,17 +1,18 @@
 """Presets of Graft with a verifier of their own, and prompts that retrieval shortens.
 
 PRESET@VERIFIER or PRESET@VERIFIER:ETA loads the preset with that verifier, as in `sd@rejection` or
-`rapid@rapid:20`; PRESET@RATE dials the acceptance rate (`dial.py`). `rag` decodes plainly from a
-prompt that retrieval has shortened (RAPID's row "RAG", the alternative to a long context),
-`rag+copy` drafts from it too.
+`rapid@rapid:20`; PRESET@RATE dials the acceptance rate (`dial.py`), PRESET-unrelated retrieves from
+another document (`unrelated.py`). `rag` decodes plainly from a prompt that retrieval has shortened
+(RAPID's row "RAG", the alternative to a long context), `rag+copy` drafts from it too.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.decode.dial import AnswerKey, answer_key, dialled_drafter, rate_of
+from benchmarks.decode.unrelated import SUFFIX, related, unrelated_drafter
 from benchmarks.likelihood import log_likelihood
 from graft.assemble.presets import VERIFIERS
 from graft.bench.decoding import INEXACT
@@ -20,6 +21,9 @@ from graft.bench.variants import GRAFT, Variant, preset
 from graft.decode.engine import Engine
 from graft.draft.short_context.retrieved import Retrieval
 from graft.errors import InputError
+
+if TYPE_CHECKING:
+    from benchmarks.decode.encode import Workload
 
 RAG = "rag"
 WALK = "walk"
@@ -40,6 +44,7 @@ def graft_variant(name: str) -> Variant:
         )
     if eta and not eta.replace(".", "", 1).isdigit():
         raise InputError(f"{name!r}: behind the colon comes eta, such as 20")
+    related(method)
     found = replace(preset(method, verifier), name=name, drafts=method not in ("plain", RAG))
     if shortens(method):
         found = replace(found, exactness=INEXACT)
@@ -52,8 +57,9 @@ def shortens(method: str) -> bool:
 
 
 def preset_of(method: str) -> str:
-    """The draft preset: `copy` of `rag+copy`, `plain` of `rag`, `sd` of `sd@0.8`."""
-    method = method.partition("@")[0]
+    """The draft preset: `copy` of `rag+copy`, `plain` of `rag`, `sd` of `sd@0.8`, `rapid` of
+    `rapid-unrelated`."""
+    method = related(method.partition("@")[0])
     return method.partition("+")[2] or "plain" if shortens(method) else method
 
 
@@ -62,7 +68,7 @@ class SuiteEngine(GraftEngine):
 
     `retrieval` shortens their prompts. A `gold` field of a request asks for likelihoods. With
     `prefill_first` and a prefix cache the prompts are prefilled before they are timed, so that
-    decoding alone is measured.
+    decoding alone is measured. `workload` has the documents of other prompts, for PRESET-unrelated.
     """
 
     def __init__(
@@ -72,8 +78,10 @@ class SuiteEngine(GraftEngine):
         *,
         retrieval: Retrieval | None = None,
         prefill_first: bool = False,
+        workload: "Workload | None" = None,
     ) -> None:
         super().__init__(engine)
+        self._workload = workload
         self.about["settings"] |= settings or {}
         self._prefill_first = prefill_first
         # Not the drafters' own, which keeps short prompts: retrieval is timed here
@@ -102,6 +110,8 @@ class SuiteEngine(GraftEngine):
             return {"log_likelihoods": found}
         if rate_of(request["method"]) is not None:
             self._prepare_dial(request)
+        if request["method"].endswith(SUFFIX):
+            self._prepare_unrelated(request["method"])
         if self._prefill_first:
             super().ask(self._prefilling(request))
         answer = super().ask(request)
@@ -118,6 +128,14 @@ class SuiteEngine(GraftEngine):
         if any(self._max_tokens.get(key, 0) < request["max_tokens"] for key in _keys(request)):
             plain = {**request, "method": "plain"}
             self._keep(plain, super().ask(plain))
+
+    def _prepare_unrelated(self, name: str) -> None:
+        drafters, workload = self.engine.drafters, self._workload
+        if name not in drafters:
+            if workload is None:
+                raise InputError(f"{name!r} needs the documents of a suite: benchmarks decode")
+            made = self.engine.exclusive(lambda: unrelated_drafter(name, drafters, workload))
+            drafters[name] = made
 
     def _keep(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
         for key, tokens in zip(_keys(request), answer["token_ids"], strict=True):

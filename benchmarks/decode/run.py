@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.decode.encode import Workload, encode
 from benchmarks.decode.gold import Likelihoods
-from benchmarks.decode.graft_variants import SuiteEngine
+from benchmarks.decode.graft_variants import SuiteEngine, preset_of
 from benchmarks.decode.settings import DecodeSettings
 from benchmarks.settings import load_arguments
 from benchmarks.suites.task import Prompt, chat, read_suite, select
@@ -44,7 +44,7 @@ def run(settings: DecodeSettings, file: ResultFile, progress: Progress) -> bool:
     workload = encode(checkpoint.folder, chosen, settings)
     for note in workload.notes:
         progress.say(note)
-    with backends(settings, checkpoint, workload.max_model_len) as running:
+    with backends(settings, checkpoint, workload) as running:
         measurements = list(_measurements(settings, running, workload, progress))
         loop = Loop(
             file,
@@ -157,6 +157,7 @@ class Backends:
     dtype: str
     running: dict[str, Backend] = field(default_factory=dict)
     workers: list[Worker] = field(default_factory=list)
+    workload: Workload | None = None
 
     def get(self, variant: Variant) -> Backend:
         """The running engine of a variant."""
@@ -190,7 +191,7 @@ class Backends:
             dtype=self.dtype,
             device=self.device,
             context_length=settings.context_length,
-            draft="auto" if verifier == "walk" else variant.method,
+            draft="auto" if verifier == "walk" else preset_of(variant.method),
             verifier=verifier,
             **options,
         )
@@ -198,8 +199,13 @@ class Backends:
         about = {"threads": settings.cores, "verifier": verifier, "eta": eta}
         about |= {"draft_model": settings.draft_model, "prefix_cache": options["prefix_cache"]}
         retrieval = Retrieval(options["retriever"], options["retrieved"])
-        first = bool(options["prefix_cache"])
-        return SuiteEngine(engine, about, retrieval=retrieval, prefill_first=first)
+        return SuiteEngine(
+            engine,
+            about,
+            retrieval=retrieval,
+            prefill_first=bool(options["prefix_cache"]),
+            workload=self.workload,
+        )
 
     def _options(self) -> WorkerOptions:
         settings = self.settings
@@ -221,11 +227,12 @@ class Backends:
 
 @contextmanager
 def backends(
-    settings: DecodeSettings, checkpoint: Checkpoint, max_model_len: int = 0
+    settings: DecodeSettings, checkpoint: Checkpoint, workload: Workload | None = None
 ) -> Iterator[Backends]:
     """Engines that end with the block; `dtype` auto is what Graft chooses."""
     device = settings.device if settings.device != "auto" else find_device("auto").type
-    found = Backends(settings, checkpoint, max_model_len, device, settings.dtype)
+    max_model_len = workload.max_model_len if workload else 0
+    found = Backends(settings, checkpoint, max_model_len, device, settings.dtype, workload=workload)
     if settings.dtype == "auto":
         found.get(next(each for each in settings.variants() if each.name in settings.drafts))
     if settings.engines and found.dtype not in DTYPES and not settings.drafts:
