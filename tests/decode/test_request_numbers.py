@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from daily import daily
+from late import Late
 from lossless_bench import Bench
 from short_prompts import ends_only
 from tiny import tiny_draft_model, tiny_engine, tiny_network
@@ -13,12 +14,14 @@ from tiny_heads import tiny_head
 
 from graft.assemble.drafters import make_drafter
 from graft.assemble.loading import make_verifier
+from graft.assemble.networks import triforce
 from graft.assemble.resources import DraftResources
 from graft.decode.request import Request
 from graft.draft.drafter import Budget, DraftContext
 from graft.draft.heads.growth import LaunchedGrowth
 from graft.draft.models.chains import Chains
 from graft.draft.options import Casd, DraftOptions, Rasd
+from graft.draft.short_context.kv_selection import Chunks
 from graft.errors import InputError
 from graft.models.language_model import LanguageModel
 from graft.sampling import SamplingParams
@@ -71,8 +74,8 @@ def test_numbers_never_change_the_text(bench, draft, numbers, params):
     assert max(result.stats.per_step_drafted) <= numbers.get("draft_tokens", 91)
 
 
-@pytest.mark.parametrize(("draft", "most"), [("sd", 10), ("rapid", 10), ("magicdec", 3)])
-def test_the_draft_model_runs_no_further_than_the_draft_tokens(draft, most, monkeypatch):
+@pytest.mark.parametrize("draft", ["sd", "rapid", "magicdec"])
+def test_the_draft_model_runs_no_further_than_the_draft_tokens(draft, monkeypatch):
     """One forward for each draft token, a few of the prefill, and in magicdec the step's own."""
     model = None if draft == "magicdec" else tiny_draft_model(cost=0.05)
     engine = tiny_engine(draft_model=model, shorten=ends_only, chains=FIXED)
@@ -88,7 +91,7 @@ def test_the_draft_model_runs_no_further_than_the_draft_tokens(draft, most, monk
         seen.clear()
         result = engine.generate(Request(LONG, GREEDY, draft, draft_tokens=limit))
         forwards[limit] = seen.count(drafting) / result.stats.steps - (model is None)
-        assert max(result.stats.per_step_drafted) == (limit or most)
+        assert max(result.stats.per_step_drafted) == (limit or FIXED.gamma)
     assert forwards[2] < 3 < forwards[None]
 
 
@@ -106,13 +109,26 @@ def test_a_head_grows_no_deeper_than_the_draft_tokens(bench, monkeypatch):
         assert depths == expected
 
 
-def test_requests_of_a_batch_keep_their_own_numbers(bench):
-    numbers = [{}, {"draft_tokens": 2}, {"confidence": 1.0}]
-    requests = [Request(SHORT, GREEDY, "sd", **each) for each in numbers]
-    whole, few, unsure = bench.engine.generate(requests)
-    assert whole.token_ids == few.token_ids == unsure.token_ids
-    drafted = [max(each.stats.per_step_drafted) for each in (whole, few, unsure)]
-    assert drafted == [10, 2, 1]
+@pytest.mark.parametrize("wrap", [lambda forward: forward, Late], ids=["synchronous", "late"])
+def test_requests_of_a_batch_keep_their_own_numbers(wrap):
+    engine = tiny_engine(draft_model=tiny_draft_model(wrap=wrap), chains=FIXED)
+    numbers = [{}, {"draft_tokens": 2}, {"draft_tokens": 0}, {"confidence": 1.0}]
+    for given in (numbers, numbers[:3]):
+        results = engine.generate([Request(SHORT, GREEDY, "sd", **each) for each in given])
+        assert all(each.token_ids == results[0].token_ids for each in results)
+        drafted = [max(each.stats.per_step_drafted) for each in results]
+        assert drafted == [10, 2, 0, 1][: len(given)]
+
+
+def test_hierarchical_drafts_keep_to_the_requests_numbers(bench):
+    drafters = bench.engine.drafters
+    drafters["small triforce"] = triforce(drafters.resources, Chunks(budget=64, size=8))
+    numbers = [{}, {"draft_tokens": 0}, {"draft_tokens": 2}]
+    results = bench.engine.generate(
+        [Request(LONG, GREEDY, "small triforce", **each) for each in numbers]
+    )
+    assert [each.token_ids for each in results] == [results[0].token_ids] * 3
+    assert [max(each.stats.per_step_drafted) for each in results] == [FIXED.gamma, 0, 2]
 
 
 def test_eta_of_a_request_changes_what_is_accepted():

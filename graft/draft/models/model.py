@@ -107,7 +107,8 @@ class ModelDrafter:
             each.clear_draft()
         if budget.nodes:
             depth, scratch = self._growth.depth, self._growth.scratch
-            self._draft([each for each in states if each.cache.prepare(depth, scratch)], budget)
+            wanted = [each for each in states if each.cache.context.max_tokens(depth)]
+            self._draft([each for each in wanted if each.cache.prepare(depth, scratch)], budget)
         for each in states:
             each.tree = each.draft.tree() if each.draft else None
         whole = [
