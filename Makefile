@@ -67,12 +67,16 @@ $(COMPILED): $(KERNELS)
 
 # Before the tests, as each of their processes would compile it.
 $(COMPILED_FOR_TESTS): $(KERNELS)
-	@echo "setup: compiling the kernels of both dtypes and of datastores"
-	@$(BIN)/python -c "from graft.match.store_warm_up import compile_all; compile_all()" & stores=$$!; \
-	$(call LOAD,bf16) && $(call LOAD,fp32) && wait $$stores
+	@echo "setup: compiling the kernels of all dtypes and of datastores"
+	@{ $(BIN)/python -c "from graft.match.store_warm_up import compile_all; compile_all()" && \
+	$(call LOAD,fp16) && $(call LOAD,int8); } & others=$$!; \
+	$(call LOAD,bf16) && $(call LOAD,fp32) && $(call LOAD,fp32,bf16) && wait $$others
 	@touch $@
 
-LOAD = $(BIN)/python -c "from graft.models.load import load_model; load_model('$(MODEL)', dtype='$(1)')"
+LOAD = $(BIN)/python -c "from graft.models.load import load_model; \
+  from graft.tree.draft_tree import chain; \
+  model = load_model('$(MODEL)', dtype='$(1)', kv_cache_dtype='$(or $(2),auto)').model; \
+  model.score([model.open(4)], [chain([0, 1])])"
 
 demo: setup
 	$(BIN)/graft run "List the equipment that the Contractor maintains." \
