@@ -135,7 +135,7 @@ class Detachable(Protocol):
 
 @runtime_checkable
 class TakesOptions(Protocol):
-    """A drafter that uses numbers of a request besides `max_tokens`."""
+    """A drafter that uses numbers of a request other than `max_tokens`."""
 
     @property
     def options(self) -> frozenset[str]:

@@ -4,8 +4,8 @@ A conservative bandit over three arms. Each step goes to the arm with the best e
 (`estimator.py`). Another arm is explored only while its account covers the expected loss. An
 account earns a share of the plain decoding time and what the arm's steps save, up to a cap. So the
 time of all steps stays below (1 + ALPHA) x the time of plain decoding + a constant, whatever the
-text (tests/draft/pacing/test_controller.py). While no arm can be afforded the controller sleeps:
-steps are plain, run ahead, and cost no bookkeeping.
+text (tests/draft/pacing/test_controller.py). Drafting is disabled until an arm can be afforded:
+these steps are plain, run ahead, and cost no bookkeeping.
 
 The cost table (`models/step_costs.py`) limits the nodes of a single draft; the controller adds what
 the table cannot know: host time, a busy machine, drafts that are rejected more often than expected.
@@ -81,7 +81,7 @@ class Controller:
         self._arm: Arm | None = None  # of the next step; None: not decided
         self._budget = Budget(0, np.ones(1))  # of the last step with drafts
         self._plain_seconds = inf  # of the last step without them, by the table
-        self._asleep = 0  # steps until an arm can be afforded: plain ones, of which nothing is kept
+        self._disabled_steps = 0  # until an arm can be afforded: plain, and not measured
         self._ahead = False  # whether a plain step started before the tokens of the last arrived
         self._last: Arm | None = None  # arm of the last step, if it had the same sequences
         self._attached: set[int] = set()  # sequences that the model follows
@@ -97,10 +97,10 @@ class Controller:
 
     def start(self, context: DraftContext) -> None:
         """See Drafter."""
-        if self._asleep and self._kind and context.greedy != self._kind[1]:
+        if self._disabled_steps and self._kind and context.greedy != self._kind[1]:
             self._waiting[context.sequence] = context
             return
-        self._asleep = 0
+        self._disabled_steps = 0
         if self._attaches(context):
             self._attached.add(context.sequence)
         elif not self._affords(Arm.LOOKUP, self._decoding):
@@ -110,10 +110,10 @@ class Controller:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
-        if self._asleep and self._kind and self._kind[0] == _size(contexts):
+        if self._disabled_steps and self._kind and self._kind[0] == _size(contexts):
             self.skip()
             return [root_only(context.root) for context in contexts]
-        self._asleep = 0
+        self._disabled_steps = 0
         self._switch_to(contexts, prefills=budget.prefills)
         arm = self._decide() if self._arm is None else self._arm
         self._arm, self._ahead = None, False
@@ -137,7 +137,7 @@ class Controller:
         """See RunsAhead: a plain step after a plain step, if no model follows the sequences. A step
         with lookups after one that found nothing, too, if they find nothing now: a copy that begins
         is drafted one token later, and steps without copies take no longer than plain ones."""
-        if self._asleep:
+        if self._disabled_steps:
             return True
         same = [context.sequence for context in contexts] == self._sequences
         decodes = self._estimator is self._decoding
@@ -150,33 +150,33 @@ class Controller:
 
     def skip(self) -> None:
         """See RunsAhead. The step counts from the arrival of the tokens before it."""
-        if self._asleep:
-            self._asleep -= 1
+        if self._disabled_steps:
+            self._disabled_steps -= 1
             self._earn(1.0)
         else:
             self._arm, self._ahead = None, True
 
     def update_async(self) -> None:
         """See UpdatesAsync."""
-        if self._asleep:
+        if self._disabled_steps:
             return
         self._arm = self._decide()
-        self._asleep = self._steps_without_drafts() if self._arm is Arm.PLAIN else 0
-        if self._asleep:  # forget the running step
+        self._disabled_steps = self._steps_without_drafts() if self._arm is Arm.PLAIN else 0
+        if self._disabled_steps:  # forget the running step
             self._timer.close()
             self._sequences, self._running, self._ended, self._last = [], None, None, None
             self._arm, self._ahead = None, False
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. After a plain step without a model, the next one need not wait for this."""
-        if not self._asleep:
+        if not self._disabled_steps:
             self._timer.add_tokens(sum(len(step.tokens) for step in steps))
         if self._ahead and self._running:
             self._ahead = False
             self._close_step(self._timer.begin(self._sequences))
             estimator, last = self._running
             self._running = estimator, replace(last, ahead=True, blocked_by=None)
-        for step in steps if len(self._waiting) < len(steps) else ():
+        for step in steps:
             if step.sequence not in self._waiting:
                 self._unseen.setdefault(step.sequence, []).append(step)
         if self._attached or (self._running and self._running[1].arm is not Arm.PLAIN):
@@ -326,8 +326,8 @@ class Controller:
         return [trees[place] for place in range(len(contexts))]
 
     def _show_unseen(self) -> None:
-        """Let the drafters catch up: with the tokens of a context, and with steps since. Lookups
-        pay for texts that are indexed late, while no prompt is read."""
+        """Let the drafters catch up: with the tokens of a context, and with steps since. Texts
+        that are indexed late, while no prompt is read, are charged to lookups."""
         if self._waiting:
             begun = self._clock()
             for context in self._waiting.values():

@@ -242,7 +242,8 @@ def test_kinds_of_steps_have_estimates_of_their_own():
     assert engine.share(1) < 0.5
 
 
-def test_drafter_has_observed_all_steps_since_it_started_when_it_proposes(monkeypatch):
+@pytest.mark.parametrize("waiting", [0, 3])  # prompts that are read meanwhile
+def test_drafter_has_observed_all_steps_since_it_started_when_it_proposes(waiting, monkeypatch):
     """A context has the tokens of the steps before."""
     engine, made, before, complete = SimulatedEngine(host=0.5), Counter(), {}, []
     propose, observe, start = (
@@ -255,6 +256,8 @@ def test_drafter_has_observed_all_steps_since_it_started_when_it_proposes(monkey
 
     def counted(steps):
         made.update(("step", step.sequence) for step in steps)
+        for number in range(-waiting, 0):
+            engine.controller._waiting[number] = DraftContext(number, [1], [])
         observe(steps)
 
     def checked(contexts, budget):
