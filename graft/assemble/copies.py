@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from graft.assemble.resources import DraftResources, required
 from graft.draft.copies.calibration import STORE_PRIOR
@@ -20,6 +21,7 @@ from graft.match.suffix_array import Store
 from graft.match.suffix_automaton import SuffixAutomaton
 
 INDEXES = (SuffixAutomaton, NgramIndex, CopyIndex, NgramCounts, PoolIndex)
+Numbers = TypeVar("Numbers", Casd, Rasd)
 MAX_NODES = 48  # maximum where the step cost limits the nodes
 
 
@@ -43,7 +45,11 @@ def casd_copies(
     casd: Casd, spans: Callable[[DraftContext], list[TextSpan]] = text_spans
 ) -> LookupDrafter:
     """The same with these numbers."""
-    return _all_of(_CasdIndex(casd), MAX_COPIED, spans=spans)
+
+    def make(casd: Casd) -> CopyIndex:
+        return CopyIndex(branches=casd.matches, length=casd.length)
+
+    return _all_of(_IndexMaker("casd", casd, make), MAX_COPIED, spans=spans)
 
 
 def igpg(_: DraftResources) -> LookupDrafter:
@@ -73,12 +79,20 @@ def lookups(resources: DraftResources) -> LookupDrafter | CopiesAndPool:
 
 def rasd_copies(rasd: Rasd) -> LookupDrafter:
     """RASD's prompt lookup, with matches of two to five tokens."""
-    return _all_of(_RasdIndex(rasd), MAX_COPIED)
+
+    def make(rasd: Rasd) -> CopyIndex:
+        return CopyIndex(max_match=5, min_match=2, branches=rasd.branches, length=rasd.length)
+
+    return _all_of(_IndexMaker("rasd", rasd, make), MAX_COPIED)
 
 
 def rasd_stored(rasd: Rasd, store: Store) -> LookupDrafter:
     """RASD's retrieval from a datastore: REST's with another length."""
-    return _all_of(_RasdStoreIndex(rasd, store), MAX_COPIED)
+
+    def make(rasd: Rasd) -> RestIndex:
+        return RestIndex(store, length=rasd.length, nodes=rasd.nodes)
+
+    return _all_of(_IndexMaker("rasd", rasd, make), MAX_COPIED)
 
 
 def stored(_: DraftResources, store: Store) -> LookupDrafter:
@@ -104,37 +118,17 @@ def _all_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _CasdIndex:
-    """Makes CASD's index; `default` are the numbers of requests that set none."""
+class _IndexMaker(Generic[Numbers]):
+    """Makes an index with a request's own numbers of a method, or with the engine's."""
 
-    default: Casd
-    options = frozenset({"casd"})
+    option: str  # the field of DraftOptions
+    default: Numbers
+    make: Callable[[Numbers], TokenIndex]
 
-    def __call__(self, context: DraftContext) -> CopyIndex:
-        casd = context.options.casd or self.default
-        return CopyIndex(branches=casd.matches, length=casd.length)
+    @property
+    def options(self) -> frozenset[str]:
+        """See TakesOptions."""
+        return frozenset({self.option})
 
-
-@dataclass(frozen=True, slots=True)
-class _RasdIndex:
-    """The same for RASD's prompt lookup."""
-
-    default: Rasd
-    options = frozenset({"rasd"})
-
-    def __call__(self, context: DraftContext) -> CopyIndex:
-        rasd = context.options.rasd or self.default
-        return CopyIndex(max_match=5, min_match=2, branches=rasd.branches, length=rasd.length)
-
-
-@dataclass(frozen=True, slots=True)
-class _RasdStoreIndex:
-    """The same for RASD's retrieval from a datastore."""
-
-    default: Rasd
-    store: Store
-    options = frozenset({"rasd"})
-
-    def __call__(self, context: DraftContext) -> RestIndex:
-        rasd = context.options.rasd or self.default
-        return RestIndex(self.store, length=rasd.length, nodes=rasd.nodes)
+    def __call__(self, context: DraftContext) -> TokenIndex:
+        return self.make(getattr(context.options, self.option) or self.default)

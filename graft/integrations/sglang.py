@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from graft.errors import InputError
+from graft.integrations.request_text import encoder
 from graft.integrations.sglang_corpora import Corpora
-from graft.integrations.sglang_fields import NO_TEXTS, Reader, Texts, encoder
+from graft.integrations.sglang_fields import NO_TEXTS, Reader, Texts
 from graft.integrations.sglang_frontend import NAME, add_hooks
 from graft.integrations.sglang_trees import Running, Trees
 from graft.integrations.versions import SGLANG

@@ -5,22 +5,23 @@ list of names. SGLang's processes pass `custom_params` on as lists of scalars, n
 front end replaces texts by token ids, and null separates documents: `[5, 6, null, 7]`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 from graft.errors import InputError
-
-MAX_TOKENS = 1 << 18  # of a request: they are indexed in the scheduler's thread
-MAX_CHARACTERS = 4 * MAX_TOKENS
-
-Encode = Callable[[str], list[int]]
+from graft.integrations.request_text import (
+    MAX_CHARACTERS,
+    MAX_TOKENS,
+    Encode,
+    in_vocabulary,
+    is_text,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """What one request drafts from besides its prompt and answer, as token ids."""
+    """What one request drafts from, apart from its prompt and answer, as token ids."""
 
     documents: Sequence[Sequence[int]] = ()
     prediction: Sequence[int] = ()
@@ -66,9 +67,9 @@ class Reader:
                 )
             if len(text) > MAX_CHARACTERS:
                 raise _too_long(f"a text of {len(text)} characters")
-            return list(self.encode(text))
-        if isinstance(text, list) and all(type(token) is int for token in text):
-            if not text or (min(text) >= 0 and max(text) < self.vocabulary):
+            return self.encode(text)
+        if isinstance(text, list) and is_text(text):
+            if in_vocabulary(text, self.vocabulary):
                 return text
             raise InputError(
                 f"custom_params.{field}: token ids must be from 0 to {self.vocabulary - 1}"
@@ -78,18 +79,6 @@ class Reader:
             if field == "documents"
             else InputError("custom_params.prediction must be a text or a list of token ids")
         )
-
-
-def encoder(tokenizer: Any) -> Encode | None:  # noqa: ANN401
-    """Texts to token ids without special tokens; None without a tokenizer."""
-    if tokenizer is None:
-        return None
-
-    def encode(text: str) -> list[int]:
-        whole = text.encode(errors="replace").decode()  # JSON may have half characters
-        return tokenizer.encode(whole, add_special_tokens=False)
-
-    return encode
 
 
 def _separated(documents: object) -> list:

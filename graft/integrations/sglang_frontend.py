@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from graft.errors import InputError
+from graft.integrations.request_text import encoder
 from graft.integrations.sglang_corpora import SEPARATOR
-from graft.integrations.sglang_fields import NO_TEXTS, Reader, encoder
+from graft.integrations.sglang_fields import NO_TEXTS, Reader
 
 NAME = "GRAFT"
 MANAGER = "sglang.srt.managers.tokenizer_manager.TokenizerManager"

@@ -29,9 +29,10 @@ from graft.draft.copies.chain_lookup import ChainLookup
 from graft.draft.copies.texts import POOL_CONTEXT
 from graft.errors import InputError
 from graft.integrations.draft_counters import DraftCounters
+from graft.integrations.request_text import Encode, encoder
 from graft.integrations.row_price import RowPrice
 from graft.integrations.versions import VLLM_HOST
-from graft.integrations.vllm_fields import NAME, Encode, read_fields
+from graft.integrations.vllm_fields import NAME, read_fields
 from graft.match.matches import Matches
 from graft.match.pool import DEFAULT_TOKENS, PoolIndex, PoolOptions, Pools
 from graft.match.store_warm_up import warm_up
@@ -131,7 +132,7 @@ class Proposer:
         except (OSError, ValueError) as error:
             logger.warning("graft: no tokenizer, documents must be token ids: %s", error)
             return
-        self._encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
+        self._encode = encoder(tokenizer)
 
     def follow(self, names: Sequence[str], requests: Mapping[str, Any]) -> None:
         """Start with new requests and drop those that ended; the next draft has these rows."""

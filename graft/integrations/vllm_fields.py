@@ -19,15 +19,19 @@ from typing import Any
 import numpy as np
 
 from graft.errors import InputError
+from graft.integrations.request_text import (
+    CHARACTERS,
+    MAX_TOKENS,
+    Encode,
+    in_vocabulary,
+    is_text,
+)
 
 NAME = "graft"
 KEYS = ("documents", "prediction", "tenant")
 ROUTES = ("/completions", "/responses")
-MAX_TOKENS = 1 << 18  # of a request's documents and prediction: 0.2 s to index, 30 MB
-CHARACTERS = 4  # of a token, before a text is tokenized
 
 Given = str | list[int]
-Encode = Callable[[str], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,9 @@ def read_fields(value: object) -> Fields:
     if unknown := sorted(set(value) - set(KEYS), key=str):
         raise InputError(f"unknown field {NAME}.{unknown[0]}; fields: {', '.join(KEYS)}")
     documents, prediction = value.get("documents", ()), value.get("prediction", "")
-    if not isinstance(documents, list | tuple) or not all(map(_is_text, documents)):
+    if not isinstance(documents, list | tuple) or not all(map(is_text, documents)):
         raise InputError(f"{NAME}.documents must be a list of texts or of lists of token ids")
-    if not _is_text(prediction):
+    if not is_text(prediction):
         raise InputError(f"{NAME}.prediction must be a text or a list of token ids")
     tenant = value.get("tenant", "")
     if not isinstance(tenant, str):
@@ -75,16 +79,12 @@ def _about_tokens(text: Given) -> int:
     return len(text) // CHARACTERS if isinstance(text, str) else len(text)
 
 
-def _is_text(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, list) and set(map(type, value)) <= {int})
-
-
 def _token_ids(text: Given, encode: Encode | None, vocabulary: int) -> np.ndarray:
     if isinstance(text, str):
         if encode is None:
             raise InputError(f"{NAME} has a text, but vLLM has no tokenizer; send token ids")
-        text = encode(text.encode(errors="replace").decode())  # JSON may have half characters
-    if text and not 0 <= min(text) <= max(text) < vocabulary:
+        text = encode(text)
+    if not in_vocabulary(text, vocabulary):
         raise InputError(f"{NAME} has token ids outside of 0 to {vocabulary - 1}")
     return np.array(text, dtype=np.int32)
 

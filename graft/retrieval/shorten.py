@@ -7,7 +7,7 @@ rest of the budget is filled with the most relevant chunks, in their order. Both
 the same tokens, so the same output continues both.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +48,10 @@ class Shortener:
         self,
         tokenizer: Any,  # noqa: ANN401
         retriever: Retriever | None = None,
-        budget: Callable[[int], int] = capped,
     ) -> None:
         if not getattr(tokenizer, "is_fast", False):
             raise InputError("a prompt can only be shortened with a fast tokenizer")
-        self._tokenizer, self._budget = tokenizer, budget
+        self._tokenizer = tokenizer
         self._retriever = retriever or Bm25()
         self._special = special_tokens(tokenizer)
         self._joints = Joints.of(tokenizer)
@@ -64,9 +63,9 @@ class Shortener:
         """The short prompt; None if it cannot be made or would save too little.
 
         `quotable` are the spans of content, the rest is chat template. The query is the prompt's
-        own question. A `budget` of tokens replaces the shortener's.
+        own question. `budget` is the length of the result; None: `capped`.
         """
-        budget = self._budget(len(tokens)) if budget is None else budget
+        budget = capped(len(tokens)) if budget is None else budget
         if budget > MAX_SHARE * len(tokens):
             return None
         tokens = list(tokens)

@@ -12,15 +12,13 @@ import torch
 
 from graft.errors import InputError
 from graft.integrations import sglang_frontend as frontend
+from graft.integrations.request_text import MAX_CHARACTERS, MAX_TOKENS, encoder
 from graft.integrations.sglang import WorkerDrafts, corpora_of, pools_of
 from graft.integrations.sglang_corpora import SEPARATOR, Corpora
 from graft.integrations.sglang_fields import (
-    MAX_CHARACTERS,
-    MAX_TOKENS,
     NO_TEXTS,
     Reader,
     Texts,
-    encoder,
 )
 from graft.integrations.sglang_trees import FILLER
 from graft.match.store_build import StoreWriter, begin_store

@@ -177,7 +177,7 @@ def test_prompt_without_contents_is_not_shortened(quotable):
 
 def test_short_prompts_are_not_shortened():
     tokens, quotable = text_prompt(f"{made_up_text(100)}\n\n{QUESTION}")
-    assert Shortener(TOKENIZER, budget=rapid).shorten(tokens, quotable) is None
+    assert Shortener(TOKENIZER).shorten(tokens, quotable, rapid(len(tokens))) is None
     tokens, quotable = text_prompt("Why is it so?")
     assert Shortener(TOKENIZER).shorten(tokens, quotable) is None
 
@@ -195,7 +195,7 @@ TURN = st.tuples(st.integers(0, 25), st.integers(0, 5)).map(lambda turn: made_up
 @given(st.lists(TURN, max_size=8), st.integers(40, 900), st.sampled_from(["", QUESTION, "Why?"]))
 def test_every_chat_fits_the_budget(turns, budget, last):
     tokens, quotable = chat_prompt(*turns, f"{made_up_text(60, seed=9)}\n\n{last}")
-    short = Shortener(TOKENIZER, budget=lambda length: budget).shorten(tokens, quotable)
+    short = Shortener(TOKENIZER).shorten(tokens, quotable, budget)
     if short is not None:
         check(tokens, short, budget)
         assert short.tokens[-6:] == tokens[-6:]
@@ -205,7 +205,7 @@ def test_every_chat_fits_the_budget(turns, budget, last):
 def test_random_token_ids_and_spans_raise_no_error(tokens, data):
     place = st.integers(0, len(tokens))
     spans = data.draw(st.lists(st.tuples(place, place).map(sorted).map(tuple), max_size=4))
-    short = Shortener(TOKENIZER, budget=lambda length: length // 2).shorten(tokens, spans)
+    short = Shortener(TOKENIZER).shorten(tokens, spans, len(tokens) // 2)
     if short is not None:
         check(tokens, short, len(tokens) // 2)
 
