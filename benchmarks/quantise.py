@@ -1,7 +1,10 @@
 """Quantise a checkpoint's products by rounding, for measurements of time.
 
     python -m benchmarks.quantise --model FOLDER --kind fp8 --out FOLDER-fp8
-    python -m benchmarks.quantise --model FOLDER --kind int4 --out FOLDER-int4
+    python -m benchmarks.quantise --model llama-8b --kind int4 --out llama-8b-int4
+
+A model is a checkpoint's folder, or a name of `benchmarks.decode.shapes`: then weights are random,
+and the new folder gets the tokenizer of `--tokenizer`.
 
 Writes what llm-compressor writes: compressed-tensors' FP8 (a scale for each output, activations
 rounded for each token where an engine does so) or 4 bits (symmetric, groups of 128). It rounds to
@@ -10,7 +13,9 @@ the nearest code without calibration, so quality says nothing about a format.
 
 import argparse
 import json
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +23,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from benchmarks.decode.shapes import SIZES, config_of, write_config
 from graft.home import atomic_folder
-from graft.models.checkpoints.pretrained import locate
+from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
 from graft.models.llama_files import PRODUCT_WEIGHTS
 
 GROUP = 128
@@ -40,26 +46,51 @@ FORMATS = {"fp8": "float-quantized", "int4": "pack-quantized"}
 def main() -> None:
     """Write the quantised checkpoint, file by file."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True, help="a Llama-shaped model in safetensors")
+    parser.add_argument("--model", required=True, help="a Llama-shaped model, or a shape")
+    parser.add_argument("--tokenizer", default=DEFAULT_MODEL, help="the model whose a shape gets")
     parser.add_argument("--kind", choices=FORMATS, required=True)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    source = locate(options.model).folder
+    is_shape = options.model in SIZES
+    source = locate(options.tokenizer if is_shape else options.model).folder
     with atomic_folder(options.out) as folder:
-        index = {}
-        for file in sorted(source.iterdir()):
-            if file.suffix == ".safetensors":
-                tensors = quantised(load_file(file, options.device), options.kind)
-                save_file(tensors, folder / file.name, metadata={"format": "pt"})
-                index |= dict.fromkeys(tensors, file.name)
-            elif file.suffix == ".json" and "index" not in file.name:
+        for file in source.iterdir():
+            if file.suffix == ".json" and "index" not in file.name:
                 shutil.copy(file, folder / file.name)
-        config = json.loads((source / "config.json").read_text())
+        if is_shape:
+            write_config(options.model, folder)
+        index = {}
+        parts = random_parts(options) if is_shape else stored_parts(source, options.device)
+        for name, tensors in parts:
+            made = quantised(tensors, options.kind)
+            save_file(made, folder / name, metadata={"format": "pt"})
+            index |= dict.fromkeys(made, name)
+        config = json.loads((folder / "config.json").read_text())
         config["quantization_config"] = settings(options.kind)
         (folder / "config.json").write_text(json.dumps(config, indent=2))
         listed = {"metadata": {}, "weight_map": index}
         (folder / "model.safetensors.index.json").write_text(json.dumps(listed))
+
+
+def stored_parts(source: Path, device: str) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """The files of a checkpoint."""
+    for file in sorted(source.glob("*.safetensors")):
+        yield file.name, load_file(file, device)
+
+
+def random_parts(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Random weights of a shape, a file for each layer, one for the rest."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device(options.device):
+        network = AutoModelForCausalLM.from_config(config_of(options.model), dtype=torch.bfloat16)
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in network.state_dict().items():
+        layer = re.search(r"\.layers\.(\d+)\.", name)
+        layers.setdefault(layer[1] if layer else "rest", {})[name] = tensor
+    for name, tensors in layers.items():
+        yield f"model-{name}.safetensors", tensors
 
 
 def settings(kind: str) -> dict[str, Any]:

@@ -89,12 +89,26 @@ def widen_fragments(matrix: FragmentMatrix) -> Tensor:
     dense = torch.empty(outputs, depth, dtype=matrix.dtype, device=matrix.device)
     codes = matrix.codes if matrix.four_bits else matrix.codes.view(torch.float8_e4m3fn)
     tiles, parts, _ = codes.shape
-    _widen_fragments[(tiles, parts)](
+    together = next(each for each in (4, 2, 1) if parts % each == 0)
+    _widen_fragments[(tiles, parts // together)](
         codes, matrix.scales, dense, outputs, depth,
-        GROUP=matrix.group, FOUR_BITS=matrix.four_bits, AFTER=matrix.factors is not None,
-        MAGIC=MAGIC[matrix.dtype][0], **overlapped(matrix.device),
+        PARTS=together, GROUP=matrix.group, FOUR_BITS=matrix.four_bits,
+        AFTER=matrix.factors is not None, MAGIC=MAGIC[matrix.dtype][0],
+        **overlapped(matrix.device),
     )  # fmt: skip
     return dense
+
+
+def scale_sums(sums: Tensor, factors: Tensor, bias: Tensor | None, like: Tensor) -> Tensor:
+    """Sums [N, O] times `PackedMatrix.factors`, plus a bias, rounded to the dtype of `like`."""
+    rows, outputs = sums.shape
+    y = like.new_empty(rows, outputs)
+    block = min(triton.next_power_of_2(outputs), 2048)
+    _scale_sums[(rows, triton.cdiv(outputs, block))](
+        sums, factors, sums if bias is None else bias, y, outputs,
+        BLOCK=block, BIASED=bias is not None, COMPILED=sums.is_cuda, **overlapped(sums.device),
+    )  # fmt: skip
+    return y
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -191,31 +205,51 @@ def _widen(
 
 @triton.jit
 def _widen_fragments(
-    codes, scales, dense, outputs, depth, GROUP: tl.constexpr, FOUR_BITS: tl.constexpr,
-    AFTER: tl.constexpr, MAGIC: tl.constexpr, PDL: tl.constexpr,
+    codes, scales, dense, outputs, depth, PARTS: tl.constexpr, GROUP: tl.constexpr,
+    FOUR_BITS: tl.constexpr, AFTER: tl.constexpr, MAGIC: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A tile of a matrix in fragment order, see `fragment_matrix.restore`."""
-    tile, part = tl.program_id(0), tl.program_id(1)
+    """PARTS tiles of a matrix in fragment order, see `fragment_matrix.restore`."""
+    ROWS: tl.constexpr = _TILE // _WIDTH
+    SPAN: tl.constexpr = 2 * _WIDTH if FOUR_BITS else _WIDTH  # inputs of a tile
+    tile, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * PARTS
     wait(PDL)
-    place = tile.to(tl.int64) * tl.num_programs(1) + part
-    stored = tl.load(codes + place * _TILE + tl.arange(0, _TILE))
-    parts = tl.reshape(stored, [2, 8, 4, 2, 2, 2, 2])
-    code = tl.reshape(tl.permute(parts, (6, 1, 0, 3, 4, 2, 5)), [_TILE // _WIDTH, _WIDTH])
-    output = tile.to(tl.int64) * (_TILE // _WIDTH) + tl.arange(0, _TILE // _WIDTH)
-    start = part * (2 * _WIDTH if FOUR_BITS else _WIDTH)
-    scale_at = scales + (start // GROUP).to(tl.int64) * outputs + output
-    target = dense + output[:, None] * depth + start + tl.arange(0, _WIDTH)[None, :]
+    place = tile * tl.num_programs(1) * PARTS + first
+    stored = tl.load(codes + place * _TILE + tl.arange(0, PARTS * _TILE))
+    parts = tl.reshape(stored, [PARTS, 2, 8, 4, 2, 2, 2, 2])
+    code = tl.reshape(tl.permute(parts, (7, 2, 0, 1, 4, 5, 3, 6)), [ROWS, PARTS * _WIDTH])
+    output = (tile * ROWS + tl.arange(0, ROWS))[:, None]
+    column = tl.arange(0, PARTS * _WIDTH)[None, :]
+    at = (first + column // _WIDTH) * SPAN + column % _WIDTH
+    scale_at = scales + (at // GROUP).to(tl.int64) * outputs + output
+    target = dense + output * depth + at
     dtype = dense.dtype.element_ty
     if FOUR_BITS:
         word = tl.load(scale_at)
-        scale = (word & 0xFFFF).to(tl.int16).to(dtype, bitcast=True)[:, None]
-        zero = (word >> 16).to(tl.int16).to(dtype, bitcast=True)[:, None]
+        scale = (word & 0xFFFF).to(tl.int16).to(dtype, bitcast=True)
+        zero = (word >> 16).to(tl.int16).to(dtype, bitcast=True)
         tl.store(target, _four_bits(code & 15, scale, zero, MAGIC))
         tl.store(target + _WIDTH, _four_bits(code >> 4, scale, zero, MAGIC))
     elif AFTER:
         tl.store(target, code.to(dtype))
     else:
-        tl.store(target, (code.to(tl.float32) * tl.load(scale_at)[:, None]).to(dtype))
+        tl.store(target, (code.to(tl.float32) * tl.load(scale_at)).to(dtype))
+
+
+@triton.jit
+def _scale_sums(
+    sums, factors, bias, y, outputs, BLOCK: tl.constexpr, BIASED: tl.constexpr,
+    COMPILED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A part of a row."""
+    output = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    place = tl.program_id(0).to(tl.int64) * outputs + output
+    known = output < outputs
+    factor = tl.load(factors + output, known, other=0.0)
+    wait(PDL)
+    total = _scaled(tl.load(sums + place, known, other=0.0), factor, COMPILED)
+    if BIASED:
+        total += tl.load(bias + output, known, other=0.0).to(tl.float32)
+    tl.store(y + place, total.to(y.dtype.element_ty), known)
 
 
 @triton.jit

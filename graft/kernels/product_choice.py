@@ -21,6 +21,7 @@ from torch import Tensor
 from graft.errors import GraftError
 from graft.home import atomic_file, home
 from graft.kernels.decoder_triton import swiglu
+from graft.kernels.packed_product_triton import scale_sums
 from graft.kernels.product_triton import (
     FEW_ROWS,
     DenseMatrix,
@@ -146,8 +147,7 @@ def _library(x: Tensor, weight: Tensor, bias: Tensor | None, factors: Tensor | N
     """x @ weight.T * factors + bias, rounded once."""
     if factors is None:
         return F.linear(x, weight, bias)
-    sums = torch.mm(x, weight.T, out_dtype=torch.float32).mul_(factors)
-    return (sums if bias is None else sums.add_(bias)).to(x.dtype)
+    return scale_sums(torch.mm(x, weight.T, out_dtype=torch.float32), factors, bias, x)
 
 
 def _seconds(run: Callable[[], None]) -> float:

@@ -162,8 +162,13 @@ def fragment_products() -> None:
                 "scales": "*i32" if four_bits else "*fp32",
                 "dense": "*bf16",
             },
-            GROUP=128, FOUR_BITS=four_bits, AFTER=after, MAGIC=0x4300, PDL=True,
+            PARTS=4, GROUP=128, FOUR_BITS=four_bits, AFTER=after, MAGIC=0x4300, PDL=True,
         )  # fmt: skip
+    compile_kernel(
+        packed_product_triton._scale_sums,
+        types={"sums": "*fp32", "factors": "*fp32", "bias": "*bf16", "y": "*bf16"},
+        BLOCK=2048, BIASED=True, COMPILED=True, PDL=True,
+    )  # fmt: skip
 
 
 def between_products() -> None:

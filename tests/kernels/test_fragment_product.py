@@ -15,6 +15,7 @@ from graft.kernels import fragment_matrix
 from graft.kernels import fragment_product_gluon as gluon
 from graft.kernels.fragment_matrix import FragmentMatrix, arrange, fits, in_fragments, restore
 from graft.kernels.packed_matrix import PackedMatrix, packed_segments
+from graft.kernels.packed_product_triton import widen_fragments
 from graft.kernels.product_triton import segment_bounds
 
 KINDS = ("fp8", "fp8 blocks", "4 bits", "4 bits, one group")
@@ -150,6 +151,13 @@ def test_threads_hold_the_dense_weights_where_the_matrix_instruction_wants_them(
     matrix = packed(kind, 16, 128, dtype)
     assert fits(matrix)
     assert torch.equal(widened(in_fragments(to_cpu(matrix))), reference(matrix).cpu())
+
+
+@all_kinds
+@pytest.mark.parametrize("depth", [128, 384, 512])
+def test_fragments_are_widened_by_the_kernel_as_by_definition(kind, depth):
+    matrix = packed(kind, 48, depth, torch.float16)  # the interpreter casts no bits to bf16
+    assert torch.equal(widen_fragments(in_fragments(matrix)), reference(matrix))
 
 
 def to_cpu(matrix: PackedMatrix) -> PackedMatrix:

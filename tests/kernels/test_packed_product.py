@@ -10,7 +10,7 @@ from tiny_packed import DEVICE, packed, reference
 
 from graft.kernels.decoder_triton import swiglu
 from graft.kernels.packed_matrix import PackedMatrix, joined, pack_four_bits
-from graft.kernels.packed_product_triton import widen
+from graft.kernels.packed_product_triton import scale_sums, widen
 from graft.kernels.product_triton import ProductPlan, product
 
 DTYPES = [torch.float16, *([torch.bfloat16] if torch.cuda.is_available() else [])]
@@ -41,6 +41,19 @@ def test_codes_of_four_bits_keep_their_places():
 def test_widened_by_the_kernel_as_by_definition(kind, dtype):
     matrix = packed(kind, 70, 384, dtype)
     assert torch.equal(widen(matrix), reference(matrix))
+
+
+@dtypes
+@pytest.mark.parametrize("biased", [False, True])
+def test_sums_are_scaled_and_rounded_once(biased, dtype):
+    random = torch.Generator().manual_seed(3)
+    sums = torch.randn(5, 70, generator=random).to(DEVICE)
+    factors = torch.rand(70, generator=random).to(DEVICE)
+    bias = inputs(1, 70, dtype)[0] if biased else None
+    expected = sums * factors
+    expected = expected if bias is None else expected + bias.float()
+    found = scale_sums(sums, factors, bias, inputs(5, 70, dtype))
+    assert torch.equal(found, expected.to(dtype))
 
 
 @dtypes
