@@ -25,6 +25,7 @@ from torch import Tensor
 
 from benchmarks.decode.shapes import SIZES, config_of, write_config
 from graft.home import atomic_folder
+from graft.models.checkpoints.folder import MANIFEST
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
 from graft.models.llama_files import PRODUCT_WEIGHTS
 
@@ -56,7 +57,7 @@ def main() -> None:
     source = locate(options.tokenizer if is_shape else options.model).folder
     with atomic_folder(options.out) as folder:
         for file in source.iterdir():
-            if file.suffix == ".json" and "index" not in file.name:
+            if file.suffix == ".json" and "index" not in file.name and file.name != MANIFEST:
                 shutil.copy(file, folder / file.name)
         if is_shape:
             write_config(options.model, folder)

@@ -42,6 +42,7 @@ class GivenText:
         self._run = forward.run
         forward.run = self.run
 
+    @torch.inference_mode()
     def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """See Forward."""
         logits = self._run(tokens, layout, outputs)

@@ -7,30 +7,40 @@ of a step or two ago and from measured step times; 0 makes a plain step.
 
 from collections.abc import Sequence
 
-from graft.integrations.row_price import RowPrice
+from graft.integrations.step_times import StepTimes, kind_of
 
-STEP_COST = 0.1  # of a step's time: what verifying any draft costs, whatever its length
 PROBED = 32  # steps without drafts after which they are tried, where no rates arrive
 FIRST_RATE, KEPT = 0.5, 0.95  # the acceptance rate before any draft; its weight a step later
+SHORTEST = 1e-9  # seconds
+FIRST_TRIAL, LAST_TRIAL = 4, 512  # steps between two trials of other widths; they double
+RECENT = 0.98  # weight of a step one step later, in the tokens per second of the run
 
 
 class DraftWidth:
-    """Chooses the number of draft tokens with the most tokens per second."""
+    """Chooses the number of draft tokens with the most tokens per second.
+
+    The time of a step is worth the tokens that the run generates in it on average: weighing each
+    step by itself would cut good drafts short and pad the others.
+    """
 
     def __init__(self, max_width: int) -> None:
         """At most max_width; of others those that make 2, 4, 8, ... rows of a request, because
         engines pad steps to such sizes."""
         powers = (2**power - 1 for power in range(1, 8))
         self._widths = sorted({0, max_width, *(each for each in powers if each < max_width)})
-        self._price = RowPrice()
+        self._times = StepTimes()
+        self._tokens = self._seconds = 0.0  # of recent steps
         self._right = self._wrong = 0.0
         self._plain = 0  # steps in a row
+        self._trials: dict[int, tuple[int, int]] = {}  # by requests: steps to the next, and after
 
     def observe(self, width: int, counts: Sequence[int], seconds: float) -> None:
         """Count a step: the tokens that each request generated with `width` draft tokens."""
         if not counts:
             return
-        self._price.observe(len(counts) * (1 + width), sum(counts), seconds)
+        self._times.observe(len(counts), width, seconds)
+        self._tokens = RECENT * self._tokens + sum(counts)
+        self._seconds = RECENT * self._seconds + self._times.seconds(len(counts), width)
         if width:
             right = sum(count - 1 for count in counts)
             self._right = KEPT * self._right + right
@@ -47,21 +57,34 @@ class DraftWidth:
         probing = rates is None and self._plain >= PROBED
         if rates is None:
             rates = [self._observed_rate()] * requests
-        price = self._price.price(requests)
-        gains = {width: _gain(width, rates, price * requests) for width in self._widths}
-        best = max(
-            self._widths, key=lambda width: gains[width] - STEP_COST * requests * (width > 0)
-        )
+        plain = max(self._times.seconds(requests, 0), SHORTEST)
+        speed = max(self._tokens / max(self._seconds, SHORTEST), requests / plain)
+
+        def gain(width: int) -> float:
+            return _expected(width, rates) - speed * self._times.seconds(requests, width)
+
+        best = self._trial(max(self._widths, key=gain), requests)
         best = best or (self._widths[1] if probing else 0)
         self._plain = 0 if best else self._plain + 1
         return best
+
+    def _trial(self, best: int, requests: int) -> int:
+        """Now and then another width whose time is known least: no drafts, or one beside the best.
+        Without a plain step it is not known what drafts cost."""
+        kind = kind_of(requests)
+        left, pause = self._trials.get(kind, (FIRST_TRIAL, FIRST_TRIAL))
+        if left:
+            self._trials[kind] = left - 1, pause
+            return best
+        self._trials[kind] = pause, min(2 * pause, LAST_TRIAL)
+        place = self._widths.index(best)
+        others = {0, *self._widths[max(place - 1, 0) : place + 2]} - {best}
+        return min(others, key=lambda width: self._times.weight(requests, width))
 
     def _observed_rate(self) -> float:
         return (self._right + FIRST_RATE) / (self._right + self._wrong + 1.0)
 
 
-def _gain(width: int, rates: Sequence[float], price: float) -> float:
-    """Tokens expected from drafts of `width` tokens, less those that plain steps would generate in
-    the time of their rows: `price` per row of every request."""
-    expected = sum(rate * (1 - rate**width) / (1 - rate) if rate < 1 else width for rate in rates)
-    return expected - width * price
+def _expected(width: int, rates: Sequence[float]) -> float:
+    """Draft tokens that are accepted of `width` for each of some requests."""
+    return sum(rate * (1 - rate**width) / (1 - rate) if rate < 1 else width for rate in rates)

@@ -128,7 +128,7 @@ class DeviceDrafts:
             self._state.seen.lerp_(self._state.prior, 1 - PLAIN_DECAY)
         return draft_copies(text, counts, self._state, drafted, self._most)
 
-    def warm_up(self, text: "Tensor") -> None:
+    def warm_up(self, text: "Tensor", vocabulary: int) -> None:
         """Compile the kernels for texts of that shape; the first row of it is overwritten."""
         import torch
 
@@ -136,7 +136,8 @@ class DeviceDrafts:
         discarded = torch.zeros(1, dtype=torch.bool, device=text.device)
         for drafted in (self._most, *[0] * SEARCHED):
             for columns in (1, self._most + 1):
-                _, counts, _ = self.append(sampled[:, :columns].contiguous(), discarded, text, 2)
+                tokens = sampled[:, :columns].contiguous()
+                _, counts, _ = self.append(tokens, discarded, text, vocabulary)
             self.propose(drafted, text, counts)
         self._state.seen.copy_(self._state.prior)
         self._state.drafted.zero_()
@@ -211,7 +212,7 @@ def proposer_of(base: type[Any]) -> type[Any]:
             rows = vllm_config.scheduler_config.max_num_seqs
             self._drafts = DeviceDrafts(self.k, rows, device)
             text = torch.zeros(1, self.max_model_len, dtype=torch.int32, device=device)
-            self._drafts.warm_up(text)
+            self._drafts.warm_up(text, vllm_config.model_config.get_vocab_size())
             self._columns, self._runner = 1, runner
             if runner is not None:
                 self._copy_counts = runner._copy_valid_sampled_token_count

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
+from transformers import __version__ as transformers_version
 from transformers.activations import ACT2FN
 
 from graft.errors import UnsupportedModelError
@@ -54,6 +55,11 @@ class RecurrentLayers:
             names = forward.__code__.co_names if hasattr(forward, "__code__") else ()
             if CONVOLUTION not in names:
                 continue
+            if not hasattr(Cache, "is_recording_past"):
+                raise UnsupportedModelError(
+                    f"recurrent layers need transformers 5.21 or newer, this is "
+                    f"{transformers_version}; install it: pip install -U transformers"
+                )
             scan = next((name for name in SCANS if name in names), None)
             if scan is None and "update_recurrent_state" in names:
                 raise UnsupportedModelError(f"its recurrent layers ({type(module).__name__})")

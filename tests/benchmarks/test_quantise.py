@@ -9,6 +9,7 @@ from tiny import tiny_network, tiny_tokenizer
 import graft
 from benchmarks import quantise
 from graft import SamplingParams
+from graft.models.checkpoints.folder import write_manifest
 from graft.models.checkpoints.pretrained import locate
 from graft.models.llama_files import can_read, open_tensors
 from graft.models.load import read_config
@@ -20,9 +21,11 @@ def test_quantised_checkpoint_is_read(tmp_path, monkeypatch, kind, near):
     network = tiny_network(hidden=128, heads=8, kv_heads=4)
     network.save_pretrained(small)
     tiny_tokenizer().save_pretrained(small)
+    write_manifest(small, "")  # as in a converted model
     command = f"quantise --model {small} --kind {kind} --device cpu --out {out}"
     monkeypatch.setattr(sys, "argv", command.split())
     quantise.main()
+    assert not (out / "graft.json").exists()
     config = read_config(locate(str(out)))
     assert can_read(out, config)
     name = "model.layers.0.mlp.down_proj.weight"
@@ -40,5 +43,7 @@ def test_a_shape_becomes_a_checkpoint(tmp_path, monkeypatch, tiny_folder):
     monkeypatch.setattr(sys, "argv", [*command.split(), "--out", str(out)])
     quantise.main()
     assert len(list(out.glob("*.safetensors"))) == 3
-    result = graft.load(str(out), head=None).generate([5, 6, 7], SamplingParams(max_tokens=4))
+    result = graft.load(str(out), head=None, dtype="fp32").generate(
+        [5, 6, 7], SamplingParams(max_tokens=4)
+    )
     assert len(result.token_ids) == 4

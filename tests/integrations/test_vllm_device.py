@@ -97,7 +97,7 @@ def test_misleading_matches_get_low_rates():
 def started(text: list[int], *, warm: bool = False) -> tuple[DeviceDrafts, torch.Tensor]:
     drafts = DeviceDrafts(DRAFTED, 4, DEVICE)
     if warm:
-        drafts.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE))
+        drafts.warm_up(torch.zeros(1, LENGTH, dtype=torch.int32, device=DEVICE), 1000)
     known = torch.tensor([text])
     on_device = torch.zeros(4, LENGTH, dtype=torch.int32, device=DEVICE)
     drafts.follow({"a": 0}, {"a"}, on_device, known, [len(text)])
@@ -226,7 +226,7 @@ def vllm(monkeypatch):
 
 CONFIG = SimpleNamespace(
     speculative_config=SimpleNamespace(num_speculative_tokens=3, method="ngram_gpu"),
-    model_config=SimpleNamespace(max_model_len=64),
+    model_config=SimpleNamespace(max_model_len=64, get_vocab_size=lambda: 1000),
     scheduler_config=SimpleNamespace(max_num_seqs=2),
 )
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from daily import daily
 from tiny_architectures import HOOKED, LLAMA_SHAPED, REFUSED, VOCABULARY, WINDOW, build, config_of
+from transformers import Cache
 
 from graft.errors import UnsupportedModelError
 from graft.kernels.attention_weights import causal_weights
@@ -93,6 +94,12 @@ def test_a_model_that_would_be_silently_wrong_is_refused_by_name(name):
         build_forward(build(name), name=f"my-{name}")
     assert str(error.value).startswith(f"my-{name} cannot be used: ")
     assert "\n" not in str(error.value)
+
+
+def test_recurrent_layers_of_an_older_transformers_are_refused(monkeypatch):
+    monkeypatch.delattr(Cache, "is_recording_past")
+    with pytest.raises(UnsupportedModelError, match="mine cannot be used: .* transformers 5.21"):
+        build_forward(build("qwen3-next"), name="mine")
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2"])
