@@ -1,6 +1,7 @@
 """Tables against other engines."""
 
 from collections.abc import Callable
+from itertools import product
 from statistics import median
 
 from benchmarks.published.figures import (
@@ -32,7 +33,11 @@ NAMES = {
 BATCHES = (1, 2, 4, 8, 16)
 LARGE = "llama-8b"  # the shape of the text's figures
 SHAPES = (LARGE, "grown-7.7b", "qwen2.5-1.5b")
-MODULES = {"gemma-3-4b": "Gemma 3 4B", "qwen3-30b-a3b": "Qwen3 30B-A3B"}
+MODULES = {
+    "gemma-3-4b": "Gemma 3 4B",
+    "qwen3-30b-a3b": "Qwen3 30B-A3B",
+    "gpt-oss-20b": "gpt-oss 20B in bf16",
+}
 
 
 def cpu_engines(results: Results) -> Grid:
@@ -63,11 +68,10 @@ def modules(results: Results) -> Grid:
             " and ".join(number(b[key] / a[key]) for a, b in zip(ours, theirs, strict=True))
             for key in ("ms_per_step", "prefill_s")
         )
-        (before,) = select(rows, engine="graft, not captured")
-        parts.append(
-            f"{name} {steps} (one step {ours[0]['ms_per_step']:.1f} ms, "
-            f"{before['ms_per_step']:.0f} without graphs), prefill {prefill}"
-        )
+        before = [f"{row['ms_per_step']:.0f} without graphs"
+                  for row in select(rows, engine="graft, not captured")]  # fmt: skip
+        one = ", ".join([f"one step {ours[0]['ms_per_step']:.1f} ms", *before])
+        parts.append(f"{name} {steps} ({one}), prefill {prefill}")
     return Grid(figures={"ratios": "; ".join(parts)})
 
 
@@ -82,7 +86,7 @@ def quantised(results: Results) -> Grid:
         theirs = _by_batch(select(results.rows, engine="vllm", weights=weights))
         for name, key, other in (
             ("steps", "ms_per_step", base), ("prefill", "prefill_s", base),
-            ("vllm", "ms_per_step", theirs),
+            ("vllm", "ms_per_step", theirs), ("prefill_vllm", "prefill_s", theirs),
         ):  # fmt: skip
             ratios = (b[key] / a[key] for a, b in zip(mine, other, strict=True))
             figures[f"{weights}_{name}"] = " and ".join(map(number, ratios))
@@ -162,18 +166,19 @@ def _against_best(rows: list[Row], speedup: Speedup = decode_speedup) -> str:
     return " / ".join(number(speedup(rows, name, best).mean) for name in ("plain", "auto"))
 
 
-def inside_vllm(large: Results, small: Results) -> Grid:
-    """vLLM's n-gram drafts and Graft's search on the device against its plain decoding."""
-    figures = {}
-    for name, results in (("large", large), ("small", small)):
-        for variant in ("ngram", "ngram-gpu", "graft-gpu"):
-            kinds = dict.fromkeys(("spec_bench", "squad", "code_edit"), decode_speedup)
-            ratios = [
-                speedup(select(results.rows, suite=suite, temperature=0), f"vllm-{variant}", "vllm")
-                for suite, speedup in (*kinds.items(), ("queue", total_speedup))
-            ]
-            if all(ratios):
-                figures[f"{name}_{variant}"] = ", ".join(number(each.mean) for each in ratios)
+def inside_vllm(results: Results) -> Grid:
+    """Decoding with drafts against vLLM's plain decoding, by requests at once and kind of text."""
+    figures, turn = {}, max(row["turn"] for row in results.rows)  # the first also compiles
+    for prompts, engine in product(("spec", "copy"), ("ngram5", "graft-full")):
+        ratios = []
+        for places in (1, 4, 16, 64):
+            rows = select(results.rows, places=places, prompts=prompts, turn=turn)
+            mine, plain = (
+                select(rows, engine=name)[0]["decode_tokens_per_second"]
+                for name in (engine, "plain")
+            )
+            ratios.append(number(mine / plain))
+        figures[f"{prompts}_{engine}"] = ", ".join(ratios)
     return Grid(figures=figures)
 
 
@@ -324,20 +329,22 @@ SECTION = Section(
             ["steps_h200_quantised"],
             "benchmarks.decode.plain_steps",
             """8B shape, 2,048 × 1 and × 16. In bf16 a step takes {bf16} ms. FP8 is
-            {fp8_steps} times as fast ({fp8_vllm} of vLLM the day before), INT4 {int4_steps}
-            ({int4_vllm}); prefill {fp8_prefill}, {int4_prefill}.""",
+            {fp8_steps} times as fast ({fp8_vllm} of vLLM with the same files), INT4 {int4_steps}
+            ({int4_vllm}); prefill {fp8_prefill} ({fp8_prefill_vllm}), {int4_prefill}
+            ({int4_prefill_vllm}): vLLM rounds activations to 8 bits, Graft does not.""",
             quantised,
         ),
         Table(
             "inside",
             "Drafts inside vLLM 0.24 on an H200",
-            ["decode_h200_bf16_grown_vllm", "decode_h200_bf16_qwen15_vllm"],
-            "python -m benchmarks decode --engines vllm,vllm-graft-gpu",
-            """Against vLLM's plain decoding: Spec-Bench, SQuAD, code edits, and with prefill a
-            queue of 72 for 16 places. At an 8B model's price its n-gram drafts have {large_ngram},
-            Graft's search on the GPU {large_graft-gpu}; on the 1.5B {small_ngram} and
-            {small_graft-gpu}, its own search on the GPU {small_ngram-gpu}. A step with drafts
-            takes vLLM 2 to 4 plain steps ([log](log.md)).""",
+            ["vllm_h200_bf16_qwen15"],
+            "python -m benchmarks decode --engines vllm,vllm-ngram,vllm-graft-gpu",
+            """Decoding against vLLM's plain decoding with 1, 4, 16, 64 requests at once,
+            Qwen2.5-Coder-1.5B, bf16, 128 tokens. 8 prompts of Spec-Bench: its n-gram drafts of 5
+            {spec_ngram5}, Graft's {spec_graft-full}; 4 texts and files to repeat or rewrite:
+            {copy_ngram5} and {copy_graft-full}. Since then drafts follow measured step times
+            ([log](log.md)). vLLM's texts depend on the batch: of 64 answers to Spec-Bench at once
+            40 are as without drafts, n-gram's 32.""",
             inside_vllm,
         ),
     ],

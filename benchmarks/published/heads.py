@@ -113,9 +113,9 @@ SECTION = Section(
             ["decode_h200_bf16_grown_kept_head", "decode_h200_bf16_grown_vllm"],
             "benchmarks decode --model GROWN --head HEAD",
             """Decoding against plain, tokens per step; Qwen2.5-Coder-1.5B and the head in `heads/`
-            grown to 7.7B weights, bf16, {counts} prompts, 24 in batches. ¹ a head of 1,700, not 937
-            steps. Of a round's 9.1 to 9.5 ms the GPU drafts 2.1, verifies 5.4. Against the
-            head alone on Spec-Bench / its RAG / SQuAD / QMSum: `casd` {casd}, `rasd-pld` {rasd}.
+            grown to 7.7B weights, bf16, {counts} prompts, 24 in batches. ¹ an earlier head of 1,700
+            steps, not 3,137. Of a round's 8.8 ms the GPU drafts 2.1, verifies 5.4. Against the
+            head alone on Spec-Bench / its RAG / SQuAD / QMSum ¹: `casd` {casd}, `rasd-pld` {rasd}.
             `auto` without copies: {free}.""",
             large,
         ),

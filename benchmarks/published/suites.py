@@ -30,7 +30,8 @@ SUITES = {
 }
 FIXED = ("pld", "copy", "igpg")
 FIVE = ("spec_bench", "humaneval", "squad", "spider", "medqa")
-SLOTS = (2, 4, 8)
+SLOTS = (2, 4, 8)  # of batches
+PLACES = (*SLOTS, 16, 64)  # of queues
 
 
 def auto_by_suite(results: Results) -> Grid:
@@ -55,7 +56,7 @@ def auto_in_batches(queues: Results, batches: Results) -> Grid:
     """Queues by the time of all answers, batches by their decoding."""
     lines, figures = [], {}
     for temperature, name in ((0, "greedy"), (1, "temperature 1")):
-        found = [_queue(queues, slots, temperature) for slots in SLOTS]
+        found = [_queue(queues, slots, temperature) for slots in PLACES]
         figures["greedy" if temperature == 0 else "sampled"] = span(each.mean for each in found)
         lines.append([f"queue, {name}", *map(interval, found)])
     rows = with_settings(batches)
@@ -66,9 +67,9 @@ def auto_in_batches(queues: Results, batches: Results) -> Grid:
         ("batch of equal lengths, temperature 1", equal),
     ):
         found = [decode_speedup(select(mine, batch=batch), "auto") for batch in SLOTS]
-        lines.append([name, *map(interval, found)])
+        lines.append([name, *map(interval, found), NOTHING, NOTHING])
         figures["equal"] = span(each.mean for each in found)
-    return Grid(["", "2 at a time", "4", "8"], lines, figures)
+    return Grid(["", "2 at a time", "4", "8", "16", "64"], lines, figures)
 
 
 def _queue(results: Results, slots: int, temperature: int) -> Estimate:
@@ -144,9 +145,9 @@ def draft_model(results: Results, fusion: Results) -> Grid:
     return Grid(["preset", *(SUITES[suite] for suite in FIVE)], lines, figures)
 
 
-def exact_answers(small: Results, large: Results) -> Grid:
+def exact_answers(*models: Results) -> Grid:
     """How many answers differ from plain decoding's."""
-    drafted = [row for row in (*small.rows, *large.rows) if row["preset"] != "plain"]
+    drafted = [row for each in models for row in each.rows if row["preset"] != "plain"]
     figures = {name: f"{sum(row[name] for row in drafted):,}" for name in ("answers", "differ")}
     return Grid(figures={**figures, "accepted": f"{sum(row['accepted'] for row in drafted):,}"})
 
@@ -157,12 +158,12 @@ AUTO = Section(
         Table(
             "exact",
             "Same text",
-            ["exact_h200_bf16", "exact_h200_bf16_qwen15"],
+            ["exact_h200_bf16", "exact_h200_bf16_qwen15", "exact_h200_quantised_qwen15"],
             "python -m benchmarks.decode.exact --questions FILE",
             """`auto`, `copy`, `casd`, `eagle2`, `sd` and all mixed, smollm2-135m, 480 questions;
-            `auto`, `copy`, `casd`, `eagle3` and all mixed, Qwen2.5-Coder-1.5B, 200 questions; bf16,
-            greedy and at temperature 1, 16 at once and one at a time: {differ} of {answers} answers
-            differ, {accepted} drafts accepted.""",
+            with `eagle3`, Qwen2.5-Coder-1.5B, 200 in bf16, 48 in FP8 and INT4; greedy and at
+            temperature 1, 16 at once and one at a time: {differ} of {answers} answers differ,
+            {accepted} drafts accepted.""",
             exact_answers,
         ),
         Table(

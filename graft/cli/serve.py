@@ -1,5 +1,6 @@
 """`graft serve`: the OpenAI-compatible server."""
 
+import gc
 import os
 import sys
 from dataclasses import dataclass, fields, replace
@@ -179,6 +180,7 @@ def serve(
             whole = preload(engine, settings, spinner.update)
         if not whole:
             print("nothing to preload: each question selects other passages", file=sys.stderr)
+    gc.freeze()  # what is loaded stays; a full collection would hold up requests for 0.1 s
     run_server(engine, settings, listening)
 
 

@@ -9,7 +9,7 @@ from graft.decode.scheduler import Scheduler, seconds_by_nodes
 from graft.decode.sequence import Sequence
 from graft.decode.stats import clock
 from graft.decode.step_lock import Outcome, StepLock
-from graft.draft.drafter import Budget, UpdatesAsync, by_drafter
+from graft.draft.drafter import Budget, by_drafter, updates_async
 from graft.models.language_model import LanguageModel
 from graft.models.step_costs import StepCosts
 from graft.tree.draft_tree import DraftTree, root_only
@@ -101,7 +101,7 @@ class DecodeLoop:
     def _update_async(self, decoding: list[Sequence]) -> None:
         """Let drafters do deferred work while the device computes."""
         for drafter, mine in by_drafter(decoding, lambda each: each.drafter):
-            if isinstance(drafter, UpdatesAsync):
+            if updates_async(drafter):
                 try:
                     drafter.update_async()
                 except Exception as error:

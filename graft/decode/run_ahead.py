@@ -3,7 +3,7 @@
 from graft.decode.in_flight import InFlightStep, Part
 from graft.decode.scheduler import Scheduler
 from graft.decode.stats import clock
-from graft.draft.drafter import RunsAhead, by_drafter
+from graft.draft.drafter import RunsAhead, by_drafter, runs_ahead
 from graft.models.language_model import LanguageModel
 from graft.tree.draft_tree import root_only
 from graft.verify.draws import Draws, Positions
@@ -46,7 +46,7 @@ def _drafters_to_skip(
     skipping: list[RunsAhead] = []
     for drafter, mine in by_drafter(sequences, lambda each: each.drafter):
         contexts = [sequences[i].context for i in mine]
-        if not isinstance(drafter, RunsAhead) or not drafter.can_skip(contexts):
+        if not runs_ahead(drafter) or not drafter.can_skip(contexts):
             return []
         skipping.append(drafter)
     return skipping

@@ -13,7 +13,7 @@ cost.
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Protocol, runtime_checkable
 
 from graft.draft.copies.lookup import LookupDrafter
@@ -74,7 +74,7 @@ class Combined:
     ) -> None:
         self.drafters, self.prune, self.schedule = drafters, prune, schedule
 
-    @property
+    @cached_property
     def options(self) -> frozenset[str]:
         """See TakesOptions."""
         return options_of(*self.drafters)

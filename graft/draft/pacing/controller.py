@@ -13,6 +13,7 @@ the table cannot know: host time, a busy machine, drafts that are rejected more 
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from math import inf
 from typing import Protocol
 
@@ -90,7 +91,7 @@ class Controller:
         self._unseen: dict[int, list[TargetStep]] = {}
         self._waiting: dict[int, DraftContext] = {}
 
-    @property
+    @cached_property
     def options(self) -> frozenset[str]:
         """See TakesOptions."""
         return options_of(self._lookup, self._model)
