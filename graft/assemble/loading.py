@@ -31,6 +31,7 @@ from graft.models.load import LoadedModel, load_model, memory
 from graft.models.prefix_files import PrefixFiles, prefix_folder, rows_key
 from graft.models.same_tokens import check_same_tokens
 from graft.models.step_costs import StepCosts, costs_for
+from graft.tree import fuse
 from graft.verify.chain import rejection
 from graft.verify.rapid import Rapid, Shift
 from graft.verify.verdict import Verifier
@@ -219,7 +220,7 @@ def _costs(loaded: LoadedModel) -> StepCosts:
 
 def warm_up() -> None:
     """Compile the kernels of the lookup drafters, or load them from numba's cache."""
-    for each in (*INDEXES, Calibration, build_tree, budget):
+    for each in (*INDEXES, Calibration, build_tree, budget, fuse):
         each.warm_up()
 
 

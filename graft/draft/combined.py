@@ -2,8 +2,8 @@
 
 Where the cost limits the nodes, drafters propose one after the other, lookups first, each with the
 budget that the earlier ones leave (`Budget.after`): after a confident lookup a draft model need not
-run. Where a method always runs its draft model, lookups run on a thread beside it (`Concurrently`),
-so their waits, such as for a disk, cost no time.
+run. Where a method always runs its draft model or head, lookups run beside it (`Concurrently`), so
+they and their waits, such as for a disk, cost no time.
 
 The pruning rule makes the method: CASD keeps all nodes up to a limit, RASD only retrieved branches
 that start with one of the draft model's best tokens, and presets joined by + the nodes within the
@@ -17,7 +17,14 @@ from functools import cached_property, reduce
 from typing import Protocol, runtime_checkable
 
 from graft.draft.copies.lookup import LookupDrafter
-from graft.draft.drafter import Budget, Detachable, DraftContext, Drafter, options_of
+from graft.draft.drafter import (
+    Budget,
+    Detachable,
+    DraftContext,
+    Drafter,
+    begins_early,
+    options_of,
+)
 from graft.draft.options import MAX_TOP_K
 from graft.draft.pacing.budget import best_by_cost, best_of
 from graft.models.language_model import TargetStep
@@ -45,8 +52,8 @@ def one_by_one(
 
 
 class Concurrently:
-    """The last drafter, which is the slow one, and all others on a thread beside it, each with the
-    whole budget. The thread ends with this object."""
+    """The last drafter, which is the slow one, and all others beside it, each with the whole
+    budget: while its device drafts, or else on a thread, which ends with this object."""
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="graft-lookup")
@@ -56,6 +63,10 @@ class Concurrently:
     ) -> list[list[DraftTree]]:
         """See Schedule. No lookup is running when this returns or raises."""
         *quick, slow = drafters
+        if begins_early(slow):
+            pending = slow.begin(contexts, budget)
+            found = [drafter.propose(contexts, budget) for drafter in quick]
+            return [*found, pending()]
         beside = self._executor.submit(
             lambda: [drafter.propose(contexts, budget) for drafter in quick]
         )

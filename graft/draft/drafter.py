@@ -107,6 +107,23 @@ def by_drafter(
     return list(found.values())
 
 
+PendingTrees = Callable[[], list[DraftTree]]
+
+
+class BeginsEarly(Drafter, Protocol):
+    """A drafter whose device may draft while the host does something else."""
+
+    begins_early: bool  # whether it does
+
+    def begin(self, contexts: list[DraftContext], budget: Budget) -> PendingTrees:
+        """Start what `propose` does; the returned function waits for the trees."""
+
+
+def begins_early(drafter: Drafter) -> TypeGuard[BeginsEarly]:
+    """Whether the drafter's device drafts beside the host."""
+    return getattr(drafter, "begins_early", False)
+
+
 @runtime_checkable
 class UpdatesAsync(Protocol):
     """A drafter with work that can run while the device computes the step."""

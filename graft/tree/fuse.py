@@ -1,10 +1,13 @@
 """Merging two draft trees under one root; common nodes are kept once."""
 
 import numpy as np
+from numba import njit
 
-from graft.tree.draft_tree import DraftTree, in_level_order
+from graft.tree.draft_tree import DraftTree, with_depths
+from graft.tree.relations import depths
 
 BOTH = "both"  # the source of nodes that several drafters proposed
+Nodes = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 def union(first: DraftTree, second: DraftTree, at: int = 0) -> DraftTree:
@@ -20,44 +23,72 @@ def union(first: DraftTree, second: DraftTree, at: int = 0) -> DraftTree:
     if len(first) == 1:
         return second
     names = list(dict.fromkeys((*first.source_names, *second.source_names)))
-    tokens, parents = first.tokens.tolist(), first.parents.tolist()
-    scores = first.scores.tolist()
-    sources = [names.index(first.source(i)) for i in range(len(first))]
-    places, others = first.all_places(), second.all_places()
-    children = [dict(each) for each in first.children]
-    second_scores = (first.scores[at] * second.scores).tolist()
-    place = [at] * len(second)
-    for i in range(1, len(second)):
-        parent, token = place[second.parents[i]], int(second.tokens[i])
-        node = children[parent].get(token)
-        if node is None:
-            node = children[parent][token] = len(tokens)
-            tokens.append(token)
-            parents.append(parent)
-            scores.append(second_scores[i])
-            sources.append(names.index(second.source(i)))
-            places.append(others[i])
-            children.append({})
-        scores[node] = max(scores[node], second_scores[i])
-        sources[node] = _index(_common_source(names[sources[node]], second.source(i)), names)
-        places[node] = max(places[node], others[i])
-        place[i] = node
-    return in_level_order(
-        np.array(tokens),
-        np.array(parents),
-        np.array(scores),
-        np.array(sources),
-        tuple(names),
-        np.array(places),
+    if BOTH not in names and len(names) - names.count("") > 1:
+        names.append(BOTH)
+    unnamed, both = (names.index(each) if each in names else -1 for each in ("", BOTH))
+    trees = _nodes(first, names), _nodes(second, names)
+    tokens, parents, scores, sources, places, level = _merge(*trees, at, unnamed, both)
+    copied = first.places is not None or second.places is not None
+    tree = DraftTree(
+        tokens, parents, scores, sources, tuple(names), places=places if copied else None
+    )
+    return with_depths(tree, level)
+
+
+def warm_up() -> None:
+    """Compile the kernel, or load it from numba's cache."""
+    pair = np.array([-1, 0], np.int32)
+    tree = DraftTree(np.zeros(2, np.int64), pair, np.ones(2, np.float32), np.zeros(2, np.int16))
+    union(tree, tree)
+
+
+def _nodes(tree: DraftTree, names: list[str]) -> Nodes:
+    """Tokens, parents, scores, sources by `names`, places: always of the same types, because the
+    kernel is compiled for each combination of them."""
+    numbers = np.array([names.index(name) for name in tree.source_names], np.int16)
+    places = np.full(len(tree), -1, np.int32) if tree.places is None else tree.places
+    return (
+        np.ascontiguousarray(tree.tokens, np.int64),
+        np.ascontiguousarray(tree.parents, np.int32),
+        np.ascontiguousarray(tree.scores, np.float32),
+        numbers[tree.sources],
+        np.ascontiguousarray(places, np.int32),
     )
 
 
-def _index(name: str, names: list[str]) -> int:
-    """The index of a name, which is appended if it is new."""
-    if name not in names:
-        names.append(name)
-    return names.index(name)
-
-
-def _common_source(first: str, second: str) -> str:
-    return (first or second) if first == second or not (first and second) else BOTH
+@njit(cache=True)
+def _merge(first, second, at, unnamed, both):  # noqa: ANN001, ANN202  (numba)
+    """The nodes of the merged tree in level order, and their depths."""
+    count, most = len(first[0]), len(first[0]) + len(second[0]) - 1
+    tokens, parents = np.empty(most, np.int64), np.empty(most, np.int32)
+    scores, sources = np.empty(most, np.float32), np.empty(most, np.int16)
+    places = np.empty(most, np.int32)
+    tokens[:count], parents[:count], scores[:count] = first[0], first[1], first[2]
+    sources[:count], places[:count] = first[3], first[4]
+    target = np.empty(len(second[0]), np.int64)
+    target[0] = at
+    for i in range(1, len(second[0])):
+        parent, token = target[second[1][i]], second[0][i]
+        score, source = first[2][at] * second[2][i], second[3][i]
+        node = parent + 1
+        while node < count and (parents[node] != parent or tokens[node] != token):
+            node += 1
+        target[i] = node
+        if node == count:
+            tokens[node], parents[node], scores[node] = token, parent, score
+            sources[node], places[node] = source, second[4][i]
+            count += 1
+            continue
+        scores[node] = max(scores[node], score)
+        places[node] = max(places[node], second[4][i])
+        if sources[node] == unnamed:
+            sources[node] = source
+        elif source != unnamed and source != sources[node]:  # noqa: PLR1714  (numba)
+            sources[node] = both
+    level = depths(parents[:count])
+    order = np.argsort(level, kind="mergesort")  # stable
+    place = np.empty(count, np.int32)
+    place[order] = np.arange(count)
+    above = parents[order]
+    above[1:] = place[above[1:]]
+    return tokens[order], above, scores[order], sources[order], places[order], level[order]

@@ -164,6 +164,34 @@ def test_lookup_and_model_run_concurrently():
         assert sources(tree).keys() == {(3,), (3, 4), (5,)}
 
 
+def test_lookups_run_while_a_device_drafts():
+    order = []
+
+    class Lookup(Fixed):
+        def propose(self, contexts, budget):
+            order.append(("looked up", threading.current_thread() is threading.main_thread()))
+            return super().propose(contexts, budget)
+
+    class OnDevice(Fixed):
+        begins_early = True
+
+        def begin(self, contexts, budget):
+            order.append("begun")
+
+            def trees():
+                order.append("waited")
+                return self.propose(contexts, budget)
+
+            return trees
+
+    drafters = [Lookup([[3, 4]]), OnDevice([[5]])]
+    (tree,) = Combined(drafters, prune=all_nodes, schedule=Concurrently()).propose(
+        contexts(7), BUDGET
+    )
+    assert sources(tree).keys() == {(3,), (3, 4), (5,)}
+    assert order == ["begun", ("looked up", True), "waited"]
+
+
 @pytest.mark.parametrize("prune", [all_nodes, within_cost])
 def test_both_schedules_give_the_same_tree(prune):
     drafters = [Fixed([[3, 4], [6]], "a"), Fixed([[3, 9], [8]], "b"), Fixed([[3, 4, 5]], "c", 0.7)]

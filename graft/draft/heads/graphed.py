@@ -11,7 +11,7 @@ attend to which is known on the device only.
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 import torch
@@ -42,6 +42,8 @@ NEW_TOKENS_EACH = 8  # or so many per sequence
 
 class GraphedGrowth:
     """See Growth. The caches of the head and the target are RowStorages."""
+
+    asynchronous: ClassVar[bool] = True
 
     def __init__(self, runner: HeadRunner) -> None:
         self.runner, self.capturing = runner, runner.device.type == "cuda"

@@ -8,7 +8,7 @@ drops them. The host gets the tokens after the last level only, so the device ne
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -84,6 +84,8 @@ PendingCandidates = Callable[[], Candidates]
 class Growth(Protocol):
     """Grows trees for several sequences."""
 
+    asynchronous: ClassVar[bool]  # whether `begin` returns while the device grows them
+
     def begin(self, inputs: Sequence[DraftInput], beam: Beam) -> PendingCandidates:
         """Process the new tokens and start the trees; the returned function waits for them."""
 
@@ -93,6 +95,7 @@ class LaunchedGrowth:
     """One operation after the other, on any device."""
 
     runner: HeadRunner
+    asynchronous: ClassVar[bool] = False
 
     def begin(self, inputs: Sequence[DraftInput], beam: Beam) -> PendingCandidates:
         """See Growth."""

@@ -11,8 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graft.draft.drafter import Budget, DraftContext
-from graft.draft.heads.growth import Beam, Candidates, DraftInput, Growth, LaunchedGrowth
+from graft.draft.drafter import Budget, DraftContext, PendingTrees
+from graft.draft.heads.growth import (
+    Beam,
+    Candidates,
+    DraftInput,
+    Growth,
+    LaunchedGrowth,
+    PendingCandidates,
+)
 from graft.draft.heads.ranks import Ranks
 from graft.draft.heads.shapes import TRIAL, ShapeChooser, Trial
 from graft.draft.pacing.budget import best_by_cost, best_of, up_to_limit
@@ -106,6 +113,7 @@ class HeadDrafter:
 
     def __init__(self, head: DraftHead, beam: Beam | None = None, *, nodes: int) -> None:
         self._runner, self._growth, self._nodes = head.runner, head.growth, nodes
+        self.begins_early = head.growth.asynchronous
         self._beam, self._shapes = beam, ShapeChooser(head.costs, head.overhead)
         self._choose = up_to_limit if beam else best_by_cost
         self._calibrated = beam is None
@@ -127,15 +135,24 @@ class HeadDrafter:
 
     def propose(self, contexts: list[DraftContext], budget: Budget) -> list[DraftTree]:
         """See Drafter."""
+        return self.begin(contexts, budget)()
+
+    def begin(self, contexts: list[DraftContext], budget: Budget) -> PendingTrees:
+        """See BeginsEarly."""
         states = [self._states[context.sequence] for context in contexts]
         for each in states:
             each.clear_draft()
         ready = [each for each in states if each.extent is not None] if budget.nodes else []
         beam = self._beam or self._next_beam(ready, budget) if ready else None
-        if beam:
-            self._draft(ready, beam.limited(budget.nodes), budget)
-        whole = [each.tree or root_only(each.context.root) for each in states]
-        return best_of(whole, self._choose, budget)
+        pending = self._begin(ready, beam.limited(budget.nodes)) if beam else None
+
+        def trees() -> list[DraftTree]:
+            if pending:
+                self._draft(ready, pending, budget, is_trial=beam is TRIAL)
+            whole = [each.tree or root_only(each.context.root) for each in states]
+            return best_of(whole, self._choose, budget)
+
+        return trees
 
     def observe(self, steps: list[TargetStep]) -> None:
         """See Drafter. The target's features are valid until its next step: they are copied now
@@ -206,15 +223,25 @@ class HeadDrafter:
         long = [each for each in states if each.num_features > MAX_PENDING]
         self._runner.read([self._next_text(each, keep_last=1) for each in long])
 
-    def _draft(self, ready: list[_SequenceState], beam: Beam, budget: Budget) -> None:
-        """Give each sequence a tree. Rates are updated while the device works."""
+    def _begin(self, ready: list[_SequenceState], beam: Beam) -> PendingCandidates:
+        """Start a draft of the beam's shape for each sequence."""
         inputs = [
             DraftInput(self._next_text(each), each.extent, each.context.sampler)
             for each in ready
             if each.extent
         ]
-        pending = self._growth.begin(inputs, beam)
-        if self._beam is None and beam is not TRIAL and self._drafts % REPLAN_EVERY == 0:
+        return self._growth.begin(inputs, beam)
+
+    def _draft(
+        self,
+        ready: list[_SequenceState],
+        pending: PendingCandidates,
+        budget: Budget,
+        *,
+        is_trial: bool,
+    ) -> None:
+        """Give each sequence a tree. Rates are updated while the device works."""
+        if self._beam is None and not is_trial and self._drafts % REPLAN_EVERY == 0:
             self._plan(ready, budget)
         else:
             self._update_rates()
