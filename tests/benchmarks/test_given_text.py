@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from benchmarks.decode import given_text, shapes
+from graft.models.step_costs import REFERENCE, StepCosts
 
 COPIED = [5, 9, 2, 11, 7, 3, 14, 8] * 6
 
@@ -21,6 +22,7 @@ def tiny_shape(monkeypatch):
 
 
 def test_presets_write_the_given_text_and_copies_are_accepted(tiny_shape, monkeypatch, tmp_path):
+    monkeypatch.setattr(given_text, "measure", lambda _: StepCosts.read(REFERENCE))
     answers = tmp_path / "answers.jsonl.gz"
     about = {"suite": "edits", "category": "edit", "context": 0}
     rows = [about | {"number": i, "token_ids": COPIED[i:], "answer": COPIED[:24]} for i in (1, 3)]
