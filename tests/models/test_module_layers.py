@@ -81,6 +81,7 @@ def test_kernels_replace_what_they_compute(name, monkeypatch):
     assert called == CALLS[name]
 
 
+@pytest.mark.slow
 def test_a_network_of_the_caller_keeps_its_functions_and_its_memory():
     network = build("phi3")
     text = random_numbers(9, 1)

@@ -18,6 +18,7 @@ def test_a_step_reads_weights_and_cache_once():
     assert step_floor(3_000, 1_000, Ceilings(bytes=2_000, flops=1)) == 2.0
 
 
+@pytest.mark.slow
 def test_ceilings_are_those_of_a_machine():
     found = measure_ceilings(KernelOptions(device="cpu", repeats=1).plan())
     assert 1e8 < found.bytes < 1e13
