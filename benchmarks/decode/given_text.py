@@ -35,21 +35,23 @@ ROOM = 2048  # tokens of the KV cache for drafts and blocks that are not full
 
 
 class GivenText:
-    """A forward whose likeliest tokens are those of `text`; one sequence at a time."""
+    """A forward whose likeliest tokens are those of a text; one sequence at a time."""
 
     def __init__(self, forward: Forward) -> None:
-        self.text: list[int] = []
+        self.follow([])
         self._run = forward.run
         forward.run = self.run
+
+    def follow(self, text: list[int]) -> None:
+        """The text from now on; token 0 is behind its end."""
+        self._text = np.array([*text, 0], np.int64)
 
     @torch.inference_mode()
     def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """See Forward."""
         logits = self._run(tokens, layout, outputs)
-        following = layout.positions[outputs] + 1
-        known = np.zeros(max(int(following.max()) + 1, len(self.text)), np.int64)
-        known[: len(self.text)] = self.text
-        wanted = upload(torch.from_numpy(known[following]), logits.device)
+        following = self._text.take(layout.positions[outputs] + 1, mode="clip")
+        wanted = upload(torch.from_numpy(following), logits.device)
         return logits.scatter_(1, wanted[:, None], LIKELY)
 
 
@@ -99,7 +101,7 @@ def measured(
     """A row for each text and preset, presets in turn, after one text untimed."""
     for place, row in enumerate([rows[0], *rows]):
         prompt, answer = row["token_ids"], row["answer"]
-        script.text = prompt + answer
+        script.follow(prompt + answer)
         params = SamplingParams(max_tokens=len(answer), ignore_eos=True)
         first = place % len(presets)
         for preset in presets[first:] + presets[:first]:

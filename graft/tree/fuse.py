@@ -3,8 +3,7 @@
 import numpy as np
 from numba import njit
 
-from graft.tree.draft_tree import DraftTree, with_depths
-from graft.tree.relations import depths
+from graft.tree.draft_tree import DraftTree, in_level_order
 
 BOTH = "both"  # the source of nodes that several drafters proposed
 Nodes = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
@@ -27,12 +26,10 @@ def union(first: DraftTree, second: DraftTree, at: int = 0) -> DraftTree:
         names.append(BOTH)
     unnamed, both = (names.index(each) if each in names else -1 for each in ("", BOTH))
     trees = _nodes(first, names), _nodes(second, names)
-    tokens, parents, scores, sources, places, level = _merge(*trees, at, unnamed, both)
+    tokens, parents, scores, sources, places = _merge(*trees, at, unnamed, both)
     copied = first.places is not None or second.places is not None
-    tree = DraftTree(
-        tokens, parents, scores, sources, tuple(names), places=places if copied else None
-    )
-    return with_depths(tree, level)
+    kept = places if copied else None
+    return in_level_order(tokens, parents, scores, sources, tuple(names), kept)
 
 
 def warm_up() -> None:
@@ -58,7 +55,7 @@ def _nodes(tree: DraftTree, names: list[str]) -> Nodes:
 
 @njit(cache=True)
 def _merge(first, second, at, unnamed, both):  # noqa: ANN001, ANN202  (numba)
-    """The nodes of the merged tree in level order, and their depths."""
+    """The nodes of the merged tree, those of the first and then new ones."""
     count, most = len(first[0]), len(first[0]) + len(second[0]) - 1
     tokens, parents = np.empty(most, np.int64), np.empty(most, np.int32)
     scores, sources = np.empty(most, np.float32), np.empty(most, np.int16)
@@ -85,10 +82,4 @@ def _merge(first, second, at, unnamed, both):  # noqa: ANN001, ANN202  (numba)
             sources[node] = source
         elif source != unnamed and source != sources[node]:  # noqa: PLR1714  (numba)
             sources[node] = both
-    level = depths(parents[:count])
-    order = np.argsort(level, kind="mergesort")  # stable
-    place = np.empty(count, np.int32)
-    place[order] = np.arange(count)
-    above = parents[order]
-    above[1:] = place[above[1:]]
-    return tokens[order], above, scores[order], sources[order], places[order], level[order]
+    return tokens[:count], parents[:count], scores[:count], sources[:count], places[:count]
