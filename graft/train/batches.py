@@ -23,6 +23,7 @@ class Batch:
     loss_mask: Tensor
     places: Tensor
     packed: bool  # whether a row has several documents
+    rows: tuple[int, ...] = ()  # their numbers in training
 
 
 def batch_of(rows: Rows, chosen: np.ndarray, device: torch.device) -> Batch:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -93,6 +93,7 @@ class Loop:
             with processes.accumulating(self._forward, last=number == len(parts) - 1):
                 with self._precision():
                     batch = batch_of(self._rows, part, self._device)
+                    batch = replace(batch, rows=tuple(part.tolist()))
                     outcome = self._setup.objective.learn(self._forward, batch, random)
                 processes.backward(outcome.loss / counted)
             total += outcome.loss.detach() / counted

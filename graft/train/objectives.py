@@ -70,7 +70,10 @@ def _shifted(
     """Anchor-offset positions [B, T], anywhere in the target's context."""
     context = target.config.get_text_config().max_position_embeddings
     max_offset = max(context - batch.tokens.shape[1], 0)
-    offsets = torch.from_numpy(random.integers(0, max_offset + 1, len(batch.tokens)))
+    draws = [random] * len(batch.tokens)
+    if settings.keep_outputs:  # one offset a row, as its outputs are kept
+        draws = [np.random.default_rng([settings.seed, row]) for row in batch.rows]
+    offsets = torch.tensor([int(each.integers(0, max_offset + 1)) for each in draws])
     return anchor_offset(batch.places, offsets.to(batch.places.device), settings.sinks)
 
 

@@ -18,6 +18,7 @@ from graft.train.card import model_card, training_facts
 from graft.train.compiling import compile_in_place, compiles
 from graft.train.dataset import DataOptions, Dataset, files_of, prepare
 from graft.train.journal import Journal
+from graft.train.kept import KeptOutputs
 from graft.train.loop import Loop, TrainingSetup
 from graft.train.objectives import OBJECTIVES
 from graft.train.processes import own_device, processes
@@ -80,7 +81,10 @@ def _target(settings: Settings, device: str) -> Target:
     features = default_features(settings.kind, layers)
     if settings.start:
         features = read_head(settings.start).config.feature_layers or features
-    return load_target(checkpoint, device, cross, features)
+    target = load_target(checkpoint, device, cross, features)
+    if settings.keep_outputs:
+        target.kept = KeptOutputs(int(settings.keep_outputs * 1e9))
+    return target
 
 
 def _texts(settings: Settings, journal: Journal, *, first: bool) -> list[str]:

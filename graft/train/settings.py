@@ -37,6 +37,7 @@ class Settings:
     temperature: float = option(0.0, "Temperature of --regenerate; 0 is greedy.")
     length: int = option(1024, "Tokens of a packed sequence.")
     batch: int = option(16, "Sequences per step.")
+    keep_outputs: float = option(0.0, "GB of memory to keep the target's outputs between epochs.")
     micro_batch: int = option(0, "Sequences per forward pass; 0: all of --batch.")
     steps: int = option(0, "Length of the run in steps ...")
     minutes: float = option(0.0, "... or in minutes of training.")
@@ -126,7 +127,7 @@ MINIMUMS = {
     "length": 16, "batch": 1, "micro_batch": 0, "steps": 0, "minutes": 0, "learning_rate": 0,
     "warmup": 0, "weight_decay": 0, "unroll": 0, "unroll_decay": 0, "noise": 0, "shifts": 1,
     "inner": 0, "sinks": 0, "window": 1, "cross_layers": 1, "draft_vocabulary": 0, "evaluations": 1,
-    "save_minutes": 0, "regenerate": 0, "answer_tokens": 1, "temperature": 0,
+    "save_minutes": 0, "regenerate": 0, "answer_tokens": 1, "temperature": 0, "keep_outputs": 0,
 }  # fmt: skip
 
 

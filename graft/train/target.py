@@ -20,6 +20,7 @@ from graft.models.heads.row_masks import FAR, Mask, masked_attention, row_mask
 from graft.models.load import find_device
 from graft.train.batches import Batch
 from graft.train.compiling import compile_in_place, compiles
+from graft.train.kept import KeptOutputs
 
 TOLERANCE = 1e-2  # of logits in fp32, relative to the largest
 ATTENTION = "graft_rows"
@@ -57,6 +58,7 @@ class Target:
         kept = range(len(modules) - layers, len(modules))
         self._last = [_KeepKV(modules[place].self_attn) for place in reversed(kept)]
         self._features = features
+        self.kept: KeptOutputs | None = None
         self._inner = {place: _KeepInput(modules[place]) for place in features if place >= 0}
         if compiles(self.output):  # what has hooks runs eagerly
             hooked = {*kept, *self._inner}
@@ -72,9 +74,22 @@ class Target:
         """The device of the model and of batches."""
         return self.output.device
 
-    @torch.no_grad()
     def forward(self, batch: Batch, positions: Tensor) -> TargetOutputs:
-        """One forward pass."""
+        """One forward pass, or the kept outputs of one with the same positions."""
+        if self.kept is None or not batch.rows:
+            return self._run(batch, positions)
+        if parts := self.kept.take(batch.rows, self.device):
+            last, features, keys, values = parts
+            assert last is not None
+            kv = None if keys is None or values is None else (keys, values)
+            return TargetOutputs(last, last if features is None else features, kv)
+        outputs = self._run(batch, positions)
+        features = None if outputs.features is outputs.last else outputs.features
+        self.kept.add(batch.rows, (outputs.last, features, *(outputs.kv or (None, None))))
+        return outputs
+
+    @torch.no_grad()
+    def _run(self, batch: Batch, positions: Tensor) -> TargetOutputs:
         mask = row_mask(batch.documents, (0, FAR)) if batch.packed else None
         if isinstance(mask, Tensor):
             mask = mask[:, None]  # transformers passes masks of four dimensions on
@@ -82,13 +97,13 @@ class Target:
             batch.tokens, attention_mask=mask, position_ids=positions, use_cache=False
         ).last_hidden_state
         states = {-1: last} | {place: each.take() for place, each in self._inner.items()}
-        kept = [states[place] for place in self._features]
+        kept = [states[place] for place in self._features] or [last]
         pairs = [each.take() for each in self._last]
         kv = None
         if pairs:
             keys, values = zip(*pairs, strict=True)
             kv = torch.cat(keys, 1), torch.cat(values, 1)
-        return TargetOutputs(last, torch.cat(kept, -1) if kept else last, kv)
+        return TargetOutputs(last, kept[0] if len(kept) == 1 else torch.cat(kept, -1), kv)
 
 
 def attend_rows(  # noqa: PLR0913  transformers' contract

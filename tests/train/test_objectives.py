@@ -17,6 +17,7 @@ from graft.models.heads.files import HEADS
 from graft.models.heads.row_masks import FAR, row_mask, shift_mask, window_mask
 from graft.train.batches import anchor_offset, batch_of
 from graft.train.examples import Example
+from graft.train.kept import KeptOutputs
 from graft.train.losses import CHUNK, OutputLayer, Supervision, cross_entropy
 from graft.train.objectives import OBJECTIVES, Outcome, chains, counted_tokens
 from graft.train.packing import pack
@@ -282,6 +283,32 @@ def test_eagle_positions_are_shifted_if_requested(settings, monkeypatch):
         assert torch.equal(seen[-1], given[0])
         assert torch.equal(given[0], batch.places) != moved
         assert torch.equal(given[0][:, :4], batch.places[:, :4])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kept_outputs_are_those_of_the_target(settings, kind, monkeypatch):
+    """Epochs in other orders; the last store has space for three of four rows."""
+    rows, passes, run = rows_of(32, 32, 32, 20, 12), [], Target._run
+    monkeypatch.setattr(Target, "_run", lambda *given: passes.append(given[1].rows) or run(*given))
+    settings = replace(settings, keep_outputs=1.0, offset_positions=True)
+    losses, ran, used = [], [], 0
+    for limit in (lambda: 0, lambda: 1 << 30, lambda: used - 1):
+        model = target(1 if kind == "longspec" else 0, kind)
+        model.kept = KeptOutputs(limit()) if limit() else None
+        head, objective = made(kind, model, settings)
+        passes.clear()
+        losses.append([])
+        for order in ([0, 1], [2, 3], [3, 0], [1, 2], [0, 2]):
+            batch = batch_of(rows, np.array(order), torch.device("cpu"))
+            batch = replace(batch, rows=tuple(order))
+            losses[-1].append(objective.learn(head, batch, np.random.default_rng(5)).loss)
+        objective.measure(head, batch_of(rows, np.array([0]), torch.device("cpu")))
+        ran.append(list(passes))
+        used = used or (1 << 30) - model.kept._left if model.kept else 0
+    every = [(0, 1), (2, 3), (3, 0), (1, 2), (0, 2), ()]
+    assert ran == [every, [*every[:2], ()], [*every[:3], ()]]
+    for each in losses[1:]:
+        torch.testing.assert_close(each, losses[0])
 
 
 def test_a_longspec_head_does_not_use_masked_keys(settings):
