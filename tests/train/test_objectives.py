@@ -292,9 +292,10 @@ def test_kept_outputs_are_those_of_the_target(settings, kind, monkeypatch):
     monkeypatch.setattr(Target, "_run", lambda *given: passes.append(given[1].rows) or run(*given))
     settings = replace(settings, keep_outputs=1.0, offset_positions=True)
     losses, ran, used = [], [], 0
-    for limit in (lambda: 0, lambda: 1 << 30, lambda: used - 1):
+    for limit in (0, 1 << 30, None):
+        space = used - 1 if limit is None else limit
         model = target(1 if kind == "longspec" else 0, kind)
-        model.kept = KeptOutputs(limit()) if limit() else None
+        model.kept = KeptOutputs(space) if space else None
         head, objective = made(kind, model, settings)
         passes.clear()
         losses.append([])
