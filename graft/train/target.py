@@ -75,18 +75,26 @@ class Target:
         return self.output.device
 
     def forward(self, batch: Batch, positions: Tensor) -> TargetOutputs:
-        """One forward pass, or the kept outputs of one with the same positions."""
+        """One forward pass, or the kept outputs of one with the same positions: their `last` is
+        zero where no loss reads it."""
         if self.kept is None or not batch.rows:
             return self._run(batch, positions)
+        read = _read_by_loss(batch)
         if parts := self.kept.take(batch.rows, self.device):
-            last, features, keys, values = parts
-            assert last is not None
-            kv = None if keys is None or values is None else (keys, values)
-            return TargetOutputs(last, last if features is None else features, kv)
+            last, *whole = parts
+            return self._of_kept(torch.cat(last), [torch.stack(each) for each in whole], read)
         outputs = self._run(batch, positions)
-        features = None if outputs.features is outputs.last else outputs.features
-        self.kept.add(batch.rows, (outputs.last, features, *(outputs.kv or (None, None))))
+        whole = [*([outputs.features] if self._features else ()), *(outputs.kv or ())]
+        for place, row in enumerate(batch.rows):
+            rest = [each[place] for each in whole]
+            self.kept.add(row, [outputs.last[place][read[place]], *rest])
         return outputs
+
+    def _of_kept(self, used: Tensor, whole: list[Tensor], read: Tensor) -> TargetOutputs:
+        last = used.new_zeros(*read.shape, used.shape[-1])
+        last[read] = used
+        features = whole.pop(0) if self._features else last
+        return TargetOutputs(last, features, (whole[0], whole[1]) if whole else None)
 
     @torch.no_grad()
     def _run(self, batch: Batch, positions: Tensor) -> TargetOutputs:
@@ -104,6 +112,11 @@ class Target:
             keys, values = zip(*pairs, strict=True)
             kv = torch.cat(keys, 1), torch.cat(values, 1)
         return TargetOutputs(last, kept[0] if len(kept) == 1 else torch.cat(kept, -1), kv)
+
+
+def _read_by_loss(batch: Batch) -> Tensor:
+    """[B, T]: where the target predicts a token in the loss."""
+    return batch.loss_mask.roll(-1, 1)
 
 
 def attend_rows(  # noqa: PLR0913  transformers' contract
