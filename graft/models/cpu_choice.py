@@ -22,7 +22,6 @@ from graft.kernels.panels import COMPUTING, LANES, UNROLL
 from graft.kernels.products import pack_weight
 from graft.models.forward_panels import linear, use_threads
 from graft.models.language_model import name_of
-from graft.models.llama_shape import MODEL_TYPES
 from graft.models.panel_weights import bits
 from graft.models.step_costs import costs_path
 
@@ -57,8 +56,8 @@ def panels_are_faster(config: "PretrainedConfig", dtype: torch.dtype) -> bool:
 def _both(config: "PretrainedConfig", dtype: torch.dtype) -> tuple[float, float]:
     """Seconds for one gated projection with few rows: panels, torch."""
     text = config.get_text_config()
-    panels, blas = _known(text.intermediate_size, text.hidden_size, dtype)
-    return (panels if text.model_type in MODEL_TYPES else float("inf")), blas
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    return _known(inner, text.hidden_size, dtype)
 
 
 @cache

@@ -27,6 +27,7 @@ from graft.models.probe import TOLERANCE, Reference, check, reference_of
 
 log = logging.getLogger(__name__)
 
+MISFITS = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)  # of a model's own code
 NOT_CAPTURED = "%s: steps are launched kernel by kernel, without CUDA graphs: %s"
 
 
@@ -56,42 +57,50 @@ def build_forward(
     """The fastest forward that computes `network` (cast to `dtype`) exactly, and its name.
 
     Weights that torchao quantised stay int8; the reference is then the quantised network.
-    `kind` insists on one of "panels", "graphed", "captured", "lean", "hook". Panels are invariant,
-    graphs of Llama-shaped models in 16 bits; "lean" and "hook" are made so if `invariant`. Without
-    a `dtype` the network is left as it is.
+    `kind` insists on one of "panels", "graphed", "captured", "lean", "hook", "hook-panels". Panels
+    are invariant, graphs of Llama-shaped models in 16 bits; "lean" and both hooks are made so if
+    `invariant`. Without a `dtype` the network is left as it is.
     """
     if (dtype or network.dtype) not in TOLERANCE:
         raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
     expected = reference(network, name)
     owned = dtype is not None
-    if owned:
+    facts = facts_of(network, name, dtype, invariant=invariant)
+    if kind is None:
+        kind = fastest_kind(facts)
+        kind = "hook-panels" if kind == "hook" and owned and has_panels(facts) else kind
+    if owned and kind != "hook-panels":  # which rounds weights as it packs them
         network = network.to(dtype)
-    facts = facts_of(network, name, invariant=invariant)
-    kind = kind or fastest_kind(facts)
     try:
         return _verified(network, expected, kind, facts, owned=owned), kind
     except UnsupportedModelError:
         if kind == "hook":
             raise
-    return _verified(network, expected, "hook", facts, owned=owned), "hook"
+    return _verified(network.to(facts.dtype), expected, "hook", facts, owned=owned), "hook"
 
 
 def reference(network: "Any", name: str) -> Reference:  # noqa: ANN401
     """What the network itself computes for the probe; UnsupportedModelError where it fails."""
     try:
         return reference_of(network)
-    except (AttributeError, IndexError, TypeError, RuntimeError, ValueError) as error:
+    except MISFITS as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:200]
         raise UnsupportedModelError(f"{name}: its own forward fails: {reason}") from error
 
 
-def facts_of(network: "Any", name: str, *, invariant: bool = False) -> Facts:  # noqa: ANN401
-    """Those of a network of transformers."""
+def facts_of(
+    network: "Any",  # noqa: ANN401
+    name: str,
+    dtype: torch.dtype | None = None,
+    *,
+    invariant: bool = False,
+) -> Facts:
+    """Those of a network of transformers, which will have another dtype if one is given."""
     shaped = is_llama_shaped(network)
     return Facts(
         name,
         network.config,
-        network.dtype,
+        dtype or network.dtype,
         network.device,
         llama_shaped=shaped,
         int8=shaped and has_int8_products(network),
@@ -107,6 +116,8 @@ def _verified(
     *,
     owned: bool,
 ) -> Forward:
+    if kind == "hook-panels":
+        return _panelled(network, expected, facts)
     if kind == "hook":
         forward = _hook_forward(network, facts)
     elif kind == "captured":
@@ -144,15 +155,35 @@ def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts
     return _maybe_invariant(LeanForward(shape, weights, _attention(facts)), facts)
 
 
-def _hook_forward(network: "Any", facts: Facts) -> Forward:  # noqa: ANN401
+def _hook_forward(network: "Any", facts: Facts, panels: "Any" = None) -> Forward:  # noqa: ANN401
     from graft.models.forward_hook import HookForward  # imports transformers
+    from graft.models.module_panels import PanelHookForward
 
     if facts.invariant:
         refuse_experts(network.config, facts.name)
+    attention = _attention(facts)
     try:
-        return _maybe_invariant(HookForward(network, _attention(facts)), facts)
+        if panels:
+            return _maybe_invariant(PanelHookForward(network, attention, panels), facts)
+        return _maybe_invariant(HookForward(network, attention), facts)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{facts.name} cannot be used: {error}") from error
+
+
+def _panelled(network: "Any", expected: Reference, facts: Facts) -> Forward:  # noqa: ANN401
+    from graft.models.module_panels import ModulePanels
+
+    panels = ModulePanels(network.float(), facts.dtype)
+    try:
+        forward = _hook_forward(network, facts, panels)
+        verify(forward, expected, "hook-panels", facts)
+    except UnsupportedModelError:
+        panels.undo()
+        raise
+    except MISFITS as error:  # such as a module that reads the weights of another
+        panels.undo()
+        raise UnsupportedModelError(f"{facts.name} does not run on panels: {error}") from error
+    return forward
 
 
 def _set_exact(forward: Forward, expected: Reference, facts: Facts) -> None:
@@ -201,6 +232,11 @@ def fastest_kind(facts: Facts) -> str:
         return "graphed" if facts.llama_shaped else "captured"
     log.warning(NOT_CAPTURED, facts.name, reason)
     return "lean" if facts.llama_shaped and not facts.int8 else "hook"
+
+
+def has_panels(facts: Facts) -> bool:
+    """Whether the products of transformers' modules should be ours."""
+    return facts.device.type == "cpu" and panels_are_faster(facts.config, facts.dtype)
 
 
 def why_not_graphed(facts: Facts) -> str | None:

@@ -23,12 +23,11 @@ from graft.kernels.decoder_triton import gated_gelu, swiglu
 from graft.kernels.experts_triton import MAX_PAIRS, choose_experts, expert_product, weighted_sum
 from graft.kernels.hook_triton import norm_heads, rotate_both
 from graft.kernels.product_choice import ChosenProduct
+from graft.models.known_modules import ROWS, close, random_like, rms_norm_of
 
 EXPERTS = "graft"
 ROTATION = "apply_rotary_pos_emb"  # transformers' name of the function in every model's file
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-ROUNDINGS = 4  # that a replacement may differ by, relative to the largest element
-ROWS = 4  # of random numbers
 SAME_INPUT = ("q_proj", "k_proj", "v_proj")
 GATED = ("gate_proj", "up_proj")
 
@@ -51,7 +50,7 @@ class Replacements:
         for (linear,), multiply in _products(alone):
             self._replace(linear, "forward", multiply)
         for module in modules:
-            if call := _norm_of(module) or _router_of(module):
+            if call := rms_norm_of(module, _norm) or _router_of(module):
                 self._replace(module, "forward", call)
             if hasattr(module, "_apply_gate") and _gates_by_silu(module):
                 self._replace(module, "_apply_gate", swiglu)
@@ -170,10 +169,10 @@ def _is_mlp(module: nn.Module, gate: Callable[[Tensor], Tensor]) -> bool:
         return False
     if linears[0].bias is not None:  # no gated product adds them
         return False
-    x = _random(linears[0].weight, ROWS, linears[0].in_features)
+    x = random_like(linears[0].weight, ROWS, linears[0].in_features)
     with torch.no_grad():
         inner = gate(torch.cat([each(x) for each in linears], -1))
-        return _close(module.down_proj(inner), module(x))
+        return close(module.down_proj(inner), module(x))
 
 
 def _multiply_and_gate(
@@ -185,21 +184,6 @@ def _multiply_and_gate(
 
 def _through(mlp: nn.Module, inner: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return mlp.down_proj(inner(x))
-
-
-def _norm_of(module: nn.Module) -> Call | None:
-    """An RMS norm, with a gain that is the weight or one more."""
-    weight = getattr(module, "weight", None)
-    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
-    if not type(module).__name__.endswith("RMSNorm") or epsilon is None or weight is None:
-        return None
-    x = _random(weight, ROWS, weight.shape[-1])
-    with torch.no_grad():
-        expected = module(x)
-        for gain in (weight.detach(), 1 + weight.detach().float()):
-            if weight.dim() == 1 and _close(_norm(gain, epsilon, x), expected):
-                return partial(_norm, gain, epsilon)
-    return None
 
 
 def _norm(gain: Tensor, epsilon: float, x: Tensor) -> Tensor:
@@ -215,7 +199,7 @@ def _router_of(module: nn.Module) -> Call | None:
     chosen, weight = getattr(module, "top_k", None), getattr(module, "weight", None)
     if not type(module).__name__.endswith("TopKRouter") or chosen is None or weight is None:
         return None
-    x = _random(weight, ROWS, weight.shape[-1])
+    x = random_like(weight, ROWS, weight.shape[-1])
     bias = getattr(module, "bias", None)
     with torch.no_grad(), suppress(RuntimeError, TypeError, ValueError):
         # In 32 bits, where hardly two logits are equal.
@@ -224,7 +208,7 @@ def _router_of(module: nn.Module) -> Call | None:
         dtype = module(x)[1].dtype
         for among in (True, False):
             found = choose_experts(logits, chosen, among_chosen=among, dtype=logits.dtype)
-            if _close(torch.zeros_like(logits).scatter(1, found[1], found[0]), expected):
+            if close(torch.zeros_like(logits).scatter(1, found[1], found[0]), expected):
                 product = ChosenProduct(
                     [weight.detach()], [None if bias is None else bias.detach()]
                 )
@@ -243,23 +227,9 @@ def _gates_by_silu(module: nn.Module) -> bool:
     parameters = [each for each in module.parameters() if each.dtype in DTYPES]
     if not parameters:
         return False
-    x = _random(parameters[0], ROWS, 32)
+    x = random_like(parameters[0], ROWS, 32)
     with torch.no_grad():
-        return _close(swiglu(x), module._apply_gate(x))
-
-
-def _random(like: Tensor, *shape: int) -> Tensor:
-    generator = torch.Generator(like.device).manual_seed(0)
-    return torch.randn(*shape, generator=generator, device=like.device).to(like.dtype)
-
-
-def _close(found: Tensor, expected: Tensor) -> bool:
-    """Equal up to a few roundings."""
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return False
-    error = (found.double() - expected.double()).abs().max()
-    largest = float(expected.double().abs().max())
-    return float(error) <= ROUNDINGS * torch.finfo(expected.dtype).eps * largest
+        return close(swiglu(x), module._apply_gate(x))
 
 
 class Rotation:
@@ -292,16 +262,16 @@ class Rotation:
     def _tried(self, q: Tensor, k: Tensor, cos: Tensor) -> int:
         """The components that turn; 0 if ours does something else."""
         width = cos.shape[2]
-        queries, keys = (_random(x, 1, x.shape[1], ROWS, x.shape[3]) for x in (q, k))
+        queries, keys = (random_like(x, 1, x.shape[1], ROWS, x.shape[3]) for x in (q, k))
         for rotated, repeats in ((width, 2), (2 * width, 1)):  # angles for both halves, or for one
             if rotated > q.shape[3] or rotated % 2:
                 continue
-            angles = _random(cos.float(), 1, ROWS, rotated // 2).repeat(1, 1, repeats)
+            angles = random_like(cos.float(), 1, ROWS, rotated // 2).repeat(1, 1, repeats)
             tables = angles.cos().to(cos.dtype), angles.sin().to(cos.dtype)
             with suppress(RuntimeError):  # shapes that its own does not take
                 expected = self._own(queries, keys, *tables)
                 found = rotate_both(queries, keys, *tables, rotated)
-                if all(map(_close, found, expected)):
+                if all(map(close, found, expected)):
                     return rotated
         return 0
 
