@@ -82,7 +82,7 @@ def _by_context(results: Results) -> dict[str, str]:
     return figures
 
 
-def costs(costs: Results, training: Results) -> Grid:
+def costs(costs: Results, training: Results, at_length: Results) -> Grid:
     """Figures of the text."""
     figures = {}
     for variant in ("eagle2", "longspec"):
@@ -99,27 +99,11 @@ def costs(costs: Results, training: Results) -> Grid:
         rows = select(training.rows, stage=stage)
         held_out = [row["tokens_per_step"] for row in rows if "tokens_per_step" in row]
         figures[stage] = number(held_out[-1])
-        seconds = max(row.get("elapsed", 0) for row in rows)
-        figures[f"{stage}_minutes"] = number(seconds / 60, 1)
-    return Grid(figures=figures)
-
-
-def at_length(training: Results) -> Grid:
-    """Figures of the text."""
-    figures = {
-        f"{variant}_gb": ", ".join(
-            number(row["peak_gb"], 1)
-            for row in select(training.rows, variant=variant, part="memory")
-        )
-        for variant in ("eagle3", "longspec")
-    }
-    rows = select(training.rows, part="training")
-    speeds = [row["tokens_per_second"] / 1000 for row in rows if "loss" in row]
-    held_out = [row for row in rows if "tokens_per_step" in row]
-    figures["first"], figures["fastest"] = f"{speeds[2]:.0f}", f"{max(speeds):.0f}"
-    figures["held_out"] = ", ".join(number(row["tokens_per_step"]) for row in held_out)
-    figures["steps"] = ", ".join(f"{row['step']:,}" for row in held_out)
-    figures["losses"] = number(next(row["loss"] for row in reversed(rows) if "loss" in row))
+    for variant in ("eagle3", "longspec"):
+        peaks = select(at_length.rows, variant=variant, part="memory")
+        figures[f"{variant}_gb"] = " / ".join(number(row["peak_gb"], 1) for row in peaks)
+    held_out = [row["tokens_per_step"] for row in at_length.rows if "tokens_per_step" in row]
+    figures["longspec15"] = number(held_out[-1])
     return Grid(figures=figures)
 
 
@@ -152,29 +136,16 @@ SECTION = Section(
         Table(
             "costs",
             "Time, memory, training",
-            ["heads_h200_bf16_costs", "train_h200_bf16_smollm2"],
-            "python -m benchmarks.heads.costs",
+            ["heads_h200_bf16_costs", "train_h200_bf16_smollm2", "train_h200_bf16_qwen15"],
+            "benchmarks.heads.costs",
             """At 8K a plain step takes {plain} ms. EAGLE-2 drafts in {eagle2_draft} ms; draft
             and verification take {eagle2_steps} plain steps; LongSpec {longspec_draft} ms and
-            {longspec_steps}. EAGLE-2's KV cache takes {eagle2_8k} MB at 8K and {eagle2_128k} MB
-            at 128K, LongSpec's {longspec_8k} MB at any length. Held-out tokens per step of a
-            chain of five after each stage: EAGLE-2 {eagle2} ({eagle2_minutes} minutes),
-            {eagle2_moved} with offset positions, {eagle2_own} on the target's answers; LongSpec
-            {longspec1} ({longspec1_minutes} minutes), {longspec} on rows of 8K,
-            {longspec_layers} over three target layers, {longspec_long} on rows of 8K.""",
+            {longspec_steps}. EAGLE-2's KV cache takes {eagle2_128k} MB at 128K, LongSpec's
+            {longspec_8k} MB at any length. Held-out tokens per step: EAGLE-2 {eagle2},
+            {eagle2_own} on the target's answers; LongSpec {longspec1}, {longspec_long} over three
+            layers; for the 1.5B {longspec15} (3,520 answers). Training memory, 1.5B, rows of 8K /
+            16K / 32K: EAGLE-3 {eagle3_gb} GB, LongSpec {longspec_gb} GB.""",
             costs,
-        ),
-        Table(
-            "at_length",
-            "Training on long rows",
-            ["train_h200_bf16_qwen15"],
-            "graft train longspec --length 8192 --keep-outputs 45",
-            """Heads for Qwen2.5-Coder-1.5B, peak GPU memory with one row of 8K, 16K, 32K tokens a
-            step: EAGLE-3 {eagle3_gb} GB, LongSpec {longspec_gb} GB. With the target's outputs kept
-            after the first epoch LongSpec trains at {fastest}K instead of {first}K tokens/s. On
-            3,520 answers of the target, which are too few, it reaches {held_out} tokens per step
-            held out after {steps} steps (loss in training {losses}).""",
-            at_length,
         ),
     ],
 )

@@ -173,7 +173,7 @@ def _hook_forward(network: "Any", facts: Facts, panels: "Any" = None) -> Forward
 def _panelled(network: "Any", expected: Reference, facts: Facts) -> Forward:  # noqa: ANN401
     from graft.models.module_panels import ModulePanels
 
-    panels = ModulePanels(network.float(), facts.dtype)
+    panels = ModulePanels(network.to(torch.float32), facts.dtype)
     try:
         forward = _hook_forward(network, facts, panels)
         verify(forward, expected, "hook-panels", facts)

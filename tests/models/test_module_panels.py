@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from tiny_architectures import VOCABULARY, build, config_of
+from tiny_int8 import quantised
 from torch import nn
 
 from graft.errors import UnsupportedModelError
@@ -118,6 +119,17 @@ def test_products_are_ours_where_they_are_faster(faster, monkeypatch):
     assert forward.output_weight(None).shape == (VOCABULARY, 32)
     some = torch.tensor([3, 1])
     assert torch.equal(forward.output_weight(some), forward.output_weight(None)[some])
+
+
+def test_quantised_layers_are_not_packed(monkeypatch):
+    monkeypatch.setattr(forward_choice, "panels_are_faster", lambda *_: True)
+    network = quantised(build("gemma3"))
+    monkeypatch.setattr(type(network), "float", None)  # transformers refuses it for quantised ones
+    layer = network.model.layers[0].mlp.up_proj
+    forward, kind = build_forward(network, name="tiny", dtype=torch.bfloat16)
+    assert kind == "hook-panels"
+    assert "forward" not in vars(layer)
+    assert "forward" in vars(forward.model.lm_head)
 
 
 def test_a_model_of_the_callers_keeps_its_weights(monkeypatch):
