@@ -26,9 +26,13 @@ def regenerate(settings: Settings, say: Callable[[str], None]) -> Path:
     if done >= settings.regenerate:
         return path
     kind = find_device(settings.device).type
-    engine = load(settings.model, device=settings.device, draft=DRAFTS[kind], max_batch=BATCH[kind])
-    reader = Reader(engine.loaded.tokenizer, field=settings.field)
-    questions = islice(_questions(reader, settings.data), done, settings.regenerate)
+    engine = load(
+        settings.model, device=settings.device, draft=DRAFTS[kind], max_batch=BATCH[kind],
+        kv_cache=int(settings.kv_cache * 1e9) or None,
+    )  # fmt: skip
+    reader, (number, parts) = Reader(engine.loaded.tokenizer, field=settings.field), settings.share
+    part = islice(_questions(reader, settings.data), number - 1, None, parts)
+    questions = islice(part, done, settings.regenerate)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         while some := list(islice(questions, BATCHES_PER_WRITE * BATCH[kind])):

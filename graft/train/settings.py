@@ -1,5 +1,6 @@
 """Settings of a training run: each field is an option of `graft train`."""
 
+import re
 from dataclasses import Field, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,11 @@ DTYPES = ("fp16", "bf16", "fp32", "int8")
 UNROLL = {"eagle3": 7, "eagle2": 3}
 ANSWERS = "answers"  # in place of a kind: generate training data only
 # Options that may change when a run is resumed.
-FREE = {"out", "steps", "minutes", "save_minutes", "device", "dtype", "micro_batch", "evaluations"}
+FREE = {
+    "out", "steps", "minutes", "save_minutes", "device", "dtype", "micro_batch", "evaluations",
+    "kv_cache",
+}  # fmt: skip
+PART = re.compile(r"(\d+)/(\d+)")
 
 
 def option(default: Any, help_text: str) -> Any:  # noqa: ANN401 (dataclasses' own signature)
@@ -35,6 +40,8 @@ class Settings:
     answers: Path | None = option(None, "JSON Lines file of these answers; default: beside --out.")
     answer_tokens: int = option(256, "Maximum tokens of an answer of --regenerate.")
     temperature: float = option(0.0, "Temperature of --regenerate; 0 is greedy.")
+    part: str = option("1/1", "The part of the questions to answer: 2/8 is every 8th from the 2nd.")
+    kv_cache: float = option(0.0, "GB of the KV cache of --regenerate; 0: the free memory.")
     length: int = option(1024, "Tokens of a packed sequence.")
     batch: int = option(16, "Sequences per step.")
     keep_outputs: float = option(0.0, "GB of memory to keep the target's outputs between epochs.")
@@ -79,6 +86,9 @@ class Settings:
         for name, minimum in MINIMUMS.items():
             if getattr(self, name) < minimum:
                 raise InputError(f"{option_name(name)} must be at least {minimum:g}")
+        number, parts = self.share
+        if not 1 <= number <= parts:
+            raise InputError(f"--part is a number and how many parts, such as 2/8, not {self.part}")
         if not 0 < self.held_out <= 0.5:
             raise InputError("--held-out must be above 0 and at most 0.5")
         self._check_kind()
@@ -106,6 +116,12 @@ class Settings:
             object.__setattr__(self, name, value)
 
     @property
+    def share(self) -> tuple[int, int]:
+        """The part of the questions and the number of parts; zeros for a bad --part."""
+        found = PART.fullmatch(self.part)
+        return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    @property
     def work(self) -> Path:
         """The folder of checkpoints, logs and answers."""
         return self.out.with_name(f"{self.out.name}.train")
@@ -128,6 +144,7 @@ MINIMUMS = {
     "warmup": 0, "weight_decay": 0, "unroll": 0, "unroll_decay": 0, "noise": 0, "shifts": 1,
     "inner": 0, "sinks": 0, "window": 1, "cross_layers": 1, "draft_vocabulary": 0, "evaluations": 1,
     "save_minutes": 0, "regenerate": 0, "answer_tokens": 1, "temperature": 0, "keep_outputs": 0,
+    "kv_cache": 0,
 }  # fmt: skip
 
 

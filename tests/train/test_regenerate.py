@@ -37,6 +37,25 @@ def test_answers_are_appended_to_the_file(asking, monkeypatch):
     assert regenerate(asking, lambda line: None) == path  # nothing is left to ask
 
 
+def test_several_processes_answer_a_part_each(asking, monkeypatch):
+    given, load = [], module.load
+    monkeypatch.setattr(
+        module, "load", lambda *a, **b: given.append(b["kv_cache"]) or load(*a, **b)
+    )
+    asking = replace(asking, regenerate=3, answer_tokens=2, part="2/4", kv_cache=0.004)
+    found = lines(regenerate(asking, lambda line: None))
+    assert [each["messages"][0]["content"] for each in found] == [
+        f"Question {n}?" for n in (1, 5, 9)
+    ]
+    assert given == [4_000_000]
+
+
+@pytest.mark.parametrize("part", ["0/4", "5/4", "2", "1/2/3", "a/b"])
+def test_a_part_has_a_number_and_a_count(asking, part):
+    with pytest.raises(InputError, match="such as 2/8"):
+        replace(asking, part=part)
+
+
 def test_only_the_answers_are_in_the_loss(asking):
     said = []
     assert train(replace(asking, regenerate=40, steps=2), said.append)
