@@ -38,10 +38,18 @@ def tree_attention(
             torch.cat([values[:, rows] for rows in seen], 1)
             if len(seen) > 1
             else values[:, seen[0]],
-            _bias(layout, b, query, window),
+            _known_bias(layout, b, query, window),
             (scale, softcap, sinks),
         )
     return result
+
+
+def _known_bias(layout: TreeLayout, b: int, like: Tensor, window: int | None) -> Tensor:
+    """Computed once for all layers with the same window."""
+    key = (b, window, like.device)
+    if key not in layout.masks:
+        layout.masks[key] = _bias(layout, b, like, window)
+    return layout.masks[key]
 
 
 def _bias(layout: TreeLayout, b: int, like: Tensor, window: int | None) -> Tensor:

@@ -9,6 +9,7 @@ segments with gaps between their positions.
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -44,6 +45,11 @@ class TreeLayout:
     def ancestors(self) -> np.ndarray:
         """[N, W] uint8: whether node i sees node j of its sequence; W is the largest node count."""
         return _closure(self.first_node, self.parents)
+
+    @cached_property
+    def masks(self) -> dict[tuple[object, ...], Any]:
+        """Filled in by attention whose layers share masks."""
+        return {}
 
 
 @njit(cache=True)
