@@ -19,7 +19,7 @@ READ_WEIGHTS = {"mamba", "jamba"}  # their modules read weights of others, which
 # With the forward that runs them: on a CPU with packed products, or by transformers' own.
 CASES = [*product(LLAMA_SHAPED, [None]), *product(OTHERS, ["hook", "hook-panels"])]
 FEW = (
-    *product(("gpt-oss", "deepseek-v3", "qwen3.5", "lfm2"), ["hook-panels"]),
+    *product(("gpt-oss", "qwen3.5", "lfm2"), ["hook-panels"]),
     ("granite-hybrid", "hook"),
 )
 PROMPT = [5 + (7 * i + i // 90) % 118 for i in range(90)]
