@@ -1,7 +1,9 @@
 """The fastest forward that computes a network exactly."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,6 +46,7 @@ class Facts:
     packed: bool = False  # whether they stay in GGUF's blocks
     kv_dtype: torch.dtype | None = None  # of the KV cache; None: the forward's own
     invariant: bool = False
+    owned: bool = False  # whether its modules may be changed
 
 
 def build_forward(
@@ -64,19 +67,16 @@ def build_forward(
     if (dtype or network.dtype) not in TOLERANCE:
         raise UnsupportedModelError(f"{name} cannot be used in {network.dtype}; use 32 or 16 bits")
     expected = reference(network, name)
-    owned = dtype is not None
     facts = facts_of(network, name, dtype, invariant=invariant)
-    if kind is None:
-        kind = fastest_kind(facts)
-        kind = "hook-panels" if kind == "hook" and owned and has_panels(facts) else kind
-    if owned and kind != "hook-panels":  # which rounds weights as it packs them
+    kind = kind or fastest_kind(facts)
+    if facts.owned and kind != "hook-panels":  # which rounds weights as it packs them
         network = network.to(dtype)
     try:
-        return _verified(network, expected, kind, facts, owned=owned), kind
+        return _verified(network, expected, kind, facts), kind
     except UnsupportedModelError:
         if kind == "hook":
             raise
-    return _verified(network.to(facts.dtype), expected, "hook", facts, owned=owned), "hook"
+    return _verified(network.to(facts.dtype), expected, "hook", facts), "hook"
 
 
 def reference(network: "Any", name: str) -> Reference:  # noqa: ANN401
@@ -95,7 +95,7 @@ def facts_of(
     *,
     invariant: bool = False,
 ) -> Facts:
-    """Those of a network of transformers, which will have another dtype if one is given."""
+    """Those of a network of transformers; one that is cast to a `dtype` is owned."""
     shaped = is_llama_shaped(network)
     return Facts(
         name,
@@ -105,25 +105,19 @@ def facts_of(
         llama_shaped=shaped,
         int8=shaped and has_int8_products(network),
         invariant=invariant,
+        owned=dtype is not None,
     )
 
 
-def _verified(
-    network: "Any",  # noqa: ANN401
-    expected: Reference,
-    kind: str,
-    facts: Facts,
-    *,
-    owned: bool,
-) -> Forward:
+def _verified(network: "Any", expected: Reference, kind: str, facts: Facts) -> Forward:  # noqa: ANN401
     if kind == "hook-panels":
         return _panelled(network, expected, facts)
     if kind == "hook":
         forward = _hook_forward(network, facts)
     elif kind == "captured":
-        forward = _captured_forward(network, facts, owned=owned)
+        forward = _captured_forward(network, facts)
     else:
-        llama = read_llama(network, in_place=owned and kind != "panels")
+        llama = read_llama(network, in_place=facts.owned and kind != "panels")
         forward = make_llama(kind, *llama, facts)
     verify(forward, expected, kind, facts)
     if kind == "captured":
@@ -155,33 +149,34 @@ def make_llama(kind: str, shape: LlamaShape, weights: LlamaWeights, facts: Facts
     return _maybe_invariant(LeanForward(shape, weights, _attention(facts)), facts)
 
 
-def _hook_forward(network: "Any", facts: Facts, panels: "Any" = None) -> Forward:  # noqa: ANN401
+def _hook_forward(
+    network: "Any",  # noqa: ANN401
+    facts: Facts,
+    build: Callable[..., Forward] | None = None,
+) -> Forward:
     from graft.models.forward_hook import HookForward  # imports transformers
-    from graft.models.module_panels import PanelHookForward
 
     if facts.invariant:
         refuse_experts(network.config, facts.name)
-    attention = _attention(facts)
     try:
-        if panels:
-            return _maybe_invariant(PanelHookForward(network, attention, panels), facts)
-        return _maybe_invariant(HookForward(network, attention), facts)
+        return _maybe_invariant((build or HookForward)(network, _attention(facts)), facts)
     except UnsupportedModelError as error:
         raise UnsupportedModelError(f"{facts.name} cannot be used: {error}") from error
 
 
 def _panelled(network: "Any", expected: Reference, facts: Facts) -> Forward:  # noqa: ANN401
-    from graft.models.module_panels import ModulePanels
+    from graft.models.module_panels import ModulePanels, PanelHookForward
 
     panels = ModulePanels(network.to(torch.float32), facts.dtype)
     try:
-        forward = _hook_forward(network, facts, panels)
+        forward = _hook_forward(network, facts, partial(PanelHookForward, panels=panels))
         verify(forward, expected, "hook-panels", facts)
     except UnsupportedModelError:
         panels.undo()
         raise
     except MISFITS as error:  # such as a module that reads the weights of another
         panels.undo()
+        log.info("%s: its products stay torch's: %s", facts.name, error)
         raise UnsupportedModelError(f"{facts.name} does not run on panels: {error}") from error
     return forward
 
@@ -202,9 +197,9 @@ def _set_exact(forward: Forward, expected: Reference, facts: Facts) -> None:
         log.warning(text, facts.name)
 
 
-def _captured_forward(network: "Any", facts: Facts, *, owned: bool) -> Forward:  # noqa: ANN401
+def _captured_forward(network: "Any", facts: Facts) -> Forward:  # noqa: ANN401
     try:
-        return captured_forward(network, owned=owned)
+        return captured_forward(network, owned=facts.owned)
     except UnsupportedModelError as error:
         log.warning(NOT_CAPTURED, facts.name, error)
         raise
@@ -224,7 +219,8 @@ def fastest_kind(facts: Facts) -> str:
     """Which forward is the fastest; why a GPU's is not captured in graphs is logged."""
     if facts.device.type == "cpu":
         if not facts.llama_shaped:
-            return "hook"
+            panels = facts.owned and panels_are_faster(facts.config, facts.dtype)
+            return "hook-panels" if panels else "hook"
         panels = facts.invariant or facts.int8 or facts.packed or facts.kv_dtype
         return "panels" if panels or panels_are_faster(facts.config, facts.dtype) else "lean"
     reason = why_not_graphed(facts)
@@ -232,11 +228,6 @@ def fastest_kind(facts: Facts) -> str:
         return "graphed" if facts.llama_shaped else "captured"
     log.warning(NOT_CAPTURED, facts.name, reason)
     return "lean" if facts.llama_shaped and not facts.int8 else "hook"
-
-
-def has_panels(facts: Facts) -> bool:
-    """Whether the products of transformers' modules should be ours."""
-    return facts.device.type == "cpu" and panels_are_faster(facts.config, facts.dtype)
 
 
 def why_not_graphed(facts: Facts) -> str | None:

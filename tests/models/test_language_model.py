@@ -18,20 +18,9 @@ from graft.models.language_model import CONTEXT, LanguageModel, tree_slack
 from graft.models.load import build_forward
 from graft.tree.draft_tree import DraftTree, chain, from_paths, root_only
 
-KINDS = [
-    "panels",
-    "int8",
-    "lean",
-    "hook",
-    "hook-panels",
-]  # int8: panels of weights that torchao quantised
-TOLERANCE = {
-    "panels": 0,
-    "int8": 0,
-    "lean": 1e-5,
-    "hook": 1e-5,
-    "hook-panels": 1e-5,
-}  # times the largest compared
+# int8: panels of weights that torchao quantised. Tolerances are times the largest compared.
+TOLERANCE = {"panels": 0, "int8": 0, "lean": 1e-5, "hook": 1e-5, "hook-panels": 1e-5}
+KINDS = list(TOLERANCE)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
