@@ -25,12 +25,13 @@ from torch import Tensor
 
 from benchmarks.decode.shapes import SIZES, config_of, write_config
 from graft.home import atomic_folder
+from graft.kernels.packed_matrix import fp8_matrix
 from graft.models.checkpoints.folder import MANIFEST
 from graft.models.checkpoints.pretrained import DEFAULT_MODEL, locate
 from graft.models.llama_files import PRODUCT_WEIGHTS
 
 GROUP = 128
-LARGEST = {"fp8": 448.0, "int4": 7.0}
+LARGEST = 7.0  # code of 4 bits
 WEIGHTS = {
     "fp8": {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
     "int4": {
@@ -124,14 +125,13 @@ def quantised(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
 
 
 def _fp8(weight: Tensor) -> dict[str, Tensor]:
-    scale = weight.float().abs().amax(1, keepdim=True).clamp_min(1e-12) / LARGEST["fp8"]
-    codes = (weight.float() / scale).to(torch.float8_e4m3fn)
-    return {"weight": codes, "weight_scale": scale.to(weight.dtype)}
+    rounded = fp8_matrix(weight)
+    return {"weight": rounded.codes, "weight_scale": rounded.scales.T.to(weight.dtype)}
 
 
 def _four_bits(weight: Tensor) -> dict[str, Tensor]:
     parts = weight.float().unflatten(1, (-1, GROUP))
-    scale = (parts.abs().amax(2).clamp_min(1e-12) / LARGEST["int4"]).to(weight.dtype)
+    scale = (parts.abs().amax(2).clamp_min(1e-12) / LARGEST).to(weight.dtype)
     codes = (parts / scale.float()[..., None]).round().clamp(-8, 7).flatten(1).int() + 8
     words = torch.zeros(len(codes), codes.shape[1] // 8, dtype=torch.int32, device=codes.device)
     for place in range(8):

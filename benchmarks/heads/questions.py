@@ -2,13 +2,16 @@
 
     python -m benchmarks.heads.questions --wiki enwik8.gz --meetings qmsum/val.jsonl.gz \
         --texts essays.json.gz --chats sharegpt.jsonl.gz --code SOURCES \
-        --exclude TESTS --count 6000 --out questions.jsonl.gz
-    graft train answers --data questions.jsonl.gz --regenerate 6000 ...
+        --foreign German=sentences.txt --exclude TESTS --count 6000 --out questions.jsonl.gz
+    graft train answers --data questions.jsonl.gz --regenerate 6000 --out answers.jsonl ...
+    python -m benchmarks.heads.questions --asked answers.jsonl --exclude TESTS --out more.jsonl.gz
 
 Each line is a conversation of one message: pages of a Wikipedia dump (one, or several as numbered
 passages), stretches of meetings or of other texts, from 500 to about 7,000 tokens, and something to
-do with them; functions of Python files; first messages of chats. A text that shares 13 words in a
-row with the files under TESTS is left out. Needs `pip install mwparserfromhell`.
+do with them; functions of Python files; first messages of chats; short questions about the titles
+of pages; sentences to translate. `--asked` takes the questions that the target wrote itself. A text
+that shares 13 words in a row with the files under TESTS is left out, and a shorter one that stands
+in them. `--wiki` needs `pip install mwparserfromhell`.
 """
 
 import argparse
@@ -23,7 +26,6 @@ import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import mwparserfromhell
 from tqdm import tqdm
 
 from graft.documents.overlap import Overlap, texts_in
@@ -67,12 +69,39 @@ CODE = (
     "Find errors in this function and correct them.",
     "Translate this function to JavaScript.",
 )
+FACTS = (
+    "What is {topic}?",
+    "who is {topic}",
+    "what is {topic} known for",
+    "When and where did {topic} begin?",
+    "where does the name {topic} come from",
+    "Why is {topic} important?",
+    "who was involved in {topic}",
+    "How old is {topic}?",
+    "Tell me about {topic} in one sentence.",
+    "Compare {topic} with {other}.",
+    # `--asked` reads the answers to these.
+    "Write ten short quiz questions about {topic}, one on each line, without answers.",
+    "Write ten questions that people search for about {topic}, one on each line, without answers.",
+)
+TRANSLATE = (
+    "Translate {language} to English: {text}",
+    "Translate {language} to English: {text}",
+    "Translate this sentence to English.\n\n{text}",
+    "What does this mean in English? {text}",
+)
+ASKED = re.compile(r"^\W*(?:\d+[.)]\s*)?(.{12,160}\?)\W*$")
 COMPLETE = "Complete the following Python function. Answer with the code.\n\n```python\n{}\n```"
+ANY_WORD = re.compile(r"\w+")
+SHORT = 160  # characters of a test's question that has fewer words than `Overlap` compares
+TITLE = re.compile("<title>(.*?)</title>")
 WORD = re.compile(r"\b[A-Z]?[a-z]{5,}\b")
 
 
 def wikipedia(path: Path) -> list[str]:
     """Pages as text, redirects and stubs left out."""
+    import mwparserfromhell
+
     with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
         pages = PAGE.findall(file.read())
     found = []
@@ -141,6 +170,46 @@ def _functions(path: Path) -> Iterator[tuple[str, str]]:
                 yield source, textwrap.dedent(start)
 
 
+def facts(options: argparse.Namespace, chosen: random.Random) -> Iterator[str]:
+    """Short questions about the titles of pages, and those that the target asked."""
+    if options.asked:
+        found = sorted({each for path in options.asked for each in asked(path)})
+        chosen.shuffle(found)
+        yield from found
+    titles = titles_of(options.wiki) if options.wiki else []
+    while titles:
+        topic, other = chosen.choices(titles, k=2)
+        yield chosen.choice(FACTS).format(topic=topic, other=other)
+
+
+def titles_of(path: Path) -> list[str]:
+    """Titles of a Wikipedia dump's pages."""
+    with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+        return [html.unescape(each) for each in TITLE.findall(file.read()) if ":" not in each]
+
+
+def asked(path: Path) -> Iterator[str]:
+    """The lines of answers that are questions, where the user asked for questions."""
+    for record in read_records([str(path)]):
+        question, *answers = (each["content"] for each in record.content["messages"])
+        if question.startswith("Write ten"):
+            for line in "\n".join(answers).splitlines():
+                if found := ASKED.match(line):
+                    yield found[1]
+
+
+def translations(options: argparse.Namespace, chosen: random.Random) -> Iterator[str]:
+    """Lines of files in other languages, to be translated to English."""
+    found = []
+    for each in options.foreign:
+        language, _, path = each.partition("=")
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        found += [(language, line) for line in lines]
+    chosen.shuffle(found)
+    for language, text in found:
+        yield chosen.choice(TRANSLATE).format(language=language, text=text)
+
+
 def _of_user(turn: dict[str, str]) -> bool:
     return turn.get("from", turn.get("role")) in ("human", "user")
 
@@ -198,6 +267,8 @@ def questions(options: argparse.Namespace) -> Iterator[str]:
         documents(options, chosen),
         chats(options.chats, chosen),
         functions(options.code, chosen),
+        facts(options, chosen),
+        translations(options, chosen),
     ]
     shares = list(options.shares)
     while any(shares):
@@ -209,14 +280,26 @@ def questions(options: argparse.Namespace) -> Iterator[str]:
             yield text
 
 
+def tests_of(paths: list[str]) -> tuple[Overlap, set[tuple[str, ...]]]:
+    """The word sequences of these files, and the texts that are shorter than such a sequence."""
+    found = [text for record in read_records(paths) for text in texts_in(record.content)]
+    short = {words_of(text) for text in found if len(text) < SHORT}
+    return Overlap(found), short
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Without case and punctuation."""
+    return tuple(ANY_WORD.findall(text.lower()))
+
+
 def main() -> None:
     """Write --count questions."""
     options = _options()
-    tested = Overlap.with_files([str(path) for path in options.exclude])
+    tested, short = tests_of([str(path) for path in options.exclude])
     written = dropped = 0
     with gzip.open(options.out, "wt", encoding="utf-8") as out, tqdm(total=options.count) as bar:
         for text in questions(options):
-            if tested.has(text):
+            if tested.has(text) or words_of(text) in short:
                 dropped += 1
                 continue
             record = {"messages": [{"role": "user", "content": text}]}
@@ -236,8 +319,13 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--chats", type=Path, nargs="*", default=[], help="chats, JSON lines")
     parser.add_argument("--code", type=Path, nargs="*", default=[], help="folders of Python files")
     parser.add_argument(
-        "--shares", type=float, nargs=3, default=(0.2, 0.6, 0.2), help="of documents, chats, code"
+        "--foreign", nargs="*", default=[], help="LANGUAGE=FILE with a sentence on each line"
     )
+    parser.add_argument("--asked", type=Path, nargs="*", default=[], help="the target's answers")
+    parser.add_argument(
+        "--shares", type=float, nargs=5, default=(0.2, 0.4, 0.2, 0.1, 0.1),
+        help="of documents, chats, code, facts, translations",
+    )  # fmt: skip
     parser.add_argument("--longest", type=int, default=LONGEST, help="characters of a document")
     parser.add_argument("--exclude", type=Path, nargs="*", default=[], help="what is tested with")
     parser.add_argument("--count", type=int, default=6000)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from graft.kernels.product_triton import ProductPlan
 
 BLOCK = 128  # inputs of a block of codes of 4 bits at most: the first half are the low bits
+FP8_MAX, TINY = 448.0, 1e-12  # the largest code of e4m3, and the least scale
 MIN_SEGMENT = 1024  # inputs: shorter segments cost more than they save ...
 MAX_SEGMENTS = 4  # ... and more than these cost long prompts too much
 # Outputs times segments whose sums, 16 of a warp, read a matrix at about full speed.
@@ -117,6 +118,13 @@ def packed_segments(outputs: int, depth: int, *, four_bits: bool) -> int:
     ):
         segments *= 2
     return segments
+
+
+def fp8_matrix(weight: Tensor) -> PackedMatrix:
+    """A weight [O, I] rounded to FP8, with a scale for each output."""
+    scales = weight.abs().amax(1, keepdim=True).float().clamp_min(TINY) / FP8_MAX
+    codes = (weight.float() / scales).to(torch.float8_e4m3fn)
+    return PackedMatrix(codes, scales.T.contiguous(), None, weight.dtype)
 
 
 def joined(parts: list[PackedMatrix]) -> PackedMatrix:

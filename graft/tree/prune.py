@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 import numpy as np
 
 from graft.tree.draft_tree import DraftTree
+from graft.tree.relations import strongest_nodes
 
 
 def best_first(tree: DraftTree) -> list[int]:
@@ -25,7 +26,11 @@ def best_first(tree: DraftTree) -> list[int]:
 
 def keep(tree: DraftTree, nodes: list[int]) -> DraftTree:
     """The tree of these nodes only; they must include the root and all their parents."""
-    chosen = np.array(sorted(nodes))
+    return _keep(tree, np.array(sorted(nodes)))
+
+
+def _keep(tree: DraftTree, chosen: np.ndarray) -> DraftTree:
+    """See `keep`; nodes in ascending order."""
     place = np.full(len(tree) + 1, -1, np.int32)  # the root's parent -1 maps to the last entry
     place[chosen] = np.arange(len(chosen))
     return DraftTree(
@@ -44,7 +49,7 @@ def strongest(tree: DraftTree, count: int) -> DraftTree:
     no score is above its parent's."""
     if len(tree) <= count + 1:
         return tree
-    return keep(tree, np.argsort(-tree.scores, kind="stable")[: count + 1].tolist())
+    return _keep(tree, strongest_nodes(tree.scores, count))
 
 
 def starting_with(tree: DraftTree, tokens: Iterable[int]) -> DraftTree:

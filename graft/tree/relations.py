@@ -32,3 +32,22 @@ def path_products(parents: np.ndarray, factors: np.ndarray) -> np.ndarray:
     for i in range(1, len(parents)):
         found[i] = found[parents[i]] * factors[i]
     return found
+
+
+@njit(cache=True)
+def strongest_nodes(scores: np.ndarray, count: int) -> np.ndarray:
+    """[n + 1] int64, ascending: node 0 and the n <= `count` others with the highest scores above 0
+    (ties: lower number)."""
+    best = np.empty(count + 1, np.int64)  # by descending score
+    found = 0
+    for node in range(1, len(scores) if count > 0 else 1):
+        if scores[node] <= 0 or (found == count and scores[node] <= scores[best[count - 1]]):
+            continue
+        found = min(found + 1, count)
+        place = found - 1
+        while place > 0 and scores[best[place - 1]] < scores[node]:
+            best[place] = best[place - 1]
+            place -= 1
+        best[place] = node
+    best[found] = 0
+    return np.sort(best[: found + 1])

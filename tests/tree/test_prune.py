@@ -12,6 +12,7 @@ from test_fuse import as_set, scored_trees
 
 from graft.tree.draft_tree import DraftTree, chain, from_paths
 from graft.tree.prune import best_first, cut, keep, starting_with, strongest, without
+from graft.tree.relations import strongest_nodes
 
 
 def brute_force(tree: DraftTree, budget: int) -> list[int]:
@@ -104,3 +105,13 @@ def test_nodes_of_a_token_go_with_all_below_them(tree, tokens):
     kept = [path_of(tree, i) for i in range(len(tree))]
     kept = [path for path in kept if tokens.isdisjoint(path)]
     assert sorted(path_of(left, i) for i in range(len(left))) == sorted(kept)
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 40])
+def test_the_strongest_nodes_are_those_of_a_stable_sort(count):
+    random = np.random.default_rng(count)
+    for scores in (random.random(30), random.integers(0, 4, 30) / 4):
+        scores[0] = 1.0
+        order = [int(node) for node in np.argsort(-scores, kind="stable") if node]
+        kept = [node for node in order if scores[node] > 0][:count]
+        assert strongest_nodes(scores, count).tolist() == sorted([0, *kept])

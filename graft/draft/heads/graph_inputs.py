@@ -102,7 +102,7 @@ class Plans:
 
 
 class DraftInputs:
-    """See GraphInputs; also computes the logits with the sampler's noise."""
+    """See GraphInputs; also has the sampler's noise."""
 
     def __init__(self, runner: HeadRunner, shape: DraftShape) -> None:
         self._runner, self._tables, self._noisy = runner, shape.tables, shape.noisy
@@ -157,10 +157,9 @@ class DraftInputs:
             self._set_noise([each.sampler for each in inputs])
         self._upload()
 
-    def logits(self, outputs: Tensor, depth: int) -> Tensor:
-        """Logits of outputs [N, E] with noise, to choose children by. All nodes of a level share
-        the noise; top-k and similar filters are not applied."""
-        logits = self._runner.output(outputs)
+    def with_noise(self, logits: Tensor, depth: int) -> Tensor:
+        """Logits [N, n] to choose children by. All nodes of a level share the noise; top-k and
+        similar filters are not applied."""
         if not self._noisy:
             return logits
         parts = self._device.parts

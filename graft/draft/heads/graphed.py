@@ -163,7 +163,8 @@ class _Prepared:
         first, above, outputs = 1, 0, working.root()
         for depth, (width, size) in enumerate(zip(beam.rows, beam.sizes, strict=True)):
             step = Step(beam.children, size, first, above, beam.keeps_all)
-            children = best_children(inputs.logits(outputs, depth), beam.children)
+            logits = inputs.with_noise(self._fused.output(outputs), depth)
+            children = best_children(logits, beam.children)
             nodes = advance(nodes, children, step, runner.tokens, inputs.tree_rows, found)
             first += width * beam.children if beam.keeps_all else size
             above += size

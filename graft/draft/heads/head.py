@@ -31,8 +31,7 @@ from graft.models.language_model import TargetStep
 from graft.models.step_costs import StepCosts
 from graft.models.storage import RowStorage
 from graft.tree.draft_tree import DraftTree, root_only
-from graft.tree.prune import keep
-from graft.tree.relations import path_products
+from graft.tree.relations import path_products, strongest_nodes
 
 SOURCE = "head"
 REPLAN_EVERY = 8  # drafts between two choices of a shape: a choice takes as long as a small step
@@ -43,8 +42,7 @@ EAGLE_NODES = 59
 # EAGLE-3's paper has 8 levels of 10; a captured draft holds 64 nodes above its last level.
 EAGLE3_BEAM = Beam((10, *(9,) * 7), 10, keeps_all=True)
 LONGSPEC_BEAM = Beam((4, 16, 16, 16, 16), 16, keeps_all=False)
-# The paper's 68 and the root would be two blocks of rows on a GPU: half as long again a step.
-LONGSPEC_NODES = 63
+LONGSPEC_NODES = 63  # the paper's 68 would not fit `decode.loop.MAX_NODES`
 BEAMS = {
     "eagle3": (EAGLE3_BEAM, EAGLE_NODES),
     "eagle2": (EAGLE_BEAM, EAGLE_NODES),
@@ -91,7 +89,7 @@ class _SequenceState:
     last_feature: Tensor | None = None  # the last one processed
     tree: DraftTree | None = None
     token_probs: list[float] | None = None  # the head's, of the tree's nodes
-    first_tokens: list[int] = field(default_factory=list)  # see Guide
+    first: tuple[np.ndarray, np.ndarray] | None = None  # tokens below the root, and their probs
 
     @property
     def length(self) -> int:
@@ -105,8 +103,7 @@ class _SequenceState:
         return prompt[first:last] + self.context.tokens[slice(*behind)]
 
     def clear_draft(self) -> None:
-        self.tree = self.token_probs = None
-        self.first_tokens = []
+        self.tree = self.token_probs = self.first = None
 
 
 class HeadDrafter:
@@ -177,7 +174,11 @@ class HeadDrafter:
 
     def first_tokens(self, sequence: int) -> list[int]:
         """See Guide."""
-        return self._states[sequence].first_tokens
+        first = self._states[sequence].first
+        if first is None:
+            return []
+        tokens, probs = first
+        return tokens[np.argsort(-probs, kind="stable")].tolist()
 
     def _next_beam(self, ready: list[_SequenceState], budget: Budget) -> Beam | None:
         """The fastest shape; where none saves time, now and then a trial."""
@@ -254,20 +255,23 @@ class HeadDrafter:
         """The best of a sequence's candidates become its tree."""
         probs = np.exp(candidates.logs[place])
         acceptance = each.trust.calibrated_all(probs) if self._calibrated else probs
-        parents = candidates.parents[place]
-        scores = path_products(parents, np.where(probs > 0, acceptance, 0.0))
-        count = min(self._nodes, int((scores[1:] > 0).sum()))
-        kept = np.sort(np.argsort(-scores, kind="stable")[: count + 1])  # parents before children
-        sources = np.ones(len(probs), np.int16)
-        sources[0] = 0
-        tokens = candidates.tokens[place]
+        parents, tokens = candidates.parents[place], candidates.tokens[place]
+        factors = np.where(probs > 0, acceptance, 0.0)
+        scores = path_products(parents, factors).astype(np.float32)
+        kept = strongest_nodes(scores, self._nodes)
+        places = np.zeros(len(parents), np.int32)
+        places[kept] = np.arange(len(kept))
         tokens[0] = each.context.root
-        whole = DraftTree(
-            tokens, parents.astype(np.int32), scores.astype(np.float32), sources, ("", SOURCE)
+        each.tree = DraftTree(
+            tokens[kept],
+            np.where(kept > 0, places[parents[kept]], -1).astype(np.int32),
+            scores[kept],
+            (kept > 0).astype(np.int16),
+            ("", SOURCE),
         )
-        each.tree, each.token_probs = keep(whole, kept.tolist()), probs[kept].tolist()
+        each.token_probs = probs[kept].tolist()
         first = np.flatnonzero((parents == 0) & (probs > 0))
-        each.first_tokens = tokens[first[np.argsort(-probs[first], kind="stable")]].tolist()
+        each.first = tokens[first], probs[first]
 
     def _update_rates(self) -> None:
         """Learn from the drafts verified since the last call."""

@@ -10,6 +10,7 @@ from numba import njit
 from graft.draft.drafter import Budget
 from graft.tree.draft_tree import DraftTree
 from graft.tree.prune import strongest
+from graft.tree.relations import strongest_nodes
 
 # Scores of each tree's nodes in descending order, and a budget -> how many of each to keep
 Choose = Callable[[Sequence[np.ndarray], Budget], list[int]]
@@ -19,6 +20,7 @@ MARGIN = 1.03  # a tree must be expected to be this much faster than none: estim
 
 def warm_up() -> None:
     """Compile the rule, or load it from the cache, so that the first request need not."""
+    strongest_nodes(np.ones(2, np.float32), 1)
     for trees in (1, 2):
         best_by_cost([np.ones(1, np.float32)] * trees, Budget(1, np.ones(2)))
 

@@ -7,16 +7,14 @@ from typing import Protocol
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graft.kernels.beam_triton import Nodes, joined_pairs
-from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store, swiglu
+from graft.kernels.decoder_triton import add_norm, rotate, rotate_and_store
 from graft.kernels.level_attention_triton import PlacedLevel, attend
-from graft.kernels.product_triton import product
+from graft.models.heads.level_product import LevelProduct
 from graft.models.heads.runner import HeadRunner, Text, on
 
-FEW = 64  # rows up to which our products are faster than the library's
 AHEAD = 64  # positions of draft tokens beyond the target's context
 
 
@@ -37,16 +35,21 @@ class GraphInputs(Protocol):
 
 
 class FusedHead:
-    """A head's fused weights and its rotary tables."""
+    """A head's products and its rotary tables."""
 
     def __init__(self, runner: HeadRunner) -> None:
         self.runner, head, attention = runner, runner.head, runner.attention
-        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self.qkv = torch.cat([part.weight.detach() for part in parts])
-        biased = parts[0].bias is not None
-        self.qkv_bias = torch.cat([part.bias.detach() for part in parts]) if biased else None
         mlp = runner.block.mlp
-        self.gate_up = torch.cat([mlp.gate_proj.weight.detach(), mlp.up_proj.weight.detach()])
+        self.qkv = _joined(attention.q_proj, attention.k_proj, attention.v_proj)
+        self.attended = _product(attention.o_proj, cut=True)
+        self.gate_up = _joined(mlp.gate_proj, mlp.up_proj, gated=True)
+        self.down = _product(mlp.down_proj, cut=True)
+        self.output = _product(runner.output)
+        if runner.window is None:
+            self.fc = _product(head.fc)
+        else:
+            self.cross_query = _product(head.cross_attn.q_proj)
+            self.crossed = _product(head.cross_attn.o_proj, cut=True)
         self._pairs = runner.config.kind == "eagle3"
         positions = torch.arange(runner.model.context_length + AHEAD, device=runner.device)
         half = runner.config.head_size // 2
@@ -64,14 +67,13 @@ class FusedHead:
         embeddings = runner.embed(tokens).contiguous()
         if runner.window is not None:
             return embeddings, add_norm(embeddings, None, *_norm(runner.head.input_layernorm))
-        fc = runner.head.fc
         if self._pairs:
             return self._normed_pairs(embeddings, features, places)
         if places is None:
             pairs = torch.cat([embeddings, features.to(embeddings.dtype)], -1)
         else:
             pairs = joined_pairs(embeddings, features, places)
-        fused = multiply(pairs, fc.weight, fc.bias)
+        fused = self.fc(pairs)
         return fused, fused
 
     def _normed_pairs(
@@ -80,7 +82,7 @@ class FusedHead:
         """EAGLE-3's."""
         head, layer = self.runner.head, self.runner.head.layer
         if places is None:
-            own = multiply(features.to(embeddings.dtype), head.fc.weight)
+            own = self.fc(features.to(embeddings.dtype))
         else:
             own = features[places]
         normed = add_norm(own, None, *_norm(layer.hidden_norm))
@@ -105,7 +107,7 @@ class FusedHead:
 
     def project(self, normed: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
         """Queries [N, H, D] of attention's inputs; keys and values are written to the rows."""
-        qkv = multiply(normed, self.qkv, self.qkv_bias)
+        qkv = self.qkv(normed)
         keys, values = self.runner.storage.kv[:, 0]
         angles = self.cosine, self.sine
         return rotate_and_store(qkv, positions, *angles, rows, keys, values, None, 0.0)
@@ -140,28 +142,27 @@ class FusedRound:
         """hidden [N, E] is changed in place."""
         runner, fused, block = self._runner, self._fused, self._runner.block
         attended = self._attend("own", query, runner.storage.last(1), nodes)
-        change = multiply(attended, runner.attention.o_proj.weight)
+        change = fused.attended(attended)
         if runner.window is not None:
             change = self._cross(hidden, change, nodes)
         normed = add_norm(hidden, change, *_norm(block.post_attention_layernorm))
-        gated = multiply(normed, fused.gate_up, gated=True)
-        change = multiply(gated, block.mlp.down_proj.weight)
+        change = fused.down(fused.gate_up(normed))
         self._outputs, final = hidden, runner.head.norm
         if isinstance(final, nn.Identity):
-            return hidden.add_(change)
+            return hidden.add_(change.sum(0) if change.dim() > hidden.dim() else change)
         return add_norm(hidden, change, *_norm(final))
 
     def _cross(self, hidden: Tensor, change: Tensor, nodes: Nodes) -> Tensor:
         """What attention to the target's rows adds: all layers at once, as one layer with more
         heads. The change before it is added to hidden in place."""
-        runner, cross = self._runner, self._runner.head.cross_attn
+        runner = self._runner
         normed = add_norm(hidden, change, *_norm(runner.head.cross_layernorm))
-        query = multiply(normed, cross.q_proj.weight, cross.q_proj.bias)
+        query = self._fused.cross_query(normed)
         angles, size = (self._fused.cosine, self._fused.sine), runner.config.head_size
         turned = rotate(query, nodes.positions, *angles, size)
         rows = runner.model.arena.storage.last(runner.config.cross_layers)
         attended = self._attend("target", turned, rows, nodes)
-        return multiply(attended, cross.o_proj.weight)
+        return self._fused.crossed(attended)
 
     def _attend(self, whose: str, query: Tensor, rows: Tensor, nodes: Nodes) -> Tensor:
         keys, values = rows
@@ -170,14 +171,19 @@ class FusedRound:
         return found.view(len(query), -1)
 
 
-def multiply(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, gated: bool = False
-) -> Tensor:
-    """`product` for few rows, the library's for more: a draft's bits may depend on their number."""
-    if len(x) <= FEW:
-        return product(x, weight, bias=bias, gated=gated)
-    y = F.linear(x, weight, bias)
-    return swiglu(y) if gated else y
+def _product(linear: nn.Linear, *, cut: bool = False) -> LevelProduct:
+    bias = None if linear.bias is None else linear.bias.detach()
+    return LevelProduct(linear.weight.detach(), bias, cut=cut)
+
+
+def _joined(*linears: nn.Linear, gated: bool = False) -> LevelProduct:
+    """Linear layers with the same input as one product; their weights are parts of its own now."""
+    weight = torch.cat([each.weight.detach() for each in linears])
+    for part, each in zip(weight.split([len(x.weight) for x in linears]), linears, strict=True):
+        each.weight.data = part
+    biased = linears[0].bias is not None
+    bias = torch.cat([each.bias.detach() for each in linears]) if biased else None
+    return LevelProduct(weight, bias, gated=gated)
 
 
 def _norm(module: nn.Module) -> tuple[Tensor, float]:

@@ -104,6 +104,13 @@ def reversed_blocks(x: Tensor, count: int, dim: int) -> Tensor:
     return x if count == 1 else torch.cat(x.chunk(count, dim)[::-1], dim)
 
 
+def linear_of(weight: Tensor) -> nn.Linear:
+    """A layer with this weight [O, I], which is not copied."""
+    linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    return linear
+
+
 def all_ids(config: HeadConfig) -> Tensor:
     """A draft vocabulary of the first ids, until the head's own is set."""
     return torch.arange(config.draft_vocabulary, device="cpu")

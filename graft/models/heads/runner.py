@@ -6,19 +6,17 @@ the root's output first, then level after level for all sequences at once. Keys 
 tokens live as long as the draft.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.models.arena import ALIGN, Arena, Extent, Storage
 from graft.models.heads.files import Head
-from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention
+from graft.models.heads.layers import CrossAttention, Rotary, SelfAttention, linear_of
 from graft.models.heads.panel_linear import PanelLinear, pack_linears
 from graft.models.language_model import LanguageModel
 from graft.models.storage import PanelStorage, RowStorage
@@ -74,11 +72,8 @@ class HeadRunner:
         self.device, self.dtype = weight.device, torch.float32 if packed else weight.dtype
         if packed:  # activations in 32 bits, weights in their own dtype
             pack_linears(head)
-        self.output: Callable[[Tensor], Tensor] = partial(F.linear, weight=weight)
-        if head.lm_head is not None:
-            self.output = head.lm_head
-        elif packed:
-            self.output = PanelLinear(weight)
+        own = PanelLinear(weight) if packed else linear_of(weight)
+        self.output: nn.Module = own if head.lm_head is None else head.lm_head
         self.tokens: Tensor = head.d2t  # [n]: the ids it drafts
         self.feature_size = head.config.num_features * head.config.hidden
         self.scale = head.config.head_size**-0.5
