@@ -170,9 +170,8 @@ class StateStorage(RowStorage):
         count = slots - known
         if count <= 0:
             return
-        self.states = [
-            torch.cat([each, each.new_zeros(count, *each.shape[1:])]) for each in self.states
-        ]
+        for place, each in enumerate(self.states):  # one after the other: both take memory
+            self.states[place] = torch.cat([each, each.new_zeros(count, *each.shape[1:])])
         self._users += [0] * count
         self._free += range(known + count - 1, known - 1, -1)
 

@@ -147,6 +147,22 @@ def test_recurrent_layers_in_steps_of_many_kinds_are_those_of_the_hook(name):
     torch.testing.assert_close(*results, rtol=0, atol=1e-4 * max(scale, 1))
 
 
+def test_a_step_ahead_can_be_dropped():
+    """Its states are, and the one it continued is still there."""
+    found = []
+    for ahead in (True, False):
+        _, model = captured("lfm2")
+        extent = model.open(64)
+        model.prefill(extent, random_numbers(5, 1))
+        for token in (3, 4):
+            model.score([extent], [root_only(token)])
+            if ahead:
+                model.score_ahead([extent], torch.tensor([9]))
+            model.commit(extent, [0])
+        found.append(model.score([extent], [TREE])[0].clone())
+    assert torch.equal(*found)
+
+
 def test_slots_for_states_are_reserved_and_graphs_are_dropped_when_they_move():
     _, model = captured("lfm2")
     forward, storage = model.forward, model.forward.storage
