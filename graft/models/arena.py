@@ -21,6 +21,7 @@ from graft.kernels.tree_layout import SPLIT
 ALIGN = 16  # extents start at multiples of this, so a panel of keys belongs to one extent
 ROWS_AHEAD = 512  # rows allocated for an answer at first; more follow when it grows
 BLOCK = SPLIT  # attention sums in splits of this size, so sharing whole blocks changes no sum
+STATES_BYTES = 1 << 30  # of the recurrent states of a step's nodes
 
 
 class Storage(Protocol):

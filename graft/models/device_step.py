@@ -16,6 +16,7 @@ from graft.kernels.decoder_triton import MAX_MOVES
 from graft.kernels.split_attention_triton import PlacedSplits
 from graft.kernels.split_plan import EXTENT_COLUMNS, NODE_COLUMNS, TASK_COLUMNS, SplitPlan
 from graft.kernels.tree_layout import TreeLayout
+from graft.models.storage import NO_LINKS, Links
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +32,14 @@ class StepShape:
     slots: int  # nodes that need more than tasks
     parts: int  # stored splits of each
     gathered: bool = False  # see SplitPlan
+    linked: int = 0  # nodes that continue recurrent states
 
     @property
     def sizes(self) -> dict[str, int]:
         """Integers of 64 bits in every part of the buffer, in their order."""
         halves = {
+            "links": 2 * self.linked,
+            "walks": 2 * self.linked,
             "table": self.slots * NODE_COLUMNS,
             "paths": self.slots * self.depth,
             "extents": self.extents * EXTENT_COLUMNS,
@@ -46,6 +50,7 @@ class StepShape:
             **dict.fromkeys(("tokens", "positions", "rows"), self.nodes),
             "moves": 2 * MAX_MOVES,
             "moved": 1,
+            "sequences": 1,
             **{name: -(-size // 2) for name, size in halves.items()},
         }
 
@@ -61,10 +66,12 @@ class DeviceStep:
             parts[name] for name in ("tokens", "positions", "rows")
         )
         self.moves, self.moved = parts["moves"].view(MAX_MOVES, 2), parts["moved"]
+        self.sequences = parts["sequences"]  # those in `walks`
 
         def table(name: str, rows: int, columns: int) -> Tensor:
             return parts[name].view(torch.int32)[: rows * columns].view(rows, columns)
 
+        self.links, self.walks = (table(name, shape.linked, 2) for name in ("links", "walks"))
         self.plan = PlacedSplits(
             shape.tile,
             table("tasks", shape.tasks, TASK_COLUMNS),
@@ -83,17 +90,22 @@ class DeviceStep:
         nothing, none = np.empty(0, np.int64), np.empty((0, 2), np.int64)
         columns = (NODE_COLUMNS, self.shape.depth, EXTENT_COLUMNS, TASK_COLUMNS, TASK_COLUMNS)
         tables = [np.empty((0, each), np.int32) for each in columns]
-        self._send((nothing, nothing, nothing, none, *tables))
+        self._send((nothing, nothing, nothing, none, *NO_LINKS, *tables))
 
     def fill(
-        self, tokens: np.ndarray | Tensor, layout: TreeLayout, plan: SplitPlan, moves: np.ndarray
+        self,
+        tokens: np.ndarray | Tensor,
+        layout: TreeLayout,
+        plan: SplitPlan,
+        moves: np.ndarray,
+        links: Links = NO_LINKS,
     ) -> None:
         """Send the step's inputs without waiting for the device. Tokens may be on the device
         already."""
         drawn = isinstance(tokens, Tensor)
         known = np.zeros(len(tokens), np.int64) if drawn else tokens
         tables = (plan.nodes, plan.paths, plan.extents, plan.tasks, plan.chunks)
-        self._send((known, layout.positions, layout.rows, moves, *tables))
+        self._send((known, layout.positions, layout.rows, moves, *links, *tables))
         if drawn:
             self.tokens[: len(tokens)] = tokens
 
@@ -101,7 +113,9 @@ class DeviceStep:
         stage = next(self._stages)
         stage.wait()
         shape = self.shape
-        sizes = (shape.nodes, shape.slots, shape.depth, shape.extents, shape.tasks)
+        sizes = (
+            shape.nodes, shape.linked, shape.slots, shape.depth, shape.extents, shape.tasks,
+        )  # fmt: skip
         _write(stage.whole, stage.halves, content, sizes)
         stage.copy_to(self.buffer)
 
@@ -131,8 +145,8 @@ class _Stage:
 @njit(cache=True)
 def _write(whole, halves, content, sizes):  # noqa: ANN001, ANN202  (numba)
     """The parts in the order of `StepShape.sizes`, each filled up with padding."""
-    tokens, positions, rows, moves, table, paths, extents, tasks, chunks = content
-    nodes, slots, depth, capacity, max_tasks = sizes
+    tokens, positions, rows, moves, links, walks, table, paths, extents, tasks, chunks = content
+    nodes, linked, slots, depth, capacity, max_tasks = sizes
     whole[:] = 0
     count = len(tokens)
     whole[:count] = tokens
@@ -143,7 +157,13 @@ def _write(whole, halves, content, sizes):  # noqa: ANN001, ANN202  (numba)
     whole[place : place + moves.size] = moves.ravel()
     place += 2 * MAX_MOVES
     whole[place] = len(moves)
-    place = 2 * (place + 1)
+    whole[place + 1] = len(walks)
+    place = 2 * (place + 2)
+    halves[place : place + links.size] = links.ravel()
+    halves[place + links.size : place + 2 * linked] = -1
+    place += 2 * linked
+    halves[place : place + walks.size] = walks.ravel()
+    place += 2 * linked
     halves[place : place + table.size] = table.ravel()
     for slot in range(len(table), slots):
         halves[place + slot * NODE_COLUMNS] = -1

@@ -106,10 +106,12 @@ class GraphedForward:
         self._pool = None
         self._logits: Tensor | None = None  # of any graph: good until the next run
         self._keys = self.storage.kv[0, 0]  # of the first layer, where they lay at the last step
+        self._memory = self.storage.memory  # at the last step
 
     @torch.inference_mode()
     def run(self, tokens: np.ndarray | Tensor, layout: TreeLayout, outputs: np.ndarray) -> Tensor:
         """See Forward."""
+        links = self.storage.follow(layout, outputs)
         self._keep_valid(int(layout.positions.max()) + 1)
         plan = plan_for(layout, self.layers.group, self._keys)
         wanted = slice(len(tokens))
@@ -117,7 +119,7 @@ class GraphedForward:
             wanted = upload(torch.from_numpy(outputs), self.device)
         shape = self._shape(len(tokens), plan)
         prepared = self._prepared.get(shape) or self._prepare(shape)
-        prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
+        prepared.step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES), links)
         self._kept, logits = self._compute(prepared)
         return self.layers.logits(self._kept[-1][wanted]) if logits is None else logits[wanted]
 
@@ -150,11 +152,12 @@ class GraphedForward:
         self.layers.compute_first(self._alone(tokens, layout), layers)
 
     def _alone(self, tokens: np.ndarray, layout: TreeLayout) -> DeviceStep:
-        """A step whose kernels are launched without a graph."""
+        """A step whose kernels are launched without a graph; it keeps its last state."""
+        links = self.storage.follow(layout, np.array([len(tokens) - 1]))
         self._keep_valid(int(layout.positions.max()) + 1)
         plan = plan_for(layout, self.layers.group, self._keys)
         step = DeviceStep(self._shape(len(tokens), plan), self.device)
-        step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES))
+        step.fill(tokens, layout, plan, self.storage.take_moves(MAX_MOVES), links)
         return step
 
     @torch.inference_mode()
@@ -189,15 +192,15 @@ class GraphedForward:
             _doubled(few, slots) if slots else 0,
             _doubled(PARTS, plan.parts) if plan.parts > UNCUT or is_mixed else UNCUT,
             plan.gathered,
+            nodes if self.storage.state_bytes else 0,
         )
 
     def _keep_valid(self, positions: int) -> None:
         """Forget the graphs if what they read lies elsewhere now."""
-        kv, keys = self.storage.kv, self._keys
-        moved = keys.data_ptr() != kv.data_ptr() or keys.shape[1] != kv.shape[3]
-        if self.layers.reach(positions) or moved:
+        memory = self.storage.memory
+        if self.layers.reach(positions) or memory != self._memory:
             self._drop_graphs()
-            self._keys = self.storage.kv[0, 0]
+            self._keys, self._memory = self.storage.kv[0, 0], memory
 
     def _drop_graphs(self) -> None:
         self._prepared.clear()

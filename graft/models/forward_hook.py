@@ -23,7 +23,8 @@ from graft.errors import UnsupportedModelError
 from graft.kernels.tree_attention_torch import tree_attention
 from graft.kernels.tree_layout import TreeLayout
 from graft.models.llama_shape import frequencies_of
-from graft.models.recurrent import RecurrentLayers, StateStep
+from graft.models.recurrent import RecurrentLayers
+from graft.models.state_step import StateStep
 from graft.models.state_storage import StateStorage
 from graft.models.storage import RowStorage
 from graft.sampling import upload
@@ -196,7 +197,8 @@ class HookedDecoder:
         self.places = {layer: place for place, layer in enumerate(sorted(self.shapes))}
         heads = max((each.heads for each in self.shapes.values()), default=1)
         size = max((max(each.size, each.value_size) for each in self.shapes.values()), default=1)
-        self.rows = (len(self.shapes), heads, size, model.dtype, model.device)  # of a storage
+        # Of a storage; what looks at its first layer needs one.
+        self.rows = (max(len(self.shapes), 1), heads, size, model.dtype, model.device)
 
     @property
     def layers(self) -> int:

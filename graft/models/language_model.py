@@ -15,7 +15,7 @@ from torch import Tensor
 
 from graft.errors import ContextLengthError, InputError
 from graft.kernels.tree_layout import TreeLayout, spread
-from graft.models.arena import BLOCK, Arena, Extent, Storage
+from graft.models.arena import BLOCK, STATES_BYTES, Arena, Extent, Storage
 from graft.models.prefix_cache import PrefixCache
 from graft.models.view import View
 from graft.tree.draft_tree import DraftTree, chain, root_only
@@ -23,7 +23,6 @@ from graft.tree.draft_tree import DraftTree, chain, root_only
 TREES = (1, 2, 4, 8, 16, 32, 64)  # nodes of trees that `warm_up` prepares batches of
 CONTEXT = 320  # tokens in front of them: short contexts have steps of their own shapes
 CHUNKS = {"cpu": 256, "cuda": 2048}  # prompt tokens prefilled in one step ...
-STATES_BYTES = 1 << 30  # of the recurrent states of a step's nodes
 UNLIMITED = 1 << 30
 LARGE_CHUNK, LARGE_GPU = 8192, 70 << 30  # ... and on a GPU with so many bytes, as in vLLM
 

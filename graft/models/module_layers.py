@@ -1,11 +1,12 @@
 """A transformers decoder as the layers of captured steps: its own modules, once per graph.
 
-Attention is ours, as in `forward_hook`, and what takes several launches is replaced
-(`replacements`). `probe.py` compares the whole with the network itself.
+Attention is ours, as in `forward_hook`, and so are convolutions and scans of recurrent layers. What
+takes several launches is replaced (`replacements`). `probe.py` compares the whole with the network
+itself.
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -16,9 +17,11 @@ from graft.errors import UnsupportedModelError
 from graft.kernels.decoder_triton import move_rows
 from graft.kernels.hook_triton import store_rows
 from graft.kernels.split_attention_triton import attend
+from graft.models.captured_states import CapturedStates
 from graft.models.device_step import DeviceStep
 from graft.models.forward_hook import HookedDecoder, HookStep, LayersDoneError, is_split
 from graft.models.replacements import EXPERTS, Replacements, rows_of_step
+from graft.models.state_storage import LazyStateStorage
 from graft.models.storage import LazyRowStorage
 
 
@@ -30,13 +33,17 @@ class ModuleLayers:
         if is_split(model):
             raise UnsupportedModelError("its layers are split over processes")
         self._decoder = decoder = HookedDecoder(model, experts=EXPERTS)
-        if decoder.states:
-            raise UnsupportedModelError("its recurrent layers are not captured")
+        if found := decoder.recurrent.without_kernel:
+            raise UnsupportedModelError(f"its recurrent layers ({found}) are not captured")
         groups = {(each.heads, each.group) for each in decoder.shapes.values()}
         if len(groups) > 1:
             raise UnsupportedModelError("its layers have different numbers of heads")
-        ((_, self.group),) = groups
-        self.storage = LazyRowStorage(*decoder.rows)
+        self.group = max((group for _, group in groups), default=1)
+        self.storage = (
+            LazyStateStorage(*decoder.rows, decoder.states)
+            if decoder.states
+            else LazyRowStorage(*decoder.rows)
+        )
         self.queries: list[Tensor] | None = None
         self.frequencies, self.embed = decoder.frequencies, decoder.embed
         self.weighs_plainly = decoder.weighs_plainly
@@ -77,6 +84,7 @@ class ModuleLayers:
 
     def compute_first(self, step: DeviceStep, layers: int) -> None:
         """See Layers."""
+        assert not self._decoder.recurrent, "recurrent layers run as a whole"
         with suppress(LayersDoneError):
             self._run(step, layers)
 
@@ -88,7 +96,7 @@ class ModuleLayers:
             self.storage, self._decoder.places, step.plan, step.rows, _attend, store_rows, layers,
             found,
         )  # fmt: skip
-        with self._used(step.rows):
+        with self._used(step.rows), self._scanned(step):
             output = self._base(
                 input_ids=step.tokens[None],
                 position_ids=step.positions[None],
@@ -101,6 +109,12 @@ class ModuleLayers:
             self.queries += [found[layer] for layer in sorted(found)]
         self._output = type(output)
         return output
+
+    def _scanned(self, step: DeviceStep) -> AbstractContextManager[None]:
+        """Inside the block the recurrent layers score the step."""
+        if not isinstance(self.storage, LazyStateStorage):
+            return nullcontext()
+        return self._decoder.recurrent.used(CapturedStates(self.storage, step))
 
     @contextmanager
     def _used(self, rows: Tensor | None) -> Iterator[None]:

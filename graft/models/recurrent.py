@@ -3,33 +3,56 @@
 Gated delta nets, Mamba-2 and short convolutions have one form in transformers: projections of each
 token, and two functions that look at the tokens before it, a short convolution and a scan. The
 layers' own code runs over all nodes of a step at once, with those two functions replaced by ones
-that know the tree: a prefill chunk is scanned by the layer's own function from the state before it,
-a tree level by level, each node from its parent's state (`state_storage.py`).
+that know the tree: by transformers' own functions from the states before (`state_step.py`), or by
+kernels of ours in captured steps (`captured_states.py`).
 """
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from types import FunctionType
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
 from transformers import __version__ as transformers_version
-from transformers.activations import ACT2FN
 
 from graft.errors import UnsupportedModelError
-from graft.kernels.tree_layout import TreeLayout
-from graft.models.state_storage import StateStorage
-from graft.sampling import upload
 
 CONVOLUTION = "causal_conv1d_fn"
-Scan = Callable[[list[Tensor], Tensor], tuple[Tensor, Tensor]]  # inputs, state -> output, state
+Advance = Callable[[list[Tensor], Tensor], tuple[Tensor, Tensor]]  # inputs, state -> output, state
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A layer's scan. `chunk` takes inputs [1, n, ...] of consecutive tokens and a state [1, ...],
+    `token` one token of several sequences, [n, ...] with states [n, ...]."""
+
+    chunk: Advance
+    token: Advance
+    kernel: str | None = None  # of `recurrent_triton`, which computes the same with these options
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class RecurrentStep(Protocol):
+    """A step whose nodes continue the states of their parents."""
+
+    def convolve(
+        self,
+        state: int,
+        inputs: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        activation: str | None,
+    ) -> Tensor:
+        """[C, N]: causal convolution with `weight` [C, W] over inputs [C, N] along each node's
+        path, plus the bias [C], then the activation; `state` is the place of its states."""
+
+    def scan(self, state: int, inputs: list[Tensor], scan: Scan) -> Tensor:
+        """[1, N, ...]: outputs of the nodes; `inputs` [1, N, ...] each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +71,7 @@ class RecurrentLayers:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._layers: list[_Layer] = []
-        self._step: StateStep | None = None
+        self._step: RecurrentStep | None = None
         states = 0
         for module in model.modules():
             forward = inspect.unwrap(type(module).forward)
@@ -70,6 +93,14 @@ class RecurrentLayers:
     def __len__(self) -> int:
         return len(self._layers)
 
+    @property
+    def without_kernel(self) -> str | None:
+        """The class of a layer whose scan no kernel of ours computes."""
+        for layer in self._layers:
+            if layer.scan in WITHOUT_KERNEL:
+                return type(layer.module).__name__
+        return None
+
     @contextmanager
     def recorded(self) -> Iterator[dict[int, Tensor]]:
         """Inside the block the layers run as they are; states are collected by their places, for
@@ -83,7 +114,7 @@ class RecurrentLayers:
             yield found
 
     @contextmanager
-    def used(self, step: "StateStep") -> Iterator[None]:
+    def used(self, step: RecurrentStep) -> Iterator[None]:
         """Inside the block the layers score the step."""
         self._step = step
         try:
@@ -125,138 +156,11 @@ class RecurrentLayers:
     ) -> Tensor:
         """The layer's causal convolution [1, C, N] of inputs [1, C, N] along the paths of trees."""
         assert self._step is not None
-        convolved = self._step.convolve(state, inputs[0], weight)
-        if bias is not None:
-            convolved = convolved + bias.float()[:, None]
-        convolved = convolved.to(weight.dtype)
-        if activation is not None:
-            convolved = ACT2FN[activation](convolved)
-        return convolved.to(inputs.dtype)[None]
+        return self._step.convolve(state, inputs[0], weight, bias, activation)[None]
 
-    def _scan(self, state: int, inputs: list[Tensor], chunk: Scan, token: Scan) -> Tensor:
+    def _scan(self, state: int, inputs: list[Tensor], scan: Scan) -> Tensor:
         assert self._step is not None
-        return self._step.scan(state, inputs, chunk, token)
-
-
-class StateStep:
-    """A step of a model with recurrent layers: which nodes follow which state, and whose new states
-    are stored. What all layers need is computed and uploaded once."""
-
-    def __init__(self, storage: StateStorage, layout: TreeLayout, outputs: np.ndarray) -> None:
-        self._storage, self._nodes = storage, len(layout.rows)
-        bounds = list(pairwise(layout.first_node.tolist()))
-        before = [storage.before(segments) for segments in layout.segments]
-        asked = np.zeros(self._nodes, bool)
-        asked[outputs] = True
-        chunks, trees = [], []
-        for b, (first, last) in enumerate(bounds):
-            if last - first > 1 and not asked[first : last - 1].any():
-                total = sum(count for _, count in layout.segments[b])
-                ends = _multiples(total, total + last - first, storage.spacing)
-                asked[[first + end - total - 1 for end in ends]] = True
-                inner = [first + end - total for end in ends if end < total + last - first]
-                chunks.append((before[b], [first, *inner, last]))
-            else:
-                trees.append(b)
-        kept = np.flatnonzero(asked)
-        slots = np.full(self._nodes, -1)
-        slots[kept] = storage.take(layout.rows, kept)
-        owners = np.repeat(np.arange(len(bounds)), np.diff(layout.first_node))
-        parents = layout.first_node[owners] + layout.parents
-        self._parents = np.where(layout.parents < 0, -1 - owners, parents)  # or -1 - sequence
-        # Of each chunk the slot before it, and its pieces with their last nodes' slots.
-        self._chunks = [
-            (slot, [(first, last, int(slots[last - 1])) for first, last in pairwise(borders)])
-            for slot, borders in chunks
-        ]
-        self._levels = [
-            tuple(map(self._on_device, (nodes, above, stored, slots[nodes[stored]])))
-            for nodes, above in _levels(self._parents, trees)
-            for stored in [np.flatnonzero(slots[nodes] >= 0)]
-        ]
-        self._before = self._on_device(np.array(before))
-        self._kept, self._kept_slots = self._on_device(kept), self._on_device(slots[kept])
-        self._windows: dict[int, Tensor] = {}  # by width
-
-    def convolve(self, state: int, inputs: Tensor, weight: Tensor) -> Tensor:
-        """[C, N] float32: convolution with `weight` [C, W] over the inputs [C, N] along each node's
-        path."""
-        states = self._storage.states[state]  # [slots, C, W - 1]
-        before = states[self._before].to(inputs.dtype)
-        columns = torch.cat([before.transpose(0, 1).flatten(1), inputs], 1)
-        width, taps = weight.shape[1], weight.float()
-        if width not in self._windows:
-            self._windows[width] = self._on_device(self._columns_of(width))
-        places = self._windows[width]
-        convolved = sum(
-            columns[:, places[:, tap]].float() * taps[:, tap, None] for tap in range(width)
-        )
-        last = columns[:, places[self._kept, 1:]].transpose(0, 1)  # [n, C, W - 1]
-        states[self._kept_slots] = last.to(states.dtype)
-        return convolved
-
-    def scan(self, state: int, inputs: list[Tensor], chunk: Scan, token: Scan) -> Tensor:
-        """[1, N, ...]: outputs of the nodes; `inputs` [1, N, ...] each.
-
-        `chunk` takes inputs [1, n, ...] of consecutive tokens and a state [1, ...], `token` one
-        token of several sequences, [n, ...] with states [n, ...].
-        """
-        states = self._storage.states[state]
-        output: Tensor | None = None
-
-        def put(where: slice | Tensor, part: Tensor) -> None:
-            nonlocal output
-            if output is None:
-                output = part.new_empty(self._nodes, *part.shape[1:])
-            output[where] = part
-
-        for slot, pieces in self._chunks:
-            reached = states[slot : slot + 1]
-            for first, last, stored in pieces:
-                part, reached = chunk([each[:, first:last] for each in inputs], reached)
-                put(slice(first, last), part[0])
-                states[stored] = reached[0].to(states.dtype)
-        level = states[self._before]
-        for nodes, above, stored, slots in self._levels:
-            part, level = token([each[0, nodes] for each in inputs], level[above])
-            put(nodes, part)
-            states[slots] = level[stored].to(states.dtype)
-        assert output is not None
-        return output[None]
-
-    def _columns_of(self, width: int) -> np.ndarray:
-        """[N, width]: columns of each node's last inputs, those of the sequences' states first."""
-        past = width - 1
-        states = past * len(self._before)
-        last = np.where(self._parents < 0, -past * self._parents - 1, states + self._parents)
-        earlier = np.concatenate([np.arange(states) - 1, last])  # the column before each
-        places = np.empty((self._nodes, width), np.int64)
-        places[:, past] = states + np.arange(self._nodes)
-        for tap in range(past, 0, -1):
-            places[:, tap - 1] = earlier[places[:, tap]]
-        return places
-
-    def _on_device(self, numbers: np.ndarray) -> Tensor:
-        return upload(torch.from_numpy(numbers), self._storage.kv.device)
-
-
-def _levels(parents: np.ndarray, trees: list[int]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Nodes of these sequences by depth, each with its parent's place in the level before, at first
-    among the sequences; `parents` [N] are nodes, or -1 - sequence."""
-    wanted = -1 - np.array(trees, np.int64)
-    nodes = np.flatnonzero(np.isin(parents, wanted))
-    above = -1 - parents[nodes]
-    while len(nodes):
-        yield nodes, above
-        place = np.full(len(parents), -1)
-        place[nodes] = np.arange(len(nodes))
-        nodes = np.flatnonzero((parents >= 0) & (place[parents] >= 0))
-        above = place[parents[nodes]]
-
-
-def _multiples(first: int, last: int, spacing: int) -> list[int]:
-    """Multiples of `spacing` behind `first`, up to `last`."""
-    return list(range((first // spacing + 1) * spacing, last + 1, spacing))
+        return self._step.scan(state, inputs, scan)
 
 
 class _NoCache:
@@ -339,7 +243,9 @@ def _delta_rule(run: Callable, chunk: Callable, token: Callable) -> Callable:
             output, state = call(token, [each[:, None] for each in inputs], state)
             return output[:, 0], state
 
-        return run([query, key, value, g, beta], partial(call, chunk), call_token), query
+        options = {"normed": use_qk_l2norm_in_kernel}
+        functions = Scan(partial(call, chunk), call_token, "delta_rule", options)
+        return run([query, key, value, g, beta], functions), query
 
     return scan
 
@@ -356,9 +262,13 @@ def _mamba2(run: Callable, chunk: Callable, token: Callable) -> Callable:
         *,
         D: Tensor,  # noqa: N803  transformers' name
         dt_bias: Tensor,
+        dt_limit: tuple[float, float] = (0.0, float("inf")),
         **options: Any,  # noqa: ANN401
     ) -> tuple[Tensor, Tensor]:
-        options = options | {"return_final_states": True, "D": D, "dt_bias": dt_bias}
+        ours = {"rates": rates, "skip": D, "bias": dt_bias, "limits": dt_limit}
+        options |= {
+            "return_final_states": True, "D": D, "dt_bias": dt_bias, "dt_limit": dt_limit,
+        }  # fmt: skip
 
         def call_chunk(parts: list[Tensor], state: Tensor) -> tuple[Tensor, Tensor]:
             x, dt, *keys = parts
@@ -379,7 +289,8 @@ def _mamba2(run: Callable, chunk: Callable, token: Callable) -> Callable:
             )
             return output, state
 
-        return run([inputs, steps, b, c], call_chunk, call_token), inputs
+        functions = Scan(call_chunk, call_token, "selective_update", ours)
+        return run([inputs, steps, b, c], functions), inputs
 
     return scan
 
@@ -414,7 +325,7 @@ def _mamba(run: Callable, _: Callable, token: Callable) -> Callable:
             return torch.stack(found, 1), state
 
         nodes = [each.transpose(1, 2) for each in (inputs, steps, b, c, z)]
-        return run(nodes, call_chunk, call_token).transpose(1, 2), inputs
+        return run(nodes, Scan(call_chunk, call_token)).transpose(1, 2), inputs
 
     return scan
 
@@ -426,3 +337,4 @@ SCANS: dict[str, tuple[str, Callable]] = {
     "mamba2_chunk_scan": ("mamba2_selective_state_update", _mamba2),
     "mamba_selective_scan": ("mamba_selective_state_update", _mamba),
 }
+WITHOUT_KERNEL = ("mamba_selective_scan",)

@@ -7,15 +7,39 @@ prefix cache. Committing a path moves rows; states follow them without being cop
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from graft.models.arena import BLOCK
-from graft.models.storage import RowStorage, Segments
+from graft.kernels.tree_layout import TreeLayout
+from graft.models.arena import BLOCK, STATES_BYTES
+from graft.models.storage import LazyRowStorage, Links, RowStorage, Segments
 
 ZERO = 0  # the slot of a sequence's first token
+STEP_NODES = 256  # of a captured step, that slots are reserved for
+
+
+@dataclass(frozen=True, slots=True)
+class StatePaths:
+    """Which states the nodes of a step continue, and where their own are stored."""
+
+    first_node: np.ndarray  # [B + 1], as in TreeLayout
+    parents: np.ndarray  # [N]: nodes of the step, or -1 - sequence
+    before: np.ndarray  # [B]: slots of the sequences' last committed rows
+    slots: np.ndarray  # [N]: where a node's state is stored; -1: nowhere
+    chunks: list[int]  # sequences that are prefilled: one node after the other
+
+    @property
+    def links(self) -> Links:
+        """For the device."""
+        slots_before = self.before[np.where(self.parents < 0, -1 - self.parents, 0)]
+        above = np.where(self.parents < 0, -1 - slots_before, self.parents)
+        nodes = np.stack([above, self.slots], 1).astype(np.int32)
+        bounds = self.first_node.astype(np.int32)
+        return Links(nodes, np.stack([bounds[:-1], bounds[1:]], 1))
 
 
 class StateStorage(RowStorage):
@@ -59,10 +83,10 @@ class StateStorage(RowStorage):
 
     def move(self, source: np.ndarray, target: np.ndarray) -> None:
         """See Storage."""
-        super().move(source, target)
         moved = [self._slots.get(row) for row in source.tolist()]
         for slot in filter(None, moved):
             self._users[slot] += 1
+        super().move(source, target)
         self._drop(target.tolist())
         self._slots |= {row: slot for row, slot in zip(target.tolist(), moved, strict=True) if slot}
 
@@ -107,22 +131,47 @@ class StateStorage(RowStorage):
                 self._drop([row])
         return self._slots[last]
 
+    def paths(self, layout: TreeLayout, outputs: np.ndarray) -> StatePaths:
+        """Slots for the states of a step's nodes: of the `outputs`, of a prefill chunk's last node
+        and one in `spacing`, and of nodes whose child is not the next one."""
+        before = [self.before(segments) for segments in layout.segments]
+        kept = np.zeros(len(layout.rows), bool)
+        kept[outputs] = True
+        chunks = []
+        for b, (first, last) in enumerate(pairwise(layout.first_node.tolist())):
+            if last - first > 1 and not kept[first : last - 1].any():
+                chunks.append(b)
+                total = sum(count for _, count in layout.segments[b])
+                ends = _multiples(total, total + last - first, self.spacing)
+                kept[[first + end - total - 1 for end in ends]] = True
+                kept[last - 1] = True
+        owners = np.repeat(np.arange(len(before)), np.diff(layout.first_node))
+        parents = layout.first_node[owners] + layout.parents
+        parents = np.where(layout.parents < 0, -1 - owners, parents)
+        kept[parents[(parents >= 0) & (parents != np.arange(len(parents)) - 1)]] = True
+        nodes, slots = np.flatnonzero(kept), np.full(len(kept), -1)
+        slots[nodes] = self.take(layout.rows, nodes)
+        return StatePaths(layout.first_node, parents, np.array(before), slots, chunks)
+
     def take(self, rows: np.ndarray, kept: np.ndarray) -> np.ndarray:
         """New slots of those `kept` among the `rows` that a step writes; the others have none."""
         self._drop(rows.tolist())
         missing = len(kept) - len(self._free)
         if missing > 0:
-            self._grow(max(missing, len(self._users) // 2))
+            self.reserve(len(self._users) + max(missing, len(self._users) // 2))
         slots = [self._free.pop() for _ in kept]
         for row, slot in zip(rows[kept].tolist(), slots, strict=True):
             self._users[slot], self._slots[row] = 1, slot
         return np.array(slots, np.int64)
 
-    def _grow(self, count: int) -> None:
+    def reserve(self, slots: int) -> None:
+        """Have so many slots; all states move if there are fewer."""
         known = len(self._users)
-        self.states = [
-            torch.cat([each, each.new_zeros(count, *each.shape[1:])]) for each in self.states
-        ]
+        count = slots - known
+        if count <= 0:
+            return
+        for place, each in enumerate(self.states):  # one after the other: both take memory
+            self.states[place] = torch.cat([each, each.new_zeros(count, *each.shape[1:])])
         self._users += [0] * count
         self._free += range(known + count - 1, known - 1, -1)
 
@@ -133,3 +182,28 @@ class StateStorage(RowStorage):
                 self._users[slot] -= 1
                 if not self._users[slot]:
                     self._free.append(slot)
+
+
+class LazyStateStorage(StateStorage, LazyRowStorage):
+    """States beside rows whose last moves are deferred. States seldom move: slots for the prefix
+    cache and for the nodes of a step are reserved with the rows."""
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """See LazyRowStorage."""
+        return *super().memory, len(self._users)
+
+    def resize(self, rows: int) -> None:
+        """See Storage."""
+        super().resize(rows)
+        nodes = min(STATES_BYTES // self.state_bytes, STEP_NODES)
+        self.reserve(1 + rows // self.spacing + nodes)
+
+    def follow(self, layout: TreeLayout, outputs: np.ndarray) -> Links:
+        """See LazyRowStorage."""
+        return self.paths(layout, outputs).links
+
+
+def _multiples(first: int, last: int, spacing: int) -> list[int]:
+    """Multiples of `spacing` behind `first`, up to `last`."""
+    return list(range((first // spacing + 1) * spacing, last + 1, spacing))

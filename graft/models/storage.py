@@ -6,6 +6,7 @@ by side, values in columns of sixteen.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +15,22 @@ from torch import Tensor
 from graft.kernels.attention_parts import Part, attend_rows, merge_parts
 from graft.kernels.committed_panels import attend_committed
 from graft.kernels.panels import COMPUTING, LANES
+from graft.kernels.tree_layout import TreeLayout
 from graft.models.panel_weights import bits, from_bits
 from graft.sampling import upload
 
 Segments = Sequence[tuple[int, int]]  # first row, rows
 MAX_DEFERRED = 64  # rows of a move that the next step makes
+
+
+class Links(NamedTuple):
+    """Which recurrent states a step's nodes continue; see `recurrent_triton`."""
+
+    nodes: np.ndarray  # [N, 2] int32: its parent or -1 - slot before; the slot of its own state
+    walks: np.ndarray  # [B, 2] int32: first node of a sequence, and the one behind its last
+
+
+NO_LINKS = Links(np.empty((0, 2), np.int32), np.empty((0, 2), np.int32))
 
 
 class Stateless:
@@ -117,6 +129,16 @@ class LazyRowStorage(RowStorage):
     ) -> None:
         super().__init__(layers, heads, size, dtype, device)
         self._deferred: list[tuple[int, int]] = []
+
+    @property
+    def memory(self) -> tuple[int, ...]:
+        """Where the rows lie: a graph that reads them is good while this stays."""
+        return self.kv.data_ptr(), self.rows
+
+    def follow(self, layout: TreeLayout, outputs: np.ndarray) -> Links:  # noqa: ARG002
+        """Let a step's nodes continue their sequences' recurrent states; nodes `outputs` keep
+        theirs."""
+        return NO_LINKS
 
     def take_moves(self, most: int) -> np.ndarray:
         """[n, 2] int64 (source, target), at most `most`: the caller makes them before all else."""

@@ -21,6 +21,7 @@ from graft.kernels import (
     level_attention_triton,
     packed_product_triton,
     product_triton,
+    recurrent_triton,
 )
 from graft.kernels import split_attention_triton as split
 
@@ -205,6 +206,29 @@ def around_modules() -> None:
     )
 
 
+def recurrent_layers() -> None:
+    """Of every kind: of a convolution with and without its bias, of delta rules by head and by
+    channel, and of Mamba 2."""
+    tables = {"links": "*i32", "walks": "*i32", "sequences": "*i64", "scale": "fp32"}
+    limits = {"lowest": "fp32", "highest": "fp32"}
+    kinds = dict.fromkeys(("value", "key", "inputs", "b", "c", "steps", "strength"), "*bf16")
+    kinds |= dict.fromkeys(("decay", "rates", "skip", "output"), "*fp32")
+    types = {**tables, **limits, **kinds}
+    for special in (False, True):
+        compile_kernel(
+            recurrent_triton._convolve, types={**types, "states": "*bf16", "output": "*bf16"},
+            WIDTH=4, BIASED=special, SILU=not special, BLOCK=512, PDL=True,
+        )  # fmt: skip
+        compile_kernel(
+            recurrent_triton._delta_rule, types={**types, "states": "*fp32"}, warps=1, HEADS=32,
+            SIZE=128, WIDTH=128, ROWS=128, COLUMNS=8, NORMED=True, BY_CHANNEL=special, PDL=True,
+        )  # fmt: skip
+    compile_kernel(
+        recurrent_triton._selective_update, types={**types, "states": "*fp32"}, warps=1, HEADS=48,
+        EACH=48, SIZE=64, WIDTH=128, ROWS=8, COLUMNS=128, PDL=True,
+    )  # fmt: skip
+
+
 def copies() -> None:
     """Drafts found on the device."""
     integers = ("text", "lengths", "counts", "draft", "matched", "tried", "sampled")
@@ -221,6 +245,7 @@ def copies() -> None:
 if __name__ == "__main__":
     copies()
     around_modules()
+    recurrent_layers()
     attention()
     chunk_attention()
     products()

@@ -6,14 +6,14 @@ import pytest
 import torch
 from daily import daily
 from test_architectures import assert_tree_equals_paths, random_numbers
-from tiny_architectures import HOOKED, MORE_HOOKED, VOCABULARY, WINDOW, build
+from tiny_architectures import HOOKED, MORE_HOOKED, RECURRENT, VOCABULARY, WINDOW, build
 
 from graft.errors import UnsupportedModelError
 from graft.models import forward_choice
 from graft.models.forward_choice import build_forward
 from graft.models.language_model import LanguageModel
 from graft.models.probe import reference_logits
-from graft.tree.draft_tree import from_paths, root_only
+from graft.tree.draft_tree import chain, from_paths, root_only
 
 pytest.importorskip("triton", reason="Triton is not installed")
 from graft.models import replacements  # noqa: E402
@@ -28,6 +28,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*encountered in"),  # padding may hold any number
 ]
 TREE = from_paths(5, [[3, 4, 5], [3, 6], [7]])
+
+
+LAUNCHED = ("mamba", "jamba")  # Mamba 1
+CAPTURED = [name for name in RECURRENT if name not in LAUNCHED]
 
 
 def captured(name: str, *, owned: bool = True) -> tuple[torch.nn.Module, LanguageModel]:
@@ -112,10 +116,74 @@ def test_queries_and_features_are_those_of_transformers_modules():
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
-def test_recurrent_layers_are_not_captured_and_it_is_said(caplog):
-    assert build_forward(build("lfm2"), name="odd", kind="captured")[1] == "hook"
+@pytest.mark.parametrize("name", daily(CAPTURED, "lfm2", "granite-hybrid"))
+def test_recurrent_layers_follow_trees(name):
+    """Delta nets amplify roundings, by transformers' own scans too."""
+    network, model = captured(name)
+    length = 3 * WINDOW + 1
+    assert_tree_equals_paths(network, model, random_numbers(length, length), length, 1e-4)
+
+
+@pytest.mark.parametrize("name", daily(CAPTURED, "lfm2"))
+def test_recurrent_layers_in_steps_of_many_kinds_are_those_of_the_hook(name):
+    """Trees beside each other, committed paths, a prompt beside a draft, a copy."""
+    results = []
+    for kind in ("captured", "hook"):
+        forward, used = build_forward(build(name), name=name, kind=kind)
+        assert used == kind
+        model = LanguageModel(forward, vocabulary=VOCABULARY, context_length=512)
+        first, second = model.open(64), model.open(64)
+        prompt = chain(random_numbers(9, 2))
+        logits = [model.prefill(first, random_numbers(5, 1))[None].clone()]
+        logits.append(model.score_all([first, second], [TREE, root_only(3)])[0].clone())
+        model.commit_all([(first, [0, 1, 4]), (second, [0])])
+        both = model.score_all([second, first], [prompt, TREE], last_only=[True, False])
+        logits.append(both[0].clone())
+        model.commit(second, list(range(len(prompt))))
+        other = model.fork(second, 10, 8)
+        logits.append(model.score_all([other, second], [root_only(7), TREE])[0].clone())
+        results.append(torch.cat(logits))
+    scale = float(results[1].abs().max())
+    torch.testing.assert_close(*results, rtol=0, atol=1e-4 * max(scale, 1))
+
+
+def test_a_step_ahead_can_be_dropped():
+    """Its states are, and the one it continued is still there."""
+    found = []
+    for ahead in (True, False):
+        _, model = captured("lfm2")
+        extent = model.open(64)
+        model.prefill(extent, random_numbers(5, 1))
+        for token in (3, 4):
+            model.score([extent], [root_only(token)])
+            if ahead:
+                model.score_ahead([extent], torch.tensor([9]))
+            model.commit(extent, [0])
+        found.append(model.score([extent], [TREE])[0].clone())
+    assert torch.equal(*found)
+
+
+def test_slots_for_states_are_reserved_and_graphs_are_dropped_when_they_move():
+    _, model = captured("lfm2")
+    forward, storage = model.forward, model.forward.storage
+    extent = model.open(64)
+    pool = storage.states[0]
+    model.prefill(extent, random_numbers(9, 1))
+    for _ in range(3):
+        model.score([extent], [TREE])
+    assert storage.states[0] is pool
+    prepared = {**forward._prepared}
+    assert prepared
+    storage.reserve(2 * len(pool))
+    model.score([extent], [TREE])
+    assert not prepared.items() & forward._prepared.items()
+
+
+@pytest.mark.parametrize("name", daily(LAUNCHED, "mamba"))
+def test_layers_without_a_kernel_are_not_captured_and_it_is_said(name, caplog):
+    assert build_forward(build(name), name="odd", kind="captured")[1] == "hook"
     assert "odd: steps are launched kernel by kernel" in caplog.text
-    assert "its recurrent layers are not captured" in caplog.text
+    assert "its recurrent layers (" in caplog.text
 
 
 @pytest.mark.slow
