@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 
 from graft.errors import UnsupportedModelError
 from graft.kernels.decoder_triton import move_rows
-from graft.kernels.hook_triton import store_rows
 from graft.kernels.split_attention_triton import attend
 from graft.models.captured_states import CapturedStates
+from graft.models.deferred import Deferral, store
 from graft.models.device_step import DeviceStep
 from graft.models.forward_hook import HookedDecoder, HookStep, LayersDoneError, is_split
 from graft.models.replacements import EXPERTS, Replacements, rows_of_step
@@ -93,7 +93,7 @@ class ModuleLayers:
         move_rows(self.storage.kv, step.moves, step.moved)
         found: dict[int, Tensor] | None = None if self.queries is None else {}
         hooked = HookStep(
-            self.storage, self._decoder.places, step.plan, step.rows, _attend, store_rows, layers,
+            self.storage, self._decoder.places, step.plan, step.rows, _attend, store, layers,
             found,
         )  # fmt: skip
         with self._used(step.rows), self._scanned(step):
@@ -127,6 +127,7 @@ class ModuleLayers:
                 # What modules remember must stay trainable.
                 stack.enter_context(torch.inference_mode(mode=False))
                 stack.enter_context(torch.no_grad())
+                stack.enter_context(Deferral())
                 yield
         finally:
             rows_of_step.reset(token)

@@ -21,13 +21,12 @@ from transformers.integrations.moe import ExpertsInterface, grouped_mm_experts_f
 
 from graft.kernels.decoder_triton import gated_gelu, swiglu
 from graft.kernels.experts_triton import MAX_PAIRS, choose_experts, expert_product, weighted_sum
-from graft.kernels.hook_triton import norm_heads, rotate_both
 from graft.kernels.product_choice import ChosenProduct
+from graft.models.deferred import DTYPES, norm, rotate
 from graft.models.known_modules import ROWS, close, random_like, rms_norm_of
 
 EXPERTS = "graft"
 ROTATION = "apply_rotary_pos_emb"  # transformers' name of the function in every model's file
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 SAME_INPUT = ("q_proj", "k_proj", "v_proj")
 GATED = ("gate_proj", "up_proj")
 
@@ -50,7 +49,7 @@ class Replacements:
         for (linear,), multiply in _products(alone):
             self._replace(linear, "forward", multiply)
         for module in modules:
-            if call := rms_norm_of(module, _norm) or _router_of(module):
+            if call := rms_norm_of(module, norm) or _router_of(module):
                 self._replace(module, "forward", call)
             if hasattr(module, "_apply_gate") and _gates_by_silu(module):
                 self._replace(module, "_apply_gate", swiglu)
@@ -186,14 +185,6 @@ def _through(mlp: nn.Module, inner: Callable[[Tensor], Tensor], x: Tensor) -> Te
     return mlp.down_proj(inner(x))
 
 
-def _norm(gain: Tensor, epsilon: float, x: Tensor) -> Tensor:
-    heads = x.shape[-2] if x.dim() > 3 else 1  # noqa: PLR2004  of [1, N, H, D]
-    rows = x.reshape(-1, heads, x.shape[-1])
-    if rows.stride()[1:] != (x.shape[-1], 1):
-        rows = rows.contiguous()
-    return norm_heads(rows, gain, epsilon).view(x.shape)
-
-
 def _router_of(module: nn.Module) -> Call | None:
     """The experts with the highest logits, weighted by a softmax."""
     chosen, weight = getattr(module, "top_k", None), getattr(module, "weight", None)
@@ -233,7 +224,7 @@ def _gates_by_silu(module: nn.Module) -> bool:
 
 
 class Rotation:
-    """A model's rotation of queries and keys in one launch, if it is one that `rotate_both` knows:
+    """A model's rotation of queries and keys in one launch, if it is one that `rotate` knows:
     that is found out at its first call, with random angles."""
 
     def __init__(self, own: Callable[..., tuple[Tensor, Tensor]]) -> None:
@@ -257,7 +248,7 @@ class Rotation:
             self._rotated[sizes] = self._tried(q, k, cos)
         if not self._rotated[sizes]:
             return self._own(q, k, cos, sin)
-        return rotate_both(q, k, cos, sin, self._rotated[sizes])
+        return rotate(q, k, cos, sin, self._rotated[sizes])
 
     def _tried(self, q: Tensor, k: Tensor, cos: Tensor) -> int:
         """The components that turn; 0 if ours does something else."""
@@ -270,7 +261,7 @@ class Rotation:
             tables = angles.cos().to(cos.dtype), angles.sin().to(cos.dtype)
             with suppress(RuntimeError):  # shapes that its own does not take
                 expected = self._own(queries, keys, *tables)
-                found = rotate_both(queries, keys, *tables, rotated)
+                found = rotate(queries, keys, *tables, rotated)
                 if all(map(close, found, expected)):
                     return rotated
         return 0

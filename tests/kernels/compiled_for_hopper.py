@@ -185,10 +185,25 @@ def between_products() -> None:
 
 def around_modules() -> None:
     """Rotations, stores and experts for transformers' modules."""
-    types = {"key": "*bf16", "value": "*bf16", "turned": "*bf16"}
-    sizes = {"SIZE": 80, "BLOCK": 128, "NODES": 16, "PDL": True}
-    compile_kernel(hook_triton._rotate_both, types=types, HEADS=9, BOTH=12, HALF=32, **sizes)
-    compile_kernel(hook_triton._store_rows, types=types, KV_HEADS=3, VALUE_SIZE=64, **sizes)
+    types = {"key": "*bf16", "value": "*bf16", "query_out": "*bf16", "key_out": "*bf16"}
+    types |= {"query_gain": "*fp32", "key_gain": "*fp32"}
+    types |= {"query_epsilon": "fp32", "key_epsilon": "fp32"}
+    sizes = {"SIZE": 80, "BLOCK": 128, "PDL": True}
+    heads = {"HEADS": 9, "KV_HEADS": 3, "VALUE_SIZE": 64, "NODES": 16}
+    plain = {"query_gain": None, "key_gain": None}
+    store_alone = dict.fromkeys(("cosine", "sine", "query_out", "key_out")) | {"HEADS": 0}
+    uncached = dict.fromkeys(("value", "rows", "keys", "values"))
+    for more in ({}, uncached, plain, {**plain, **store_alone, "HALF": 0}):
+        compile_kernel(
+            hook_triton._rotate_and_store, types=types, **{**sizes, **heads, "HALF": 32, **more}
+        )
+    gains = {"before": "*bf16", "after": "*fp32", "before_epsilon": "fp32", "after_epsilon": "fp32"}
+    types = gains | dict.fromkeys(("first", "second", "total", "normed"), "*bf16")
+    only_norm = dict.fromkeys(("before", "first", "second", "total", "factor"))
+    for more in ({"second": None}, only_norm):
+        compile_kernel(
+            hook_triton._add_and_norm, types=types | {"factor": "fp32"}, HEADS=3, **sizes, **more
+        )
     compile_kernel(
         experts_triton._expert_product,
         types={"experts": "*i64", "weights": "*bf16", "product": "*bf16", "by_expert": "i64"},
@@ -201,9 +216,6 @@ def around_modules() -> None:
         SLOTS=8, PDL=True,
     )  # fmt: skip
     compile_kernel(experts_triton._weighted_sum, types=routing, CHOSEN=6, BLOCK=512, PDL=True)
-    compile_kernel(
-        hook_triton._norm_heads, types={"gain": "*fp32"}, HEADS=3, SIZE=80, BLOCK=128, PDL=True
-    )
 
 
 def recurrent_layers() -> None:
