@@ -132,15 +132,18 @@ def rotate_and_store(
     assert query.x.stride(3) == key.x.stride(3) == 1, "a head must be contiguous"
     value, rows, keys, values = cache or (None, None, None, None)
     cosine, sine, rotated = angles or (None, None, 0)
-    angle_strides, value_strides, cache_strides = (0, 0), (0, 0), (0, 0)
+    angle_strides: tuple[int, ...] = (0, 0)
+    value_strides = cache_strides = angle_strides
+    value_size = size
     if angles:
-        assert cosine.stride() == sine.stride(), "cosine and sine must have the same layout"
-        angle_strides = cosine.stride()[1:]
+        angle_strides = angles.cosine.stride()[1:]
+        assert angles.sine.stride() == angles.cosine.stride(), "cosine and sine: one layout"
     if cache:
-        assert keys.stride() == values.stride(), "keys and values must have the same layout"
-        assert value.stride(3) == keys.stride(2) == 1, "a key must be contiguous"
-        value_strides, cache_strides = (value.stride(2), value.stride(1)), keys.stride()[:2]
-    value_size = value.shape[3] if cache else size
+        assert cache.keys.stride() == cache.values.stride(), "keys and values: one layout"
+        assert cache.value.stride(3) == cache.keys.stride(2) == 1, "a key must be contiguous"
+        value_strides = (cache.value.stride(2), cache.value.stride(1))
+        cache_strides = cache.keys.stride()[:2]
+        value_size = cache.value.shape[3]
     _rotate_and_store[(triton.cdiv(nodes, NODES), heads + kv_heads * (2 if cache else 1))](
         query.x, key.x, value, cosine, sine, query.norm.gain, key.norm.gain, query.out, key.out,
         rows, keys, values, nodes, query.x.stride(2), query.x.stride(1), key.x.stride(2),

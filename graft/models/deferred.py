@@ -290,9 +290,7 @@ class Deferral(TorchFunctionMode):
         self, query: Tensor, key: Tensor, cosine: Tensor, sine: Tensor, rotated: int
     ) -> tuple[Tensor, Tensor]:
         self._launch_touched([cosine, sine])
-        heads = RotatedHeads(
-            self._heads(query), self._heads(key), Angles(cosine, sine, rotated)
-        )
+        heads = RotatedHeads(self._heads(query), self._heads(key), Angles(cosine, sine, rotated))
         found = heads.rotated()
         self._note(heads)
         return found
