@@ -20,7 +20,7 @@ from graft.models.load import LoadedModel, read_config
 
 log = logging.getLogger(__name__)
 
-RUNNERS = {"eagle3": EagleRunner, "eagle2": EagleRunner, "longspec": LongSpecRunner}
+RUNNERS = dict.fromkeys(KINDS, EagleRunner) | {"longspec": LongSpecRunner}
 
 
 def find_heads(name: str | None, target: LoadedModel) -> dict[str, Path]:
