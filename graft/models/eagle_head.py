@@ -1,5 +1,5 @@
-"""Draft heads of EAGLE's form: they predict from features of the target (its hidden states) and the next
-token, and go on from their own outputs.
+"""Draft heads of EAGLE's form: they predict from features of the target (its hidden states) and the
+next token, and go on from their own outputs.
 
 EAGLE-2 (Li et al. 2024) reads the target's last hidden state after its final norm, predicts the
 next one, and the target's output layer turns it into logits. Its layer is Llama's without the norm
