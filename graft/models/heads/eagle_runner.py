@@ -1,5 +1,5 @@
-"""Runs a head of EAGLE's form. Its inputs are pairs: the target's features at a position and the next
-token.
+"""Runs a head of EAGLE's form. Its inputs are pairs: the target's features at a position, and the
+next token.
 
 Committed rows come from the target's own features, one for each pair. A draft token is paired with
 the head's output for its parent, in place of the features that the target would have.

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from graft.models.heads.config import HeadConfig
 from graft.models.heads.row_masks import Mask, masked_attention
-from graft.models.rope import rope_of, rotary_tables
+from graft.models.rope import PLAIN, rope_of, rotary_tables
 
 Rotary = tuple[Tensor, Tensor]  # cosine, sine [B, 1, T, D]
 
@@ -103,7 +103,10 @@ class Positions(nn.Module):
 
     def __init__(self, config: HeadConfig) -> None:
         super().__init__()
-        rope = rope_of(config.rope, int(config.head_size * config.rotary_share), config.positions)
+        size = config.head_size
+        if config.rope.get("rope_type") == PLAIN:  # the share of others is in their parameters
+            size = int(size * config.rotary_share)
+        rope = rope_of(config.rope, size, config.positions)
         self.register_buffer("frequencies", rope.frequencies, persistent=False)
         self.scaling = rope.scaling
 

@@ -19,7 +19,6 @@ from graft.models.eagle_head import EagleHead
 from graft.models.heads.config import MTP, HeadConfig, head_config, sizes_of
 from graft.models.heads.files import DTYPES, filled
 from graft.models.llama_files import FolderTensors
-from graft.models.rope import PLAIN
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -82,15 +81,13 @@ def _config(
         weights.get(f"layer.{name}.weight") for name in ("self_attn.q_proj", "mlp.gate_proj")
     )
     width = sizes["heads"] * sizes["head_size"]
-    rope = sizes["rope"]
     own = {
         "inner": sizes["inner"] if inner is None else len(inner),
         "attention_bias": "layer.self_attn.q_proj.bias" in weights,
         "head_norms": "layer.self_attn.q_norm.weight" in weights,
         "gated": queries is not None and len(queries) == 2 * width,
+        "rotary_share": float(sizes["rope"].get("partial_rotary_factor") or 1.0),
     }
-    if rope.get("rope_type") == PLAIN:  # `rope_of` knows the share of other types
-        own["rotary_share"] = float(rope.get("partial_rotary_factor", 1.0))
     return head_config(MTP, checkpoint, target, **own)
 
 
