@@ -166,7 +166,7 @@ class LoadOptions:
         typer.Option(
             metavar="HEAD",
             help="Draft head trained for the model (`graft train`): a folder, the name of an "
-            "installed one or a hub id; auto: those installed for the model, or its MTP layer; none.",
+            "installed one or a hub id; auto: one installed for it or its MTP layer; none.",
         ),
     ] = "auto"
     dtype: Annotated[
